@@ -1,0 +1,46 @@
+# Every target installs what it needs into .venv first; see tools/bootstrap.py.
+# Hand arguments on with ARGS, as in: make up ARGS="--port 9000"
+
+PYTHON ?= python3
+BOOTSTRAP := $(PYTHON) tools/bootstrap.py
+MAKEFLAGS += --no-print-directory
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up test check bench chaos docs lock clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+setup: ## install Corral and the developers' tools into .venv
+	@$(BOOTSTRAP) setup --dev
+
+# The recipes below become their command (exec), so that Ctrl-C and SIGTERM reach it directly.
+up: ## run Corral on this machine
+	@exec $(BOOTSTRAP) run corral up $(ARGS)
+
+test: ## run the tests
+	@exec $(BOOTSTRAP) run --dev pytest $(ARGS)
+
+check: ## run the linters, the type checker and our own checks
+	@$(BOOTSTRAP) run --dev ruff check
+	@.venv/bin/ruff format --check
+	@.venv/bin/mypy
+	@.venv/bin/mypy tools
+	@.venv/bin/lint-imports
+	@.venv/bin/python tools/check_code.py
+
+bench: ## measure, and print a table
+	@exec $(BOOTSTRAP) run --dev python -m bench $(ARGS)
+
+chaos: ## break things on purpose, and print a table
+	@exec $(BOOTSTRAP) run --dev python -m chaos $(ARGS)
+
+docs: ## generate the reference pages
+	@exec $(BOOTSTRAP) run --dev python tools/make_docs.py $(ARGS)
+
+lock: ## resolve pyproject.toml into requirements/*.txt (ARGS=--upgrade for newest versions)
+	@$(BOOTSTRAP) lock $(ARGS)
+
+clean: ## remove .venv, .build and caches; never what Corral stored
+	@rm -rf .venv .build .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src tests tools bench chaos -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,3 @@
+"""Corral turns a set of machines into one OpenAI-compatible endpoint."""
+
+__version__ = "0.1.0"

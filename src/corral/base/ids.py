@@ -1,0 +1,38 @@
+"""Identifiers: one type for each noun, and the only place that makes new ones."""
+
+import secrets
+import uuid
+from typing import NewType
+
+NodeId = NewType("NodeId", str)
+KeyId = NewType("KeyId", str)
+FrontendId = NewType("FrontendId", str)
+LeaseToken = NewType("LeaseToken", str)
+Incarnation = NewType("Incarnation", str)
+"""One life of a worker process: new at every start, so that a restart is never mistaken for a pause."""
+
+
+def new_node_id() -> NodeId:
+    return NodeId(str(uuid.uuid4()))
+
+
+def new_frontend_id() -> FrontendId:
+    return FrontendId(str(uuid.uuid4()))
+
+
+def new_lease_token() -> LeaseToken:
+    return LeaseToken(str(uuid.uuid4()))
+
+
+def new_incarnation() -> Incarnation:
+    return Incarnation(str(uuid.uuid4()))
+
+
+def new_key_id() -> KeyId:
+    """Short enough to type into `corral keys revoke`, long enough never to collide."""
+    return KeyId(secrets.token_hex(6))
+
+
+def new_secret() -> str:
+    """256 bits from the operating system, safe in URLs, headers and environment variables."""
+    return secrets.token_urlsafe(32)

@@ -1,0 +1,51 @@
+"""Small files that only their owner may read, written whole or not at all."""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from corral.base.errors import PathNotUsable
+
+
+def make_private_directory(path: Path) -> Path:
+    """Create a directory that only its owner may enter; an existing one is left as it is."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise PathNotUsable(f"cannot create the directory {path}: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PathNotUsable(f"the directory {path} is not writable")
+    return path
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write with mode 0600 and rename into place: a reader sees the old text or the new one, never a part."""
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise PathNotUsable(f"cannot write {path}: {error.strerror}") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise PathNotUsable(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_private(path: Path) -> bytes | None:
+    """The file's bytes, or None when there is none. A file that others may read is refused."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if mode & 0o077:
+                raise PathNotUsable(f"{path} may be read by others; run: chmod 600 {path}")
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PathNotUsable(f"cannot read {path}: {error.strerror}") from error

@@ -1,0 +1,23 @@
+"""Backoff as data. What is worth a retry says so itself: see `CorralError.retryable`."""
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Doubling pauses between attempts, up to a cap, spread so that a fleet does not knock in step."""
+
+    first: timedelta
+    cap: timedelta
+    factor: float = 2.0
+    spread: float = 0.2
+
+    def steady(self, attempt: int) -> timedelta:
+        """The pause after the given attempt (counted from 1), without the spread."""
+        exponent = min(max(attempt - 1, 0), 62)
+        return min(self.first * self.factor**exponent, self.cap)
+
+    def delay(self, attempt: int) -> timedelta:
+        return self.steady(attempt) * random.uniform(1 - self.spread, 1 + self.spread)  # noqa: S311 - not a secret

@@ -1,0 +1,89 @@
+"""Long-lived tasks: the only place that creates them, so that each has a name and an owner that awaits it."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+
+from corral.base.clock import Clock
+from corral.base.retry import Backoff
+
+log = logging.getLogger(__name__)
+
+
+class _Stop(Exception):  # noqa: N818 - a signal between two coroutines, not an error
+    """The stop event was set."""
+
+
+async def run_services(stop: asyncio.Event, **services: Coroutine[None, None, None]) -> None:
+    """Run until `stop` is set. A service that fails, or just ends, takes the process down."""
+
+    async def wait_for_stop() -> None:
+        await stop.wait()
+        raise _Stop
+
+    async def guard(name: str, service: Coroutine[None, None, None]) -> None:
+        await service
+        raise RuntimeError(f"service {name} ended by itself")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(wait_for_stop(), name="stop")
+            for name, service in services.items():
+                group.create_task(guard(name, service), name=name)
+    except* _Stop:
+        pass
+
+
+class Poke:
+    """A doorbell: many may ring, one loop answers, and a ring during the work is not lost."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    async def wait(self, clock: Clock, period: timedelta) -> None:
+        """Return when rung, or when `period` has passed; either way the bell is quiet again."""
+        bell = asyncio.create_task(self._rung.wait(), name="poke")
+        sleep = asyncio.create_task(clock.sleep(period.total_seconds()), name="period")
+        try:
+            await asyncio.wait({bell, sleep}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end_tasks(bell, sleep)
+        self._rung.clear()
+
+
+async def end_tasks(*tasks: asyncio.Task[object]) -> None:
+    """Cancel and await; what a task raised while ending is its own affair."""
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+async def poke_or_period(
+    step: Callable[[], Awaitable[None]], *, poke: Poke, clock: Clock, period: timedelta, name: str
+) -> None:
+    """Run `step` for ever: at once, then whenever poked and at least once per period.
+
+    A step that fails is logged and tried again with backoff: the loop is the rim where errors stop.
+    """
+    backoff = Backoff(first=timedelta(milliseconds=250), cap=max(period, timedelta(seconds=1)))
+    failures = 0
+    while True:
+        try:
+            await step()
+            failures = 0
+            pause = period
+        except Exception:
+            failures += 1
+            pause = backoff.delay(failures)
+            log.exception("loop step failed", extra={"event": "loop.failed", "loop": name, "failures": failures})
+        if failures:
+            await clock.sleep(pause.total_seconds())
+        else:
+            await poke.wait(clock, pause)

@@ -1,0 +1,92 @@
+"""Labels of a node: what the worker says, what Corral derives, and what people set, which wins and lasts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+MAX_KEY: Final = 128
+MAX_VALUE: Final = 255
+MAX_LABELS: Final = 256
+
+NODE_NAME: Final = "node.name"
+REPLICA_SLOTS: Final = "node.replica-slots"
+GPU_VENDOR: Final = "gpu.vendor"
+GPU_VRAM: Final = "gpu.vram"
+AUTOMATIC: Final = frozenset({NODE_NAME, REPLICA_SLOTS, GPU_VENDOR, GPU_VRAM})
+
+_GIB = 1024**3
+_VRAM_BUCKETS = ((80, "80GB+"), (48, "48GB"), (24, "24GB"), (16, "16GB"), (8, "8GB"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLabels:
+    """Three layers, so that a re-registration replaces the worker's words and keeps the people's."""
+
+    reported: Mapping[str, str] = field(default_factory=dict)
+    """From the last registration, with the automatic ones."""
+    admin: Mapping[str, str] = field(default_factory=dict)
+    removed: frozenset[str] = frozenset()
+    """Reported labels that a person took away; they stay away when the worker reports them again."""
+
+    @property
+    def effective(self) -> dict[str, str]:
+        kept = {key: value for key, value in self.reported.items() if key not in self.removed}
+        return dict(sorted({**kept, **self.admin}.items()))
+
+
+def report(labels: NodeLabels, reported: Mapping[str, str], automatic: Mapping[str, str]) -> NodeLabels:
+    """Take in a registration. Labels once reported stay; automatic ones are facts and always come back."""
+    return replace(
+        labels,
+        reported={**labels.reported, **reported, **automatic},
+        removed=labels.removed - AUTOMATIC,
+    )
+
+
+def replace_all(labels: NodeLabels, wanted: Mapping[str, str]) -> NodeLabels:
+    """Exactly these and no others."""
+    return replace(labels, admin=dict(wanted), removed=frozenset(labels.reported) - frozenset(wanted))
+
+
+def merge(labels: NodeLabels, wanted: Mapping[str, str]) -> NodeLabels:
+    return replace(labels, admin={**labels.admin, **wanted}, removed=labels.removed - frozenset(wanted))
+
+
+def remove(labels: NodeLabels, key: str) -> NodeLabels:
+    admin = {name: value for name, value in labels.admin.items() if name != key}
+    removed = labels.removed | {key} if key in labels.reported else labels.removed
+    return replace(labels, admin=admin, removed=removed)
+
+
+def automatic_labels(*, name: str, replica_slots: int, gpu_vendor: str, total_vram: int) -> dict[str, str]:
+    """What Corral derives from the registration itself."""
+    labels = {NODE_NAME: name, REPLICA_SLOTS: str(replica_slots)}
+    if gpu_vendor:
+        labels[GPU_VENDOR] = gpu_vendor
+    if total_vram > 0:
+        labels[GPU_VRAM] = vram_bucket(total_vram)
+    return labels
+
+
+def vram_bucket(total_vram: int) -> str:
+    gib = total_vram // _GIB
+    return next((name for least, name in _VRAM_BUCKETS if gib >= least), f"{gib}GB")
+
+
+def label_problem(labels: Mapping[str, str]) -> str | None:
+    """Why these labels cannot be stored; None when they can."""
+    if len(labels) > MAX_LABELS:
+        return f"more than {MAX_LABELS} labels"
+    for key, value in labels.items():
+        if not key:
+            return "a label has an empty key"
+        if len(key) > MAX_KEY:
+            return f"label key {key[:32]!r}… exceeds {MAX_KEY} characters"
+        if len(value) > MAX_VALUE:
+            return f"the value of label {key!r} exceeds {MAX_VALUE} characters"
+    return None
+
+
+def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """Exact equality of every pair."""
+    return all(labels.get(key) == value for key, value in selector.items())

@@ -1,0 +1,1 @@
+"""What crosses processes: subjects, and the structs of every request, reply and event."""

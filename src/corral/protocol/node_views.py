@@ -1,0 +1,126 @@
+"""Nodes as the admin API shows them: LocalAI's form, and Corral's own with what LocalAI cannot say."""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class NodeView(msgspec.Struct, kw_only=True):
+    """A node in LocalAI's form: `GET /api/nodes`."""
+
+    id: str
+    name: str
+    node_type: str
+    address: str
+    http_address: str
+    status: str
+    total_vram: int
+    available_vram: int
+    reserved_vram: int
+    total_ram: int
+    available_ram: int
+    total_disk: int
+    available_disk: int
+    gpu_vendor: str
+    gpu_compute_capability: str
+    capability: str | UnsetType = UNSET
+    max_replicas_per_model: int
+    max_replicas_per_model_manually_set: bool
+    vram_budget: str | UnsetType = UNSET
+    vram_budget_bytes: int | UnsetType = UNSET
+    vram_budget_manually_set: bool
+    last_heartbeat: str
+    created_at: str
+    updated_at: str
+    model_count: int
+    in_flight_count: int
+    labels: dict[str, str]
+
+
+class PeerView(msgspec.Struct, kw_only=True):
+    """What a Corral worker said of itself."""
+
+    version: str
+    features: list[str]
+
+
+class NodeDetail(NodeView, kw_only=True):
+    """A node in Corral's form: `GET /api/v1/nodes`."""
+
+    approved: bool
+    approved_by: str
+    approved_at: str | None
+    draining: bool
+    draining_by: str
+    draining_since: str | None
+    deregistered_at: str | None
+    silent_seconds: float
+    heartbeat_seconds: float
+    has_secret: bool
+    incarnation: str
+    corral: PeerView | None
+    problems: list[str]
+    admin_labels: dict[str, str]
+    removed_labels: list[str]
+
+
+class NodePage(msgspec.Struct, kw_only=True):
+    items: list[NodeDetail]
+    next_cursor: str | None
+
+
+class KeyView(msgspec.Struct, kw_only=True):
+    """An API key without its secret part."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    created_at: str
+    created_by: str
+    expires_at: str | None
+    revoked_at: str | None
+    state: str
+    """`active`, `expired` or `revoked`."""
+
+
+class CreatedKey(KeyView, kw_only=True):
+    key: str
+    """Shown this once; only its hash is stored."""
+
+
+class CreateKey(msgspec.Struct, kw_only=True):
+    """Body of `POST /api/v1/keys`."""
+
+    name: str
+    scopes: list[str]
+    expires_in: str = ""
+    """A duration such as `30d`; empty for a key that never expires."""
+
+
+class EventView(msgspec.Struct, kw_only=True):
+    """One entry of the record, also the `data` of a server-sent event."""
+
+    sequence: int
+    kind: str
+    at: str
+    actor: str
+    node_id: str | None
+    data: dict[str, object]
+
+
+class Finding(msgspec.Struct, kw_only=True):
+    """What one diagnostic found: `ok`, `warning` or `problem`, with what to do about it."""
+
+    check: str
+    level: str
+    summary: str
+    remedy: str = ""
+
+
+class DoctorReport(msgspec.Struct, kw_only=True):
+    findings: list[Finding]
+
+
+class VersionView(msgspec.Struct, kw_only=True):
+    version: str
+    frontend_id: str
+    features: list[str]

@@ -1,0 +1,127 @@
+"""Registration, heartbeat and deregistration: bodies and answers between a worker and a frontend."""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1, description="a number of bytes")]
+"""LocalAI counts in unsigned 64 bits; a database column holds one bit less, which is still nine exabytes."""
+
+MAX_NAME: Final = 255
+MAX_ADDRESS: Final = 512
+MAX_BODY: Final = 1024 * 1024
+CAPACITY_FIELDS: Final = (
+    "total_vram",
+    "available_vram",
+    "total_ram",
+    "available_ram",
+    "total_disk",
+    "available_disk",
+)
+
+
+class Feature:
+    """Extensions that a Corral peer may name; one is used only when both sides did."""
+
+    NODE_SECRET: Final = "node-secret"
+    """The node has a secret of its own, which replaces the shared token after registration."""
+    HEARTBEAT_STATUS: Final = "heartbeat-status"
+    """Heartbeat answers tell the worker its status."""
+
+
+FEATURES: Final = (Feature.NODE_SECRET, Feature.HEARTBEAT_STATUS)
+
+
+class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a Corral worker adds to its registration."""
+
+    version: str
+    features: list[str] = []
+    secret: str = ""
+    """The node's own secret, made by the worker and stored before it is first sent: a lost answer loses nothing."""
+    incarnation: str = ""
+    heartbeat_seconds: float = 0
+    """The interval the worker will keep."""
+
+
+class CorralWelcome(msgspec.Struct, kw_only=True):
+    """What a Corral frontend adds to its answer, for Corral workers only."""
+
+    version: str
+    features: list[str]
+
+
+class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Body of `POST /api/node/register`."""
+
+    name: str = ""
+    node_type: str = ""
+    address: str = ""
+    http_address: str = ""
+    token: str = ""
+    total_vram: Bytes | UnsetType = UNSET
+    available_vram: Bytes | UnsetType = UNSET
+    gpu_vendor: str | UnsetType = UNSET
+    gpu_compute_capability: str | UnsetType = UNSET
+    capability: str | UnsetType = UNSET
+    total_ram: Bytes | UnsetType = UNSET
+    available_ram: Bytes | UnsetType = UNSET
+    total_disk: Bytes | UnsetType = UNSET
+    available_disk: Bytes | UnsetType = UNSET
+    max_replicas_per_model: int = 0
+    vram_budget: str = ""
+    labels: dict[str, str] | UnsetType = UNSET
+    corral: CorralHello | UnsetType = UNSET
+
+
+class RegisterResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Answer 201. A worker needs nothing but the id."""
+
+    id: str
+    name: str = ""
+    node_type: str = ""
+    status: str = ""
+    created_at: str = ""
+    api_token: str = ""
+    """Only for approved agent nodes: an inference key of their own."""
+    nats_jwt: str = ""
+    nats_user_seed: str = ""
+    corral: CorralWelcome | UnsetType = UNSET
+
+
+class CorralBeat(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a Corral worker adds to its heartbeat."""
+
+    incarnation: str = ""
+
+
+class HeartbeatRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Body of `POST /api/node/<id>/heartbeat`. What could not be measured is left out."""
+
+    available_vram: Bytes | UnsetType = UNSET
+    total_vram: Bytes | UnsetType = UNSET
+    available_ram: Bytes | UnsetType = UNSET
+    available_disk: Bytes | UnsetType = UNSET
+    total_disk: Bytes | UnsetType = UNSET
+    gpu_vendor: str | UnsetType = UNSET
+    corral: CorralBeat | UnsetType = UNSET
+
+
+class CorralStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How control sees the worker that just beat."""
+
+    status: str = ""
+    deregistered: bool = False
+    """The node must register again before it counts as present."""
+
+
+class HeartbeatResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    message: str = ""
+    corral: CorralStatus | UnsetType = UNSET
+
+
+class ReplicaInFlight(msgspec.Struct, kw_only=True):
+    """The part of a replica row that a draining worker looks at."""
+
+    in_flight: int = 0
