@@ -26,7 +26,7 @@ check: ## run the linters, the type checker and our own checks
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
 	@.venv/bin/mypy tools
-	@.venv/bin/lint-imports
+	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/python tools/check_code.py
 
 bench: ## measure, and print a table

@@ -1,24 +1,25 @@
 """One tree of errors. The docstring is the default message; `code` is for machines, `retryable` for loops.
 
-    CorralError
-    ├── InvalidInput            what was given cannot be used; names the field
-    │   └── SettingInvalid      a flag, an environment variable or a key of the configuration file
-    ├── NotFound
-    ├── Conflict                the thing is not in a state that allows this
-    ├── AccessDenied
-    ├── SecretsKeyMismatch
-    ├── DatabaseUnavailable     retryable
-    ├── DatabaseInUse           a second frontend on one SQLite file
-    ├── SchemaTooNew
-    ├── BusUnavailable          retryable
-    │   ├── NoResponders        nobody listens on the subject
-    │   └── BusTimeout          somebody may still be working
-    ├── BusPermissionDenied
-    ├── PeerUnavailable         retryable: an HTTP peer did not answer, or answered 5xx
-    ├── PeerRefused             an HTTP peer answered 4xx
-    ├── AddressInUse
-    ├── PathNotUsable
-    └── ChildFailed             a process that we started did not become ready
+CorralError
+├── InvalidInput            what was given cannot be used; names the field
+│   └── SettingInvalid      a flag, an environment variable or a key of the configuration file
+├── NotFound
+├── Conflict                the thing is not in a state that allows this
+├── AccessDenied
+├── SecretsKeyMismatch
+├── DatabaseUnavailable     retryable
+├── DatabaseInUse           a second frontend on one SQLite file
+├── SchemaTooNew
+├── BusUnavailable          retryable
+│   ├── NoResponders        nobody listens on the subject
+│   └── BusTimeout          somebody may still be working
+├── BusPermissionDenied
+├── MessageTooLarge         more than the NATS server takes in one message
+├── PeerUnavailable         retryable: an HTTP peer did not answer, or answered 5xx
+├── PeerRefused             an HTTP peer answered 4xx
+├── AddressInUse
+├── PathNotUsable
+└── ChildFailed             a process that we started did not become ready
 """
 
 from typing import ClassVar
@@ -131,6 +132,12 @@ class BusPermissionDenied(CorralError):
     """The NATS user may not use this subject."""
 
     code = "bus_permission_denied"
+
+
+class MessageTooLarge(CorralError):
+    """The message is larger than the NATS server takes."""
+
+    code = "message_too_large"
 
 
 class PeerUnavailable(CorralError):

@@ -1,10 +1,11 @@
 """Long-lived tasks: the only place that creates them, so that each has a name and an owner that awaits it."""
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 from corral.base.clock import Clock
 from corral.base.retry import Backoff
@@ -12,7 +13,7 @@ from corral.base.retry import Backoff
 log = logging.getLogger(__name__)
 
 
-class _Stop(Exception):  # noqa: N818 - a signal between two coroutines, not an error
+class _Stop(Exception):
     """The stop event was set."""
 
 
@@ -36,6 +37,18 @@ async def run_services(stop: asyncio.Event, **services: Coroutine[None, None, No
         pass
 
 
+@asynccontextmanager
+async def running(service: Coroutine[None, None, None], *, name: str) -> AsyncIterator[None]:
+    """Run a service beside the body. If it failed, that comes out when the body is done."""
+    task = asyncio.create_task(service, name=name)
+    try:
+        yield
+        if task.done():
+            await task
+    finally:
+        await end_tasks(task)
+
+
 class Poke:
     """A doorbell: many may ring, one loop answers, and a ring during the work is not lost."""
 
@@ -56,13 +69,15 @@ class Poke:
         self._rung.clear()
 
 
-async def end_tasks(*tasks: asyncio.Task[object]) -> None:
-    """Cancel and await; what a task raised while ending is its own affair."""
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel and await. A task that fails while ending is logged: nobody is left to tell."""
     for task in tasks:
         task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
     for task in tasks:
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await task
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task failed", exc_info=error, extra={"event": "task.failed", "task": task.get_name()})
 
 
 async def poke_or_period(

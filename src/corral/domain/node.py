@@ -52,6 +52,17 @@ class LivenessPolicy:
     """A longer gap was an outage, not a habit."""
     tolerated_skew: timedelta = timedelta(seconds=5)
     """A heartbeat further in the future than this was written by a clock that has since been set back."""
+    tolerated_deafness: timedelta = timedelta(seconds=3)
+    """How old the last proof that control can hear may be before silence stops counting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hearing:
+    """The last unbroken time in which some control process could hear: itself, the database and NATS were up."""
+
+    since: datetime
+    until: datetime
+    """The last moment for which that is proven."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,20 +161,22 @@ def heartbeat_interval(facts: NodeFacts, policy: LivenessPolicy) -> timedelta:
     return max((policy.assumed_interval, *facts.recent_gaps))
 
 
-def silence(facts: NodeFacts, now: datetime, policy: LivenessPolicy, *, hearing_since: datetime) -> timedelta:
+def silence(facts: NodeFacts, now: datetime, policy: LivenessPolicy, hearing: Hearing) -> timedelta:
     """How long nothing was heard although control could hear."""
     last = facts.last_heartbeat
     if last > now + policy.tolerated_skew:
-        last = hearing_since
-    return max(now - max(last, hearing_since), timedelta(0))
+        last = hearing.since
+    can_hear = now - hearing.until <= policy.tolerated_deafness
+    end = now if can_hear else hearing.until
+    return max(end - max(last, hearing.since), timedelta(0))
 
 
-def status_of(facts: NodeFacts, now: datetime, policy: LivenessPolicy, *, hearing_since: datetime) -> NodeStatus:
+def status_of(facts: NodeFacts, now: datetime, policy: LivenessPolicy, hearing: Hearing) -> NodeStatus:
     """The one word for a node; see the table at the top of this module."""
     if facts.approved_at is None:
         return NodeStatus.PENDING
     interval = heartbeat_interval(facts, policy)
-    quiet = silence(facts, now, policy, hearing_since=hearing_since)
+    quiet = silence(facts, now, policy, hearing)
     if facts.deregistered_at is not None or quiet >= interval * policy.offline_after:
         return NodeStatus.OFFLINE
     if facts.no_responders_at is not None or quiet >= interval * policy.unhealthy_after:
@@ -173,12 +186,12 @@ def status_of(facts: NodeFacts, now: datetime, policy: LivenessPolicy, *, hearin
     return NodeStatus.HEALTHY
 
 
-def next_look(facts: NodeFacts, now: datetime, policy: LivenessPolicy, *, hearing_since: datetime) -> datetime | None:
+def next_look(facts: NodeFacts, now: datetime, policy: LivenessPolicy, hearing: Hearing) -> datetime | None:
     """When silence alone would next change the status; None when it cannot."""
     if facts.approved_at is None or facts.deregistered_at is not None:
         return None
     interval = heartbeat_interval(facts, policy)
-    quiet = silence(facts, now, policy, hearing_since=hearing_since)
+    quiet = silence(facts, now, policy, hearing)
     for intervals in (policy.unhealthy_after, policy.offline_after):
         if quiet < interval * intervals:
             return now + interval * intervals - quiet
@@ -244,11 +257,11 @@ class Heartbeat:
     problems: tuple[str, ...] = ()
 
 
-def beat(node: Node, heartbeat: Heartbeat, policy: LivenessPolicy, *, hearing_since: datetime) -> Node:
+def beat(node: Node, heartbeat: Heartbeat, policy: LivenessPolicy, hearing: Hearing) -> Node:
     """Take in a heartbeat. It heals silence; it never approves, resumes or re-registers."""
     facts = node.facts
     gap = heartbeat.at - facts.last_heartbeat
-    heard_whole_gap = facts.last_heartbeat >= hearing_since
+    heard_whole_gap = facts.last_heartbeat >= hearing.since
     gaps = facts.recent_gaps
     if facts.stated_interval is None and heard_whole_gap and timedelta(0) < gap <= policy.longest_learned_interval:
         gaps = (*gaps, gap)[-5:]
@@ -256,9 +269,7 @@ def beat(node: Node, heartbeat: Heartbeat, policy: LivenessPolicy, *, hearing_si
         node,
         facts=replace(
             facts,
-            last_heartbeat=max(heartbeat.at, facts.last_heartbeat)
-            if facts.last_heartbeat <= heartbeat.at + policy.tolerated_skew
-            else heartbeat.at,
+            last_heartbeat=_later(facts.last_heartbeat, heartbeat.at, policy),
             recent_gaps=gaps,
             no_responders_at=None,
             incarnation=heartbeat.incarnation or facts.incarnation,
@@ -267,3 +278,8 @@ def beat(node: Node, heartbeat: Heartbeat, policy: LivenessPolicy, *, hearing_si
         gpu=node.gpu if heartbeat.gpu_vendor is None else replace(node.gpu, vendor=heartbeat.gpu_vendor),
         problems=heartbeat.problems,
     )
+
+
+def _later(known: datetime, heard: datetime, policy: LivenessPolicy) -> datetime:
+    """Never go back, except from a future that only a wrong clock can have written."""
+    return heard if known > heard + policy.tolerated_skew else max(known, heard)

@@ -114,5 +114,3 @@ def _reported_labels(node: Node, registration: Registration) -> NodeLabels:
         total_vram=node.capacity.total_vram,
     )
     return report(node.labels, registration.labels, automatic)
-
-

@@ -1,0 +1,5 @@
+"""Lets `python -m corral` be the same as `corral`."""
+
+from corral.cli.main import main
+
+main()

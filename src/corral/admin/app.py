@@ -1,0 +1,41 @@
+"""The admin API as one ASGI application."""
+
+import logging
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.admin.answers import answer
+from corral.admin.context import AdminContext
+from corral.admin.openapi import describe
+from corral.admin.route import starlette_route
+from corral.admin.routes import ROUTES
+
+log = logging.getLogger(__name__)
+
+
+def build_app(context: AdminContext) -> Starlette:
+    app = Starlette(
+        routes=[starlette_route(spec, context) for spec in ROUTES],
+        exception_handlers={HTTPException: _no_route, Exception: _failed},
+    )
+    app.router.redirect_slashes = False
+    app.state.openapi = describe(ROUTES)
+    return app
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    reason = "no such route" if error.status_code == 404 else error.detail
+    message = f"{reason}: {request.method} {request.url.path[:200]}"
+    body = {"error": {"code": error.status_code, "message": message, "type": "invalid_request_error"}}
+    return answer(body, error.status_code, error.headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """A programming error: the caller learns that much and no more; the log has the rest."""
+    log.error("request failed", exc_info=error, extra={"event": "request.failed", "path": request.url.path})
+    return answer({"error": {"code": 500, "message": "internal error", "type": "internal_error"}}, 500)

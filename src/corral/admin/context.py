@@ -1,0 +1,60 @@
+"""What handlers work with: the services, passed in once, and who is calling."""
+
+import asyncio
+from dataclasses import dataclass
+
+from corral.auth.http import NodeClaim
+from corral.auth.principals import Authenticator, Principal
+from corral.base.clock import Clock
+from corral.base.ids import FrontendId
+from corral.bus.port import Bus
+from corral.control.config import ControlConfig
+from corral.control.feed import Feed
+from corral.control.fleet import Fleet
+from corral.control.hearing import HearingKeeper
+from corral.control.heartbeats import Heartbeats
+from corral.control.key_ring import KeyRing
+from corral.control.registry import Registry
+from corral.state.db import Database
+from corral.state.events import Events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminContext:
+    """The admin API's collaborators, wired in `app/control.py`."""
+
+    config: ControlConfig
+    frontend_id: FrontendId
+    clock: Clock
+    bus: Bus
+    database: Database
+    authenticator: Authenticator
+    registry: Registry
+    fleet: Fleet
+    heartbeats: Heartbeats
+    hearing: HearingKeeper
+    key_ring: KeyRing
+    events: Events
+    feed: Feed
+    stopping: asyncio.Event
+    """Set when the process is about to end, so that open event streams end first."""
+
+    @property
+    def metrics_public(self) -> bool:
+        return self.config.metrics_public
+
+    @property
+    def max_body(self) -> int:
+        return self.config.max_body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who calls: an administrator, a worker, or anybody on public routes."""
+
+    principal: Principal | None = None
+    claim: NodeClaim | None = None
+
+    @property
+    def name(self) -> str:
+        return self.principal.name if self.principal is not None else "anonymous"

@@ -1,0 +1,16 @@
+"""Is NATS connected?"""
+
+from corral.admin.context import AdminContext
+from corral.admin.doctor.diagnostic import OK, PROBLEM
+from corral.protocol.node_views import Finding
+
+
+async def check_bus(context: AdminContext) -> Finding:
+    if context.bus.connected:
+        return Finding(check="nats", level=OK, summary="connected")
+    return Finding(
+        check="nats",
+        level=PROBLEM,
+        summary="not connected; workers cannot be told anything, and silence of nodes is not counted",
+        remedy="Start the NATS server, or correct its URL and credentials (CORRAL_NATS_URL).",
+    )

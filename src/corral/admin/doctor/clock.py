@@ -1,0 +1,24 @@
+"""Does this machine's clock run with the fleet's?"""
+
+from datetime import timedelta
+
+from corral.admin.context import AdminContext
+from corral.admin.doctor.diagnostic import OK, WARNING
+from corral.base.durations import format_duration
+from corral.protocol.node_views import Finding
+
+_SUSPICIOUS = timedelta(seconds=5)
+
+
+async def check_clock(context: AdminContext) -> Finding:
+    hearing = context.hearing.current
+    now = context.clock.now()
+    if hearing.until - now > _SUSPICIOUS:
+        return Finding(
+            check="clock",
+            level=WARNING,
+            summary=f"this clock is {format_duration(hearing.until - now)} behind another frontend's",
+            remedy="Let NTP set the clocks of all frontends.",
+        )
+    heard = max(now - hearing.since, timedelta(0))
+    return Finding(check="clock", level=OK, summary=f"control hears its nodes since {format_duration(heard)}")

@@ -1,0 +1,13 @@
+"""The form of a diagnostic: a name and one question to the running frontend."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from corral.admin.context import AdminContext
+from corral.protocol.node_views import Finding
+
+Diagnostic = Callable[[AdminContext], Awaitable[Finding]]
+
+OK: Final = "ok"
+WARNING: Final = "warning"
+PROBLEM: Final = "problem"

@@ -1,0 +1,30 @@
+"""Can somebody still administer this fleet?"""
+
+from datetime import timedelta
+
+from corral.admin.context import AdminContext
+from corral.admin.doctor.diagnostic import OK, PROBLEM, WARNING
+from corral.domain.key import Scope
+from corral.protocol.node_views import Finding
+
+_SOON = timedelta(days=7)
+
+
+async def check_keys(context: AdminContext) -> Finding:
+    now = context.clock.now()
+    admins = [key for key in await context.key_ring.list() if key.allows(Scope.ADMIN) and key.is_valid(now)]
+    if not admins:
+        return Finding(
+            check="keys",
+            level=PROBLEM,
+            summary="no administrator key is valid",
+            remedy="Run `corral keys reset-admin` on the frontend's machine.",
+        )
+    if all(key.expires_at is not None and key.expires_at - now < _SOON for key in admins):
+        return Finding(
+            check="keys",
+            level=WARNING,
+            summary="every administrator key expires within a week",
+            remedy="Make a new one with `corral keys create NAME --scope admin`.",
+        )
+    return Finding(check="keys", level=OK, summary=f"{len(admins)} administrator key(s) valid")

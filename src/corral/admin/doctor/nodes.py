@@ -1,0 +1,26 @@
+"""Does any node need a person?"""
+
+from corral.admin.context import AdminContext
+from corral.admin.doctor.diagnostic import OK, WARNING
+from corral.domain.node import NodeStatus
+from corral.protocol.node_views import Finding
+
+_REMEDY = {
+    NodeStatus.PENDING: "approve them with `corral nodes approve`",
+    NodeStatus.UNHEALTHY: "look at their workers and the network",
+    NodeStatus.OFFLINE: "start their workers, or remove them with `corral nodes remove`",
+}
+
+
+async def check_nodes(context: AdminContext) -> Finding:
+    counts = await context.fleet.count_by_status()
+    total = sum(counts.values())
+    if total == 0:
+        return Finding(
+            check="nodes", level=WARNING, summary="no node has registered", remedy="Start a worker: `corral worker`."
+        )
+    words = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    needy = [f"{status}: {remedy}" for status, remedy in _REMEDY.items() if counts[status]]
+    if needy:
+        return Finding(check="nodes", level=WARNING, summary=words, remedy="; ".join(needy) + ".")
+    return Finding(check="nodes", level=OK, summary=words)

@@ -1,0 +1,105 @@
+"""The record of events, as a list or as a live stream that can be resumed: `/api/v1/events`."""
+
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from corral.admin.answers import answer
+from corral.admin.context import AdminContext, Caller
+from corral.admin.node_query import read_limit
+from corral.admin.route import Access, RouteSpec
+from corral.auth.http import principal_of
+from corral.base.errors import CorralError, InvalidInput
+from corral.domain.event import StoredEvent
+from corral.domain.key import Scope
+from corral.protocol.node_views import EventView
+from corral.protocol.times import format_time
+
+log = logging.getLogger(__name__)
+
+_KEEP_ALIVE = timedelta(seconds=15)
+_BATCH = 500
+
+
+async def events(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """A stream for those who accept `text/event-stream`, otherwise a list."""
+    after = _after(request)
+    if "text/event-stream" in request.headers.get("accept", ""):
+        start = await context.events.last_sequence() if after is None else after
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(_stream(context, request, start), media_type="text/event-stream", headers=headers)
+    limit = read_limit(request.query_params)
+    if after is None:
+        newest = await context.events.search(limit=limit)
+        return answer([event_view(stored) for stored in reversed(newest)])
+    return answer([event_view(stored) for stored in await context.events.after(after, limit=limit)])
+
+
+async def _stream(context: AdminContext, request: Request, sequence: int) -> AsyncIterator[bytes]:
+    """Until the client leaves, the process stops, the key is revoked or the database is gone."""
+    with context.feed.listener() as poke:
+        yield b"retry: 2000\n\n"
+        while not context.stopping.is_set():
+            try:
+                principal = await principal_of(request.headers, context.authenticator)
+                if principal is None or not principal.may(Scope.ADMIN):
+                    return
+                batch = await context.events.after(sequence, limit=_BATCH)
+            except CorralError as error:
+                log.warning("event stream ended", extra={"event": "events.stream_ended", "reason": str(error)})
+                return
+            for stored in batch:
+                sequence = stored.sequence
+                yield _frame(stored)
+            if len(batch) == _BATCH:
+                continue
+            await poke.wait(context.clock, _KEEP_ALIVE)
+            yield b": still here\n\n"
+
+
+def _frame(stored: StoredEvent) -> bytes:
+    data = msgspec.json.encode(event_view(stored))
+    return f"id: {stored.sequence}\nevent: {stored.event.kind}\n".encode() + b"data: " + data + b"\n\n"
+
+
+def event_view(stored: StoredEvent) -> EventView:
+    event = stored.event
+    return EventView(
+        sequence=stored.sequence,
+        kind=event.kind.value,
+        at=format_time(event.at),
+        actor=event.actor,
+        node_id=event.node_id,
+        data=dict(event.data),
+    )
+
+
+def _after(request: Request) -> int | None:
+    """Where the reader stopped: browsers say it in `Last-Event-ID`."""
+    text = request.headers.get("last-event-id") or request.query_params.get("after")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise InvalidInput("after", f"must be the sequence number of an event, got {text[:20]!r}")
+    return int(text)
+
+
+ROUTES = [
+    RouteSpec(
+        method="GET",
+        path="/api/v1/events",
+        handler=events,
+        access=Access.ADMIN,
+        summary="What happened; as server-sent events when the client accepts them.",
+        gives=list[EventView],
+        query={
+            "after": "only events after this sequence number (or the header `Last-Event-ID`)",
+            "limit": "at most so many, 1 to 1000",
+        },
+        codes={200: "a list, or a stream", 400: "`after` or `limit` makes no sense"},
+    )
+]

@@ -1,0 +1,114 @@
+"""API keys for administrators: `/api/v1/keys`."""
+
+from datetime import datetime, timedelta
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.admin.answers import answer, no_content
+from corral.admin.context import AdminContext, Caller
+from corral.admin.route import Access, RouteSpec, read_body
+from corral.base.durations import parse_duration
+from corral.base.errors import InvalidInput
+from corral.base.ids import KeyId
+from corral.domain.key import ApiKey, Scope
+from corral.protocol.go_json import decode
+from corral.protocol.node_views import CreatedKey, CreateKey, KeyView
+from corral.protocol.times import format_time
+
+_LONGEST_NAME = 128
+_LONGEST_LIFE = timedelta(days=3650)
+
+
+async def list_keys(context: AdminContext, request: Request, caller: Caller) -> Response:
+    now = context.clock.now()
+    return answer([key_view(record, now) for record in await context.key_ring.list()])
+
+
+async def create_key(context: AdminContext, request: Request, caller: Caller) -> Response:
+    wanted = decode(await read_body(request, context.max_body), CreateKey)
+    new = await context.key_ring.create(
+        _name(wanted.name), _scopes(wanted.scopes), by=caller.name, lifetime=_lifetime(wanted.expires_in)
+    )
+    view = key_view(new.record, context.clock.now())
+    fields = {name: getattr(view, name) for name in KeyView.__struct_fields__}
+    return answer(CreatedKey(**fields, key=new.key), 201)
+
+
+async def revoke_key(context: AdminContext, request: Request, caller: Caller) -> Response:
+    await context.key_ring.revoke(KeyId(request.path_params["id"]), by=caller.name)
+    return no_content()
+
+
+def key_view(record: ApiKey, now: datetime) -> KeyView:
+    state = "revoked" if record.revoked_at else "active" if record.is_valid(now) else "expired"
+    return KeyView(
+        id=record.id,
+        name=record.name,
+        scopes=sorted(record.scopes),
+        created_at=format_time(record.created_at),
+        created_by=record.created_by,
+        expires_at=None if record.expires_at is None else format_time(record.expires_at),
+        revoked_at=None if record.revoked_at is None else format_time(record.revoked_at),
+        state=state,
+    )
+
+
+def _name(text: str) -> str:
+    name = text.strip()
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise InvalidInput("name", f"must have 1 to {_LONGEST_NAME} printable characters")
+    return name
+
+
+def _scopes(texts: list[str]) -> frozenset[Scope]:
+    if not texts:
+        raise InvalidInput("scopes", f"name at least one of {', '.join(Scope)}")
+    try:
+        return frozenset(Scope(text) for text in texts)
+    except ValueError:
+        unknown = next(text for text in texts if text not in set(Scope))
+        raise InvalidInput("scopes", f"must be of {', '.join(Scope)}, got {unknown[:40]!r}") from None
+
+
+def _lifetime(text: str) -> timedelta | None:
+    if not text:
+        return None
+    try:
+        lifetime = parse_duration(text)
+    except ValueError as error:
+        raise InvalidInput("expires_in", str(error)) from error
+    if not timedelta(0) < lifetime <= _LONGEST_LIFE:
+        raise InvalidInput("expires_in", f"must be more than 0 and at most {_LONGEST_LIFE.days}d, got {text}")
+    return lifetime
+
+
+ROUTES = [
+    RouteSpec(
+        method="GET",
+        path="/api/v1/keys",
+        handler=list_keys,
+        access=Access.ADMIN,
+        summary="All keys, without their secret parts.",
+        gives=list[KeyView],
+        codes={200: "a list"},
+    ),
+    RouteSpec(
+        method="POST",
+        path="/api/v1/keys",
+        handler=create_key,
+        access=Access.ADMIN,
+        summary="Make a key; the answer shows it, once.",
+        takes=CreateKey,
+        gives=CreatedKey,
+        codes={201: "made", 400: "a field makes no sense; the answer names it"},
+    ),
+    RouteSpec(
+        method="DELETE",
+        path="/api/v1/keys/{id}",
+        handler=revoke_key,
+        access=Access.ADMIN,
+        summary="Revoke a key; it stays on the list.",
+        codes={204: "revoked", 404: "no such key", 409: "it is revoked already"},
+    ),
+]

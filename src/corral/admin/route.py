@@ -1,0 +1,116 @@
+"""A route as data: who may call it, what it takes, what it answers. Handlers stay free of all that."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from corral.admin.answers import compat_error, key_lacks_scope, key_required, native_error, worker_denied
+from corral.admin.context import AdminContext, Caller
+from corral.auth.http import NodeClaim, principal_of
+from corral.base.errors import CorralError, InvalidInput
+from corral.domain.key import Scope
+from corral.protocol.keys import bearer
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[AdminContext, Request, Caller], Awaitable[Response]]
+
+
+class Access(StrEnum):
+    """Who may call a route."""
+
+    PUBLIC = "public"
+    METRICS = "metrics"
+    """Public by setting, otherwise administrators."""
+    ADMIN = "admin"
+    WORKER = "node"
+    """Workers, with the registration token, a node's own secret, or a key of scope `node`."""
+
+
+class Dialect(StrEnum):
+    """Whose form errors have."""
+
+    LOCALAI = "localai"
+    NATIVE = "native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteSpec:
+    method: str
+    path: str
+    handler: Handler
+    access: Access
+    summary: str
+    codes: Mapping[int, str]
+    """Every status that the handler answers, and when."""
+    dialect: Dialect = Dialect.NATIVE
+    takes: type[msgspec.Struct] | None = None
+    gives: object = None
+    """The type of a good answer's body, for the OpenAPI page."""
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+class BodyTooLarge(InvalidInput):
+    """The body is larger than this API accepts."""
+
+    code = "body_too_large"
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body, up to a limit that holds also for chunked ones."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise BodyTooLarge("", f"the body exceeds {limit} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def starlette_route(spec: RouteSpec, context: AdminContext) -> Route:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await _serve(spec, context, request)
+        except BodyTooLarge as error:
+            return _worded(spec, error, status=413)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except CorralError as error:
+            if not error.retryable and error.code not in _EXPECTED:
+                log.exception("request failed", extra={"event": "request.failed", "path": spec.path})
+            return _worded(spec, error)
+
+    return Route(spec.path, endpoint, methods=[spec.method], name=f"{spec.method} {spec.path}")
+
+
+_EXPECTED = frozenset({"invalid_input", "access_denied", "not_found", "conflict"})
+
+
+async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Response:
+    if spec.access is Access.PUBLIC or (spec.access is Access.METRICS and context.metrics_public):
+        return await spec.handler(context, request, Caller())
+    if spec.access is Access.WORKER:
+        presented = bearer(request.headers.get("authorization"))
+        if presented is None:
+            return worker_denied("missing or invalid Authorization header")
+        claim = NodeClaim(presented=presented, authenticator=context.authenticator)
+        return await spec.handler(context, request, Caller(claim=claim))
+    principal = await principal_of(request.headers, context.authenticator)
+    if principal is None:
+        return key_required()
+    if not principal.may(Scope.ADMIN):
+        return key_lacks_scope(Scope.ADMIN)
+    return await spec.handler(context, request, Caller(principal=principal))
+
+
+def _worded(spec: RouteSpec, error: CorralError, status: int | None = None) -> Response:
+    if spec.dialect is Dialect.NATIVE:
+        return native_error(error, status)
+    return compat_error(error, status)

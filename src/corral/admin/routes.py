@@ -1,0 +1,18 @@
+"""Every route of the admin API, as one list: the router, the OpenAPI page and the reference are made from it."""
+
+from typing import Final
+
+from corral.admin import events, keys, node_self, nodes, nodes_native, pages, vitals
+from corral.admin.doctor import routes as doctor
+from corral.admin.route import RouteSpec
+
+ROUTES: Final[tuple[RouteSpec, ...]] = (
+    *vitals.ROUTES,
+    *node_self.ROUTES,
+    *nodes.ROUTES,
+    *nodes_native.ROUTES,
+    *keys.ROUTES,
+    *events.ROUTES,
+    *doctor.ROUTES,
+    *pages.ROUTES,
+)

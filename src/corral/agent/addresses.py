@@ -1,0 +1,140 @@
+"""Where the worker listens and what it tells others, by the rules LocalAI's workers follow.
+
+Pure: knows neither sockets nor the environment. An address that nobody could use is refused with the name of its
+setting; only the base port falls back to the next source, because LocalAI's does.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from corral.base.errors import SettingInvalid
+
+DEFAULT_BASE_PORT: Final = 50051
+HIGHEST_PORT: Final = 65535
+
+_HOST_PORT = re.compile(r"(?:\[(?P<bracketed>[^\[\]]*)\]|(?P<plain>[^\[\]:]*)):(?P<port>[0-9]{1,5})")
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressConfig:
+    """Addresses as `HOST:PORT`, IPv6 hosts in brackets; empty means not said."""
+
+    addr: str = ""
+    """Where other machines reach this one; also the first source of the base port."""
+    serve_addr: str = "0.0.0.0:50051"
+    """The second source of the base port. LocalAI's default, so that firewalls need no change."""
+    grpc_max_port: int = 0
+    """The last port for backends; 0: up to 65535."""
+    advertise_addr: str = ""
+    """Told to the frontend instead of `addr`, for networks that translate addresses."""
+    http_addr: str = ""
+    """Where the worker's HTTP server listens; empty: every interface, the port below the base port."""
+    advertise_http_addr: str = ""
+    """Told to the frontend for the HTTP server; empty: the advertised host, the port below the base port."""
+
+
+class HostPort(NamedTuple):
+    """A host, without brackets, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Every address of one worker, decided."""
+
+    base_port: int
+    """The first backend's port."""
+    max_port: int
+    advertise: str
+    http_bind: HostPort
+    advertise_http: str
+
+
+def decide(config: AddressConfig, hostname: str) -> Addresses:
+    """Apply all the rules; SettingInvalid names the setting that cannot be used."""
+    base = base_port(config.addr, config.serve_addr)
+    return Addresses(
+        base_port=base,
+        max_port=max_port(config.grpc_max_port, base),
+        advertise=advertise_address(config, hostname),
+        http_bind=http_bind(config),
+        advertise_http=advertise_http_address(config, hostname),
+    )
+
+
+def base_port(addr: str, serve_addr: str) -> int:
+    """The port of the first address that has a usable one, else 50051."""
+    for text in (addr, serve_addr):
+        if (parsed := parse_host_port(text)) is not None:
+            return parsed.port
+    return DEFAULT_BASE_PORT
+
+
+def max_port(wanted: int, base: int) -> int:
+    """The last port for backends. A limit that leaves none is no limit."""
+    return wanted if base <= wanted <= HIGHEST_PORT else HIGHEST_PORT
+
+
+def advertise_address(config: AddressConfig, hostname: str) -> str:
+    """What the frontend is told for backends."""
+    for setting, text in (("advertise_address", config.advertise_addr), ("address", config.addr)):
+        if text:
+            _checked(setting, text)
+            return text
+    return str(HostPort(hostname or "localhost", base_port(config.addr, config.serve_addr)))
+
+
+def http_bind(config: AddressConfig) -> HostPort:
+    """Where the HTTP server listens."""
+    if config.http_addr:
+        return _checked("http_address", config.http_addr)
+    return HostPort("0.0.0.0", _port_below_base(config))  # noqa: S104 - frontends on other machines send files here
+
+
+def advertise_http_address(config: AddressConfig, hostname: str) -> str:
+    """What the frontend is told for the HTTP server. It does not follow `http_addr`, which may be translated."""
+    if config.advertise_http_addr:
+        if not _checked("advertise_http_address", config.advertise_http_addr).host:
+            raise SettingInvalid("advertise_http_address", f"{config.advertise_http_addr!r} names no host")
+        return config.advertise_http_addr
+    advertised = parse_host_port(advertise_address(config, hostname))
+    host = advertised.host if advertised else ""
+    return str(HostPort(host or "localhost", _port_below_base(config)))
+
+
+def is_wildcard(address: str) -> bool:
+    """Does this address name no machine, so that others cannot reach it?"""
+    parsed = parse_host_port(address)
+    return parsed is not None and parsed.host in _WILDCARDS
+
+
+def parse_host_port(text: str) -> HostPort | None:
+    """Read `host:port`, `[ipv6]:port` or `:port`; None when it is none of these or the port is out of range."""
+    match = _HOST_PORT.fullmatch(text.strip())
+    if match is None or not 1 <= int(match["port"]) <= HIGHEST_PORT:
+        return None
+    return HostPort(match["plain"] if match["bracketed"] is None else match["bracketed"], int(match["port"]))
+
+
+def _checked(setting: str, text: str) -> HostPort:
+    parsed = parse_host_port(text)
+    if parsed is None:
+        raise SettingInvalid(setting, f"{text!r} is not HOST:PORT with a port from 1 to {HIGHEST_PORT}")
+    return parsed
+
+
+def _port_below_base(config: AddressConfig) -> int:
+    base = base_port(config.addr, config.serve_addr)
+    if base > 1:
+        return base - 1
+    setting = "address" if parse_host_port(config.addr) else "serve_address"
+    raise SettingInvalid(
+        setting, "the base port 1 leaves no port below it for HTTP; choose a higher one, or set both HTTP addresses"
+    )

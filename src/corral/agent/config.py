@@ -1,0 +1,92 @@
+"""What a worker can be told: plain values with their units and the reasons of their defaults.
+
+Knows neither flags nor the environment; `app/settings.py` fills it. Rules that turn these values into addresses are
+in `addresses.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from corral.agent.addresses import AddressConfig
+from corral.base.retry import Backoff
+from corral.bus.config import BusConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """How the node describes itself to the frontend."""
+
+    name: str = ""
+    """At most 255 characters; empty: the host name, which people recognise."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Reported at each registration, for selectors."""
+    max_replicas_per_model: int = 1
+    """Replicas of one model at a time. 1, as LocalAI has it: a second one seldom fits the same GPU."""
+    vram_budget: str = ""
+    """How much video memory models may use: `80%`, `0.8`, `12GB`; empty: all of it."""
+    capability: str = ""
+    """Forces the capability by which backend builds are chosen; empty: the run file, then detection."""
+    capability_run_file: Path = Path("/run/localai/capability")
+    """Read when no capability is forced. LocalAI's images ship it under this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendConfig:
+    """Where to register, and with which patience."""
+
+    urls: tuple[str, ...]
+    """One or more frontends of the same cluster, without a slash at the end."""
+    registration_token: str = field(default="", repr=False)
+    """The shared token that admits a node; empty only for a LocalAI frontend that asks for none."""
+    timeout: timedelta = timedelta(seconds=10)
+    """Of one HTTP call, in all. LocalAI's worker has the same bound; it also is one default heartbeat interval."""
+    connect_timeout: timedelta = timedelta(seconds=3)
+    """Of the TCP connection alone, so that a machine which is gone does not use up the time of the next frontend."""
+    backoff: Backoff = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30))
+    """Between attempts to register: quick for a frontend that starts beside us, rare enough for a long outage."""
+    token_attempts: int = 5
+    """How often a first registration may be answered 401 or 403 before the worker gives up. More than one, because
+    frontends behind one address may disagree for a moment while a token is changed; few, because trying on for ever
+    hides the mistake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepartureConfig:
+    """How long leaving may take."""
+
+    drain_timeout: timedelta = timedelta(seconds=30)
+    """Waiting for requests in flight. As LocalAI's worker, so that operators find the same grace."""
+    poll_interval: timedelta = timedelta(seconds=1)
+    """Between two looks at the requests in flight."""
+    call_timeout: timedelta = timedelta(seconds=3)
+    """Of each call while leaving. Short: a frontend that is gone must not hold up the end of the process."""
+    margin: timedelta = timedelta(seconds=30)
+    """For everything but the drain itself."""
+
+    @property
+    def timeout(self) -> timedelta:
+        """Of the whole departure, whatever the parts add up to: 60 s by default, as LocalAI's worker."""
+        return self.drain_timeout + self.margin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """All that one worker process can be told."""
+
+    frontend: FrontendConfig
+    bus: BusConfig
+    data_path: Path
+    """Holds the node's secret; one directory per worker, since two with one secret would be one node."""
+    models_path: Path = Path("models")
+    """Model files; the disk that is reported is the one this path is on."""
+    backends_path: Path = Path("backends")
+    """Installed backends."""
+    node: NodeConfig = field(default_factory=NodeConfig)
+    addresses: AddressConfig = field(default_factory=AddressConfig)
+    heartbeat_interval: timedelta = timedelta(seconds=10)
+    """Told to a Corral frontend, which counts silence in it; LocalAI frontends assume this default."""
+    disk_timeout: timedelta = timedelta(seconds=2)
+    """Of one look at the disk, which never returns when a network file system hangs."""
+    departure: DepartureConfig = field(default_factory=DepartureConfig)

@@ -1,0 +1,121 @@
+"""Signs of life: one per interval, with what is measured then, over HTTP whether NATS is up or not."""
+
+import logging
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final, Protocol
+
+from msgspec import UNSET
+
+from corral.agent.hardware import Gauge, Measurement
+from corral.agent.outage import Outage
+from corral.agent.presence import Member
+from corral.base.clock import Clock
+from corral.base.errors import PeerRefused, PeerUnavailable
+from corral.base.ids import Incarnation, NodeId
+from corral.domain.node import NodeStatus
+from corral.protocol.registration import CorralBeat, CorralStatus, HeartbeatRequest, HeartbeatResponse
+
+log = logging.getLogger(__name__)
+
+FORGOTTEN_STATUSES: Final = frozenset({401, 404})
+"""The frontend knows neither this id nor, with 401, this secret: an administrator removed the node, or a backup was
+restored. LocalAI answers 404 for database errors too; registering again is harmless then."""
+
+
+class Hearing(StrEnum):
+    """What became of a heartbeat."""
+
+    HEARD = "heard"
+    UNHEARD = "unheard"
+    """Nobody answered; the next beat tries again."""
+    FORGOTTEN = "forgotten"
+    """The worker must register again."""
+
+
+class Frontend(Protocol):
+    async def heartbeat(self, member: Member, body: HeartbeatRequest) -> HeartbeatResponse: ...
+
+
+def heartbeat_body(measured: Measurement, member: Member, incarnation: Incarnation) -> HeartbeatRequest:
+    """The body in the form of LocalAI's worker. What is left out keeps its last value at the frontend."""
+    return HeartbeatRequest(
+        available_vram=measured.gpus.available_vram if measured.gpus.total_vram else UNSET,
+        available_ram=measured.ram.available if measured.ram else UNSET,
+        total_disk=measured.disk.total if measured.disk else UNSET,
+        available_disk=measured.disk.available if measured.disk else UNSET,
+        corral=CorralBeat(incarnation=incarnation) if member.is_corral else UNSET,
+    )
+
+
+def next_beat(due: float, now: float, interval: float) -> float:
+    """When to beat after the beat that was due at `due`.
+
+    Always a whole number of intervals later, so that the schedule does not drift; after a pause the latest missed
+    beat is made up for at once, and only that one.
+    """
+    missed = int((now - due) / interval)
+    return due + interval * max(missed, 1)
+
+
+class Heartbeat:
+    """Beats for one membership until the frontend no longer knows it."""
+
+    def __init__(
+        self, *, frontend: Frontend, gauge: Gauge, clock: Clock, interval: timedelta, incarnation: Incarnation
+    ) -> None:
+        self._frontend = frontend
+        self._gauge = gauge
+        self._clock = clock
+        self._interval = interval.total_seconds()
+        self._incarnation = incarnation
+        self._outage = Outage(log, event="heartbeat", what="heartbeat")
+        self._told: tuple[NodeId | None, str] = (None, "")
+
+    async def until_forgotten(self, member: Member) -> None:
+        """Beat once per interval; the registration counts as the first sign of life."""
+        self._note_status(member, member.status)
+        due = self._clock.monotonic()
+        while True:
+            due = next_beat(due, self._clock.monotonic(), self._interval)
+            await self._clock.sleep(max(due - self._clock.monotonic(), 0))
+            if await self.beat(member) is Hearing.FORGOTTEN:
+                return
+
+    async def beat(self, member: Member) -> Hearing:
+        """One heartbeat with what is measured now."""
+        body = heartbeat_body(await self._gauge.measure(), member, self._incarnation)
+        try:
+            answer = await self._frontend.heartbeat(member, body)
+        except PeerUnavailable as error:
+            self._outage.failed(error.message)
+            return Hearing.UNHEARD
+        except PeerRefused as error:
+            self._outage.failed(error.message)
+            return Hearing.FORGOTTEN if error.status in FORGOTTEN_STATUSES else Hearing.UNHEARD
+        self._outage.worked()
+        return self._take_in(member, answer)
+
+    def _take_in(self, member: Member, answer: HeartbeatResponse) -> Hearing:
+        told = answer.corral
+        if not isinstance(told, CorralStatus):
+            return Hearing.HEARD
+        if told.deregistered:
+            log.info("the frontend counts this node as gone", extra={"event": "node.deregistered"})
+            return Hearing.FORGOTTEN
+        self._note_status(member, told.status)
+        return Hearing.HEARD
+
+    def _note_status(self, member: Member, status: str) -> None:
+        """Say once how the frontend sees this node; a new id is a new node."""
+        if not status or self._told == (member.node_id, status):
+            return
+        before, self._told = self._told, (member.node_id, status)
+        if status == NodeStatus.PENDING:
+            log.warning(
+                "waiting for approval: run `corral nodes approve %s`", member.node_id, extra={"event": "node.pending"}
+            )
+        elif before == (member.node_id, NodeStatus.PENDING):
+            log.info("approved; now %s", status, extra={"event": "node.approved"})
+        else:
+            log.info("the frontend sees this node as %s", status, extra={"event": "node.status"})

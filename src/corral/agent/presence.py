@@ -1,0 +1,26 @@
+"""What this worker knows of its own membership. Written by the loop that keeps it, read by everyone else."""
+
+from dataclasses import dataclass, field
+
+from corral.base.ids import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A registration that a frontend accepted."""
+
+    node_id: NodeId
+    bearer: str = field(repr=False)
+    """What to present from now on."""
+    status: str = ""
+    """How the frontend saw this node when it answered; empty when it did not say."""
+    is_corral: bool = False
+    """The frontend is Corral, so its extensions may be used; otherwise it is LocalAI."""
+
+
+class Presence:
+    """The membership at this moment; None before the first registration and while the frontend has forgotten us."""
+
+    def __init__(self) -> None:
+        self.member: Member | None = None
+        self.is_leaving = False

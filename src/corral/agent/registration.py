@@ -1,0 +1,145 @@
+"""Joining a frontend: what the worker says of itself, how long it keeps trying, and what a refusal means.
+
+A first registration that is refused is a mistake in the configuration, so it ends the worker with a sentence. A later
+one is not: models may be serving, so the worker goes on and keeps asking.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from msgspec import UNSET
+
+from corral.agent.addresses import Addresses
+from corral.agent.hardware import Gauge, Measurement
+from corral.agent.outage import Outage
+from corral.agent.presence import Member
+from corral.base.clock import Clock
+from corral.base.errors import AccessDenied, PeerRefused, PeerUnavailable
+from corral.base.ids import NodeId
+from corral.base.retry import Backoff
+from corral.domain.labels import REPLICA_SLOTS
+from corral.protocol.registration import CorralHello, CorralWelcome, Feature, RegisterRequest, RegisterResponse
+
+log = logging.getLogger(__name__)
+
+WRONG_TOKEN: Final = frozenset({401, 403})
+NO_SUCH_ROUTE: Final = 404
+_LAST_COUNTED: Final = 32
+"""Attempts are not counted further: by then the pause has long reached its cap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a worker says of itself at every registration, beside what it measures."""
+
+    name: str
+    addresses: Addresses
+    token: str = field(repr=False)
+    hello: CorralHello = field(repr=False)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    max_replicas_per_model: int = 1
+    vram_budget: str = ""
+
+
+class Frontend(Protocol):
+    async def register(self, body: RegisterRequest) -> RegisterResponse: ...
+
+
+def registration_body(profile: Profile, measured: Measurement) -> RegisterRequest:
+    """The body in the form of LocalAI's worker: GPU fields always, memory and disk when they could be read."""
+    slots = max(profile.max_replicas_per_model, 1)
+    return RegisterRequest(
+        name=profile.name,
+        address=profile.addresses.advertise,
+        http_address=profile.addresses.advertise_http,
+        token=profile.token,
+        total_vram=measured.gpus.total_vram,
+        available_vram=measured.gpus.available_vram,
+        gpu_vendor=measured.gpus.vendor,
+        gpu_compute_capability=measured.gpus.compute_capability,
+        capability=measured.capability,
+        total_ram=measured.ram.total if measured.ram else UNSET,
+        available_ram=measured.ram.available if measured.ram else UNSET,
+        total_disk=measured.disk.total if measured.disk else UNSET,
+        available_disk=measured.disk.available if measured.disk else UNSET,
+        max_replicas_per_model=slots,
+        vram_budget=profile.vram_budget,
+        labels={**profile.labels, REPLICA_SLOTS: str(slots)},
+        corral=profile.hello,
+    )
+
+
+def membership(answer: RegisterResponse, profile: Profile) -> Member:
+    """What an accepted registration makes of this worker. The node's own secret counts only where it is understood."""
+    welcome = answer.corral if isinstance(answer.corral, CorralWelcome) else None
+    knows_secrets = welcome is not None and Feature.NODE_SECRET in welcome.features
+    return Member(
+        node_id=NodeId(answer.id),
+        bearer=profile.hello.secret if knows_secrets else profile.token,
+        status=answer.status,
+        is_corral=welcome is not None,
+    )
+
+
+class Registrar:
+    """Registers this worker, as often as it takes."""
+
+    def __init__(
+        self, *, frontend: Frontend, profile: Profile, gauge: Gauge, clock: Clock, backoff: Backoff, token_attempts: int
+    ) -> None:
+        self._frontend = frontend
+        self._profile = profile
+        self._gauge = gauge
+        self._clock = clock
+        self._backoff = backoff
+        self._token_attempts = token_attempts
+        self._outage = Outage(log, event="registration", what="registration")
+
+    async def join(self) -> Member:
+        """The first registration. AccessDenied or PeerRefused when trying again would not help."""
+        refusals = attempt = 0
+        while True:
+            try:
+                return await self.attempt()
+            except PeerUnavailable as error:
+                self._outage.failed(error.message)
+            except PeerRefused as error:
+                refusals += 1
+                self._give_up_if_final(error, refusals)
+                self._outage.failed(error.message)
+            attempt = min(attempt + 1, _LAST_COUNTED)
+            await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
+
+    async def rejoin(self) -> Member:
+        """A later registration, after the frontend forgot us. Never gives up."""
+        attempt = 0
+        while True:
+            try:
+                return await self.attempt()
+            except (PeerUnavailable, PeerRefused) as error:
+                self._outage.failed(error.message)
+            attempt = min(attempt + 1, _LAST_COUNTED)
+            await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
+
+    async def attempt(self) -> Member:
+        """One registration with what is measured now."""
+        body = registration_body(self._profile, await self._gauge.measure())
+        member = membership(await self._frontend.register(body), self._profile)
+        self._outage.worked()
+        return member
+
+    def _give_up_if_final(self, error: PeerRefused, refusals: int) -> None:
+        if error.status == NO_SUCH_ROUTE:
+            raise PeerRefused(
+                f"{error.message}; the URL must lead to a frontend, and a LocalAI one must run in distributed mode",
+                status=error.status,
+            ) from error
+        if error.status not in WRONG_TOKEN:
+            raise error
+        if refusals >= self._token_attempts:
+            raise AccessDenied(
+                f"{error.message}; check the registration token (LOCALAI_REGISTRATION_TOKEN or "
+                "CORRAL_REGISTRATION_TOKEN): it must be the frontend's"
+            ) from error

@@ -1,0 +1,1 @@
+"""Composition roots, one for each process, and the settings that they start from."""

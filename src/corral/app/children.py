@@ -1,0 +1,215 @@
+"""Supervised children: started in order, restarted when they die, stopped in reverse order within a bound.
+
+Knows nothing of what the children do. Used by the launchers, `corral up` and `corral frontend`:
+
+    async with Children(clock=clock) as children:
+        await children.start(nats)
+        await children.start(worker_1, worker_2)  # a group: started together, stopped together
+        await run_services(stop, children=children.run())
+
+Whoever starts a child learns of its failure: the first start is not repeated. After it was ready once, a child is
+restarted for ever, with growing pauses, until it ends with one of its final exit codes *before it is ready*: only then
+is it certain that the next start would fail too. That ends `run()`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Self
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.processes import Process, start_process
+from corral.base.readiness import SHOWN_LINES, Child, describe_exit, first_of_group, until_ready
+from corral.base.retry import Backoff
+
+__all__ = ["Child", "Children", "RestartPolicy"]
+
+log = logging.getLogger(__name__)
+
+STOP_WITHIN: Final = timedelta(seconds=30)
+_BACKOFF: Final = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """How long to pause before the next start, and after which time in good health to forget past deaths."""
+
+    backoff: Backoff = _BACKOFF
+    stable_after: timedelta = timedelta(seconds=60)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    child: Child
+    process: Process | None = None
+    restarts: int = 0
+    keeper: asyncio.Task[None] | None = None
+
+
+def _ignore(_: Mapping[str, int]) -> None:
+    """Nobody wants to know."""
+
+
+_DEFAULT_POLICY: Final = RestartPolicy()
+
+
+class Children:
+    """Owns its processes and tasks: when the context ends, by error or cancellation too, none is left.
+
+    `on_change` is told the process ids by name whenever one comes or goes; it must be quick.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        policy: RestartPolicy = _DEFAULT_POLICY,
+        on_change: Callable[[Mapping[str, int]], None] = _ignore,
+        stop_within: timedelta = STOP_WITHIN,
+    ) -> None:
+        self._clock = clock
+        self._policy = policy
+        self._on_change = on_change
+        self._stop_within = stop_within
+        self._groups: list[list[_Kept]] = []
+        self._given_up: asyncio.Queue[Exception] = asyncio.Queue()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process ids of those that run now."""
+        return {kept.child.name: kept.process.pid for kept in self._all() if kept.process is not None}
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often each was started again."""
+        return {kept.child.name: kept.restarts for kept in self._all()}
+
+    async def start(self, *group: Child) -> None:
+        """Start a group and return when all of it is ready. ChildFailed: none of the group runs any more."""
+        members = [_Kept(child=child) for child in group]
+        self._groups.append(members)
+        try:
+            with first_of_group():
+                async with asyncio.TaskGroup() as starts:
+                    tasks = [starts.create_task(self._start(kept), name=f"start {kept.child.name}") for kept in members]
+        except Exception:
+            await self._stop_group(members, self._deadline(self._stop_within))
+            self._groups.remove(members)
+            raise
+        for kept, task in zip(members, tasks, strict=True):
+            kept.keeper = asyncio.create_task(self._keep(kept, task.result()), name=f"keep {kept.child.name}")
+
+    async def run(self) -> None:
+        """Until cancelled, or until a child can no longer be kept alive: raises why."""
+        raise await self._given_up.get()
+
+    async def stop(self) -> None:
+        """Stop restarting, then stop group by group, the last one first. Whatever is left at the bound is killed."""
+        deadline = self._deadline(self._stop_within)
+        try:
+            await self._end_keepers()
+            for members in reversed(self._groups):
+                await self._stop_group(members, deadline)
+        finally:
+            await self._kill_the_rest()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _start(self, kept: _Kept) -> Process:
+        """Start once. A failure stops the process; a cancellation leaves it to `stop`, which knows the order."""
+        process = start_process(kept.child.command())
+        self._changed(kept, process)
+        try:
+            await until_ready(kept.child, process)
+        except Exception:
+            await process.stop(kept.child.stop_grace)
+            self._changed(kept, None)
+            raise
+        log.info("child ready", extra={"event": "child.ready", "child": kept.child.name, "pid": process.pid})
+        return process
+
+    async def _keep(self, kept: _Kept, process: Process) -> None:
+        """Restart for ever. What cannot be repaired by a restart ends the supervisor."""
+        failures = 0
+        try:
+            while True:
+                if await self._outlive(kept, process) >= self._policy.stable_after.total_seconds():
+                    failures = 0
+                process, failures = await self._restart(kept, failures)
+        except Exception as error:
+            log.exception("child given up", extra={"event": "child.given_up", "child": kept.child.name})
+            self._given_up.put_nowait(error)
+
+    async def _outlive(self, kept: _Kept, process: Process) -> float:
+        """Wait for its death; how many seconds of policy time it lived."""
+        began = self._clock.monotonic()
+        code = await process.wait()
+        lived = self._clock.monotonic() - began
+        ending = {"ending": describe_exit(code), "tail": process.tail[-SHOWN_LINES:]}
+        log.warning("child died", extra={"event": "child.died", "child": kept.child.name, **ending})
+        self._changed(kept, None)
+        return lived
+
+    async def _restart(self, kept: _Kept, failures: int) -> tuple[Process, int]:
+        """Try until it is ready again; also the number of failures in a row, this death included."""
+        while True:
+            failures += 1
+            await self._clock.sleep(self._policy.backoff.delay(failures).total_seconds())
+            kept.restarts += 1
+            try:
+                return await self._start(kept), failures
+            except CorralError as error:
+                if error.fields.get("exit_code") in kept.child.final_exit_codes:
+                    raise
+                told = {"event": "child.start_failed", "child": kept.child.name, "failures": failures}
+                log.warning("child did not start: %s", error, extra=told)
+
+    async def _stop_group(self, members: list[_Kept], deadline: float) -> None:
+        async with asyncio.TaskGroup() as stops:
+            for kept in members:
+                if kept.process is not None:
+                    stops.create_task(self._stop(kept, kept.process, deadline), name=f"stop {kept.child.name}")
+
+    async def _stop(self, kept: _Kept, process: Process, deadline: float) -> None:
+        left = timedelta(seconds=max(0.0, deadline - asyncio.get_running_loop().time()))
+        code = await process.stop(min(kept.child.stop_grace, left))
+        log.info("child stopped", extra={"event": "child.stopped", "child": kept.child.name, "exit_code": code})
+        self._changed(kept, None)
+
+    async def _end_keepers(self) -> None:
+        keepers = [kept.keeper for kept in self._all() if kept.keeper is not None]
+        for keeper in keepers:
+            keeper.cancel()
+        if keepers:
+            await asyncio.wait(keepers)  # they hand over their own errors: there is nothing to collect
+
+    async def _kill_the_rest(self) -> None:
+        """Finds nothing after an orderly stop; but that may have been cancelled."""
+        rest = [(kept, kept.process) for kept in self._all() if kept.process is not None]
+        for _, process in rest:
+            process.kill()
+        await self._end_keepers()
+        for kept, process in rest:
+            await process.wait()
+            self._changed(kept, None)
+
+    def _changed(self, kept: _Kept, process: Process | None) -> None:
+        kept.process = process
+        try:
+            self._on_change(self.pids)
+        except Exception:
+            log.exception("nobody was told of the process ids", extra={"event": "child.callback_failed"})
+
+    def _all(self) -> Iterator[_Kept]:
+        return (kept for members in self._groups for kept in members)
+
+    @staticmethod
+    def _deadline(within: timedelta) -> float:
+        return asyncio.get_running_loop().time() + within.total_seconds()

@@ -1,0 +1,213 @@
+"""The control process: everything wired by hand, started, and ended in reverse order."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from corral.admin.app import build_app
+from corral.admin.context import AdminContext
+from corral.admin.server import AdminServer, bind
+from corral.auth.principals import Authenticator
+from corral.base.clock import Clock, SystemClock
+from corral.base.errors import DatabaseUnavailable
+from corral.base.ids import FrontendId, new_frontend_id
+from corral.base.private_files import make_private_directory
+from corral.base.retry import Backoff
+from corral.base.tasks import Poke, poke_or_period, run_services
+from corral.bus.client import NatsBus
+from corral.bus.port import Bus
+from corral.control import health, hearing, housekeeping
+from corral.control.config import ControlConfig
+from corral.control.credentials import Credentials, FirstKeys
+from corral.control.feed import Feed
+from corral.control.fleet import Fleet
+from corral.control.health import Health
+from corral.control.hearing import HearingKeeper
+from corral.control.heartbeats import Heartbeats
+from corral.control.housekeeping import Housekeeping
+from corral.control.key_ring import KeyRing
+from corral.control.registry import Registry
+from corral.protocol.subjects import POKE_EVENTS
+from corral.state.db import Database
+from corral.state.events import Events
+from corral.state.hearing import HearingPeriods
+from corral.state.keys import Keys
+from corral.state.leases import Leases
+from corral.state.migrations import upgrade
+from corral.state.nodes import Nodes
+from corral.state.secrets import Secrets
+from corral.state.secrets_key import SecretsKey
+
+log = logging.getLogger(__name__)
+
+_DATABASE_PATIENCE: Final = timedelta(seconds=60)
+"""How long a start waits for a database that does not answer, before it says so and ends."""
+
+
+class Stores(NamedTuple):
+    database: Database
+    secrets: Secrets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """Everything the control process consists of, wired and not yet running."""
+
+    context: AdminContext
+    credentials: Credentials
+    health: Health
+    housekeeping: Housekeeping
+
+    async def run(self, stop: asyncio.Event, server: AdminServer) -> None:
+        """Until `stop`: then event streams end, requests under way finish, loops are cancelled."""
+        context = self.context
+        await context.bus.subscribe(POKE_EVENTS, context.feed.on_message)
+        await run_services(stop, server=server.run(ending=self._end_streams), **self.loops())
+
+    def loops(self) -> dict[str, Coroutine[None, None, None]]:
+        """What runs beside the server; a table of contents of the process."""
+        context = self.context
+        return {
+            "heartbeats": context.heartbeats.run(),
+            "hearing": self._every(hearing.PERIOD, Poke(), context.hearing.tick, "hearing"),
+            "health": self._every(health.PERIOD, self.health.poke, self.health.sweep, "health"),
+            "housekeeping": self._every(housekeeping.PERIOD, Poke(), self.housekeeping.tidy, "housekeeping"),
+        }
+
+    async def _every(self, period: timedelta, poke: Poke, step: Callable[[], Awaitable[None]], name: str) -> None:
+        await poke_or_period(step, poke=poke, clock=self.context.clock, period=period, name=name)
+
+    def _end_streams(self) -> None:
+        self.context.stopping.set()
+        self.context.feed.ring()
+
+
+@asynccontextmanager
+async def open_control(
+    config: ControlConfig, *, clock: Clock | None = None
+) -> AsyncIterator[tuple[Control, AdminServer]]:
+    """Bind, open the database, make the first keys, connect to NATS. Nothing is served yet."""
+    the_clock = clock or SystemClock()
+    async with AsyncExitStack() as stack:
+        make_private_directory(config.data)
+        listener = stack.enter_context(bind(config.host, config.port))
+        database = await stack.enter_async_context(open_database(config.database_url))
+        stores = Stores(database, await Secrets.open(database, load_secrets_key(config), at=the_clock.now()))
+        bus = await stack.enter_async_context(NatsBus(config.bus, name="corral-control"))
+        control = await wire(config, the_clock, stores, bus)
+        yield control, AdminServer(build_app(control.context), listener)
+
+
+async def wire(config: ControlConfig, clock: Clock, stores: Stores, bus: Bus) -> Control:
+    """Who works with whom; the first keys are made here, since the authenticator needs them."""
+    policy = config.liveness
+    database = stores.database
+    nodes, keys, events = Nodes(database), Keys(database), Events(database)
+    credentials = await FirstKeys(keys, stores.secrets, clock.now).ensure(
+        configured_token=config.registration_token, file=config.credentials_file
+    )
+    frontend_id = FrontendId(config.instance_id) if config.instance_id else new_frontend_id()
+    feed = Feed(bus)
+    keeper = HearingKeeper(HearingPeriods(database), bus, clock, policy)
+    watch = Health(nodes, keeper, feed, clock, policy)
+    context = AdminContext(
+        config=config,
+        frontend_id=frontend_id,
+        clock=clock,
+        bus=bus,
+        database=database,
+        authenticator=Authenticator(
+            keys,
+            clock,
+            registration_token=credentials.registration_token,
+            trusted_token=config.trusted_registration_token,
+        ),
+        registry=Registry(nodes, stores.secrets, feed, clock, health=watch.poke, auto_approve=config.auto_approve),
+        fleet=Fleet(nodes, keeper, clock, policy),
+        heartbeats=Heartbeats(nodes, keeper, clock, policy, health=watch.poke),
+        hearing=keeper,
+        key_ring=KeyRing(keys, feed, clock),
+        events=events,
+        feed=feed,
+        stopping=asyncio.Event(),
+    )
+    tidying = Housekeeping(events, Leases(database), clock, holder=frontend_id, event_retention=config.event_retention)
+    return Control(context=context, credentials=credentials, health=watch, housekeeping=tidying)
+
+
+def _dialled(host: str) -> str:
+    """How a client on this machine writes the address that we listen on."""
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        return "127.0.0.1" if host == "0.0.0.0" else "[::1]"  # noqa: S104
+    return f"[{host}]" if ":" in host else host
+
+
+@asynccontextmanager
+async def open_database(url: str) -> AsyncIterator[Database]:
+    """Open and migrate. One that does not answer yet gets a minute, with a word in the log for every try."""
+    backoff = Backoff(first=timedelta(milliseconds=500), cap=timedelta(seconds=5))
+    deadline = asyncio.get_running_loop().time() + _DATABASE_PATIENCE.total_seconds()
+    for attempt in itertools.count(1):
+        try:
+            database = await Database.open(url)
+            break
+        except DatabaseUnavailable as error:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            log.warning("waiting for the database", extra={"event": "database.waiting", "reason": error.message})
+            await asyncio.sleep(backoff.delay(attempt).total_seconds())
+    try:
+        await upgrade(database)
+        yield database
+    finally:
+        await database.close()
+
+
+def load_secrets_key(config: ControlConfig) -> SecretsKey:
+    if config.secrets_key:
+        return SecretsKey.from_text(config.secrets_key)
+    return SecretsKey.load_or_create(config.secrets_key_file)
+
+
+async def run_control(config: ControlConfig, stop: asyncio.Event, *, say: Callable[[str], None]) -> None:
+    """The whole life of a control process. `say` prints to people: the first keys are shown here and nowhere else."""
+    async with open_control(config) as (control, server):
+        for line in _first_words(control.credentials, config):
+            say(line)
+        url = f"http://{_dialled(config.host)}:{server.port}"
+        log.info("control is ready", extra={"event": "control.ready", "url": url})
+        await control.run(stop, server)
+        log.info("control stops", extra={"event": "control.stopping"})
+
+
+def _first_words(credentials: Credentials, config: ControlConfig) -> list[str]:
+    """Keys are printed once, and only when nobody keeps them in a file."""
+    if config.credentials_file is not None:
+        return []
+    lines = []
+    if credentials.new_admin_key is not None:
+        lines.append(f"Administrator key (shown once, keep it): {credentials.new_admin_key}")
+    if credentials.new_registration_token:
+        lines.append(f"Registration token for workers (shown once): {credentials.registration_token}")
+    return lines
+
+
+async def reset_admin_key(config: ControlConfig) -> str:
+    """Mint an administrator key directly in the database, and revoke the one that was lost."""
+    clock = SystemClock()
+    database = await Database.open(config.database_url, lock=False)
+    try:
+        await upgrade(database)
+        secrets = await Secrets.open(database, load_secrets_key(config), at=clock.now())
+        first_keys = FirstKeys(Keys(database), secrets, clock.now)
+        new = await first_keys.reset_admin(by="reset on the machine")
+        if config.credentials_file is not None:
+            await first_keys.keep(config.credentials_file, new.key)
+        return new.key
+    finally:
+        await database.close()

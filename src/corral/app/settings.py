@@ -1,0 +1,178 @@
+"""Settings of every process, read once at its start. The only reader of the environment.
+
+The table of settings is in `settings_table.py`, the rules of precedence in `settings_sources.py`. Here the two meet the
+real environment, and settings become what the processes are configured with.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from corral.app.settings_kinds import PATH
+from corral.app.settings_sources import (
+    CONFIG_FLAG,
+    CONFIG_VARIABLE,
+    ConfigFile,
+    Sources,
+    did_you_mean,
+    handed_on,
+    known_variables,
+    open_secrets,
+    read_config_file,
+    resolve,
+    unknown_variables,
+)
+from corral.app.settings_table import GROUPS, ClientSettings, FrontendSettings, LogSettings, UpSettings, WorkerSettings
+from corral.base.errors import SettingInvalid
+from corral.base.retry import Backoff
+
+if TYPE_CHECKING:
+    from corral.agent.config import WorkerConfig
+    from corral.bus.config import BusConfig
+    from corral.control.config import ControlConfig
+
+_FIRST_RETRY: Final = timedelta(milliseconds=250)
+
+__all__ = [
+    "ClientSettings",
+    "FrontendSettings",
+    "LogSettings",
+    "UpSettings",
+    "WorkerSettings",
+    "child_environment",
+    "control_config",
+    "gather",
+    "own_command",
+    "resolve",
+    "variable_warnings",
+    "worker_config",
+]
+
+
+def gather(flags: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Sources:
+    """Bring all sources together and check the file; the environment is this process's own unless one is given."""
+    variables = dict(os.environ if environment is None else environment)
+    file = _config_file(flags, variables)
+    sources = Sources(flags=flags, environment=variables, file=file)
+    sources.warnings.extend(open_secrets(file, GROUPS))
+    return sources
+
+
+def _config_file(flags: Mapping[str, str], environment: Mapping[str, str]) -> ConfigFile:
+    if CONFIG_FLAG in flags:
+        text, origin = flags[CONFIG_FLAG], f"the flag {CONFIG_FLAG}"
+    elif environment.get(CONFIG_VARIABLE):
+        text, origin = environment[CONFIG_VARIABLE], f"the environment variable {CONFIG_VARIABLE}"
+    else:
+        return ConfigFile()
+    try:
+        path = PATH.read(text)
+    except ValueError as error:
+        raise SettingInvalid("config", f"{text!a} from {origin} cannot be used; allowed is a path") from error
+    return read_config_file(path, GROUPS, origin=origin)
+
+
+def variable_warnings(sources: Sources) -> list[str]:
+    """One sentence for each variable that looks like ours and means nothing. No error: platforms inject their own."""
+    known = sorted(known_variables(GROUPS))
+    return [
+        f"the environment variable {name} is unknown and ignored{did_you_mean(name, known)}"
+        for name in unknown_variables(sources.environment, GROUPS)
+    ]
+
+
+def child_environment(sources: Sources, changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a child process is started with: the same settings, with some of them changed."""
+    return {**handed_on(sources, GROUPS), **(changes or {})}
+
+
+def own_command(*arguments: str) -> list[str]:
+    """How to start another process of this very program, wherever it is installed."""
+    return [sys.executable, "-m", "corral", *arguments]
+
+
+def control_config(settings: FrontendSettings) -> "ControlConfig":
+    """What the control process is configured with."""
+    from corral.control.config import ControlConfig
+    from corral.domain.node import LivenessPolicy
+
+    if settings.offline_after <= settings.unhealthy_after:
+        raise SettingInvalid("offline_after", f"must be more than unhealthy_after, which is {settings.unhealthy_after}")
+    return ControlConfig(
+        data=settings.data,
+        bus=_bus_config(settings),
+        database_url=settings.database_url,
+        host=settings.host,
+        port=settings.port,
+        instance_id=settings.instance_id,
+        secrets_key=settings.secrets_key,
+        secrets_key_file=settings.secrets_key_path,
+        registration_token=settings.registration_token,
+        trusted_registration_token=settings.trusted_registration_token,
+        auto_approve=settings.auto_approve,
+        credentials_file=settings.credentials_file,
+        metrics_public=settings.metrics_public,
+        liveness=LivenessPolicy(unhealthy_after=settings.unhealthy_after, offline_after=settings.offline_after),
+        event_retention=settings.event_retention,
+        max_body=settings.max_body,
+    )
+
+
+def worker_config(settings: WorkerSettings) -> "WorkerConfig":
+    """What a worker process is configured with."""
+    from corral.agent.addresses import AddressConfig
+    from corral.agent.config import DepartureConfig, FrontendConfig, NodeConfig, WorkerConfig
+
+    return WorkerConfig(
+        frontend=FrontendConfig(
+            urls=settings.register_to,
+            registration_token=settings.registration_token,
+            backoff=Backoff(first=min(_FIRST_RETRY, settings.registration_retry), cap=settings.registration_retry),
+        ),
+        bus=_bus_config(settings),
+        data_path=settings.data,
+        models_path=settings.models or settings.data / "models",
+        backends_path=settings.backends or settings.data / "backends",
+        node=NodeConfig(
+            name=settings.name,
+            labels=settings.labels,
+            max_replicas_per_model=max(settings.max_replicas_per_model, 1),
+            vram_budget=settings.vram_budget,
+            capability=settings.capability,
+            capability_run_file=settings.capability_run_file,
+        ),
+        addresses=AddressConfig(
+            addr=settings.address,
+            serve_addr=settings.serve_address,
+            grpc_max_port=settings.max_port,
+            advertise_addr=settings.advertise_address,
+            http_addr=settings.http_address,
+            advertise_http_addr=settings.advertise_http_address,
+        ),
+        heartbeat_interval=settings.heartbeat_interval,
+        departure=DepartureConfig(drain_timeout=settings.drain_timeout),
+    )
+
+
+def _bus_config(settings: FrontendSettings | WorkerSettings) -> "BusConfig":
+    from corral.bus.config import BusConfig
+
+    _need_both("nats_jwt", settings.nats_jwt, "nats_seed", settings.nats_seed)
+    _need_both("nats_tls_cert", settings.nats_tls_cert, "nats_tls_key", settings.nats_tls_key)
+    return BusConfig(
+        url=settings.nats_url,
+        jwt=settings.nats_jwt,
+        seed=settings.nats_seed,
+        tls_ca=settings.nats_tls_ca,
+        tls_cert=settings.nats_tls_cert,
+        tls_key=settings.nats_tls_key,
+    )
+
+
+def _need_both(one: str, one_value: object, other: str, other_value: object) -> None:
+    if one_value and not other_value:
+        raise SettingInvalid(other, f"is needed beside {one}")
+    if other_value and not one_value:
+        raise SettingInvalid(one, f"is needed beside {other}")

@@ -1,0 +1,242 @@
+"""`corral up`: a whole fleet on one machine. NATS, a frontend and workers, all processes of their own, kept alive.
+
+Everything starts side by side, because workers try until they find their frontend. `up.json` is there exactly while
+the fleet is ready. The end goes in order: workers, frontend, NATS. Nothing is left, not even after SIGKILL: the kernel
+ends every child with the process that started it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import timedelta
+from typing import Final, Protocol
+
+from corral.app.children import Children
+from corral.app.data_lock import held
+from corral.app.exit_codes import ExitCode, exit_code_of
+from corral.app.failures import sole_cause
+from corral.app.listening import take_port
+from corral.app.settings import LogSettings, UpSettings, child_environment
+from corral.app.settings_sources import Sources
+from corral.app.signals import stop_on_signals
+from corral.app.up_file import UpFile, UpKeys, UpPids, remove_up_file, write_up_file
+from corral.app.up_frontend import UpFrontend
+from corral.app.up_workers import UpWorker, make_workers, worker_environment
+from corral.base.clock import SystemClock
+from corral.base.errors import ChildFailed, CorralError, PathNotUsable
+from corral.base.ids import new_secret
+from corral.base.logs import set_up_logs
+from corral.base.private_files import make_private_directory
+from corral.base.tasks import run_services
+from corral.bus.server import NatsServer
+from corral.domain.node import NodeStatus
+
+log = logging.getLogger(__name__)
+
+STOP_WITHIN: Final = timedelta(seconds=9)
+LOOK_SECONDS: Final = 0.1
+PATIENCE_SECONDS: Final = 5.0
+"""After so long a person wants to know what we are waiting for."""
+_PORT_RACES: Final = 3
+_LOCK: Final = "up.lock"
+
+
+class UpWords(Protocol):
+    """What `corral up` tells people."""
+
+    def new_keys(self, keys: UpKeys) -> None: ...
+
+    def waiting(self, reasons: list[str]) -> None: ...
+
+    def ready(self, *, url: str, healthy: int, seconds: float) -> None: ...
+
+    def stopping(self) -> None: ...
+
+
+def run_up(settings: UpSettings, logs: LogSettings, sources: Sources, words: UpWords) -> int:
+    """Run a fleet until a signal, or until a part of it cannot be kept alive; returns the exit code."""
+    began = time.monotonic()
+    set_up_logs("up", format=logs.format, level=logs.level)
+    try:
+        make_private_directory(settings.data)
+    except PathNotUsable as error:
+        raise PathNotUsable(f"{error.message}; choose another directory with --data") from error
+    already = f"another `corral up` runs in {settings.data}; stop it first, or choose another directory with --data"
+    with held(settings.data / _LOCK, already):
+        remove_up_file(settings.data)
+        try:
+            return asyncio.run(Up(settings, sources, words, began=began).run())
+        except asyncio.CancelledError:  # by the second signal, which leaves no time for words
+            return ExitCode.INTERRUPTED
+
+
+class Up:
+    """One life of `corral up`."""
+
+    def __init__(self, settings: UpSettings, sources: Sources, words: UpWords, *, began: float) -> None:
+        self._settings = settings
+        self._words = words
+        self._began = began
+        self._is_ready = False
+        self._pids: dict[str, int] = {}
+        self._nats = NatsServer(
+            settings.data / "nats", host=settings.nats_host, port=settings.nats_port, port_setting="--nats-port"
+        )
+        port = take_port(settings.host, settings.port)
+        self._nats.prepare()
+        trusted_token = new_secret()
+        self._frontend = UpFrontend(
+            host=settings.host,
+            port=port,
+            data=settings.data,
+            environment=child_environment(
+                sources,
+                {
+                    "CORRAL_HOST": settings.host,
+                    "CORRAL_PORT": str(port),
+                    "CORRAL_DATA": str(settings.data),
+                    "CORRAL_NATS_URL": self._nats.frontend_url,
+                    "CORRAL_TRUSTED_REGISTRATION_TOKEN": trusted_token,
+                },
+            ),
+            on_change=self._publish,
+        )
+        self._known_keys = self._frontend.credentials()
+        self._workers = make_workers(
+            settings.workers, settings.data, lambda: self._worker_environment(sources, trusted_token)
+        )
+
+    def _worker_environment(self, sources: Sources, trusted_token: str) -> Mapping[str, str]:
+        data = self._settings.data
+        make_private_directory(data / "models")
+        return worker_environment(
+            child_environment(sources),
+            {
+                "CORRAL_REGISTER_TO": self._frontend.url,
+                "CORRAL_REGISTRATION_TOKEN": trusted_token,
+                "CORRAL_NATS_URL": self._nats.worker_url,
+                "CORRAL_MODELS_PATH": str(data / "models"),
+                "CORRAL_HEARTBEAT_INTERVAL": f"{self._settings.heartbeat_interval.total_seconds():f}s",
+            },
+        )
+
+    async def run(self) -> int:
+        """Until a signal; a second one ends everything at once."""
+        stop = asyncio.Event()
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"  # noqa: S101 - for the type checker
+        with closing(self._frontend), stop_on_signals(stop, hurry=task.cancel):
+            async with Children(clock=SystemClock(), on_change=self._pids_changed, stop_within=STOP_WITHIN) as children:
+                try:
+                    await run_services(stop, fleet=self._keep(children))
+                    self._words.stopping()
+                except ExceptionGroup as group:
+                    return _exit_code_after(sole_cause(group))
+                finally:
+                    self._withdraw()
+        return ExitCode.OK
+
+    async def _keep(self, children: Children) -> None:
+        await children.start(self._nats.child)
+        async with asyncio.TaskGroup() as starts:
+            starts.create_task(children.start(self._frontend.child), name="start the frontend")
+            if self._workers:
+                starts.create_task(self._start_workers(children), name="start the workers")
+            starts.create_task(self._until_ready(), name="wait for the fleet")
+        self._is_ready = True
+        self._publish()
+        self._tell_ready()
+        await children.run()
+
+    async def _start_workers(self, children: Children) -> None:
+        """Another program may take a port between our look and the worker's start; then others are chosen."""
+        for race in range(1, _PORT_RACES + 1):
+            try:
+                await children.start(*(worker.child for worker in self._workers))
+            except ChildFailed as error:
+                if error.fields.get("exit_code") != ExitCode.IN_USE or race == _PORT_RACES:
+                    raise
+            else:
+                return
+
+    async def _until_ready(self) -> None:
+        told = time.monotonic()
+        while reasons := await self._missing():
+            if time.monotonic() - told >= PATIENCE_SECONDS:
+                self._words.waiting(reasons)
+                told = time.monotonic()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _missing(self) -> list[str]:
+        """What keeps the fleet from being ready, in words."""
+        answer = await self._frontend.readiness()
+        if answer is None or self._frontend.control_pid is None:
+            return ["the frontend, which does not answer yet"]
+        if answer.status != 200:
+            return [f"the frontend, which says: {answer.body.decode(errors='replace')}"]
+        page = await self._frontend.nodes()
+        if page is None:
+            return ["the frontend, which does not show its nodes yet"]
+        statuses = {node.address: node.status for node in page.items}
+        reasons = [await _why_not(worker, statuses.get(worker.address)) for worker in self._workers]
+        return [reason for reason in reasons if reason]
+
+    def _pids_changed(self, pids: Mapping[str, int]) -> None:
+        """What dies is started again at once, so the last known pid stays in the file until then: 0 would be a trap."""
+        self._pids.update(pids)
+        self._publish()
+
+    def _publish(self) -> None:
+        """Write `up.json` anew, while the fleet is ready."""
+        keys = self._frontend.credentials()
+        if not self._is_ready or keys is None:
+            return
+        content = UpFile(
+            url=self._frontend.url,
+            nats_url=self._nats.worker_url,
+            keys=keys,
+            pids=UpPids(
+                frontend=self._pids[self._frontend.child.name],
+                control=self._frontend.control_pid or 0,
+                nats=self._pids[self._nats.child.name],
+                workers=[self._pids[worker.name] for worker in self._workers],
+            ),
+        )
+        try:
+            write_up_file(self._settings.data, content)
+        except PathNotUsable as error:
+            log.warning("up.json is out of date: %s", error, extra={"event": "up.not_written"})
+
+    def _withdraw(self) -> None:
+        """From here on nothing is ready."""
+        self._is_ready = False
+        remove_up_file(self._settings.data)
+
+    def _tell_ready(self) -> None:
+        keys = self._frontend.credentials()
+        if keys is not None and keys != self._known_keys:
+            self._words.new_keys(keys)
+        seconds = time.monotonic() - self._began
+        self._words.ready(url=self._frontend.url, healthy=len(self._workers), seconds=seconds)
+
+
+async def _why_not(worker: UpWorker, status: str | None) -> str:
+    """Empty when the worker is there and healthy. Its own word counts too: a status may be of its last life."""
+    answer = await worker.readiness()
+    if answer is None:
+        return f"{worker.name}, which does not answer yet"
+    if answer.status != 200:
+        return f"{worker.name}, which says: {answer.body.decode(errors='replace')}"
+    if status != NodeStatus.HEALTHY:
+        return f"{worker.name}, whose status is {status or 'unknown'}"
+    return ""
+
+
+def _exit_code_after(error: CorralError) -> int:
+    """Our children told their reasons themselves; which of them it was is for us to say."""
+    log.error("%s", error, extra={"event": "up.failed"})
+    code = error.fields.get("exit_code")
+    is_ours = error.fields.get("child") != "nats-server"
+    return code if is_ours and isinstance(code, int) and code > 0 else exit_code_of(error)

@@ -1,0 +1,204 @@
+"""The worker process: builds its parts, runs them until told to stop, and ends with a code that tells."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack
+
+import aiohttp
+import uvloop
+
+from corral import __version__
+from corral.agent import addresses
+from corral.agent.cgroup import Cgroup
+from corral.agent.config import WorkerConfig
+from corral.agent.departure import Departure
+from corral.agent.frontend_client import FrontendClient, open_session
+from corral.agent.hardware import CapabilityRule, Hardware, Machine, NoGpus
+from corral.agent.heartbeat import Heartbeat
+from corral.agent.http import HttpServer
+from corral.agent.identity import DataDirectoryInUse, Identity, Memory, node_name
+from corral.agent.lifecycle import Lifecycle, Membership
+from corral.agent.presence import Presence
+from corral.agent.readiness import Readiness
+from corral.agent.registration import Profile, Registrar
+from corral.agent.subscriptions import NodeSubscriptions
+from corral.app.exit_codes import ExitCode, exit_code_of
+from corral.base.clock import Clock, SystemClock
+from corral.base.errors import CorralError, PeerRefused
+from corral.base.ids import Incarnation, new_incarnation
+from corral.bus.client import NatsBus
+from corral.bus.port import Handler, Message
+from corral.protocol import subjects
+from corral.protocol.registration import FEATURES, CorralHello
+
+log = logging.getLogger(__name__)
+
+
+def main(config: WorkerConfig) -> ExitCode:
+    """Run one worker to its end. The first SIGTERM or SIGINT asks it to leave in good order, the second hurries it."""
+    return uvloop.run(_run_until_signalled(config))
+
+
+async def _run_until_signalled(config: WorkerConfig) -> ExitCode:
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stop, hurry)
+    return await run_worker(config, stop, hurry=hurry)
+
+
+def _on_signal(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    if stop.is_set():
+        hurry.set()
+        return
+    log.info("stopping; a second signal hurries", extra={"event": "worker.stopping"})
+    stop.set()
+
+
+async def run_worker(
+    config: WorkerConfig, stop: asyncio.Event, *, hurry: asyncio.Event | None = None, clock: Clock | None = None
+) -> ExitCode:
+    """Run one worker until `stop` is set or something final happens; says why, and returns the exit code."""
+    try:
+        await _live(config, stop, hurry or asyncio.Event(), clock or SystemClock())
+    except CorralError as error:
+        return _end_with(error)
+    except ExceptionGroup as group:
+        return _end_with(_only_cause(group))
+    log.info("worker ended", extra={"event": "worker.ended"})
+    return ExitCode.OK
+
+
+async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event, clock: Clock) -> None:
+    """Build the parts in the order in which they need each other, run them, close them in reverse."""
+    places = addresses.decide(config.addresses, socket.gethostname())
+    identity, presence, incarnation = Identity(config.data_path), Presence(), new_incarnation()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(identity.held())
+        profile = _profile(config, places, identity.secret(), incarnation)
+        hardware = _hardware(config)
+        _introduce(profile, hardware.machine(), identity.remembered())
+        bus = NatsBus(config.bus, name=f"corral worker {profile.name}")
+        readiness = Readiness(presence, bus)
+        bearers = (profile.hello.secret, profile.token)
+        http = await stack.enter_async_context(
+            HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers)
+        )
+        await stack.enter_async_context(bus)
+        session = await stack.enter_async_context(_session(config))
+        frontend = FrontendClient(session, config.frontend.urls)
+        membership = Membership(
+            registrar=_registrar(config, frontend, profile, hardware, clock),
+            subscriptions=NodeSubscriptions(bus, {subjects.node_stop: _stopper(stop)}),
+            heartbeat=Heartbeat(
+                frontend=frontend,
+                gauge=hardware,
+                clock=clock,
+                interval=config.heartbeat_interval,
+                incarnation=incarnation,
+            ),
+            presence=presence,
+            identity=identity,
+            name=profile.name,
+        )
+        departure = Departure(frontend=frontend, clock=clock, config=config.departure, hurry=hurry)
+        await Lifecycle(membership=membership, departure=departure, presence=presence).run(stop)
+        await http.close()  # before NATS is drained, so that nothing new comes in meanwhile
+
+
+def _profile(config: WorkerConfig, places: addresses.Addresses, secret: str, incarnation: Incarnation) -> Profile:
+    return Profile(
+        name=node_name(config.node.name, hostname=socket.gethostname(), pid=os.getpid()),
+        addresses=places,
+        token=config.frontend.registration_token,
+        hello=CorralHello(
+            version=__version__,
+            features=list(FEATURES),
+            secret=secret,
+            incarnation=incarnation,
+            heartbeat_seconds=config.heartbeat_interval.total_seconds(),
+        ),
+        labels=config.node.labels,
+        max_replicas_per_model=config.node.max_replicas_per_model,
+        vram_budget=config.node.vram_budget,
+    )
+
+
+def _session(config: WorkerConfig) -> aiohttp.ClientSession:
+    return open_session(timeout=config.frontend.timeout, connect_timeout=config.frontend.connect_timeout)
+
+
+def _hardware(config: WorkerConfig) -> Hardware:
+    return Hardware(
+        models_path=config.models_path,
+        disk_timeout=config.disk_timeout,
+        capability=CapabilityRule(forced=config.node.capability, run_file=config.node.capability_run_file),
+        gpus=NoGpus(),
+        cgroup=Cgroup(),
+    )
+
+
+def _registrar(
+    config: WorkerConfig, frontend: FrontendClient, profile: Profile, hardware: Hardware, clock: Clock
+) -> Registrar:
+    return Registrar(
+        frontend=frontend,
+        profile=profile,
+        gauge=hardware,
+        clock=clock,
+        backoff=config.frontend.backoff,
+        token_attempts=config.frontend.token_attempts,
+    )
+
+
+def _stopper(stop: asyncio.Event) -> Handler:
+    """What `nodes.<id>.stop` does, whatever its payload and however often it comes."""
+
+    async def handle(_: Message) -> None:
+        if not stop.is_set():
+            log.info("asked to stop over NATS", extra={"event": "worker.stopping"})
+        stop.set()
+
+    return handle
+
+
+def _introduce(profile: Profile, machine: Machine, last: Memory | None) -> None:
+    """One line that says who starts where, and a warning when nobody will find it."""
+    facts = {
+        "event": "worker.starting",
+        "node_name": profile.name,
+        "address": profile.addresses.advertise,
+        "version": __version__,
+        "os": machine.os,
+        "architecture": machine.architecture,
+        "cpus": machine.cpus,
+        "cpu_model": machine.cpu_model,
+        "last_node_id": last.id if last else None,
+    }
+    log.info("worker starting", extra={name: fact for name, fact in facts.items() if fact is not None})
+    if addresses.is_wildcard(profile.addresses.advertise):
+        log.warning(
+            "advertising %s, which other machines cannot reach; set advertise_address (LOCALAI_ADVERTISE_ADDR)",
+            profile.addresses.advertise,
+            extra={"event": "worker.unreachable"},
+        )
+
+
+def _only_cause(group: ExceptionGroup[Exception]) -> CorralError:
+    """The error that ended a service. Anything but one of ours is a programming error, and is raised as it came."""
+    match group.exceptions:
+        case (CorralError() as cause,):
+            return cause
+        case _:
+            raise group
+
+
+def _end_with(error: CorralError) -> ExitCode:
+    log.error("%s", error, extra={"event": "worker.failed", "code": error.code})
+    if isinstance(error, DataDirectoryInUse):
+        return ExitCode.IN_USE
+    code = exit_code_of(error)
+    return ExitCode.UNAVAILABLE if isinstance(error, PeerRefused) and code is ExitCode.FAILED else code

@@ -1,0 +1,38 @@
+"""What the headers of a request say about its sender."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hmac import compare_digest
+
+from corral.auth.principals import Authenticator, Principal
+from corral.domain.node import Node
+from corral.protocol.keys import bearer, hash_secret
+
+
+def presented_key(headers: Mapping[str, str]) -> str | None:
+    """A key from `Authorization: Bearer`, or from `x-api-key` as some client libraries send it."""
+    return bearer(headers.get("authorization")) or headers.get("x-api-key") or None
+
+
+async def principal_of(headers: Mapping[str, str], authenticator: Authenticator) -> Principal | None:
+    presented = presented_key(headers)
+    return None if presented is None else await authenticator.principal(presented)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClaim:
+    """A worker's bearer, held against the node it speaks for.
+
+    A node with a secret of its own listens to that secret only; the shared token speaks for nodes without one.
+    """
+
+    presented: str = field(repr=False)
+    authenticator: Authenticator
+
+    async def fits(self, node: Node) -> bool:
+        if node.secret_hash is not None:
+            return compare_digest(hash_secret(self.presented), node.secret_hash)
+        return await self.authenticator.join_token(self.presented) is not None
+
+    async def may_ask(self) -> bool:
+        return await self.authenticator.join_token(self.presented) is not None

@@ -1,0 +1,314 @@
+"""Child processes: started in a group of their own, ended for sure, always reaped.
+
+What is guaranteed, and how:
+
+- The whole group ends with its leader: what the leader leaves behind is killed before the leader is reaped, while its
+  id cannot have been given to anybody else.
+- On Linux a child dies with the program that started it, even when that is killed with SIGKILL. The kernel offers
+  this (PR_SET_PDEATHSIG) only from inside the child. A `preexec_fn` would run Python between fork and exec, which may
+  deadlock in a program with threads and is deprecated there; so the child starts as a small Python program that asks
+  for the signal, looks whether its parent is still there, and then becomes the real command (about 13 ms). The kernel
+  ties the signal to the *thread* that starts the child: start children from the thread of the event loop only.
+  Elsewhere children survive such a death. So do children that change their user, which clears the signal.
+- The environment is what the caller passes, nothing else. The small program gets it through a descriptor: neither can
+  a library path meant for the command break it, nor does a secret pass through an argument.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Self
+
+from corral.base.errors import ChildFailed
+
+TAIL_LINES: Final = 100
+TAIL_LINE_BYTES: Final = 4096
+_POLL_SECONDS: Final = 0.05
+_READ_BYTES: Final = 65536
+_LAST_READS: Final = 64
+_SECRET_BYTES: Final = 32768
+
+# SIGPIPE and SIGXFSZ are set back because Python ignores them, and what is ignored stays so across exec.
+_BECOME: Final = """
+import ctypes, os, sys, _signal
+parent, environment, executable = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+if os.getppid() != parent:
+    os._exit(125)
+for ignored in (_signal.SIGPIPE, _signal.SIGXFSZ):
+    _signal.signal(ignored, _signal.SIG_DFL)
+with open(environment, "rb") as file:
+    pairs = [pair.split(b"=", 1) for pair in file.read().split(b"\\0") if pair]
+try:
+    os.execve(executable, sys.argv[4:], dict(pairs))
+except OSError as error:
+    os.write(2, f"cannot run {executable}: {error.strerror}\\n".encode())
+    os._exit(127)
+"""
+
+
+class Output(StrEnum):
+    """Where a child's standard output and standard error go."""
+
+    INHERIT = "inherit"
+    TAIL = "tail"
+    """Both into one bounded tail of lines, kept for error messages; nothing is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What to run. Descriptors keep their numbers in the child."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(repr=False)
+    cwd: Path | None = None
+    output: Output = Output.INHERIT
+    shared: Sequence[int] = ()
+    """Descriptors that this program keeps as well, such as listening sockets."""
+    handed_over: Sequence[int] = ()
+    """Descriptors that are the child's alone: closed here at the start, whether it works or not."""
+
+
+def secret_descriptor(secret: bytes) -> int:
+    """A descriptor to hand over to a child, which reads the secret from it once."""
+    if len(secret) > _SECRET_BYTES:
+        raise ValueError(f"a secret of {len(secret)} bytes might not fit into a pipe")
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, secret)
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    return reader
+
+
+def start_process(command: Command) -> "Process":
+    """Start a child. Nothing is awaited, so no cancellation can lose it. Needs a running event loop."""
+    try:
+        return _start(command)
+    except OSError as error:
+        raise ChildFailed(f"cannot start {command.argv[0]}: {error.strerror}", child=command.argv[0]) from error
+    finally:
+        for descriptor in command.handed_over:
+            os.close(descriptor)
+
+
+def _start(command: Command) -> "Process":
+    executable = _find(command)
+    tail = Tail()
+    reader, writer = _tail_pipe(command.output)
+    environment = _environment_descriptor(command.env)
+    try:
+        popen = subprocess.Popen(  # noqa: S603 - no shell, and the caller decides what to run
+            _argv(command, executable, environment),
+            executable=None if environment is not None else executable,
+            env={} if environment is not None else command.env,
+            cwd=command.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=writer,
+            pass_fds=[*command.shared, *command.handed_over, *([] if environment is None else [environment])],
+            start_new_session=True,
+        )
+    except BaseException:
+        if reader is not None:
+            os.close(reader)
+        raise
+    finally:
+        for descriptor in (writer, environment):
+            if descriptor is not None:
+                os.close(descriptor)
+    return Process(popen, tail, reader)
+
+
+def _find(command: Command) -> str:
+    """The path of the executable, looked up as the child itself would: its own PATH, its own directory."""
+    name = command.argv[0]
+    if "/" not in name:
+        found = shutil.which(name, path=command.env.get("PATH", os.defpath))
+    else:
+        found = str((command.cwd or Path()) / name)
+    if found is None or not os.access(found, os.X_OK) or Path(found).is_dir():
+        raise ChildFailed(f"{name} is not an executable file", child=name)
+    return found if "/" not in name else name
+
+
+def _argv(command: Command, executable: str, environment: int | None) -> list[str]:
+    if environment is None:
+        return list(command.argv)
+    become = [sys.executable, "-I", "-S", "-c", _BECOME]
+    return [*become, str(os.getpid()), str(environment), executable, *command.argv]
+
+
+def _environment_descriptor(env: Mapping[str, str]) -> int | None:
+    """None where a child cannot be tied to its parent's life."""
+    if sys.platform != "linux":
+        return None
+    block = b"\0".join(os.fsencode(name) + b"=" + os.fsencode(value) for name, value in env.items())
+    descriptor = os.memfd_create("environment")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(block)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _tail_pipe(output: Output) -> tuple[int | None, int | None]:
+    if output is Output.INHERIT:
+        return None, None
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    return reader, writer
+
+
+class Tail:
+    """The last lines of an output, bounded in number and length."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        self._lines.extend(line[:TAIL_LINE_BYTES].decode(errors="replace") for line in whole[-TAIL_LINES:])
+        if len(self._rest) >= TAIL_LINE_BYTES:
+            self.feed(b"\n")
+
+    @property
+    def lines(self) -> list[str]:
+        unfinished = [self._rest.decode(errors="replace")] if self._rest else []
+        return [*self._lines, *unfinished]
+
+
+class Process:
+    """One child from its start until it is reaped. Use `start_process`."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], tail: Tail, output: int | None) -> None:
+        self._popen = popen
+        self._tail = tail
+        self._output = output
+        self._loop = asyncio.get_running_loop()
+        self._exited: asyncio.Future[int] = self._loop.create_future()
+        self._pidfd = _open_pidfd(popen.pid)
+        if output is not None:
+            self._loop.add_reader(output, self._read)
+        if self._pidfd is not None:
+            self._loop.add_reader(self._pidfd, self._reap)
+        else:
+            self._poll()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; negative when a signal ended it."""
+        return self._popen.returncode
+
+    @property
+    def tail(self) -> list[str]:
+        """The last lines it wrote, when its output is kept."""
+        return self._tail.lines
+
+    async def wait(self) -> int:
+        """Its exit code, once the group is gone and the leader reaped. A cancelled wait does not touch the child."""
+        return await asyncio.shield(self._exited)  # many may wait: cancelling one must not cancel the others
+
+    def terminate(self) -> None:
+        """Ask the group to end."""
+        self._signal_group(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the group now."""
+        self._signal_group(signal.SIGKILL)
+
+    async def stop(self, grace: timedelta) -> int:
+        """Ask the group to end, kill it after `grace`, reap it. A cancelled stop kills at once and still reaps."""
+        self.terminate()
+        try:
+            async with asyncio.timeout(grace.total_seconds()):
+                await self.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self.kill()
+            await self.wait()
+        return await self.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
+        await self.wait()
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        """Only while the leader is not reaped: until then its id belongs to nobody else."""
+        if self._exited.done():
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses to signal a zombie
+            os.killpg(self._popen.pid, number)
+
+    def _poll(self) -> None:
+        """For systems without pidfd. The leader is reaped by looking, so leftovers are killed just after it."""
+        if self._popen.poll() is None:
+            self._loop.call_later(_POLL_SECONDS, self._poll)
+        else:
+            self._reap()
+
+    def _reap(self) -> None:
+        self.kill()
+        code = self._popen.wait()
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        self._read_the_rest()
+        if not self._exited.done():
+            self._exited.set_result(code)
+
+    def _read(self) -> bool:
+        """Take in what there is; False at the end of the output or when nothing is there now."""
+        if self._output is None:
+            return False
+        try:
+            data = os.read(self._output, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        self._tail.feed(data)
+        if not data:
+            self._close_output()
+        return bool(data)
+
+    def _read_the_rest(self) -> None:
+        """Bounded, and not until end of file: a process that left the group may hold the pipe open for ever."""
+        for _ in range(_LAST_READS):
+            if not self._read():
+                break
+        self._close_output()
+
+    def _close_output(self) -> None:
+        if self._output is not None:
+            self._loop.remove_reader(self._output)
+            os.close(self._output)
+            self._output = None
+
+
+def _open_pidfd(pid: int) -> int | None:
+    if sys.platform != "linux":
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # an old kernel, or a sandbox that forbids it
+        return None

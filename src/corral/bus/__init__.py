@@ -1,0 +1,1 @@
+"""Messages between processes: the port that consumers use, its NATS client, and the embedded NATS server."""

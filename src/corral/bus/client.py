@@ -1,0 +1,375 @@
+"""The bus over NATS, for ever trying to be connected.
+
+An unreachable server is not an error here, at the start as little as later. What outlives a connection is kept here:
+subscriptions, open requests, and the servers we know. A connection itself is a `Link`, which is used once.
+
+Pauses between attempts are plain sleeps, not policy time: they spare the server, and no decision depends on them.
+"""
+
+import asyncio
+import logging
+import random
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, Self
+
+from corral.base.errors import BusPermissionDenied, BusUnavailable, CorralError
+from corral.base.retry import Backoff
+from corral.base.tasks import end_tasks
+from corral.bus.config import BusConfig
+from corral.bus.credentials import CredentialsProvider, TlsFiles, credentials_of, tls_context
+from corral.bus.endpoints import Endpoint, parse_endpoints
+from corral.bus.handlers import Handlers
+from corral.bus.link import Arrival, Link, LinkFailed, Receive, Remote
+from corral.bus.port import CLOSE_GRACE, DEFAULT_CONCURRENCY, Handler, Message
+from corral.bus.problems import Problem, ProblemKind, Problems
+from corral.bus.replies import Replies
+from corral.bus.subjects import check_pattern, check_queue, check_subject
+
+log = logging.getLogger(__name__)
+
+FIRST_ATTEMPT: Final = timedelta(seconds=2)
+"""How long entering the context waits for the first attempt: a server that is there is then connected."""
+REPLY_PATIENCE: Final = timedelta(seconds=30)
+"""How long an answer waits for a lost connection to come back."""
+_HEARTBEAT: Final = timedelta(seconds=15)
+_SHORT_LIFE_SECONDS: Final = 1.0
+_UNREACHABLE_BACKOFF: Final = Backoff(first=timedelta(milliseconds=50), cap=timedelta(seconds=2))
+_UNAUTHORIZED_BACKOFF: Final = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=15))
+
+
+class _Interest:
+    """A subscription as the server should have it, on whichever link there is."""
+
+    def __init__(self, subject: str, queue: str, receive: Receive) -> None:
+        self.subject = subject
+        self._queue = queue
+        self._receive = receive
+        self.link: Link | None = None
+        self._remote: Remote | None = None
+
+    async def establish(self, link: Link) -> None:
+        """Ask once for each link."""
+        self.link = link
+        remote = await link.subscribe(self.subject, self._queue, self._receive)
+        await self._keep(link, remote)
+
+    async def establish_confirmed(self, link: Link) -> None:
+        self.link = link
+        remote = await link.subscribe_confirmed(self.subject, self._queue, self._receive)
+        await self._keep(link, remote)
+
+    async def _keep(self, link: Link, remote: Remote) -> None:
+        if self.link is link:
+            self._remote = remote
+        else:  # given up, or taken over by a newer link, while we waited
+            await link.unsubscribe(remote)
+
+    async def give_up(self) -> None:
+        link, self.link = self.link, None
+        if link is not None and self._remote is not None:
+            await link.unsubscribe(self._remote)
+
+    async def drain(self, within: timedelta) -> None:
+        if self.link is not None and self._remote is not None:
+            await self.link.drain(self._remote, within)
+
+
+class _Subscription:
+    """What `subscribe` returns."""
+
+    def __init__(self, bus: "NatsBus", interest: _Interest, handlers: Handlers) -> None:
+        self._bus = bus
+        self.interest = interest
+        self.handlers = handlers
+
+    async def close(self) -> None:
+        self._bus.forget(self)
+        grace = timedelta(0)  # for a close that is cancelled
+        try:
+            await self.interest.give_up()
+            grace = CLOSE_GRACE
+        finally:
+            await self.handlers.finish(grace, apart_from=asyncio.current_task())
+
+
+class NatsBus:
+    """See `port.Bus` for what is promised. Used as a context; an async exit stack will do."""
+
+    def __init__(
+        self,
+        config: BusConfig,
+        *,
+        name: str = "corral",
+        inbox_prefix: str = "_INBOX",
+        credentials: CredentialsProvider | None = None,
+    ) -> None:
+        """InvalidInput for a URL or credentials that can never work.
+
+        `name` is shown in the server's monitoring; the user must be allowed to listen to `<inbox_prefix>.>` if it asks
+        anything; `credentials` stand in for those of the configuration where they change over time.
+        """
+        configured = parse_endpoints(config.url)
+        self._configured = random.sample(configured, len(configured))  # so that a fleet spreads over a cluster
+        self._endpoints = deque(self._configured)
+        self._tls_files = TlsFiles(ca=config.tls_ca, certificate=config.tls_cert, key=config.tls_key)
+        self._tls: ssl.SSLContext | None = None
+        self._name = name
+        self._credentials = credentials or credentials_of(config)
+        self._link: Link | None = None
+        self._up = asyncio.Event()
+        self._attempted = asyncio.Event()
+        self._watchers: list[Callable[[bool], None]] = []
+        self._subscriptions: set[_Subscription] = set()
+        self._replies = Replies(inbox_prefix)
+        self._inbox = _Interest(self._replies.pattern, "", self._on_reply)
+        self._asks = False
+        self._runner: asyncio.Task[None] | None = None
+        self._closed = False
+        self.problems = Problems()
+
+    async def __aenter__(self) -> Self:
+        """Connected on return, or trying on in the background when the first attempt fails.
+
+        InvalidInput for TLS files that cannot be used.
+        """
+        if self._tls_files.given or any(endpoint.tls for endpoint in self._configured):
+            self._tls = tls_context(self._tls_files)
+        self._runner = asyncio.create_task(self._run(), name="bus")
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_ATTEMPT.total_seconds()):
+                    await self._attempted.wait()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def connected(self) -> bool:
+        return self._link is not None
+
+    def on_connection(self, callback: Callable[[bool], None]) -> Callable[[], None]:
+        self._watchers.append(callback)
+        return lambda: self._watchers.remove(callback)
+
+    async def wait_connected(self) -> None:
+        await self._up.wait()
+
+    async def publish(self, subject: str, data: bytes) -> None:
+        check_subject(subject)
+        await self._current_link().publish(subject, data)
+
+    async def request(self, subject: str, data: bytes, *, timeout: timedelta) -> bytes:
+        check_subject(subject)
+        return await self._replies.ask(subject, lambda reply_to: self._ask(subject, data, reply_to), timeout=timeout)
+
+    async def gather(self, subject: str, data: bytes, *, window: timedelta, at_most: int | None = None) -> list[bytes]:
+        check_subject(subject)
+        return await self._replies.collect(
+            subject, lambda reply_to: self._ask(subject, data, reply_to), window=window, at_most=at_most
+        )
+
+    async def subscribe(
+        self, subject: str, handler: Handler, *, queue: str = "", concurrency: int = DEFAULT_CONCURRENCY
+    ) -> _Subscription:
+        check_pattern(subject)
+        check_queue(queue)
+        if self._closed:
+            raise BusUnavailable("the bus is closed")
+        handlers = Handlers(subject, handler, concurrency)
+
+        async def receive(arrival: Arrival) -> None:
+            await handlers.dispatch(
+                Message(subject=arrival.subject, data=arrival.data, reply_to=arrival.reply_to, reply=self._reply)
+            )
+
+        subscription = _Subscription(self, _Interest(subject, queue, receive), handlers)
+        self._subscriptions.add(subscription)  # from here on every new link will have it
+        try:
+            if self._link is not None:
+                await subscription.interest.establish_confirmed(self._link)
+        except BusUnavailable:
+            log.debug("subscription waits for a connection", extra={"event": "bus.subscription_waits"})
+        except BaseException:
+            await subscription.close()
+            raise
+        return subscription
+
+    def forget(self, subscription: _Subscription) -> None:
+        """For subscriptions that close."""
+        self._subscriptions.discard(subscription)
+
+    async def flush(self) -> None:
+        await self._current_link().ping()
+
+    async def close(self) -> None:
+        """Handle what has arrived, let handlers finish and their answers leave, all within CLOSE_GRACE; then end."""
+        self._closed = True
+        try:
+            await self._drain(asyncio.get_running_loop().time() + CLOSE_GRACE.total_seconds())
+        finally:
+            if self._runner is not None:
+                await end_tasks(self._runner)
+            self._replies.fail(BusUnavailable("the bus was closed"))
+
+    async def _drain(self, deadline: float) -> None:
+        def left() -> timedelta:
+            return timedelta(seconds=max(0.0, deadline - asyncio.get_running_loop().time()))
+
+        async def end(subscription: _Subscription) -> None:
+            grace = timedelta(0)
+            try:
+                await subscription.interest.drain(left())
+                grace = left()
+            finally:
+                await subscription.handlers.finish(grace, apart_from=caller)
+
+        caller = asyncio.current_task()
+        async with asyncio.TaskGroup() as group:
+            for subscription in self._subscriptions:
+                group.create_task(end(subscription), name=f"drain {subscription.interest.subject}")
+        self._subscriptions.clear()
+        with suppress(TimeoutError, BusUnavailable):
+            async with asyncio.timeout(left().total_seconds()):
+                await self.flush()
+
+    def _current_link(self) -> Link:
+        if self._link is None:
+            raise BusUnavailable("the bus is closed" if self._runner is None or self._runner.done() else None)
+        return self._link
+
+    async def _ask(self, subject: str, data: bytes, reply_to: str) -> None:
+        """Listening for answers begins with the first question: a user who never asks needs no right to listen."""
+        link = self._current_link()
+        self._asks = True
+        if self._inbox.link is not link:
+            await self._inbox.establish(link)
+        await link.publish(subject, data, reply_to)
+
+    async def _reply(self, reply_to: str, data: bytes) -> None:
+        if not self.connected:
+            try:
+                async with asyncio.timeout(REPLY_PATIENCE.total_seconds()):
+                    await self.wait_connected()
+            except TimeoutError:
+                raise BusUnavailable("an answer could not be sent") from None
+        await self._current_link().publish(reply_to, data)
+
+    async def _on_reply(self, arrival: Arrival) -> None:
+        if arrival.nobody_listens:
+            self._replies.nobody_listens(arrival.subject)
+        else:
+            self._replies.deliver(arrival.subject, arrival.data)
+
+    def on_refused(self, action: str, subject: str) -> None:
+        """A link tells: the server refused something, outside of any subscribe call."""
+        detail = f"the server refuses this user the {action} to {subject}"
+        self.problems.report(Problem(kind=ProblemKind.PERMISSION_DENIED, detail=detail, subject=subject))
+        if action == "publish":
+            denied = BusPermissionDenied(subject=subject)
+            self._replies.fail(denied, concerns=lambda asked: asked.lower() == subject)
+        elif subject == self._inbox.subject.lower():
+            self._inbox.link = None  # the next request asks again: permissions may have changed by then
+            self._replies.fail(BusPermissionDenied(subject=subject))
+
+    def on_dropped(self, subject: str) -> None:
+        """A link tells: handlers do not keep up."""
+        detail = f"messages dropped on {subject}: their handlers do not keep up"
+        self.problems.report(Problem(kind=ProblemKind.SLOW_CONSUMER, detail=detail, subject=subject))
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            lived = await self._connect_once()
+            self._attempted.set()
+            failures = 0 if lived >= _SHORT_LIFE_SECONDS else failures + 1
+            if failures:
+                await asyncio.sleep(self._pause(failures))
+
+    def _pause(self, failures: int) -> float:
+        enduring = self.problems.enduring
+        refused = enduring is not None and enduring.kind is ProblemKind.UNAUTHORIZED
+        backoff = _UNAUTHORIZED_BACKOFF if refused else _UNREACHABLE_BACKOFF
+        return backoff.delay(failures).total_seconds()
+
+    async def _connect_once(self) -> float:
+        """Try every server once, stay with the first that takes us; for how many seconds that was."""
+        for _ in range(len(self._endpoints)):
+            endpoint = self._endpoints[0]
+            self._endpoints.rotate(-1)  # after a loss, and after a failure, the others come first
+            link = Link(endpoint, self)
+            try:
+                if await self._open(link):
+                    return await self._serve(link)
+            except Exception:  # the rim: a faulty credentials provider must not end the bus
+                log.exception("connecting failed", extra={"event": "bus.connect_failed", "server": endpoint.url})
+            finally:
+                await link.close()
+        return 0.0
+
+    async def _open(self, link: Link) -> bool:
+        try:
+            credentials = await self._credentials()
+            await link.open(name=self._name, credentials=credentials, tls=self._tls)
+            await self._replay(link)
+        except (LinkFailed, CorralError) as error:
+            self._report_loss(ProblemKind.UNREACHABLE, link.endpoint, str(error))
+            return False
+        return True
+
+    async def _replay(self, link: Link) -> None:
+        """Subscribe anew, including what is asked for meanwhile; then the link may be used."""
+        while waiting := [interest for interest in self._interests() if interest.link is not link]:
+            for interest in waiting:
+                await interest.establish(link)
+            await link.ping()
+
+    def _interests(self) -> list[_Interest]:
+        inbox = [self._inbox] if self._asks else []
+        return [*inbox, *(subscription.interest for subscription in self._subscriptions)]
+
+    async def _serve(self, link: Link) -> float:
+        began = asyncio.get_running_loop().time()
+        self.problems.overcome()
+        self._link = link
+        self._up.set()
+        self._attempted.set()
+        log.info("connected to NATS", extra={"event": "bus.connected", "server": link.endpoint.url})
+        self._tell_watchers()
+        try:
+            await link.until_lost(_HEARTBEAT)
+            self._report_loss(ProblemKind.DISCONNECTED, link.endpoint, link.reason)
+        finally:
+            self._link = None
+            self._up.clear()
+            self._tell_watchers()
+        self._learn(link)
+        return asyncio.get_running_loop().time() - began
+
+    def _report_loss(self, kind: ProblemKind, endpoint: Endpoint, reason: str) -> None:
+        refused = any(word in reason.lower() for word in ("authorization", "authentication"))
+        detail = f"no connection to NATS at {endpoint.url}: {reason}"
+        self.problems.report(Problem(kind=ProblemKind.UNAUTHORIZED if refused else kind, detail=detail))
+
+    def _learn(self, link: Link) -> None:
+        """Remember the cluster's other servers as the last link knew them, and forget those it no longer did."""
+        siblings = {(sibling.host, sibling.port): sibling for sibling in link.siblings}
+        configured = {(endpoint.host, endpoint.port) for endpoint in self._configured}
+        kept = [known for known in self._endpoints if (known.host, known.port) in siblings.keys() | configured]
+        known = {(endpoint.host, endpoint.port) for endpoint in kept}
+        new = [sibling for address, sibling in siblings.items() if address not in known]
+        self._endpoints = deque([*new, *kept])
+
+    def _tell_watchers(self) -> None:
+        for watcher in list(self._watchers):
+            try:
+                watcher(self.connected)
+            except Exception:
+                log.exception("watcher failed", extra={"event": "bus.watcher_failed"})

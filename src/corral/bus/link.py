@@ -1,0 +1,311 @@
+"""One connection to one NATS server, from login to loss. The only module that imports the NATS client.
+
+The client library is kept on a short leash, because as of 2.16 it
+
+- gives up for good after an expired JWT and most other errors that a server reports, and sends no login to servers
+  that it discovered: so its reconnecting is off, and a link is thrown away when it is lost;
+- stops reading when a pong comes for a ping whose waiter was cancelled: so pings run in tasks of the link's own, and
+  one that is not answered in time costs the link;
+- swallows cancellations that hit while it writes or waits: so every call checks for that;
+- talks in the clear to a server that offers no TLS, whatever the URL says: so that is refused here.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as _NatsSubscription
+
+from corral.base.errors import BusPermissionDenied, BusUnavailable, MessageTooLarge
+from corral.base.tasks import end_tasks
+from corral.bus.credentials import UserJwt
+from corral.bus.endpoints import Endpoint
+
+CONNECT_SECONDS: Final = 2
+PING_SECONDS: Final = 5
+"""How long a server may take to answer a ping; a subscription counts as confirmed when it did."""
+CLOSE_SECONDS: Final = 2.0
+PENDING_MESSAGES: Final = 65536
+PENDING_BYTES: Final = 64 * 1024 * 1024
+
+_NO_RESPONDERS: Final = "503"
+_VIOLATION: Final = re.compile(r'permissions violation for (subscription|publish) to "((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A message as it came in."""
+
+    subject: str
+    data: bytes
+    reply_to: str
+    nobody_listens: bool
+    """Not a message at all, but the server's word that a request found no listener."""
+
+
+Remote = _NatsSubscription
+"""A subscription on one link; only the link looks inside."""
+
+Receive = Callable[[Arrival], Awaitable[None]]
+
+
+class LinkFailed(Exception):
+    """No connection came about."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Owner(Protocol):
+    """Whom a link tells what happens on it."""
+
+    def on_refused(self, action: str, subject: str) -> None:
+        """The server refused a `publish` or a `subscription`. The client lower-cases the subject."""
+
+    def on_dropped(self, subject: str) -> None:
+        """A message was dropped because too many wait for their handlers."""
+
+
+class _Client(Client):
+    """Knows that TLS was asked for, before any credential is sent."""
+
+    tls_is_a_must = False
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection and self.tls_is_a_must:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise nats.errors.SecureConnWantedError
+            info["tls_required"] = True
+        await super()._process_info(info, initial_connection)
+
+
+class Link:
+    """Opened once, never reused. `close` it in any case."""
+
+    def __init__(self, endpoint: Endpoint, owner: Owner) -> None:
+        self.endpoint = endpoint
+        self._owner = owner
+        self._client = _Client()
+        self._error: Exception | None = None
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[bool]] = set()
+        self._confirming: dict[str, list[asyncio.Event]] = {}
+
+    async def open(self, *, name: str, credentials: UserJwt | None, tls: ssl.SSLContext | None) -> None:
+        """Log in. LinkFailed says why not."""
+        self._client.tls_is_a_must = tls is not None
+        try:
+            with _cancellable():
+                await self._client.connect(
+                    servers=[self.endpoint.url],
+                    name=name,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    connect_timeout=CONNECT_SECONDS,
+                    flush_timeout=PING_SECONDS,
+                    error_cb=self._on_error,
+                    closed_cb=self._on_closed,
+                    tls=tls,
+                    tls_hostname=self.endpoint.tls_name,
+                    **self._login(credentials),
+                )
+        except nats.errors.NoServersError as error:
+            raise LinkFailed(_text(self._error or error)) from error
+        except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
+            raise LinkFailed(_text(error)) from error
+        if not self._client.is_connected:
+            raise LinkFailed("the server did not complete the login")
+
+    def _login(self, credentials: UserJwt | None) -> dict[str, Any]:
+        if credentials is not None:
+            jwt = credentials.jwt.encode()
+            return {"user_jwt_cb": lambda: jwt, "nkeys_seed_str": credentials.seed}
+        if self.endpoint.token is not None:
+            return {"token": self.endpoint.token}
+        return {"user": self.endpoint.user, "password": self.endpoint.password}
+
+    @property
+    def reason(self) -> str:
+        """Why it was lost."""
+        return _text(self._client.last_error or self._error or "connection closed")
+
+    @property
+    def siblings(self) -> list[Endpoint]:
+        """The other servers of its cluster, as it told us."""
+        urls = self._client.discovered_servers
+        return [self.endpoint.sibling(url.hostname, url.port) for url in urls if url.hostname and url.port]
+
+    async def publish(self, subject: str, data: bytes, reply_to: str = "") -> None:
+        """Hand over to the client, which sends in order."""
+        with self._translated(), _cancellable():
+            try:
+                await self._client.publish(subject, data, reply=reply_to)
+            except nats.errors.MaxPayloadError as error:
+                most = self._client.max_payload
+                raise MessageTooLarge(subject=subject, bytes=len(data), most=most) from error
+
+    async def subscribe(self, subject: str, queue: str, receive: Receive) -> Remote:
+        """Ask for messages; a refusal is told to the owner when it comes."""
+
+        async def on_message(message: Msg) -> None:
+            await receive(_arrival(message))
+
+        remote: Remote | None = None
+        try:
+            with self._translated(), _cancellable():
+                remote = await self._client.subscribe(
+                    subject,
+                    queue=queue,
+                    cb=on_message,
+                    pending_msgs_limit=PENDING_MESSAGES,
+                    pending_bytes_limit=PENDING_BYTES,
+                )
+                return remote
+        except asyncio.CancelledError:
+            if remote is not None:
+                await self.unsubscribe(remote)
+            raise
+
+    async def subscribe_confirmed(self, subject: str, queue: str, receive: Receive) -> Remote:
+        """Ask for messages and wait for the server's yes. BusPermissionDenied is its no."""
+        with self._listening_for_refusal(subject) as refused:
+            remote = await self.subscribe(subject, queue, receive)
+            try:
+                await self.ping()
+                if refused.is_set():
+                    raise BusPermissionDenied(subject=subject)
+            except BaseException:
+                await self.unsubscribe(remote)
+                raise
+            return remote
+
+    async def unsubscribe(self, remote: Remote) -> None:
+        """No more messages; those that wait for their handlers are dropped."""
+        with suppress(nats.errors.Error, OSError), _cancellable():
+            await remote.unsubscribe()
+
+    async def drain(self, remote: Remote, within: timedelta) -> None:
+        """No more messages from the server; those already on their way are handled, within the bound."""
+        task = self._spawn(self._succeeds(remote.drain()))  # type: ignore[no-untyped-call]
+        await self._until_done(task, within.total_seconds())
+        if not task.done():
+            await self.unsubscribe(remote)
+
+    async def ping(self) -> None:
+        """Return when the server has processed all that was sent. BusUnavailable, and the link lost, if it does not."""
+        task = self._spawn(self._succeeds(self._client.rtt(PING_SECONDS)))
+        await self._until_done(task, None)
+        if self._lost.done():
+            raise BusUnavailable(self.reason)
+        if not task.result():
+            self._error = self._error or TimeoutError("the server does not answer pings")
+            self._lose()
+            raise BusUnavailable(self.reason)
+
+    async def until_lost(self, heartbeat: timedelta) -> None:
+        """Return when the connection is gone, or silent for longer than a heartbeat and a ping."""
+        while not self._lost.done():
+            await asyncio.wait({self._lost}, timeout=heartbeat.total_seconds())
+            if not self._lost.done():
+                with suppress(BusUnavailable):
+                    await self.ping()
+
+    async def close(self) -> None:
+        """Bounded; leaves no task and no socket."""
+        self._lose()
+        await end_tasks(*self._tasks)
+        with suppress(nats.errors.Error, OSError, TimeoutError), _cancellable():
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._client.close()
+        for _ in range(3):  # the client cancels its own tasks without awaiting them
+            await asyncio.sleep(0)
+
+    async def _on_error(self, error: Exception) -> None:
+        if isinstance(error, nats.errors.SlowConsumerError):
+            self._owner.on_dropped(error.subject)
+        elif violation := _VIOLATION.search(str(error)):
+            self._on_violation(violation[1], violation[2])
+        else:
+            self._error = error
+
+    def _on_violation(self, action: str, subject: str) -> None:
+        waiting = self._confirming.get(subject, []) if action == "subscription" else []
+        for refused in waiting:
+            refused.set()
+        if not waiting:
+            self._owner.on_refused(action, subject)
+
+    async def _on_closed(self) -> None:
+        self._lose()
+
+    def _lose(self) -> None:
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def _spawn(self, work: Coroutine[None, None, bool]) -> asyncio.Task[bool]:
+        task = asyncio.create_task(work, name=f"bus link {self.endpoint.url}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _until_done(self, task: asyncio.Task[bool], seconds: float | None) -> None:
+        """Or until the link is lost, or the time is over. Never cancels the task: see the top of this file."""
+        either: set[asyncio.Future[Any]] = {task, self._lost}
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    @staticmethod
+    async def _succeeds(work: Awaitable[object]) -> bool:
+        try:
+            await work
+        except (nats.errors.Error, OSError, TimeoutError):
+            return False
+        return True
+
+    @contextmanager
+    def _listening_for_refusal(self, subject: str) -> Iterator[asyncio.Event]:
+        refused = asyncio.Event()
+        waiting = self._confirming.setdefault(subject.lower(), [])
+        waiting.append(refused)
+        try:
+            yield refused
+        finally:
+            waiting.remove(refused)
+            if not waiting:
+                self._confirming.pop(subject.lower(), None)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (nats.errors.Error, OSError) as error:
+            raise BusUnavailable(_text(error)) from error
+
+
+@contextmanager
+def _cancellable() -> Iterator[None]:
+    """Raise the cancellation that the client may have swallowed."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    yield
+    if task is not None and task.cancelling() > before:
+        raise asyncio.CancelledError
+
+
+def _arrival(message: Msg) -> Arrival:
+    status = (message.headers or {}).get("Status")
+    return Arrival(message.subject, message.data, message.reply, status == _NO_RESPONDERS and not message.data)
+
+
+def _text(error: object) -> str:
+    """An error without the library's prefix, or its type when it says nothing."""
+    return str(error).removeprefix("nats: ").strip("'") or type(error).__name__

@@ -1,0 +1,93 @@
+"""What goes wrong on the bus outside of any call: counted, logged, and told to whoever wants to show it."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+_QUIET_SECONDS: Final = 60.0
+_MOST_REMEMBERED: Final = 1000
+
+
+class ProblemKind(StrEnum):
+    """Stable names, also used in metrics."""
+
+    UNREACHABLE = "unreachable"
+    """No server could be connected to."""
+    UNAUTHORIZED = "unauthorized"
+    """A server refused our credentials, or stopped accepting them."""
+    DISCONNECTED = "disconnected"
+    """A connection was lost."""
+    PERMISSION_DENIED = "permission_denied"
+    """The server refused a message, or a subscription that no call was waiting for."""
+    SLOW_CONSUMER = "slow_consumer"
+    """Messages were dropped because handlers did not keep up."""
+
+
+_ERRORS: Final = frozenset({ProblemKind.UNAUTHORIZED, ProblemKind.PERMISSION_DENIED, ProblemKind.SLOW_CONSUMER})
+_ENDURING: Final = frozenset({ProblemKind.UNREACHABLE, ProblemKind.UNAUTHORIZED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that went wrong. Holds no secret."""
+
+    kind: ProblemKind
+    detail: str
+    subject: str = ""
+
+
+class Problems:
+    """Collects them. All are counted and told; the log hears of the same one at most once a minute."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[ProblemKind] = Counter()
+        self._listeners: list[Callable[[Problem], None]] = []
+        self._enduring: Problem | None = None
+        self._logged: dict[Problem, float] = {}
+
+    @property
+    def counts(self) -> Mapping[ProblemKind, int]:
+        """How many of each kind since the start."""
+        return self._counts
+
+    @property
+    def enduring(self) -> Problem | None:
+        """Why there is no connection now, when a reason is known."""
+        return self._enduring
+
+    def listen(self, listener: Callable[[Problem], None]) -> Callable[[], None]:
+        """Be told of each. Returns how to stop that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def report(self, problem: Problem) -> None:
+        self._counts[problem.kind] += 1
+        self._log(problem)
+        if problem.kind in _ENDURING:
+            self._enduring = problem
+        for listener in list(self._listeners):
+            try:
+                listener(problem)
+            except Exception:
+                log.exception("listener failed", extra={"event": "bus.listener_failed"})
+
+    def overcome(self) -> None:
+        """There is a connection again."""
+        self._enduring = None
+        self._logged.clear()
+
+    def _log(self, problem: Problem) -> None:
+        now = time.monotonic()
+        if now - self._logged.get(problem, -_QUIET_SECONDS) < _QUIET_SECONDS:
+            return
+        if len(self._logged) >= _MOST_REMEMBERED:
+            self._logged.clear()
+        self._logged[problem] = now
+        level = logging.ERROR if problem.kind in _ERRORS else logging.WARNING
+        log.log(level, "bus: %s", problem.detail, extra={"event": f"bus.{problem.kind}", "subject": problem.subject})

@@ -1,0 +1,178 @@
+"""A client of the admin API. Every way in which a call can fail is one sentence that says what to do.
+
+Plain `http.client`: a command makes a call or two, and an asynchronous client would take longer to import than they
+take to answer.
+"""
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from corral.base.errors import AccessDenied, CorralError, NotFound, PeerRefused, PeerUnavailable
+from corral.cli.frontend_target import FrontendTarget
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+T = TypeVar("T")
+Query = Iterable[tuple[str, str]]
+MAX_ANSWER: Final = 64 * 1024 * 1024
+_FAILURES: Final = (OSError, http.client.HTTPException, UnicodeError)
+"""The last one is what a host name gives that cannot be looked up at all."""
+
+
+class Client:
+    """One frontend. A connection per call: commands are short."""
+
+    def __init__(self, target: FrontendTarget) -> None:
+        self.target = target
+        self.server_time: datetime | None = None
+        """The frontend's clock, as its last answer told it."""
+
+    def get(self, path: str, answer: type[T], query: Query = ()) -> T:
+        return self._decoded(self._call("GET", path, query=query), answer)
+
+    def post(self, path: str, answer: type[T], body: object = None) -> T:
+        return self._decoded(self._call("POST", path, body=body), answer)
+
+    def patch(self, path: str, answer: type[T], body: object) -> T:
+        return self._decoded(self._call("PATCH", path, body=body), answer)
+
+    def delete(self, path: str) -> None:
+        self._call("DELETE", path)
+
+    def stream(self, path: str, *, last_event: str = "") -> Iterator[tuple[str, str]]:
+        """Server-sent events as (id, data) until the frontend closes the stream; comments come as empty data."""
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_event} if last_event else {})
+        connection, response = self._send("GET", path, headers=headers)
+        try:
+            if response.status != 200:
+                raise self._refusal(response.status, response.read(MAX_ANSWER))
+            yield from read_events(response)
+        except _FAILURES as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+
+    def _call(self, method: str, path: str, *, query: Query = (), body: object = None) -> bytes:
+        encoded = urlencode(list(query))
+        connection, response = self._send(method, f"{path}?{encoded}" if encoded else path, body=body)
+        try:
+            content = response.read(MAX_ANSWER)
+        except _FAILURES as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+        if not 200 <= response.status < 300:
+            raise self._refusal(response.status, content)
+        return content
+
+    def _send(
+        self, method: str, path: str, *, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        payload = None if body is None else msgspec.json.encode(body)
+        connection = self._connection()
+        try:
+            connection.request(method, self._base + path, body=payload, headers=self._headers(payload, headers))
+            response = connection.getresponse()
+        except _FAILURES as error:
+            connection.close()
+            raise self._unreachable(error) from error
+        self._note_time(response)
+        return connection, response
+
+    @property
+    def _base(self) -> str:
+        return urlsplit(self.target.url).path
+
+    def _connection(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.target.url)
+        host, seconds = parts.hostname or "", self.target.timeout.total_seconds()
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(host, parts.port, timeout=seconds, context=ssl.create_default_context())
+        return http.client.HTTPConnection(host, parts.port, timeout=seconds)
+
+    def _headers(self, payload: bytes | None, more: Mapping[str, str] | None) -> dict[str, str]:
+        headers = {"Accept": "application/json", **(more or {})}
+        if payload is not None:
+            headers["Content-Type"] = "application/json"
+        if self.target.key:
+            headers["Authorization"] = f"Bearer {self.target.key}"
+        return headers
+
+    def _note_time(self, response: http.client.HTTPResponse) -> None:
+        try:
+            self.server_time = parsedate_to_datetime(response.headers.get("Date", ""))
+        except ValueError:
+            self.server_time = None
+
+    def _decoded(self, content: bytes, answer: type[T]) -> T:
+        try:
+            return msgspec.json.decode(content, type=answer)
+        except msgspec.DecodeError as error:
+            raise PeerRefused(
+                f"{self.target.url} did not answer as a Corral frontend does; is the URL right? ({error})", status=200
+            ) from error
+
+    def _unreachable(self, error: Exception) -> PeerUnavailable:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return PeerUnavailable(
+            f"no answer from {self.target.url} (from {self.target.origin}): {reason}; is it running? `corral doctor` "
+            "looks closer, `corral up` starts one"
+        )
+
+    def _refusal(self, status: int, content: bytes) -> CorralError:
+        said = said_by(content) or http.client.responses.get(status, "an unknown status")
+        if status == 401:
+            hint = "its key is wrong, expired or revoked" if self.target.key else "no key was given"
+            return AccessDenied(f"{self.target.url} refused the call: {hint}; set CORRAL_KEY or --key-file")
+        if status == 403:
+            return AccessDenied(f"{self.target.url} refused the call: {said}")
+        if status == 404:
+            return NotFound(said)
+        if status >= 500:
+            return PeerUnavailable(
+                f"{self.target.url} failed to answer ({status}): {said}; try again, or `corral doctor`"
+            )
+        return PeerRefused(said, status=status)
+
+
+def said_by(content: bytes) -> str:
+    """The sentence in an error's body, in any of the shapes that errors have; empty when there is none."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return ""
+    error = body.get("error") if isinstance(body, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) else ""
+
+
+def read_events(lines: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    """Parse server-sent events. A comment, which only keeps the connection alive, is an event without data."""
+    identity, data = "", list[str]()
+    for raw in lines:
+        line = raw.decode(errors="replace").rstrip("\r\n")
+        if not line:
+            if data:
+                yield identity, "\n".join(data)
+            data = []
+        elif line.startswith(":"):
+            yield "", ""
+        else:
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            if name == "data":
+                data.append(value)
+            elif name == "id":
+                identity = value
+
+
+def node_path(node_id: str, *rest: str) -> str:
+    return "/".join(["/api/v1/nodes", *(quote(part, safe="") for part in (node_id, *rest))])

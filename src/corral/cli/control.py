@@ -1,0 +1,38 @@
+"""`corral control`: the control process itself. Started by `corral frontend`, not by people."""
+
+import sys
+
+import click
+
+from corral.app.settings_table import FrontendSettings, LogSettings
+from corral.cli.options import CorralCommand, settings_options, sources
+
+
+@click.command(cls=CorralCommand, hidden=True)
+@settings_options(FrontendSettings, LogSettings)
+def control() -> None:
+    """Run the control process of a frontend; `corral frontend` starts it."""
+    import asyncio
+
+    import uvloop
+
+    from corral.app.control import run_control
+    from corral.app.settings import control_config, resolve
+    from corral.app.signals import stop_on_signals
+    from corral.base.logs import set_up_logs
+
+    found = sources()
+    log = resolve(LogSettings, found)
+    config = control_config(resolve(FrontendSettings, found))
+    set_up_logs(log.name or "control", format=log.format, level=log.level)
+
+    async def life() -> None:
+        stop = asyncio.Event()
+        with stop_on_signals(stop):
+            await run_control(config, stop, say=_say)
+
+    uvloop.run(life())
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stdout, flush=True)

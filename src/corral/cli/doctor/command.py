@@ -1,0 +1,72 @@
+"""The command: asks all diagnostics, shows what they found, ends with 1 when something is wrong."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from corral.app.exit_codes import ExitCode
+from corral.cli.connection import connected
+from corral.cli.options import CorralCommand, sources, warn
+from corral.cli.output import facts, json_option, plain, print_json, show, styled
+
+if TYPE_CHECKING:
+    from corral.cli.doctor.examination import Examination
+    from corral.protocol.node_views import Finding
+
+PROBLEM: Final = "problem"
+
+
+def local_diagnostics() -> "Sequence[Callable[[Examination], Finding | None]]":
+    """In the order in which a person would look. None: the question does not arise."""
+    from corral.cli.doctor import clock, data_directory, disk_space, frontend, key, nats, ports, processes, version
+
+    modules = (data_directory, disk_space, processes, frontend, key, version, clock, nats, ports)
+    return [module.check for module in modules]
+
+
+@click.command(cls=CorralCommand)
+@json_option
+@connected
+def doctor(as_json: bool) -> int:
+    """Find out what is wrong and say what to do: on this machine, and at the frontend if there is one.
+
+    Ends with 1 when there is a problem, with 0 when there are only warnings.
+    """
+    from corral.app.settings import ClientSettings, resolve
+    from corral.cli.doctor.examination import examine
+
+    found = sources()
+    seen = examine(resolve(ClientSettings, found))
+    here = [finding for check in local_diagnostics() if (finding := check(seen)) is not None]
+    there = seen.frontend.report.findings if seen.frontend.report is not None else []
+    if as_json:
+        print_json({"here": here, "frontend": there})
+    else:
+        warn(found.warnings)
+        _show(here, there)
+    problems = [finding for finding in [*here, *there] if finding.level == PROBLEM]
+    return ExitCode.FAILED if problems else ExitCode.OK
+
+
+def _show(here: "Sequence[Finding]", there: "Sequence[Finding]") -> None:
+    show("[bold]On this machine[/]")
+    show(facts([_row(finding) for finding in here]))
+    if there:
+        show("\n[bold]At the frontend[/]")
+        show(facts([_row(finding) for finding in there]))
+    counted = [finding.level for finding in [*here, *there]]
+    problems, warnings = counted.count(PROBLEM), counted.count("warning")
+    if not problems and not warnings:
+        show("\nAll is well.")
+    else:
+        show(f"\n{problems} {_plural('problem', problems)}, {warnings} {_plural('warning', warnings)}.")
+
+
+def _row(finding: "Finding") -> tuple[str, str]:
+    remedy = f"\n[dim]→[/] {plain(finding.remedy)}" if finding.remedy and finding.level != "ok" else ""
+    return plain(finding.check), f"{styled(finding.level)}: {plain(finding.summary)}{remedy}"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"

@@ -1,0 +1,73 @@
+"""Which frontend a command talks to, and with which key: settings first, then the `up.json` of the data directory."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from corral.app.settings import ClientSettings, resolve
+from corral.app.settings_kinds import SECRET
+from corral.app.up_file import NAME, UpFile, read_up_file
+from corral.base.errors import NotFound, PathNotUsable, PeerUnavailable
+from corral.base.private_files import read_private
+from corral.cli.options import sources, warn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendTarget:
+    url: str
+    key: str = field(repr=False)
+    """Empty when there is none; the frontend will say so."""
+    origin: str
+    """Where the URL comes from, for messages."""
+    timeout: timedelta
+
+
+def frontend_target() -> FrontendTarget:
+    """The target of the running command."""
+    found = sources()
+    settings = resolve(ClientSettings, found)
+    warn(found.warnings)
+    return target_of(settings)
+
+
+def target_of(settings: ClientSettings) -> FrontendTarget:
+    """The target that these settings mean; PeerUnavailable when no frontend is known."""
+    running = _running(settings.data, optional=bool(settings.url and (settings.key or settings.key_file)))
+    if settings.url:
+        url, origin = settings.url, "--url or CORRAL_URL"
+    elif running is not None:
+        url, origin = running.url, str(settings.data / NAME)
+    else:
+        raise PeerUnavailable(
+            f"no frontend is known: there is no {settings.data / NAME}; start one with `corral up`, or name one with "
+            "--url, CORRAL_URL or --data"
+        )
+    return FrontendTarget(url=url, key=_key(settings, running, url), origin=origin, timeout=settings.timeout)
+
+
+def _running(data: Path, *, optional: bool) -> UpFile | None:
+    try:
+        return read_up_file(data)
+    except PathNotUsable:
+        if optional:
+            return None
+        raise
+
+
+def _key(settings: ClientSettings, running: UpFile | None, url: str) -> str:
+    if settings.key:
+        return settings.key
+    if settings.key_file is not None:
+        return read_key_file(settings.key_file)
+    # The key of the local fleet is for that fleet alone: it must not be sent to another address.
+    return running.keys.admin if running is not None and running.url == url else ""
+
+
+def read_key_file(path: Path) -> str:
+    text = read_private(path)
+    if text is None:
+        raise NotFound(f"there is no key file {path}; check --key-file or CORRAL_KEY_FILE")
+    try:
+        return SECRET.read(text.decode().strip())
+    except ValueError:
+        raise PathNotUsable(f"the key file {path} does not hold a key: it needs {SECRET.allowed}") from None

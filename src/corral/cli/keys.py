@@ -1,0 +1,164 @@
+"""`corral keys`: who may call the API."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import click
+
+from corral.app.settings_table import FrontendSettings
+from corral.base.errors import Conflict, NotFound
+from corral.cli.connection import connected, open_client
+from corral.cli.humane import age, moment
+from corral.cli.options import CorralCommand, settings_options
+from corral.cli.options import sources as given_sources
+from corral.cli.output import Column, console, json_option, plain, print_json, say, show, styled, table
+from corral.domain.key import Scope
+
+if TYPE_CHECKING:
+    from corral.app.settings_sources import Sources
+    from corral.cli.client import Client
+    from corral.control.config import ControlConfig
+    from corral.protocol.node_views import KeyView
+
+_OF_THE_DATABASE: Final = frozenset({"data", "database", "secrets_key_file", "credentials_file"})
+
+
+@click.group()
+def keys() -> None:
+    """Make, list and revoke API keys."""
+
+
+@keys.command("create", cls=CorralCommand)
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(list(Scope)),
+    default=[Scope.INFERENCE.value],
+    show_default=True,
+    help="What the key may do; may be given several times. admin implies inference.",
+)
+@click.option("--expires", default="", metavar="DURATION", help="Lifetime, such as 30d; without it there is no end.")
+@json_option
+@connected
+def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) -> None:
+    """Make a key and print it, this once: only its hash is stored."""
+    from corral.protocol.node_views import CreatedKey, CreateKey
+
+    wanted = CreateKey(name=name, scopes=list(scopes), expires_in=expires)
+    made = open_client().post("/api/v1/keys", CreatedKey, wanted)
+    if as_json:
+        print_json(made)
+        return
+    click.echo(made.key)
+    lasting = f"until {moment(made.expires_at, datetime.now(UTC))}" if made.expires_at else "until it is revoked"
+    click.echo(f"Key {made.id} ({', '.join(made.scopes)}) is valid {lasting}. It is not shown again.", err=True)
+
+
+@keys.command("list", cls=CorralCommand)
+@click.option("--all", "with_ended", is_flag=True, help="Also keys that were revoked or have expired.")
+@json_option
+@connected
+def list_keys(with_ended: bool, as_json: bool) -> None:
+    """List the keys. The keys themselves are stored nowhere."""
+    found = [key for key in _all_keys(open_client()) if with_ended or key.state == "active"]
+    if as_json:
+        print_json(found)
+        return
+    now = datetime.now(UTC)
+    columns: Sequence[Column[KeyView]] = (
+        Column(title="ID", cell=lambda key: plain(key.id)),
+        Column(title="NAME", cell=lambda key: plain(key.name)),
+        Column(title="SCOPES", cell=lambda key: plain(", ".join(key.scopes))),
+        Column(title="STATE", cell=lambda key: styled(key.state)),
+        Column(title="EXPIRES", cell=lambda key: _expiry(key, now), least_width=90),
+        Column(title="MADE", cell=lambda key: f"{age(key.created_at, now)} by {plain(key.created_by)}", least_width=70),
+    )
+    show(table(columns, found, width=console().width) if found else "There is no key.")
+
+
+def _expiry(key: "KeyView", now: datetime) -> str:
+    return moment(key.expires_at, now) if key.expires_at else "never"
+
+
+def _all_keys(client: "Client") -> "list[KeyView]":
+    from corral.protocol.node_views import KeyView
+
+    return client.get("/api/v1/keys", list[KeyView])
+
+
+@keys.command("revoke", cls=CorralCommand)
+@click.argument("key")
+@json_option
+@connected
+def revoke_key(key: str, as_json: bool) -> None:
+    """Revoke a key, named by its id or by its name. It stops working at once, for good."""
+    client = open_client()
+    found = choose_key(_all_keys(client), key)
+    client.delete(f"/api/v1/keys/{quote(found.id, safe='')}")
+    if as_json:
+        print_json({"revoked": found.id})
+    else:
+        say(f"Key {found.id} ({found.name}) is revoked.")
+
+
+def choose_key(known: "Sequence[KeyView]", reference: str) -> "KeyView":
+    """An exact id wins, then the name of a single key that still works."""
+    by_id = [key for key in known if key.id == reference]
+    by_name = [key for key in known if key.name == reference and key.state == "active"]
+    for found in (by_id, by_name):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise Conflict(f"{reference} may mean {', '.join(key.id for key in found)}; name one by its id")
+    raise NotFound(f"there is no key {reference}; `corral keys list` shows all")
+
+
+@keys.command("reset-admin", cls=CorralCommand)
+@json_option
+@settings_options(FrontendSettings, only=_OF_THE_DATABASE)
+def reset_admin(as_json: bool) -> None:
+    """Make a new administrator key on this machine, and revoke the lost one.
+
+    Works on the database itself and needs no key: whoever may read the data directory may do this.
+    """
+    import asyncio
+
+    from corral.app.control import reset_admin_key
+
+    config = _reset_config(given_sources())
+    key = asyncio.run(reset_admin_key(config))
+    _tell_up(config.data, key)
+    if as_json:
+        print_json({"key": key})
+        return
+    click.echo(key)
+    click.echo("This is the administrator key now; the one before is revoked. It is not shown again.", err=True)
+
+
+def _reset_config(sources: "Sources") -> "ControlConfig":
+    """The database's settings. A credentials file of `corral up` is kept right, too."""
+    from dataclasses import replace
+
+    from corral.app.settings import control_config, resolve
+    from corral.app.up_frontend import CREDENTIALS_FILE
+
+    config = control_config(resolve(FrontendSettings, sources, without=frozenset({"nats_url"})))
+    kept = config.data / CREDENTIALS_FILE
+    if config.credentials_file is None and kept.exists():
+        config = replace(config, credentials_file=kept)
+    return config
+
+
+def _tell_up(data: Path, key: str) -> None:
+    """A running `corral up` says the key in its file; it must not say the old one."""
+    from corral.app.up_file import read_up_file, write_up_file
+
+    running = read_up_file(data)
+    if running is not None:
+        running.keys.admin = key
+        write_up_file(data, running)

@@ -1,0 +1,97 @@
+"""The root of the command line: which commands there are, and what each kind of failure looks like from outside."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final, NoReturn
+
+import click
+
+from corral import __version__
+from corral.app.exit_codes import ExitCode, exit_code_of
+from corral.app.failures import sole_cause
+from corral.base.errors import CorralError
+from corral.cli.usage import describe_usage_error
+
+COMMANDS: Final = {
+    "up": "corral.cli.up:up",
+    "frontend": "corral.cli.frontend:frontend",
+    "worker": "corral.cli.worker:worker",
+    "control": "corral.cli.control:control",
+    "nodes": "corral.cli.nodes:nodes",
+    "keys": "corral.cli.keys:keys",
+    "events": "corral.cli.events:events",
+    "doctor": "corral.cli.doctor:doctor",
+    "version": "corral.cli.version:version",
+    "completion": "corral.cli.completion:completion",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is asked for, so that `corral version` does not pay for `corral up`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)  # noqa: S101 - the table above is ours
+        return command
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, "--version", prog_name="corral", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Turn a set of machines into one OpenAI-compatible endpoint.
+
+    Begin with `corral up`, which runs everything on this machine.
+    """
+
+
+def main() -> NoReturn:
+    """The entry point of the `corral` program."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; failures are told on standard error in one sentence."""
+    try:
+        outcome = _invoke(arguments)
+    except click.Abort:
+        return _tell("interrupted", ExitCode.INTERRUPTED)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except click.ClickException as error:
+        return _tell(describe_usage_error(error), ExitCode.USAGE)
+    except CorralError as error:
+        return _tell(error.message, exit_code_of(error))
+    except BrokenPipeError:
+        return _reader_left()
+    except Exception:  # noqa: BLE001 - the rim of the process: nothing is hidden, the exit code is right
+        traceback.print_exc()
+        return ExitCode.INTERNAL
+    return outcome if isinstance(outcome, int) else ExitCode.OK
+
+
+def _invoke(arguments: Sequence[str]) -> object:
+    try:
+        return cli.main(args=list(arguments), prog_name="corral", standalone_mode=False)
+    except ExceptionGroup as group:
+        raise sole_cause(group) from group
+
+
+def _tell(sentence: str, code: ExitCode) -> ExitCode:
+    prefix = click.style("error:", fg="red", bold=True)
+    click.echo(f"{prefix} {sentence}", err=True)
+    return code
+
+
+def _reader_left() -> ExitCode:
+    """Whoever read our output has seen enough. Python would complain once more when it closes the pipe."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return ExitCode.OK

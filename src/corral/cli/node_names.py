@@ -1,0 +1,82 @@
+"""Which node is meant: by its id, a unique beginning of the id, or a unique name."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from corral.base.errors import Conflict, CorralError, NotFound
+from corral.cli.client import Client, Query
+from corral.protocol.node_views import NodeDetail, NodePage
+
+PAGE: Final = 1000
+SHORT_ID: Final = 8
+_LISTED: Final = 10
+_COMPLETION_TIMEOUT: Final = "1s"
+
+
+def all_nodes(client: Client, query: Query = ()) -> Iterator[NodeDetail]:
+    """Every node that fits, page by page."""
+    cursor: str | None = ""
+    while cursor is not None:
+        page = client.get(
+            "/api/v1/nodes",
+            NodePage,
+            [*query, ("limit", str(PAGE)), *([("cursor", cursor)] if cursor else [])],
+        )
+        yield from page.items
+        cursor = page.next_cursor
+
+
+def find_node(client: Client, reference: str) -> NodeDetail:
+    """The one node that is meant; NotFound with near names, Conflict with the candidates."""
+    return choose(list(all_nodes(client)), reference)
+
+
+def choose(nodes: Sequence[NodeDetail], reference: str) -> NodeDetail:
+    """An exact id wins, then a unique name, then a unique beginning of an id."""
+    wanted = reference.strip()
+    by_id = [node for node in nodes if node.id == wanted]
+    by_name = [node for node in nodes if node.name == wanted]
+    by_beginning = [node for node in nodes if wanted and node.id.startswith(wanted.lower())]
+    for found in (by_id, by_name, by_beginning):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise Conflict(f"{reference} may mean {_listed(found)}; name one by its id")
+    raise NotFound(f"there is no node {reference}{_near(nodes, wanted)}")
+
+
+def _listed(nodes: Sequence[NodeDetail]) -> str:
+    listed = ", ".join(f"{node.id} ({node.name}, {node.status})" for node in nodes[:_LISTED])
+    more = len(nodes) - _LISTED
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def _near(nodes: Sequence[NodeDetail], wanted: str) -> str:
+    close = difflib.get_close_matches(wanted, {node.name for node in nodes}, n=3)
+    if close:
+        return f"; did you mean {' or '.join(close)}?"
+    return "; `corral nodes list` shows all" if nodes else "; no node has registered yet"
+
+
+def complete_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names, or ids once an id was begun. Quick, and silent when anything fails: a prompt is no place for messages."""
+    try:
+        nodes = list(all_nodes(_quick_client(context)))
+    except (CorralError, OSError, ValueError):
+        return []
+    names = [CompletionItem(node.name, help=node.status) for node in nodes if node.name.startswith(incomplete)]
+    ids = [CompletionItem(node.id, help=node.name) for node in nodes if node.id.startswith(incomplete)]
+    return names or ids
+
+
+def _quick_client(context: click.Context) -> Client:
+    from corral.app.settings import ClientSettings, gather, resolve
+    from corral.cli.frontend_target import target_of
+    from corral.cli.options import given_flags
+
+    flags = {**given_flags(context), "--timeout": _COMPLETION_TIMEOUT}
+    return Client(target_of(resolve(ClientSettings, gather(flags))))

@@ -1,0 +1,120 @@
+"""Command-line options made of the table of settings, and the class of commands that shows them in sections."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from corral.app.settings import gather, variable_warnings
+from corral.app.settings_sources import CONFIG_FLAG, CONFIG_VARIABLE, Group, Setting, Sources, settings_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+_FLAGS = "corral.flags"
+
+
+class SettingOption(click.Option):
+    """An option that belongs to a setting; it hands the text on unread, so that every source is read by one rule."""
+
+    heading: str = ""
+
+
+class CorralCommand(click.Command):
+    """A command whose settings are listed under headings of their own, after its real options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                heading = parameter.heading if isinstance(parameter, SettingOption) else "Options"
+                sections.setdefault(heading, []).append(record)
+        for heading in sorted(sections, key=lambda heading: heading != "Options"):
+            with formatter.section(heading):
+                formatter.write_dl(sections[heading])
+
+
+def settings_options(*groups: type[Group], only: frozenset[str] | None = None) -> Callable[[F], F]:
+    """Add the options of these groups, and --config. The command finds what was given with `sources()`."""
+
+    def decorate(function: F) -> F:
+        for option in reversed([*_options(groups, only), _config_option()]):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def _options(groups: tuple[type[Group], ...], only: frozenset[str] | None) -> list[Callable[[F], F]]:
+    wanted = [setting for group in groups for setting in settings_of(group) if setting.flag]
+    headings = {setting.name: group.title for group in groups for setting in settings_of(group)}
+    return [_option(setting, headings[setting.name]) for setting in wanted if only is None or setting.name in only]
+
+
+def _option(setting: Setting, heading: str) -> Callable[[F], F]:
+    declaration = setting.switch_flags if setting.kind.is_switch else setting.flag
+    return _declare(
+        declaration,
+        heading=f"Settings of {heading}" if heading.startswith("`") else heading,
+        help=option_help(setting),
+        metavar=None if setting.kind.is_switch else setting.kind.placeholder,
+        flag=setting.flag,
+    )
+
+
+def option_help(setting: Setting) -> str:
+    """The meaning, then the default and the variables, in brackets."""
+    default = setting.default_text.replace("`", "")
+    return f"{setting.meaning.replace('`', '')}  [default: {default}; env: {', '.join(setting.env)}]"
+
+
+def _config_option() -> Callable[[F], F]:
+    return _declare(
+        CONFIG_FLAG,
+        heading="Options",
+        help=f"TOML file with settings; flags and the environment win over it.  [env: {CONFIG_VARIABLE}]",
+        metavar="FILE",
+        flag=CONFIG_FLAG,
+    )
+
+
+def _declare(declaration: str, *, heading: str, help: str, metavar: str | None, flag: str) -> Callable[[F], F]:
+    def remember(context: click.Context, parameter: click.Parameter, value: str | bool | None) -> None:
+        if value is not None:
+            text = str(value).lower() if isinstance(value, bool) else value
+            context.meta.setdefault(_FLAGS, {})[flag] = text
+
+    class Declared(SettingOption):
+        pass
+
+    Declared.heading = heading
+    return click.option(
+        declaration,
+        cls=Declared,
+        default=None,
+        help=help,
+        metavar=metavar,
+        expose_value=False,
+        callback=remember,
+    )
+
+
+def sources() -> Sources:
+    """All that the running command may take its settings from."""
+    return gather(given_flags(click.get_current_context()))
+
+
+def given_flags(context: click.Context) -> dict[str, str]:
+    return dict(context.meta.get(_FLAGS, {}))
+
+
+def warn(warnings: list[str]) -> None:
+    """Tell what is odd, but not wrong."""
+    for warning in warnings:
+        click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {warning}", err=True)
+
+
+def process_sources() -> Sources:
+    """The sources of a command that starts a process; only those tell about variables that mean nothing."""
+    found = sources()
+    warn(variable_warnings(found))
+    return found

@@ -1,0 +1,134 @@
+"""What commands print: tables and sentences for people, JSON for machines, colours only on a terminal."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+WIDTH_OF_A_PIPE: Final = 400
+"""Wide enough that no program which reads a table ever meets a wrapped line."""
+STATUS_STYLES: Final = {
+    "healthy": "green",
+    "pending": "yellow",
+    "draining": "cyan",
+    "unhealthy": "bold red",
+    "offline": "red",
+    "active": "green",
+    "expired": "yellow",
+    "revoked": "red",
+    "ok": "green",
+    "warning": "yellow",
+    "problem": "bold red",
+}
+
+
+def json_option(function: F) -> F:
+    """Adds --json, passed on as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines, and nothing else.")(function)
+
+
+def console() -> "Console":
+    """Standard output. Whether it takes colours is found out each time, so that tests may redirect it."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    return Console(
+        file=sys.stdout, highlight=False, soft_wrap=not terminal, width=None if terminal else WIDTH_OF_A_PIPE
+    )
+
+
+def show(content: "RenderableType") -> None:
+    """Print a table or markup. Programs that read it get no blanks at the ends of lines."""
+    output = console()
+    if output.is_terminal:
+        output.print(content)
+        return
+    with output.capture() as captured:
+        output.print(content)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output, indented: people read it too."""
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def print_json_line(value: object) -> None:
+    """One JSON document on one line, for streams."""
+    import msgspec
+
+    click.echo(msgspec.json.encode(value))
+
+
+def say(sentence: str) -> None:
+    """A sentence for people. Markup of rich is not read: it may hold names that others chose."""
+    click.echo(printable(sentence))
+
+
+def styled(word: str) -> str:
+    """A status in its colour, as rich markup."""
+    style = STATUS_STYLES.get(word)
+    return f"[{style}]{word}[/]" if style else plain(word)
+
+
+def plain(text: str) -> str:
+    """Text that others chose, made safe for rich markup and for the terminal."""
+    from rich.markup import escape
+
+    return escape(printable(text))
+
+
+def printable(text: str) -> str:
+    """Without characters that would move the cursor or change colours: names may come from strangers."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column(Generic[T]):
+    """One column of a table; with a `least_width` it is left out on terminals narrower than that."""
+
+    title: str
+    cell: Callable[[T], str]
+    least_width: int = 0
+    right: bool = False
+
+
+def table(columns: Sequence[Column[T]], rows: Sequence[T], *, width: int) -> "Table":
+    """A plain table that fits the width by dropping what matters least."""
+    from rich.table import Table
+
+    shown = [column for column in columns if column.least_width <= width]
+    result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for position, column in enumerate(shown):
+        result.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=True,
+            overflow="ellipsis" if position else "fold",
+        )
+    for row in rows:
+        result.add_row(*(column.cell(row) for column in shown))
+    return result
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> "Table":
+    """Names on the left, values on the right; values may wrap."""
+    from rich.table import Table
+
+    result = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    result.add_column(style="bold", no_wrap=True)
+    result.add_column(overflow="fold")
+    for name, value in pairs:
+        result.add_row(name, value)
+    return result

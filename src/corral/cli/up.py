@@ -1,0 +1,69 @@
+"""`corral up`: runs everything on this machine."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from corral.app.settings_table import LogSettings, UpSettings, default_data
+from corral.cli.options import CorralCommand, process_sources, settings_options, warn
+
+if TYPE_CHECKING:
+    from corral.app.settings_sources import Sources
+    from corral.app.up_file import UpKeys
+
+
+@click.command(cls=CorralCommand)
+@settings_options(UpSettings, LogSettings)
+def up() -> int:
+    """Run a whole fleet on this machine: NATS, a frontend, and workers.
+
+    Needs no configuration. Ctrl-C stops everything.
+    """
+    from corral.app.settings import resolve
+    from corral.app.up import run_up
+
+    found = process_sources()
+    settings = resolve(UpSettings, found)
+    logs = resolve(LogSettings, found)
+    warn(found.warnings)
+    return run_up(settings, logs, found, TerminalWords(_client_command(settings, found)))
+
+
+def _client_command(settings: UpSettings, sources: "Sources") -> str:
+    """How to call a client of this fleet from the same shell."""
+    program = Path(sys.argv[0])
+    found = shutil.which("corral")
+    is_on_path = found is not None and Path(found).resolve() == program.resolve()
+    is_default = settings.data == default_data(sources.environment)
+    return (
+        ("corral" if is_on_path else str(program)) + " nodes list" + ("" if is_default else f" --data {settings.data}")
+    )
+
+
+class TerminalWords:
+    """Says it on standard output, with colours where there is a terminal."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def new_keys(self, keys: "UpKeys") -> None:
+        click.echo(f"Administrator key:   {click.style(keys.admin, bold=True)}")
+        click.echo(f"Registration token:  {click.style(keys.registration, bold=True)}")
+        click.echo("They are kept in the data directory, readable only by you; this is the only time they are printed.")
+
+    def waiting(self, reasons: list[str]) -> None:
+        click.echo(f"Still waiting for {'; '.join(reasons)}")
+
+    def ready(self, *, url: str, healthy: int, seconds: float) -> None:
+        nodes = {0: "no workers", 1: "1 healthy node"}.get(healthy, f"{healthy} healthy nodes")
+        mark = click.style("Corral is ready", fg="green", bold=True)
+        click.echo(
+            f"{mark} at {click.style(url, underline=True)} with {nodes}, after {seconds:.1f} s. Ctrl-C stops it."
+        )
+        click.echo(f"Try: {click.style(self._command, bold=True)}")
+
+    def stopping(self) -> None:
+        click.echo("Stopping…")

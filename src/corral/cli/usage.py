@@ -1,0 +1,33 @@
+"""Sentences about commands and flags that cannot be used."""
+
+import click
+
+
+def describe_usage_error(error: click.ClickException) -> str:
+    """One sentence that says what is wrong and what to do."""
+    if isinstance(error, click.NoSuchOption):
+        return _unknown_flag(error)
+    sentence = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{sentence}; see: {context.command_path} --help" if context is not None else sentence
+
+
+def _unknown_flag(error: click.NoSuchOption) -> str:
+    secret = _secret_variables().get(error.option_name)
+    if secret is not None:
+        return (
+            f"{error.option_name}: a secret is never a flag, because others on this machine could read it in the "
+            f"process list; set the environment variable {secret} instead"
+        )
+    near = f"; did you mean {' or '.join(sorted(error.possibilities))}?" if error.possibilities else ""
+    command = error.ctx.command_path if error.ctx is not None else "corral"
+    return f"{error.option_name}: {command} has no such flag{near or f'; see: {command} --help'}"
+
+
+def _secret_variables() -> dict[str, str]:
+    """What people might try as a flag, and the variable that takes it."""
+    from corral.app.settings_sources import settings_of
+    from corral.app.settings_table import GROUPS
+
+    secrets = (setting for group in GROUPS for setting in settings_of(group) if setting.secret)
+    return {"--" + setting.name.replace("_", "-"): setting.env[0] for setting in secrets}

@@ -1,0 +1,24 @@
+"""`corral worker`: makes this machine a node."""
+
+import click
+
+from corral.app.settings_table import LogSettings, WorkerSettings
+from corral.cli.options import CorralCommand, process_sources, settings_options, warn
+
+
+@click.command(cls=CorralCommand)
+@settings_options(WorkerSettings, LogSettings)
+def worker() -> int:
+    """Make this machine a node of a fleet: register, report, and run what it is given."""
+    from corral.app.settings import resolve, worker_config
+    from corral.base.logs import set_up_logs
+
+    found = process_sources()
+    config = worker_config(resolve(WorkerSettings, found))
+    log = resolve(LogSettings, found)
+    warn(found.warnings)
+
+    from corral.app.worker import main
+
+    set_up_logs(log.name or "worker", format=log.format, level=log.level)
+    return main(config)

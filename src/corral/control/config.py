@@ -1,0 +1,42 @@
+"""What the control process needs to know; `app/settings.py` fills it."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from corral.bus.config import BusConfig
+from corral.domain.node import LivenessPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlConfig:
+    """All of the control process."""
+
+    data: Path
+    """Where the SQLite file, the secrets key and the credentials file are by default."""
+    bus: BusConfig
+    database_url: str = field(repr=False)
+    host: str = "127.0.0.1"
+    """Loopback by default: nothing is open that nobody asked for."""
+    port: int = 8080
+    """0 takes a free one."""
+    instance_id: str = ""
+    """Name of this frontend among others; empty makes a random one at every start."""
+    secrets_key: str = field(default="", repr=False)
+    """The key itself, for platforms that inject secrets; otherwise the file is used."""
+    secrets_key_file: Path
+    registration_token: str = field(default="", repr=False)
+    """What workers present to join. Empty: the one in the database, made at first start."""
+    trusted_registration_token: str = field(default="", repr=False)
+    """Joins that present this one are approved at once. `corral up` gives it to its own workers."""
+    auto_approve: bool = False
+    """Approve every node that knows the registration token."""
+    credentials_file: Path | None = None
+    """Where the administrator key and the registration token are kept for a supervisor, mode 0600."""
+    metrics_public: bool = False
+    """Serve /metrics without a key."""
+    liveness: LivenessPolicy = field(default_factory=LivenessPolicy)
+    event_retention: timedelta = timedelta(days=30)
+    """Older events are removed, but the newest 10,000 always stay."""
+    max_body: int = 1024 * 1024
+    """Bytes of a request body that the admin API accepts."""

@@ -1,0 +1,74 @@
+"""Notices when a node's computed status changes, and tells everyone once. Writes nothing else."""
+
+from datetime import timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.tasks import Poke
+from corral.control.feed import Feed
+from corral.control.hearing import HearingKeeper
+from corral.domain.event import Event, EventKind
+from corral.domain.node import LivenessPolicy, Node, NodeStatus, next_look, silence, status_of
+from corral.state.nodes import Nodes
+
+PERIOD: Final = timedelta(seconds=1)
+_BATCH: Final = 500
+
+
+class Health:
+    """Looks only at nodes that are due: those whose facts changed, or whose silence would now change the word."""
+
+    def __init__(self, nodes: Nodes, hearing: HearingKeeper, feed: Feed, clock: Clock, policy: LivenessPolicy) -> None:
+        self._nodes = nodes
+        self._hearing = hearing
+        self._feed = feed
+        self._clock = clock
+        self._policy = policy
+        self.poke = Poke()
+
+    async def sweep(self) -> None:
+        while True:
+            due = await self._nodes.due(self._clock.now(), limit=_BATCH)
+            announced = [await self._look(node) for node in due]
+            if any(announced):
+                await self._feed.announce()
+            if len(due) < _BATCH:
+                return
+
+    async def _look(self, node: Node) -> bool:
+        """True when this process was the one to announce a change."""
+        now = self._clock.now()
+        hearing = self._hearing.current
+        status = status_of(node.facts, now, self._policy, hearing)
+        look = next_look(node.facts, now, self._policy, hearing)
+        if status is node.announced:
+            await self._nodes.settle(node, look)
+            return False
+        event = Event(
+            kind=EventKind.NODE_STATUS,
+            at=now,
+            actor="control",
+            node_id=node.id,
+            data={
+                "name": node.name,
+                "before": node.announced.value if node.announced else None,
+                "after": status.value,
+                "why": self._why(node, status),
+            },
+        )
+        return await self._nodes.announce(node, status, at=now, event=event, next_look=look)
+
+    def _why(self, node: Node, status: NodeStatus) -> str:
+        facts = node.facts
+        if status is NodeStatus.PENDING:
+            return "waits for approval"
+        if facts.deregistered_at is not None and status is NodeStatus.OFFLINE:
+            return "it deregistered"
+        if status is NodeStatus.UNHEALTHY and facts.no_responders_at is not None:
+            return "it did not respond on NATS"
+        if status in (NodeStatus.UNHEALTHY, NodeStatus.OFFLINE):
+            quiet = silence(facts, self._clock.now(), self._policy, self._hearing.current)
+            return f"silent for {quiet.total_seconds():.0f} s"
+        if status is NodeStatus.DRAINING:
+            return f"drained by {facts.draining_by}"
+        return "it is heard and approved"

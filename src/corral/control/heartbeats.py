@@ -1,0 +1,142 @@
+"""Takes in heartbeats. Those that arrive while a transaction is open share the next one.
+
+So a quiet fleet is answered at once, and a large one costs a few transactions per second however many nodes beat.
+An answer is given only after its heartbeat is stored.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from corral.base.clock import Clock
+from corral.base.errors import AccessDenied, CorralError, DatabaseUnavailable, NotFound
+from corral.base.ids import NodeId
+from corral.base.tasks import Poke
+from corral.control.hearing import HearingKeeper
+from corral.domain.node import Heartbeat, LivenessPolicy, Node, NodeStatus, beat, next_look
+from corral.state.nodes import Beat, Nodes
+
+log = logging.getLogger(__name__)
+
+_LARGEST_BATCH = 500
+
+
+class Claim(Protocol):
+    """What a caller presented, to be held against the node it speaks for."""
+
+    async def fits(self, node: Node) -> bool: ...
+
+    async def may_ask(self) -> bool:
+        """Whether the caller may at least learn that there is no such node."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    node_id: NodeId
+    claim: Claim
+    heartbeat: Heartbeat
+    answer: asyncio.Future[Node] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Heartbeats:
+    """Group commit: `beat()` waits in the queue, `run()` empties it batch by batch."""
+
+    def __init__(
+        self, nodes: Nodes, hearing: HearingKeeper, clock: Clock, policy: LivenessPolicy, *, health: Poke
+    ) -> None:
+        self._nodes = nodes
+        self._hearing = hearing
+        self._clock = clock
+        self._policy = policy
+        self._health = health
+        self._queue: list[_Waiting] = []
+        self._arrived = asyncio.Event()
+        self.taken = 0
+
+    async def beat(self, node_id: NodeId, claim: Claim, heartbeat: Heartbeat) -> Node:
+        """Store one heartbeat. NotFound and AccessDenied say why it was not taken."""
+        waiting = _Waiting(node_id=node_id, claim=claim, heartbeat=heartbeat)
+        self._queue.append(waiting)
+        self._arrived.set()
+        return await waiting.answer
+
+    async def run(self) -> None:
+        """Until cancelled; whoever still waits then is told to come again."""
+        batch: list[_Waiting] = []
+        try:
+            while True:
+                await self._arrived.wait()
+                batch, self._queue = self._queue[:_LARGEST_BATCH], self._queue[_LARGEST_BATCH:]
+                if not self._queue:
+                    self._arrived.clear()
+                await self._take(batch)
+        finally:
+            for waiting in (*batch, *self._queue):
+                _refuse(waiting, DatabaseUnavailable("this frontend is shutting down"))
+
+    async def _take(self, batch: Sequence[_Waiting]) -> None:
+        """Answer the whole batch: with the stored node, or with the error that kept it from being stored."""
+        try:
+            known = await self._nodes.load_many({waiting.node_id for waiting in batch})
+            accepted = [waiting for waiting in batch if await self._accepts(waiting, known)]
+            await self._store(accepted, known)
+        except CorralError as error:
+            log.warning("heartbeats were not stored", extra={"event": "heartbeats.failed", "reason": str(error)})
+            _refuse_all(batch, error)
+        except Exception as error:
+            log.exception("heartbeats were not stored", extra={"event": "heartbeats.failed"})
+            _refuse_all(batch, error)
+
+    async def _accepts(self, waiting: _Waiting, known: dict[NodeId, Node]) -> bool:
+        node = known.get(waiting.node_id)
+        if node is not None and await waiting.claim.fits(node):
+            return True
+        if node is None and await waiting.claim.may_ask():
+            _refuse(waiting, NotFound("node not found"))
+        else:
+            _refuse(waiting, AccessDenied("invalid registration token"))
+        return False
+
+    async def _store(self, accepted: Sequence[_Waiting], known: dict[NodeId, Node]) -> None:
+        after = dict(known)
+        for waiting in accepted:
+            after[waiting.node_id] = beat(
+                after[waiting.node_id], waiting.heartbeat, self._policy, self._hearing.current
+            )
+        beating = {waiting.node_id for waiting in accepted}
+        stored = await self._nodes.beat([self._beat_of(known[id], after[id]) for id in beating])
+        for waiting in accepted:
+            if waiting.node_id in stored:
+                self._answer(waiting, after[waiting.node_id])
+            else:
+                _refuse(waiting, NotFound("node not found"))
+        if any(_may_heal(known[id]) for id in beating):
+            self._health.ring()
+
+    def _beat_of(self, before: Node, after: Node) -> Beat:
+        now = self._clock.now()
+        look = now if _may_heal(before) else next_look(after.facts, now, self._policy, self._hearing.current)
+        return Beat(before=before, node=after, next_look=look)
+
+    def _answer(self, waiting: _Waiting, node: Node) -> None:
+        self.taken += 1
+        if not waiting.answer.done():
+            waiting.answer.set_result(node)
+
+
+def _may_heal(before: Node) -> bool:
+    """Was everyone told that this node is silent, so that they must now be told the opposite?"""
+    silent = before.announced in (None, NodeStatus.UNHEALTHY, NodeStatus.OFFLINE)
+    return silent and before.facts.deregistered_at is None
+
+
+def _refuse_all(batch: Sequence[_Waiting], error: Exception) -> None:
+    for waiting in batch:
+        _refuse(waiting, error)
+
+
+def _refuse(waiting: _Waiting, error: Exception) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_exception(error)

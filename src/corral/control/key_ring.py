@@ -1,0 +1,106 @@
+"""API keys: made, listed, revoked. The key itself is shown once and never stored."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from corral.base.clock import Clock
+from corral.base.errors import Conflict, NotFound
+from corral.base.ids import KeyId, NodeId, new_key_id
+from corral.control.feed import Feed
+from corral.domain.event import Event, EventKind
+from corral.domain.key import ApiKey, Scope
+from corral.domain.node import Node
+from corral.protocol.keys import hash_secret, new_key
+from corral.state.keys import Keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKey:
+    """A key together with its record; the only moment at which both exist."""
+
+    key: str = field(repr=False)
+    record: ApiKey
+
+
+def mint(
+    name: str,
+    scopes: Iterable[Scope],
+    *,
+    at: datetime,
+    by: str,
+    lifetime: timedelta | None = None,
+    node_id: NodeId | None = None,
+) -> NewKey:
+    """Make a key that nobody has stored yet."""
+    key = new_key()
+    record = ApiKey(
+        id=new_key_id(),
+        name=name,
+        hash=hash_secret(key),
+        scopes=frozenset(scopes),
+        created_at=at,
+        created_by=by,
+        expires_at=at + lifetime if lifetime is not None else None,
+        node_id=node_id,
+    )
+    return NewKey(key=key, record=record)
+
+
+def created_event(record: ApiKey) -> Event:
+    return Event(
+        kind=EventKind.KEY_CREATED,
+        at=record.created_at,
+        actor=record.created_by,
+        node_id=record.node_id,
+        data={"id": record.id, "name": record.name, "scopes": sorted(record.scopes)},
+    )
+
+
+def revoked_event(record: ApiKey, *, at: datetime, by: str) -> Event:
+    return Event(
+        kind=EventKind.KEY_REVOKED,
+        at=at,
+        actor=by,
+        node_id=record.node_id,
+        data={"id": record.id, "name": record.name},
+    )
+
+
+class KeyRing:
+    """Each act is on the record."""
+
+    def __init__(self, keys: Keys, feed: Feed, clock: Clock) -> None:
+        self._keys = keys
+        self._feed = feed
+        self._clock = clock
+
+    async def create(self, name: str, scopes: Iterable[Scope], *, by: str, lifetime: timedelta | None) -> NewKey:
+        new = mint(name, scopes, at=self._clock.now(), by=by, lifetime=lifetime)
+        await self._store(new)
+        return new
+
+    async def list(self) -> list[ApiKey]:
+        return await self._keys.list()
+
+    async def revoke(self, key_id: KeyId, *, by: str) -> ApiKey:
+        record = await self._keys.get(key_id)
+        if record is None:
+            raise NotFound(f"no key has the id {key_id}")
+        now = self._clock.now()
+        if not await self._keys.revoke(key_id, at=now, events=[revoked_event(record, at=now, by=by)]):
+            raise Conflict(f"key {key_id} is already revoked")
+        await self._feed.announce()
+        return record
+
+    async def issue_to_agent(self, node: Node) -> str:
+        """An approved agent node may infer; the key it got before stops working."""
+        now = self._clock.now()
+        new = mint(f"agent {node.name}", [Scope.INFERENCE], at=now, by="control", node_id=node.id)
+        await self._keys.revoke_of_node(node.id, at=now)
+        await self._store(new)
+        return new.key
+
+    async def _store(self, new: NewKey) -> None:
+        await self._keys.insert(new.record, events=[created_event(new.record)])
+        await self._feed.announce()

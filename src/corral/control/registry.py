@@ -1,0 +1,218 @@
+"""The registry: who belongs to the fleet, and what people decided about them.
+
+Every change is load, decide (in `domain/`), apply guarded by the revision that was read; who loses starts over.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import Conflict, NotFound
+from corral.base.ids import NodeId, new_node_id
+from corral.base.tasks import Poke
+from corral.control.feed import Feed
+from corral.domain import labels as node_labels
+from corral.domain import node as domain
+from corral.domain.event import Event, EventKind
+from corral.domain.node import BY_WORKER, Node
+from corral.domain.registration import Registration, is_new_life, register_again, register_new
+from corral.state.nodes import Nodes
+from corral.state.secrets import Secrets, node_secret_name
+
+_TRIES: Final = 8
+AUTO_APPROVE: Final = "auto-approve"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    node: Node
+    is_new: bool
+
+
+class Registry:
+    """Changes nodes. Names in `by` are those of keys, or `worker` for the node itself."""
+
+    def __init__(
+        self, nodes: Nodes, secrets: Secrets, feed: Feed, clock: Clock, *, health: Poke, auto_approve: bool
+    ) -> None:
+        self._nodes = nodes
+        self._secrets = secrets
+        self._feed = feed
+        self._clock = clock
+        self._health = health
+        self._auto_approve = auto_approve
+
+    async def register(self, registration: Registration, *, secret: str | None, trusted_by: str | None) -> Registered:
+        """Admit a worker, or take it back. Idempotent: the same request again gives the same node."""
+        approved_by = trusted_by or (AUTO_APPROVE if self._auto_approve else None)
+        for _ in range(_TRIES):
+            registered = await self._try_register(registration, secret=secret, approved_by=approved_by)
+            if registered is not None:
+                await self._told()
+                return registered
+        raise Conflict(f"node {registration.name} is being changed by others; try again")
+
+    async def _try_register(
+        self, registration: Registration, *, secret: str | None, approved_by: str | None
+    ) -> Registered | None:
+        if registration.secret_hash is not None:
+            known, namesakes = await self._nodes.find_by_secret(registration.secret_hash), []
+        else:
+            same_name = await self._nodes.find_by_name(registration.name)
+            known = next((node for node in same_name if node.secret_hash is None), None)
+            namesakes = [node for node in same_name if node.secret_hash is not None]
+        if known is not None:
+            return await self._again(known, registration, approved_by=approved_by)
+        if namesakes:
+            return await self._stranger(registration, namesakes[0])
+        return await self._new(registration, secret=secret, approved_by=approved_by)
+
+    async def _new(
+        self, registration: Registration, *, secret: str | None, approved_by: str | None
+    ) -> Registered | None:
+        node = register_new(registration, id=new_node_id(), at=self._clock.now(), approved_by=approved_by)
+        event = self._event(EventKind.NODE_REGISTERED, node, BY_WORKER, address=node.address, approved_by=approved_by)
+        sealed = None if secret is None else self._secrets.seal(node_secret_name(node.id), secret, at=node.created_at)
+        if not await self._nodes.insert(node, secret=sealed, events=[event]):
+            return None
+        return Registered(node=node, is_new=True)
+
+    async def _stranger(self, registration: Registration, namesake: Node) -> Registered | None:
+        """Somebody without the secret uses the name of a node that has one: never approved by itself."""
+        node = register_new(registration, id=new_node_id(), at=self._clock.now(), approved_by=None)
+        alarm = self._event(
+            EventKind.NODE_IMPERSONATION,
+            node,
+            BY_WORKER,
+            address=node.address,
+            namesake=namesake.id,
+            why="registered without the secret of the node that has this name",
+        )
+        if not await self._nodes.insert(node, events=[alarm]):
+            return None
+        return Registered(node=node, is_new=True)
+
+    async def _again(self, known: Node, registration: Registration, *, approved_by: str | None) -> Registered | None:
+        node = register_again(known, registration, at=self._clock.now(), approved_by=approved_by)
+        events = []
+        if is_new_life(known, registration):
+            events.append(self._event(EventKind.NODE_REREGISTERED, node, BY_WORKER, address=node.address))
+        if not await self._nodes.register(node, events=events):
+            return None
+        return Registered(node=node, is_new=False)
+
+    async def approve(self, node_id: NodeId, *, by: str) -> Node:
+        """Only a pending node can be approved."""
+
+        def decide(node: Node) -> Node:
+            if node.facts.approved_at is not None:
+                raise Conflict(f"node {node.name} is not pending: {node.facts.approved_by} approved it")
+            return domain.approve(node, by=by, at=self._clock.now())
+
+        return await self._change(node_id, decide, lambda _, after: self._event(EventKind.NODE_APPROVED, after, by))
+
+    async def drain(self, node_id: NodeId, *, by: str) -> Node:
+        return await self._change(
+            node_id,
+            lambda node: domain.drain(node, by=by, at=self._clock.now()),
+            lambda _, after: self._event(EventKind.NODE_DRAINING, after, by),
+        )
+
+    async def resume(self, node_id: NodeId, *, by: str) -> Node:
+        """End a drain. It approves nothing and revives nothing."""
+        return await self._change(
+            node_id,
+            lambda node: domain.resume(node, by=by, at=self._clock.now()),
+            lambda _, after: self._event(EventKind.NODE_RESUMED, after, by),
+        )
+
+    async def deregister(self, node_id: NodeId) -> Node:
+        """The worker says good-bye; it is offline until it registers again."""
+        return await self._change(
+            node_id,
+            lambda node: domain.deregister(node, at=self._clock.now()),
+            lambda _, after: self._event(EventKind.NODE_DEREGISTERED, after, BY_WORKER),
+        )
+
+    async def remove(self, node_id: NodeId, *, by: str) -> None:
+        """Forget the node, its secret and the keys issued to it. If its worker still runs, it joins as a new one."""
+        node = await self._nodes.get(node_id)
+        if node is None:
+            raise _unknown(node_id)
+        event = self._event(EventKind.NODE_REMOVED, node, by)
+        if not await self._nodes.remove(node_id, events=[event]):
+            raise _unknown(node_id)
+        await self._feed.announce()
+
+    async def replace_labels(self, node_id: NodeId, wanted: Mapping[str, str], *, by: str) -> Node:
+        return await self._relabel(node_id, lambda labels: node_labels.replace_all(labels, wanted), by=by)
+
+    async def merge_labels(self, node_id: NodeId, wanted: Mapping[str, str], *, by: str) -> Node:
+        return await self._relabel(node_id, lambda labels: node_labels.merge(labels, wanted), by=by)
+
+    async def remove_label(self, node_id: NodeId, key: str, *, by: str) -> Node:
+        return await self._relabel(node_id, lambda labels: node_labels.remove(labels, key), by=by)
+
+    async def _relabel(
+        self, node_id: NodeId, decide: Callable[[node_labels.NodeLabels], node_labels.NodeLabels], *, by: str
+    ) -> Node:
+        def event(before: Node, after: Node) -> Event:
+            return self._event(
+                EventKind.NODE_LABELS, after, by, before=before.labels.effective, after=after.labels.effective
+            )
+
+        return await self._change(
+            node_id, lambda node: domain.relabel(node, decide(node.labels), at=self._clock.now()), event
+        )
+
+    async def set_max_replicas(self, node_id: NodeId, value: int | None, *, by: str) -> Node:
+        """A person's value wins over the worker's and survives its registrations; None takes it back."""
+        return await self._change(
+            node_id,
+            lambda node: domain.set_max_replicas(node, value, at=self._clock.now()),
+            lambda before, after: self._event(
+                EventKind.NODE_MAX_REPLICAS,
+                after,
+                by,
+                before=before.max_replicas_per_model,
+                after=after.max_replicas_per_model,
+            ),
+        )
+
+    async def set_vram_budget(self, node_id: NodeId, value: str | None, *, by: str) -> Node:
+        """As with replicas. The text must already have been read by `VramBudget`."""
+        return await self._change(
+            node_id,
+            lambda node: domain.set_vram_budget(node, value, at=self._clock.now()),
+            lambda before, after: self._event(
+                EventKind.NODE_VRAM_BUDGET, after, by, before=before.vram_budget, after=after.vram_budget
+            ),
+        )
+
+    async def _change(
+        self, node_id: NodeId, decide: Callable[[Node], Node], event: Callable[[Node, Node], Event]
+    ) -> Node:
+        """Apply a decision to a node. Nothing to change: nothing is written, nothing is announced."""
+        for _ in range(_TRIES):
+            before = await self._nodes.get(node_id)
+            if before is None:
+                raise _unknown(node_id)
+            after = decide(before)
+            if after is before:
+                return before
+            if await self._nodes.replace(after, events=[event(before, after)]):
+                await self._told()
+                return after
+        raise Conflict(f"node {node_id} is being changed by others; try again")
+
+    async def _told(self) -> None:
+        self._health.ring()
+        await self._feed.announce()
+
+    def _event(self, kind: EventKind, node: Node, actor: str, **data: object) -> Event:
+        return Event(kind=kind, at=self._clock.now(), actor=actor, node_id=node.id, data={"name": node.name, **data})
+
+
+def _unknown(node_id: NodeId) -> NotFound:
+    return NotFound(f"no node has the id {node_id}")

@@ -1,0 +1,108 @@
+"""Events: the append-only record, in one order that every frontend agrees on.
+
+The sequence comes from a counter row that stays locked until commit. So a reader that has seen number n will never
+find a smaller one later, and a rolled back transaction leaves no gap. Whoever writes events in a transaction of its
+own does so last: a holder of the counter then never waits for another lock.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, Select, delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from corral.base.ids import NodeId
+from corral.domain.event import Event, EventKind, StoredEvent
+from corral.state.db import Database
+from corral.state.schema import event_sequence, events
+
+_TRIM_AT_ONCE: Final = 1000
+"""Rows deleted in one transaction: others wait for a moment only."""
+_KNOWN_KINDS: Final = [kind.value for kind in EventKind]
+
+
+async def append(connection: AsyncConnection, happened: Sequence[Event]) -> None:
+    """Write events in the caller's transaction, as its last statement."""
+    if not happened:
+        return
+    count = update(event_sequence).values(last=event_sequence.c.last + len(happened)).returning(event_sequence.c.last)
+    last = (await connection.execute(count)).scalar_one()
+    first = last - len(happened) + 1
+    await connection.execute(insert(events), [_row(number, event) for number, event in enumerate(happened, first)])
+
+
+class Events:
+    """Kinds that this version does not know, written by a newer frontend, are passed over."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def record(self, happened: Sequence[Event]) -> None:
+        """Write events in a transaction of their own."""
+        async with self._db.begin() as connection:
+            await append(connection, happened)
+
+    async def after(self, sequence: int, *, limit: int) -> list[StoredEvent]:
+        """What happened since, oldest first."""
+        return await self._fetch(_known().where(events.c.sequence > sequence).order_by(events.c.sequence).limit(limit))
+
+    async def search(
+        self,
+        *,
+        node_id: NodeId | None = None,
+        kind_prefix: str | None = None,
+        before: int | None = None,
+        limit: int,
+    ) -> list[StoredEvent]:
+        """Newest first; `before` is the sequence of the last one already seen."""
+        wanted: list[ColumnElement[bool]] = []
+        if node_id is not None:
+            wanted.append(events.c.node_id == node_id)
+        if kind_prefix:
+            wanted.append(func.substr(events.c.kind, 1, len(kind_prefix)) == kind_prefix)
+        if before is not None:
+            wanted.append(events.c.sequence < before)
+        return await self._fetch(_known().where(*wanted).order_by(events.c.sequence.desc()).limit(limit))
+
+    async def last_sequence(self) -> int:
+        """The number of the newest event ever written; 0 before the first."""
+        async with self._db.read() as connection:
+            return int((await connection.execute(select(event_sequence.c.last))).scalar_one())
+
+    async def trim(self, before: datetime, keep_at_least: int) -> int:
+        """Delete what is older, but never the newest `keep_at_least`; returns how many went."""
+        newest_to_go = await self.last_sequence() - keep_at_least
+        old = select(events.c.sequence).where(events.c.at < before, events.c.sequence <= newest_to_go)
+        batch = old.order_by(events.c.sequence).limit(_TRIM_AT_ONCE)
+        gone = 0
+        while True:
+            async with self._db.begin() as connection:
+                result = await connection.execute(delete(events).where(events.c.sequence.in_(batch)))
+            gone += result.rowcount
+            if result.rowcount < _TRIM_AT_ONCE:
+                return gone
+
+    async def _fetch(self, statement: Select[Any]) -> list[StoredEvent]:
+        async with self._db.read() as connection:
+            return [_stored(row) for row in await connection.execute(statement)]
+
+
+def _known() -> Select[Any]:
+    return select(events).where(events.c.kind.in_(_KNOWN_KINDS))
+
+
+def _row(sequence: int, event: Event) -> dict[str, object]:
+    return {
+        "sequence": sequence,
+        "kind": event.kind.value,
+        "at": event.at,
+        "actor": event.actor,
+        "node_id": event.node_id,
+        "data": dict(event.data),
+    }
+
+
+def _stored(row: Row[Any]) -> StoredEvent:
+    event = Event(kind=EventKind(row.kind), at=row.at, actor=row.actor, node_id=row.node_id, data=row.data)
+    return StoredEvent(sequence=row.sequence, event=event)

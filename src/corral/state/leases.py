@@ -1,0 +1,44 @@
+"""Leases: named claims with a token and an end. An expired one may be taken; its token then no longer matches."""
+
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, update
+
+from corral.base.ids import LeaseToken
+from corral.state.db import Database
+from corral.state.dialect import insert_into
+from corral.state.schema import leases
+
+
+def guard(name: str, token: LeaseToken) -> ColumnElement[bool]:
+    """For the WHERE of a write: true while this token holds the lease, which nobody can take before the commit."""
+    return exists(select(1).where(leases.c.name == name, leases.c.token == token).with_for_update(read=True))
+
+
+class Leases:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def claim(self, name: str, token: LeaseToken, *, holder: str, now: datetime, until: datetime) -> bool:
+        """Take a lease that is free or expired. Claiming again with one's own token is harmless."""
+        claim = {"token": token, "holder": holder, "claimed_at": now, "until": until}
+        free = or_(leases.c.until <= now, leases.c.token == token)
+        async with self._db.begin() as connection:
+            insert = insert_into(connection, leases).values(name=name, **claim)
+            result = await connection.execute(
+                insert.on_conflict_do_update(index_elements=[leases.c.name], set_=claim, where=free)
+            )
+        return result.rowcount == 1
+
+    async def extend(self, name: str, token: LeaseToken, *, now: datetime, until: datetime) -> bool:
+        """Hold it longer. False: it expired or was taken, so what was being done must not be applied."""
+        mine = and_(leases.c.name == name, leases.c.token == token, leases.c.until > now)
+        async with self._db.begin() as connection:
+            result = await connection.execute(update(leases).where(mine).values(until=until))
+        return result.rowcount == 1
+
+    async def release(self, name: str, token: LeaseToken) -> bool:
+        """Give it back. False: it was no longer ours."""
+        async with self._db.begin() as connection:
+            result = await connection.execute(delete(leases).where(leases.c.name == name, leases.c.token == token))
+        return result.rowcount == 1

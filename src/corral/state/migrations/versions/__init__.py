@@ -1,0 +1,1 @@
+"""The steps, in order. A step that has been released is never changed."""

@@ -1,0 +1,122 @@
+"""A node as the columns of its row, and back. Only `state/nodes.py` uses this."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from corral.domain.labels import NodeLabels
+from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer
+from corral.state.columns import from_microseconds, microseconds
+
+
+def registered_values(node: Node) -> dict[str, object]:
+    """The columns of people and of registration."""
+    facts, labels = node.facts, node.labels
+    return {
+        "name": node.name,
+        "type": node.type.value,
+        "address": node.address,
+        "http_address": node.http_address,
+        "stated_interval": facts.stated_interval,
+        "gpu_compute_capability": node.gpu.compute_capability,
+        "capability": node.capability,
+        "reported_labels": dict(labels.reported),
+        "reported_max_replicas": node.reported_max_replicas,
+        "reported_vram_budget": node.reported_vram_budget,
+        "peer": _peer_document(node.peer),
+        "secret_hash": node.secret_hash,
+        "approved_at": facts.approved_at,
+        "approved_by": facts.approved_by,
+        "draining_since": facts.draining_since,
+        "draining_by": facts.draining_by,
+        "deregistered_at": facts.deregistered_at,
+        "admin_labels": dict(labels.admin),
+        "removed_labels": sorted(labels.removed),
+        "admin_max_replicas": node.admin_max_replicas,
+        "admin_vram_budget": node.admin_vram_budget,
+        "updated_at": node.updated_at,
+    }
+
+
+def heartbeat_values(node: Node) -> dict[str, object]:
+    """The columns of heartbeats."""
+    capacity = node.capacity
+    return {
+        "last_heartbeat": node.facts.last_heartbeat,
+        "recent_gaps": [microseconds(gap) for gap in node.facts.recent_gaps],
+        "no_responders_at": node.facts.no_responders_at,
+        "incarnation": node.facts.incarnation,
+        "total_vram": capacity.total_vram,
+        "available_vram": capacity.available_vram,
+        "total_ram": capacity.total_ram,
+        "available_ram": capacity.available_ram,
+        "total_disk": capacity.total_disk,
+        "available_disk": capacity.available_disk,
+        "gpu_vendor": node.gpu.vendor,
+        "problems": list(node.problems),
+    }
+
+
+def node_from(row: RowMapping) -> Node:
+    return Node(
+        id=row["id"],
+        name=row["name"],
+        type=NodeType(row["type"]),
+        address=row["address"],
+        http_address=row["http_address"],
+        facts=_facts_from(row),
+        capacity=_capacity_from(row),
+        gpu=Gpu(vendor=row["gpu_vendor"], compute_capability=row["gpu_compute_capability"]),
+        capability=row["capability"],
+        labels=NodeLabels(
+            reported=row["reported_labels"],
+            admin=row["admin_labels"],
+            removed=frozenset(row["removed_labels"]),
+        ),
+        reported_max_replicas=row["reported_max_replicas"],
+        admin_max_replicas=row["admin_max_replicas"],
+        reported_vram_budget=row["reported_vram_budget"],
+        admin_vram_budget=row["admin_vram_budget"],
+        peer=_peer_from(row["peer"]),
+        secret_hash=row["secret_hash"],
+        problems=tuple(row["problems"]),
+        announced=None if row["announced"] is None else NodeStatus(row["announced"]),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        revision=row["revision"],
+    )
+
+
+def _facts_from(row: RowMapping) -> NodeFacts:
+    return NodeFacts(
+        approved_at=row["approved_at"],
+        approved_by=row["approved_by"],
+        draining_since=row["draining_since"],
+        draining_by=row["draining_by"],
+        deregistered_at=row["deregistered_at"],
+        last_heartbeat=row["last_heartbeat"],
+        stated_interval=row["stated_interval"],
+        recent_gaps=tuple(from_microseconds(gap) for gap in row["recent_gaps"]),
+        no_responders_at=row["no_responders_at"],
+        incarnation=row["incarnation"],
+    )
+
+
+def _capacity_from(row: RowMapping) -> Capacity:
+    return Capacity(
+        total_vram=row["total_vram"],
+        available_vram=row["available_vram"],
+        total_ram=row["total_ram"],
+        available_ram=row["available_ram"],
+        total_disk=row["total_disk"],
+        available_disk=row["available_disk"],
+    )
+
+
+def _peer_document(peer: Peer | None) -> dict[str, object] | None:
+    return None if peer is None else {"version": peer.version, "features": sorted(peer.features)}
+
+
+def _peer_from(document: Mapping[str, Any] | None) -> Peer | None:
+    return None if document is None else Peer(version=document["version"], features=frozenset(document["features"]))

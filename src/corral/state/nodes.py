@@ -1,0 +1,261 @@
+"""Nodes: every column of theirs is read and written here. Only `domain.node.Node` comes out.
+
+Four kinds of writers share a row and never undo each other: people and registration (guarded by the revision),
+heartbeats (guarded by the last heartbeat that they were decided on), control's no-responders mark, and health's
+announcements (guarded by all that a status follows from).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, bindparam, case, delete, func, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from corral.base.ids import NodeId
+from corral.domain.event import Event
+from corral.domain.node import Node, NodeStatus
+from corral.state.db import Database
+from corral.state.dialect import among, insert_into
+from corral.state.events import append
+from corral.state.keys import revoke_keys_of
+from corral.state.node_rows import heartbeat_values, node_from, registered_values
+from corral.state.schema import nodes
+from corral.state.secrets import SealedSecret, discard, node_secret_name, store_sealed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A heartbeat that was taken in: the node as it was read, what it became, and when to look at it next."""
+
+    before: Node
+    node: Node
+    next_look: datetime | None
+
+
+class Nodes:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    # Reading.
+
+    async def get(self, id: NodeId) -> Node | None:
+        return _first(await self._fetch(select(nodes).where(nodes.c.id == id)))
+
+    async def find_by_secret(self, secret_hash: str) -> Node | None:
+        return _first(await self._fetch(select(nodes).where(nodes.c.secret_hash == secret_hash)))
+
+    async def find_by_name(self, name: str) -> list[Node]:
+        """All nodes of this name, oldest first: names are not unique."""
+        same = select(nodes).where(nodes.c.name == name)
+        return await self._fetch(same.order_by(nodes.c.created_at, nodes.c.id))
+
+    async def page(self, *, after: tuple[str, str] | None, limit: int) -> list[Node]:
+        """By name, then id; `after` is the name and id of the last node already seen."""
+        statement = select(nodes).order_by(nodes.c.name, nodes.c.id).limit(limit)
+        if after is not None:
+            statement = statement.where(tuple_(nodes.c.name, nodes.c.id) > after)
+        return await self._fetch(statement)
+
+    async def all(self) -> list[Node]:
+        """By name, then id."""
+        return await self._fetch(select(nodes).order_by(nodes.c.name, nodes.c.id))
+
+    async def count(self) -> int:
+        async with self._db.read() as connection:
+            return (await connection.execute(select(func.count()).select_from(nodes))).scalar_one()
+
+    async def load_many(self, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
+        """Those that exist, in one statement."""
+        wanted = sorted(set(ids))
+        async with self._db.read() as connection:
+            rows = await connection.execute(select(nodes).where(among(connection, nodes.c.id, wanted)))
+            return {node.id: node for node in map(node_from, rows.mappings())}
+
+    async def due(self, now: datetime, limit: int) -> list[Node]:
+        """Nodes that health should look at now, the longest waiting first."""
+        due = select(nodes).where(nodes.c.next_look <= now)
+        return await self._fetch(due.order_by(nodes.c.next_look, nodes.c.id).limit(limit))
+
+    # People and registration.
+
+    async def insert(self, node: Node, *, events: Sequence[Event], secret: SealedSecret | None = None) -> bool:
+        """Store a new node and its secret; health looks at it at once.
+
+        False: a node with this id or this secret is there, or one of this name when neither has a secret.
+        """
+        row = {
+            **registered_values(node),
+            **heartbeat_values(node),
+            "id": node.id,
+            "created_at": node.created_at,
+            "revision": node.revision,
+            "announced": node.announced,
+            "next_look": node.updated_at,
+        }
+        async with self._db.begin() as connection:
+            statement = insert_into(connection, nodes).values(row).on_conflict_do_nothing()
+            if (await connection.execute(statement)).rowcount != 1:
+                return False
+            await _finish(connection, secret, events)
+        return True
+
+    async def replace(self, node: Node, *, events: Sequence[Event]) -> bool:
+        """Write what people and registration own. False: somebody else changed the node since it was read."""
+        return await self._change(node, registered_values(node), secret=None, events=events)
+
+    async def register(self, node: Node, *, events: Sequence[Event], secret: SealedSecret | None = None) -> bool:
+        """Write a registration, which counts as a heartbeat. False: somebody else was first."""
+        values = {**registered_values(node), **heartbeat_values(node)}
+        return await self._change(node, values, secret=secret, events=events)
+
+    async def remove(self, id: NodeId, *, events: Sequence[Event]) -> bool:
+        """Delete the node with its secret, and revoke the keys issued to it as of the (required) event's time.
+
+        False: it was gone.
+        """
+        at = max(event.at for event in events)
+        async with self._db.begin() as connection:
+            if (await connection.execute(delete(nodes).where(nodes.c.id == id))).rowcount != 1:
+                return False
+            await discard(connection, node_secret_name(id))
+            await revoke_keys_of(connection, id, at)
+            await append(connection, events)
+        return True
+
+    # Heartbeats.
+
+    async def beat(self, beats: Sequence[Beat]) -> set[NodeId]:
+        """Write a batch of heartbeats in one transaction; returns which nodes exist.
+
+        A heartbeat that was decided on an older state than the stored one is dropped: a newer one was there first.
+        """
+        if not beats:
+            return set()
+        rows = [_beat_parameters(beat) for beat in sorted(beats, key=_beat_id)]
+        ids = sorted({beat.before.id for beat in beats})
+        async with self._db.begin() as connection:
+            # In the order of ids: two frontends with overlapping batches wait for each other, never in a circle.
+            await connection.execute(_BEAT, rows)
+            found = await connection.execute(select(nodes.c.id).where(among(connection, nodes.c.id, ids)))
+            return set(found.scalars())
+
+    async def mark_no_responders(self, id: NodeId, *, at: datetime) -> bool:
+        """Nobody answered for this node. False: it was heard since, is marked already, or is gone."""
+        unheard = and_(nodes.c.id == id, nodes.c.last_heartbeat < at, nodes.c.no_responders_at.is_(None))
+        return await self._update(unheard, {"no_responders_at": at, "next_look": at})
+
+    # Health.
+
+    async def settle(self, node: Node, next_look: datetime | None) -> bool:
+        """Nothing to announce; look again later. False: the node changed since it was read, and stays as it is."""
+        return await self._update(_unchanged(node), {"next_look": next_look})
+
+    async def announce(
+        self, node: Node, status: NodeStatus, *, at: datetime, event: Event, next_look: datetime | None
+    ) -> bool:
+        """Record a status that nobody has announced yet, with its event.
+
+        False: another frontend was first, or something that the status follows from has changed.
+        """
+        values = {"announced": status.value, "announced_at": at, "next_look": next_look}
+        return await self._update(_unchanged(node), values, events=[event])
+
+    # How.
+
+    async def _fetch(self, statement: Select[Any]) -> list[Node]:
+        async with self._db.read() as connection:
+            return [node_from(row) for row in (await connection.execute(statement)).mappings()]
+
+    async def _change(
+        self, node: Node, values: Mapping[str, object], *, secret: SealedSecret | None, events: Sequence[Event]
+    ) -> bool:
+        same = and_(nodes.c.id == node.id, nodes.c.revision == node.revision)
+        changed = {**values, "revision": node.revision + 1, "next_look": node.updated_at}
+        return await self._update(same, changed, secret=secret, events=events)
+
+    async def _update(
+        self,
+        guard: ColumnElement[bool],
+        values: Mapping[str, object],
+        *,
+        secret: SealedSecret | None = None,
+        events: Sequence[Event] = (),
+    ) -> bool:
+        async with self._db.begin() as connection:
+            if (await connection.execute(update(nodes).where(guard).values(dict(values)))).rowcount != 1:
+                return False
+            await _finish(connection, secret, events)
+        return True
+
+
+async def _finish(connection: AsyncConnection, secret: SealedSecret | None, events: Sequence[Event]) -> None:
+    if secret is not None:
+        await store_sealed(connection, secret)
+    await append(connection, events)
+
+
+def _first(found: list[Node]) -> Node | None:
+    return found[0] if found else None
+
+
+def _unchanged(node: Node) -> ColumnElement[bool]:
+    """Everything that the status of this node was computed from is as it was read."""
+    announced = None if node.announced is None else node.announced.value
+    return and_(
+        nodes.c.id == node.id,
+        nodes.c.revision == node.revision,
+        nodes.c.announced.is_not_distinct_from(announced),
+        nodes.c.last_heartbeat == node.facts.last_heartbeat,
+        nodes.c.no_responders_at.is_not_distinct_from(node.facts.no_responders_at),
+    )
+
+
+def _given(name: str) -> ColumnElement[Any]:
+    """A parameter of the heartbeat statement, of the type of the column that it is for."""
+    return bindparam(f"given_{name}", type_=nodes.c[name].type)
+
+
+_PLAIN_BEAT_COLUMNS = (
+    "last_heartbeat",
+    "recent_gaps",
+    "incarnation",
+    "total_vram",
+    "available_vram",
+    "total_ram",
+    "available_ram",
+    "total_disk",
+    "available_disk",
+    "gpu_vendor",
+    "problems",
+)
+
+_BEAT = (
+    update(nodes)
+    .where(
+        nodes.c.id == _given("id"), nodes.c.last_heartbeat == bindparam("decided_on", type_=nodes.c.last_heartbeat.type)
+    )
+    .values(
+        **{name: _given(name) for name in _PLAIN_BEAT_COLUMNS},
+        # A mark that was made after this heartbeat stays.
+        no_responders_at=case(
+            (nodes.c.no_responders_at > _given("last_heartbeat"), nodes.c.no_responders_at),
+            else_=_given("no_responders_at"),
+        ),
+        # A change that people made since the node was read wants to be looked at as soon as it said.
+        next_look=case((nodes.c.revision == _given("revision"), _given("next_look")), else_=nodes.c.next_look),
+    )
+)
+
+
+def _beat_id(beat: Beat) -> NodeId:
+    return beat.before.id
+
+
+def _beat_parameters(beat: Beat) -> dict[str, object]:
+    given = {**heartbeat_values(beat.node), "id": beat.before.id, "next_look": beat.next_look}
+    given["revision"] = beat.before.revision
+    parameters: dict[str, object] = {f"given_{name}": value for name, value in given.items()}
+    parameters["decided_on"] = beat.before.facts.last_heartbeat
+    return parameters

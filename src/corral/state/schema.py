@@ -1,0 +1,163 @@
+"""The tables. The comment above each group of columns names its one owner; nobody else writes them.
+
+No foreign keys: removing a node must never be blocked, and what belongs to it is removed in the same transaction.
+JSON is the plain text type on PostgreSQL as well: it keeps every value exactly and nothing is ever searched inside.
+"""
+
+from typing import Final
+
+from sqlalchemy import JSON, Column, Index, LargeBinary, MetaData, Table, text
+
+from corral.state.columns import Duration, UtcTime, Whole, Words
+
+metadata: Final = MetaData(
+    naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"},
+)
+
+
+def _document(name: str) -> Column[object]:
+    return Column(name, JSON(none_as_null=True), nullable=False)
+
+
+nodes: Final = Table(
+    "nodes",
+    metadata,
+    # Owner: the first registration (Nodes.insert). Never changes.
+    Column("id", Words, primary_key=True),
+    Column("created_at", UtcTime, nullable=False),
+    # Owner: registration (Nodes.insert, Nodes.register), guarded by the revision.
+    Column("name", Words, nullable=False),
+    Column("type", Words, nullable=False),
+    Column("address", Words, nullable=False),
+    Column("http_address", Words, nullable=False),
+    Column("stated_interval", Duration),
+    Column("gpu_compute_capability", Words, nullable=False),
+    Column("capability", Words, nullable=False),
+    _document("reported_labels"),
+    Column("reported_max_replicas", Whole, nullable=False),
+    Column("reported_vram_budget", Words, nullable=False),
+    Column("peer", JSON(none_as_null=True)),
+    Column("secret_hash", Words),
+    # Owner: people, and the worker for its own drain and deregistration (Nodes.replace), guarded by the revision.
+    Column("approved_at", UtcTime),
+    Column("approved_by", Words, nullable=False),
+    Column("draining_since", UtcTime),
+    Column("draining_by", Words, nullable=False),
+    Column("deregistered_at", UtcTime),
+    _document("admin_labels"),
+    _document("removed_labels"),
+    Column("admin_max_replicas", Whole),
+    Column("admin_vram_budget", Words),
+    Column("updated_at", UtcTime, nullable=False),
+    # Owner: every write but heartbeats, marks and announcements; the guard of writes decided on an earlier read.
+    Column("revision", Whole, nullable=False),
+    # Owner: heartbeats (Nodes.beat), guarded by the last heartbeat; a registration counts as one.
+    Column("last_heartbeat", UtcTime, nullable=False),
+    _document("recent_gaps"),
+    Column("incarnation", Words, nullable=False),
+    Column("total_vram", Whole, nullable=False),
+    Column("available_vram", Whole, nullable=False),
+    Column("total_ram", Whole, nullable=False),
+    Column("available_ram", Whole, nullable=False),
+    Column("total_disk", Whole, nullable=False),
+    Column("available_disk", Whole, nullable=False),
+    Column("gpu_vendor", Words, nullable=False),
+    _document("problems"),
+    # Owner: control sets the mark (Nodes.mark_no_responders), a later heartbeat takes it away.
+    Column("no_responders_at", UtcTime),
+    # Owner: health (Nodes.announce).
+    Column("announced", Words),
+    Column("announced_at", UtcTime),
+    # Owner: whoever changed something that status follows from; health moves it on (Nodes.settle, Nodes.announce).
+    Column("next_look", UtcTime),
+    Index(None, "name", "id"),
+    # A node is found by its secret, or without one by its name: neither may mean two nodes.
+    Index("ix_nodes_secret_hash", "secret_hash", unique=True),
+    Index(
+        "ix_nodes_name_without_secret",
+        "name",
+        unique=True,
+        postgresql_where=text("secret_hash IS NULL"),
+        sqlite_where=text("secret_hash IS NULL"),
+    ),
+    Index(None, "next_look"),
+)
+
+# Owner: Secrets, and Nodes for `node/<id>`. Sealed with the secrets key, the name bound into the seal.
+secrets: Final = Table(
+    "secrets",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+)
+
+api_keys: Final = Table(
+    "api_keys",
+    metadata,
+    # Owner: Keys.insert. Never changes.
+    Column("id", Words, primary_key=True),
+    Column("name", Words, nullable=False),
+    Column("hash", Words, nullable=False),
+    _document("scopes"),
+    Column("created_at", UtcTime, nullable=False),
+    Column("created_by", Words, nullable=False),
+    Column("expires_at", UtcTime),
+    Column("node_id", Words),
+    # Owner: Keys.revoke, Keys.revoke_named, and Nodes.remove for the keys of the node. Set once.
+    Column("revoked_at", UtcTime),
+    Index("ix_api_keys_hash", "hash", unique=True),
+    Index(None, "name"),
+    Index(None, "node_id"),
+)
+
+# Owner: events.append; only Events.trim deletes.
+events: Final = Table(
+    "events",
+    metadata,
+    Column("sequence", Whole, primary_key=True, autoincrement=False),
+    Column("kind", Words, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    Column("actor", Words, nullable=False),
+    Column("node_id", Words),
+    _document("data"),
+    Index(None, "node_id", "sequence"),
+    Index(None, "at"),
+)
+
+# Owner: events.append. One row, made by the migration; its lock makes order of sequence and order of commit the same.
+event_sequence: Final = Table(
+    "event_sequence",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("last", Whole, nullable=False),
+)
+
+# Owner: Leases.
+leases: Final = Table(
+    "leases",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("token", Words, nullable=False),
+    Column("holder", Words, nullable=False),
+    Column("claimed_at", UtcTime, nullable=False),
+    Column("until", UtcTime, nullable=False),
+)
+
+# Owner: HearingPeriods. One row for the fleet.
+hearing: Final = Table(
+    "hearing",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("since", UtcTime, nullable=False),
+    Column("until", UtcTime, nullable=False),
+)
+
+# Owner: the module that made the mark. Things that happen once in the life of a database.
+marks: Final = Table(
+    "marks",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("made_at", UtcTime, nullable=False),
+)

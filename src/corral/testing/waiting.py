@@ -1,0 +1,20 @@
+"""Waiting across the border of a process, where no event and no gate reaches. Inside one process use those."""
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+_LOOK_SECONDS: Final = 0.02
+
+
+def wait_until(condition: Callable[[], T], what: str, *, seconds: float = 30.0) -> T:
+    """Look until the condition gives something true, and return that; AssertionError at the deadline."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s for {what}")
+        time.sleep(_LOOK_SECONDS)

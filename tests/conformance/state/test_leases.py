@@ -1,0 +1,124 @@
+"""Leases on both databases: one holder at a time, and a guard for what the holder writes."""
+
+import asyncio
+from collections import Counter
+
+from sqlalchemy import select, update
+
+from corral.base.ids import LeaseToken
+from corral.state.db import Database
+from corral.state.leases import Leases, guard
+from corral.state.schema import hearing
+from corral.testing.samples import after
+
+A, B = LeaseToken("a"), LeaseToken("b")
+
+
+async def claim(leases: Leases, token: LeaseToken, *, now: float = 0, until: float = 10, name: str = "work") -> bool:
+    return await leases.claim(name, token, holder="frontend", now=after(now), until=after(until))
+
+
+async def test_a_lease_has_one_holder(leases: Leases) -> None:
+    assert await claim(leases, A)
+    assert not await claim(leases, B, now=9.999999)
+
+
+async def test_an_expired_lease_may_be_taken_and_its_old_holder_is_out(leases: Leases) -> None:
+    await claim(leases, A)
+
+    assert await claim(leases, B, now=10, until=20)
+    assert not await leases.extend("work", A, now=after(11), until=after(30))
+    assert not await leases.release("work", A)
+    assert await leases.extend("work", B, now=after(11), until=after(30))
+
+
+async def test_claiming_again_with_the_same_token_is_harmless(leases: Leases) -> None:
+    await claim(leases, A)
+
+    assert await claim(leases, A, now=1, until=11)
+    assert not await claim(leases, B, now=10)
+
+
+async def test_an_extended_lease_lasts_longer(leases: Leases) -> None:
+    await claim(leases, A)
+    assert await leases.extend("work", A, now=after(9), until=after(30))
+
+    assert not await claim(leases, B, now=29)
+    assert await claim(leases, B, now=30, until=40)
+
+
+async def test_an_expired_lease_cannot_be_extended(leases: Leases) -> None:
+    await claim(leases, A)
+
+    assert not await leases.extend("work", A, now=after(10), until=after(30))
+
+
+async def test_a_released_lease_is_free_at_once(leases: Leases) -> None:
+    await claim(leases, A)
+    assert await leases.release("work", A)
+    assert not await leases.release("work", A)
+
+    assert await claim(leases, B, now=1)
+
+
+async def test_names_do_not_disturb_each_other(leases: Leases) -> None:
+    assert await claim(leases, A, name="one")
+    assert await claim(leases, B, name="two")
+
+
+async def test_four_claimers_of_five_hundred_leases_never_get_one_twice(leases: Leases) -> None:
+    names = [f"job-{number}" for number in range(500)]
+
+    async def claimer(number: int) -> list[str]:
+        token = LeaseToken(f"token-{number}")
+        own_order = names[number * 125 :] + names[: number * 125]
+        return [name for name in own_order if await claim(leases, token, name=name)]
+
+    claimed = await asyncio.gather(*(claimer(number) for number in range(4)))
+
+    assert Counter(name for some in claimed for name in some) == Counter(names)
+
+
+async def test_racing_for_one_expired_lease_has_one_winner(leases: Leases) -> None:
+    await claim(leases, A)
+    won = await asyncio.gather(*(claim(leases, LeaseToken(f"{n}"), now=10, until=20) for n in range(8)))
+
+    assert won.count(True) == 1
+
+
+async def write_guarded(database: Database, token: LeaseToken) -> bool:
+    async with database.begin() as connection:
+        result = await connection.execute(
+            update(hearing).where(hearing.c.id == 1, guard("work", token)).values(until=after(99))
+        )
+    return result.rowcount == 1
+
+
+async def test_a_guarded_write_applies_only_while_the_token_holds(database: Database, leases: Leases) -> None:
+    async with database.begin() as connection:
+        await connection.execute(hearing.insert().values(id=1, since=after(0), until=after(0)))
+    await claim(leases, A)
+    assert not await write_guarded(database, B)
+    assert await write_guarded(database, A)
+
+    await claim(leases, B, now=10, until=20)
+    assert not await write_guarded(database, A)
+
+
+async def test_a_lease_cannot_be_taken_between_a_guarded_write_and_its_commit(
+    database: Database, leases: Leases
+) -> None:
+    await claim(leases, A)
+    taken: list[bool] = []
+
+    async def take_over() -> None:
+        taken.append(await claim(leases, B, now=10, until=20))
+
+    async with asyncio.TaskGroup() as group, database.begin() as connection:
+        assert (await connection.execute(select(guard("work", A)))).scalar_one()
+        group.create_task(take_over())
+        for _ in range(20):
+            assert (await connection.execute(select(guard("work", A)))).scalar_one()
+        assert taken == []
+
+    assert taken == [True]

@@ -1,0 +1,133 @@
+"""Every route needs its key; keys have scopes, expire and are revoked."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from corral.admin.route import Access
+from corral.admin.routes import ROUTES
+from corral.testing.clock import ManualClock
+from corral.testing.frontend import REGISTRATION_TOKEN, Frontend
+
+PUBLIC = {"/healthz", "/readyz", "/", "/docs", "/openapi.json"}
+
+
+async def new_key(frontend: Frontend, *scopes: str, expires_in: str = "") -> dict[str, Any]:
+    answer = await frontend.call("POST", "/api/v1/keys", {"name": "k", "scopes": scopes, "expires_in": expires_in})
+    assert answer.status == 201, answer.body
+    document: Any = answer.json()
+    return dict(document)
+
+
+def test_only_health_and_static_pages_are_public() -> None:
+    assert {route.path for route in ROUTES if route.access is Access.PUBLIC} == PUBLIC
+
+
+@pytest.mark.parametrize(
+    "route", [route for route in ROUTES if route.path not in PUBLIC], ids=lambda r: f"{r.method} {r.path}"
+)
+@pytest.mark.parametrize("key", ["", "corral_wrong"])
+async def test_no_route_answers_without_a_valid_key(frontend: Frontend, route: Any, key: str) -> None:
+    url = route.path.replace("{id}", "x").replace("{key:path}", "x")
+    assert (await frontend.call(route.method, url, {}, key=key)).status == 401
+
+
+@pytest.mark.parametrize("scope", ["inference", "node", "gateway"])
+async def test_other_scopes_do_not_administer(frontend: Frontend, scope: str) -> None:
+    key = (await new_key(frontend, scope))["key"]
+    answer = await frontend.call("GET", "/api/nodes", key=key)
+    document: Any = answer.json()
+    assert (answer.status, document["error"]["type"]) == (403, "authorization_error")
+
+
+async def test_a_node_key_admits_a_worker_as_pending(frontend: Frontend) -> None:
+    key = (await new_key(frontend, "node"))["key"]
+    document: Any = (await frontend.register({"name": "w", "address": "a:1"}, token=key)).json()
+    assert document["status"] == "pending"
+
+
+async def test_an_administrator_s_key_is_not_a_registration_token(frontend: Frontend) -> None:
+    answer = await frontend.register({"name": "w", "address": "a:1"}, token=frontend.admin_key)
+    assert answer.status == 401
+
+
+async def test_keys_are_also_taken_from_x_api_key(frontend: Frontend) -> None:
+    answer = await frontend.call("GET", "/api/v1/version", key="", x_api_key=frontend.admin_key)
+    assert answer.status == 200
+
+
+async def test_a_key_ends_at_its_expiry(frontend: Frontend, clock: ManualClock) -> None:
+    key = (await new_key(frontend, "admin", expires_in="1h"))["key"]
+    assert (await frontend.call("GET", "/api/nodes", key=key)).status == 200
+    await clock.advance(timedelta(hours=1))
+    assert (await frontend.call("GET", "/api/nodes", key=key)).status == 401
+
+
+async def test_a_revoked_key_stops_working_at_once_and_stays_listed(frontend: Frontend) -> None:
+    made = await new_key(frontend, "admin")
+    assert (await frontend.call("DELETE", f"/api/v1/keys/{made['id']}")).status == 204
+    assert (await frontend.call("GET", "/api/nodes", key=made["key"])).status == 401
+    assert (await frontend.call("DELETE", f"/api/v1/keys/{made['id']}")).status == 409
+    assert (await frontend.call("DELETE", "/api/v1/keys/none")).status == 404
+    listed: Any = (await frontend.call("GET", "/api/v1/keys")).json()
+    assert {key["id"]: key["state"] for key in listed}[made["id"]] == "revoked"
+    assert made["key"].encode() not in (await frontend.call("GET", "/api/v1/keys")).body
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"name": "", "scopes": ["admin"]}, "name"),
+        ({"name": "k" * 129, "scopes": ["admin"]}, "name"),
+        ({"name": "a\nb", "scopes": ["admin"]}, "name"),
+        ({"name": "k", "scopes": []}, "scopes"),
+        ({"name": "k", "scopes": ["root"]}, "scopes"),
+        ({"name": "k", "scopes": "admin"}, "scopes"),
+        ({"scopes": ["admin"]}, ""),
+        ({"name": "k", "scopes": ["admin"], "expires_in": "soon"}, "expires_in"),
+        ({"name": "k", "scopes": ["admin"], "expires_in": "0s"}, "expires_in"),
+        ({"name": "k", "scopes": ["admin"], "expires_in": "99999d"}, "expires_in"),
+    ],
+)
+async def test_a_key_that_makes_no_sense_is_refused_and_the_field_named(
+    frontend: Frontend, body: object, field: str
+) -> None:
+    answer = await frontend.call("POST", "/api/v1/keys", body)
+    document: Any = answer.json()
+    assert (answer.status, document["error"].get("field", "")) == (400, field)
+
+
+async def test_an_agent_node_gets_an_inference_key_that_goes_with_it(frontend: Frontend) -> None:
+    joined: Any = (await frontend.register({"name": "a", "node_type": "agent"})).json()
+    assert "api_token" not in joined
+    approved: Any = (await frontend.call("POST", f"/api/nodes/{joined['id']}/approve")).json()
+    first = approved["api_token"]
+    again: Any = (await frontend.register({"name": "a", "node_type": "agent"})).json()
+    second = again["api_token"]
+    assert (await frontend.call("GET", "/api/nodes", key=first)).status == 401
+    assert (await frontend.call("GET", "/api/nodes", key=second)).status == 403
+
+    await frontend.call("DELETE", f"/api/nodes/{joined['id']}")
+    assert (await frontend.call("GET", "/api/nodes", key=second)).status == 401
+
+
+async def test_metrics_need_a_key_unless_the_setting_opens_them(frontend: Frontend) -> None:
+    assert (await frontend.call("GET", "/metrics", key="")).status == 401
+    answer = await frontend.call("GET", "/metrics")
+    assert b"corral_nodes{status=" in answer.body
+
+
+async def test_an_unknown_route_is_a_404_in_json(frontend: Frontend) -> None:
+    answer = await frontend.call("GET", "/api/nope")
+    document: Any = answer.json()
+    assert answer.status == 404
+    assert "GET /api/nope" in document["error"]["message"]
+    assert (await frontend.call("PUT", "/api/nodes")).status == 405
+
+
+async def test_the_registration_token_opens_nothing_else(frontend: Frontend) -> None:
+    for route in ROUTES:
+        if route.access is Access.ADMIN:
+            url = route.path.replace("{id}", "x").replace("{key:path}", "x")
+            assert (await frontend.call(route.method, url, key=REGISTRATION_TOKEN)).status == 401

@@ -1,0 +1,190 @@
+"""The worker's own HTTP server, over real connections."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from corral.agent.addresses import HostPort
+from corral.agent.http import HttpServer
+from corral.agent.presence import Member, Presence
+from corral.agent.readiness import Readiness
+from corral.base.errors import AddressInUse, SettingInvalid
+from corral.base.ids import NodeId
+
+LOOPBACK = HostPort("127.0.0.1", 0)
+
+
+class Link:
+    connected = False
+
+
+class Worker:
+    """A server and what its readiness depends on."""
+
+    def __init__(self, *bearers: str) -> None:
+        self.presence = Presence()
+        self.link = Link()
+        self.server = HttpServer(address=LOOPBACK, readiness=Readiness(self.presence, self.link), bearers=bearers)
+
+    def join(self) -> None:
+        self.presence.member = Member(node_id=NodeId("n1"), bearer="b")
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[Worker]:
+    worker = Worker("own-secret", "tok")
+    async with worker.server:
+        yield worker
+
+
+@pytest.fixture
+async def ask(worker: Worker) -> AsyncIterator[Any]:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{worker.server.port}") as session:
+
+        async def ask(method: str, path: str, **headers: str) -> tuple[int, str]:
+            async with session.request(method, path, headers=headers, data=b"x" if method == "PUT" else None) as answer:
+                assert answer.content_type == "text/plain"
+                return answer.status, await answer.text()
+
+        yield ask
+
+
+async def test_a_living_worker_is_healthy_whatever_else_is_wrong(ask: Any) -> None:
+    assert await ask("GET", "/healthz") == (200, "ok")
+    assert await ask("HEAD", "/healthz") == (200, "")
+
+
+@pytest.mark.parametrize(
+    ("registered", "connected", "expected"),
+    [
+        (False, False, (503, "not ready: not registered with a frontend, not connected to NATS")),
+        (True, False, (503, "not ready: not connected to NATS")),
+        (False, True, (503, "not ready: not registered with a frontend")),
+        (True, True, (200, "ok")),
+    ],
+)
+async def test_a_worker_is_ready_when_it_is_registered_and_connected(
+    worker: Worker, ask: Any, registered: bool, connected: bool, expected: tuple[int, str]
+) -> None:
+    if registered:
+        worker.join()
+    worker.link.connected = connected
+
+    assert await ask("GET", "/readyz") == expected
+    assert await ask("HEAD", "/readyz") == (expected[0], "")
+
+
+async def test_a_worker_that_leaves_is_not_ready(worker: Worker, ask: Any) -> None:
+    worker.join()
+    worker.link.connected = worker.presence.is_leaving = True
+
+    assert await ask("GET", "/readyz") == (503, "not ready: shutting down")
+
+
+@pytest.mark.parametrize("path", ["/v1/files/models/a", "/v1/backend-logs", "/v1/"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE"])
+async def test_nothing_under_v1_answers_without_a_token(ask: Any, method: str, path: str) -> None:
+    assert await ask(method, path) == (401, "" if method == "HEAD" else "unauthorized")
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer ", "Bearer wrong", "Basic own-secret", "own-secret", "Bearer own-secre", "Bearer ünicode"],
+)
+async def test_a_wrong_token_is_refused(ask: Any, authorization: str) -> None:
+    assert await ask("GET", "/v1/files/models/a", Authorization=authorization) == (401, "unauthorized")
+
+
+@pytest.mark.parametrize("bearer", ["own-secret", "tok"])
+async def test_the_nodes_secret_and_the_registration_token_both_open_v1(ask: Any, bearer: str) -> None:
+    status, _ = await ask("GET", "/v1/files/models/a", Authorization=f"Bearer {bearer}")
+
+    assert status == 404
+
+
+async def test_a_worker_without_a_registration_token_is_not_open() -> None:
+    worker = Worker("own-secret", "")
+    async with worker.server:
+        line = await first_line(worker, b"GET /v1/files/a HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \r\n\r\n")
+
+    assert line.split()[1] == b"401"
+
+
+async def test_everything_else_is_not_there(ask: Any) -> None:
+    assert (await ask("GET", "/"))[0] == 404
+    assert (await ask("GET", "/metrics"))[0] == 404
+    assert (await ask("POST", "/healthz"))[0] == 405
+
+
+async def test_a_taken_port_is_named_with_its_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = HostPort("127.0.0.1", other.getsockname()[1])
+        server = HttpServer(address=address, readiness=Readiness(Presence(), Link()), bearers=())
+
+        with pytest.raises(AddressInUse, match=f"{address}.*LOCALAI_HTTP_ADDR"):
+            await server.__aenter__()
+
+
+async def test_an_address_of_another_machine_is_named_with_its_setting() -> None:
+    server = HttpServer(address=HostPort("192.0.2.1", 50050), readiness=Readiness(Presence(), Link()), bearers=())
+
+    with pytest.raises(SettingInvalid, match=r"http_address: cannot listen on 192\.0\.2\.1:50050"):
+        await server.__aenter__()
+
+
+async def test_a_port_is_free_again_after_the_end() -> None:
+    worker = Worker("own-secret")
+    async with worker.server:
+        port = worker.server.port
+    await worker.server.close()
+
+    socket.create_server(("127.0.0.1", port)).close()
+
+
+async def test_an_idle_connection_does_not_delay_the_end() -> None:
+    worker = Worker("own-secret")
+    async with worker.server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.server.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b"ok")
+        async with asyncio.timeout(2):
+            await worker.server.close()
+    writer.close()
+
+
+async def first_line(worker: Worker, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.server.port)
+    writer.write(request)
+    line = await reader.readline()
+    writer.close()
+    return line
+
+
+@pytest.mark.parametrize(
+    "path", [b"/v1/../healthz", b"/v1/%2e%2e/healthz", b"/%76%31/files/a", b"/v1/files/../../healthz"]
+)
+async def test_no_spelling_of_a_path_gets_around_the_token(worker: Worker, path: bytes) -> None:
+    line = await first_line(worker, b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+
+    assert line.split()[1] == b"401"
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Long: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"\x16\x03\x01 hello\r\n\r\n",
+    ],
+)
+async def test_nonsense_is_refused_and_leaves_no_trace_in_the_logs(
+    worker: Worker, request_head: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = await first_line(worker, request_head)
+
+    assert line.split()[1] == b"400"
+    assert caplog.records == []

@@ -1,0 +1,89 @@
+"""A real nats-server for each test, clients that are closed at its end, and a look for what was left behind."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from corral.bus.client import NatsBus
+from corral.bus.config import BusConfig
+from corral.bus.port import Message
+from corral.bus.problems import Problem, ProblemKind
+from corral.bus.server import NatsServer
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left() -> AsyncIterator[None]:
+    yield
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert psutil.Process().children() == []
+
+
+@pytest.fixture
+async def server(tmp_path: Path, nothing_is_left: None) -> AsyncIterator[NatsServer]:
+    async with NatsServer(tmp_path / "nats") as server:
+        yield server
+
+
+@dataclass
+class Watched:
+    """A bus whose changes can be waited for."""
+
+    bus: NatsBus
+    changes: asyncio.Queue[bool] = field(default_factory=asyncio.Queue)
+    problems: asyncio.Queue[Problem] = field(default_factory=asyncio.Queue)
+
+    def __post_init__(self) -> None:
+        self.bus.on_connection(self.changes.put_nowait)
+        self.bus.problems.listen(self.problems.put_nowait)
+
+    async def becomes(self, connected: bool) -> None:
+        async with asyncio.timeout(20):
+            while await self.changes.get() is not connected:
+                pass
+
+    async def has(self, kind: ProblemKind) -> Problem:
+        async with asyncio.timeout(20):
+            while (problem := await self.problems.get()).kind is not kind:
+                pass
+        return problem
+
+
+Open = Callable[..., Awaitable[Watched]]
+
+
+@pytest.fixture
+async def open_bus(nothing_is_left: None) -> AsyncIterator[Open]:
+    """Open a bus for the rest of the test: `await open_bus(url, inbox_prefix=…)`."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one(url: str, **options: object) -> Watched:
+            config = options.pop("config", None) or BusConfig(url=url)
+            watched = Watched(NatsBus(config, **options))  # type: ignore[arg-type]
+            await stack.enter_async_context(watched.bus)
+            return watched
+
+        yield open_one
+
+
+class Heard:
+    """A handler that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def __call__(self, message: Message) -> None:
+        self._messages.put_nowait(message)
+
+    async def next(self) -> Message:
+        async with asyncio.timeout(20):
+            return await self._messages.get()
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()

@@ -1,0 +1,239 @@
+"""A NatsBus and the troubles of its connection: absent, killed, frozen and refusing servers."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.base.errors import BusUnavailable, InvalidInput
+from corral.bus import client, link
+from corral.bus.client import NatsBus
+from corral.bus.config import BusConfig
+from corral.bus.port import Message
+from corral.bus.problems import ProblemKind
+from corral.bus.server import NatsServer, free_port
+
+LONG = timedelta(seconds=20)
+
+
+async def echo(message: Message) -> None:
+    await message.respond(message.data)
+
+
+async def test_a_server_that_is_there_is_connected_on_return(server: NatsServer, open_bus: Any) -> None:
+    watched = await open_bus(server.frontend_url)
+    assert watched.bus.connected
+    await watched.bus.flush()
+
+
+async def test_an_absent_server_is_no_error_and_is_found_when_it_comes(
+    tmp_path: Path, open_bus: Any, heard: Any
+) -> None:
+    server = NatsServer(tmp_path, port=free_port("127.0.0.1"))
+    server.prepare()
+    watched = await open_bus(server.frontend_url)
+    assert not watched.bus.connected
+    assert (await watched.has(ProblemKind.UNREACHABLE)).detail.startswith("no connection to NATS at nats://127.0.0.1:")
+    with pytest.raises(BusUnavailable):
+        await watched.bus.publish("corral.news", b"")
+    await watched.bus.subscribe("corral.news", heard)
+
+    async with server:
+        await watched.becomes(connected=True)
+        assert watched.bus.problems.enduring is None
+        await watched.bus.publish("corral.news", b"now")
+        assert (await heard.next()).data == b"now"
+
+
+async def test_kill_minus_nine_of_the_server_and_a_restart_on_the_same_port(
+    server: NatsServer, open_bus: Any, heard: Any
+) -> None:
+    frontend, worker = await open_bus(server.frontend_url), await open_bus(server.worker_url)
+    await worker.bus.subscribe("nodes.n1.backend.list", echo)
+    await frontend.bus.subscribe("nodes.*.backend.install.*.progress", heard)
+    for _ in range(2):
+        assert await frontend.bus.request("nodes.n1.backend.list", b"?", timeout=LONG) == b"?"
+        await server.kill()
+        await frontend.becomes(connected=False)
+        await worker.becomes(connected=False)
+        await server.start()
+        await frontend.becomes(connected=True)
+        await worker.becomes(connected=True)
+        await worker.bus.publish("nodes.n1.backend.install.op.progress", b"half")
+        assert (await heard.next()).data == b"half"
+    assert await frontend.bus.request("nodes.n1.backend.list", b"!", timeout=LONG) == b"!"
+
+
+async def test_a_wrong_password_is_surfaced_and_tried_for_ever(
+    server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client, "_UNAUTHORIZED_BACKOFF", client._UNREACHABLE_BACKOFF)
+    watched = await open_bus(server.url("frontend", "wrong-password"))
+
+    for _ in range(5):
+        problem = await watched.has(ProblemKind.UNAUTHORIZED)
+        assert "Authorization Violation" in problem.detail
+    assert not watched.bus.connected
+    assert watched.bus.problems.counts[ProblemKind.UNAUTHORIZED] >= 5
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1, "said once, not at every attempt"
+    assert "wrong-password" not in caplog.text
+
+
+async def test_a_password_that_becomes_right_is_noticed(
+    tmp_path: Path, server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_UNAUTHORIZED_BACKOFF", client._UNREACHABLE_BACKOFF)
+    successor = NatsServer(tmp_path / "successor", port=server.port)
+    stranger = await open_bus(server.frontend_url.replace(server.passwords.frontend, "not-yet"))
+    await stranger.has(ProblemKind.UNAUTHORIZED)
+    await stranger.has(ProblemKind.UNAUTHORIZED)
+
+    await server.stop()
+    passwords = server.passwords
+    object.__setattr__(passwords, "frontend", "not-yet")
+    successor._passwords = passwords
+    async with successor:
+        await stranger.becomes(connected=True)
+
+
+async def test_a_frozen_server_is_noticed_by_its_silence(
+    server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_HEARTBEAT", timedelta(milliseconds=20))
+    monkeypatch.setattr(link, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(link, "CONNECT_SECONDS", 0.1)
+    watched = await open_bus(server.frontend_url)
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        await watched.becomes(connected=False)
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    await watched.becomes(connected=True)
+
+
+async def test_a_cancelled_flush_does_not_harm_the_connection(server: NatsServer, open_bus: Any, heard: Any) -> None:
+    watched = await open_bus(server.frontend_url)
+    await watched.becomes(connected=True)
+    await watched.bus.subscribe("corral.news", heard)
+    for _ in range(5):
+        flush = asyncio.create_task(watched.bus.flush())
+        await asyncio.sleep(0)
+        flush.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await flush
+    await watched.bus.flush()
+    await watched.bus.publish("corral.news", b"well")
+    assert (await heard.next()).data == b"well"
+    assert watched.changes.empty()
+
+
+async def test_a_cancelled_subscribe_leaves_no_subscription(server: NatsServer, open_bus: Any) -> None:
+    watched = await open_bus(server.frontend_url)
+    subscribing = asyncio.create_task(watched.bus.subscribe("corral.news", echo))
+    await asyncio.sleep(0)
+    subscribing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await subscribing
+    await watched.bus.flush()
+    assert await watched.bus.gather("corral.news", b"", window=LONG, at_most=1) == []
+
+
+async def test_handlers_that_do_not_keep_up_are_surfaced(
+    server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "PENDING_MESSAGES", 3)
+    watched = await open_bus(server.frontend_url)
+    release = asyncio.Event()
+
+    async def slow(_: Message) -> None:
+        await release.wait()
+
+    await watched.bus.subscribe("corral.flood", slow, concurrency=1)
+    for _ in range(20):
+        await watched.bus.publish("corral.flood", b"")
+    problem = await watched.has(ProblemKind.SLOW_CONSUMER)
+    release.set()
+
+    assert problem.subject == "corral.flood"
+    assert watched.bus.connected
+
+
+@pytest.fixture
+async def mute_server() -> AsyncIterator[int]:
+    """Takes connections and says nothing."""
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+    for writer in writers:
+        writer.close()
+        await writer.wait_closed()
+    await server.wait_closed()
+
+
+async def test_a_mute_server_is_passed_over(
+    mute_server: int, server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr("random.sample", lambda endpoints, _: list(endpoints))
+
+    watched = await open_bus(f"nats://127.0.0.1:{mute_server},{server.frontend_url}")
+
+    assert watched.bus.connected
+    assert (await watched.has(ProblemKind.UNREACHABLE)).detail.endswith("TimeoutError")
+
+
+async def test_leaving_while_it_still_tries_is_quick_and_clean(mute_server: int) -> None:
+    async with asyncio.timeout(20):
+        bus = NatsBus(BusConfig(url=f"nats://127.0.0.1:{mute_server}"))
+        entering = asyncio.create_task(bus.__aenter__())
+        await asyncio.sleep(0)
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+
+
+@pytest.mark.parametrize("steps", range(0, 40, 3))
+async def test_cancelled_at_any_point_of_its_start_it_leaves_nothing(server: NatsServer, steps: int) -> None:
+    async def life() -> None:
+        async with NatsBus(BusConfig(url=server.frontend_url)) as bus:
+            await bus.subscribe("corral.news", echo)
+            await bus.request("corral.news", b"", timeout=LONG)
+
+    task = asyncio.create_task(life())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        (lambda _: BusConfig(url=""), "NATS URL: is empty"),
+        (lambda _: BusConfig(url="http://u:secret@h"), "starts with neither"),
+        (lambda _: BusConfig(url="nats://u:secret@h:port"), "no usable port"),
+        (lambda _: BusConfig(url="nats://h", jwt="ey", seed=""), "NATS user seed: is no user seed"),
+        (lambda _: BusConfig(url="nats://h", tls_ca=Path("none.pem")), "NATS TLS CA: there is no file none.pem"),
+        (lambda path: BusConfig(url="nats://h", tls_cert=path), "certificate: was given without a key"),
+        (lambda path: BusConfig(url="nats://h", tls_key=path), "key: was given without a certificate"),
+        (lambda path: BusConfig(url="nats://h", tls_ca=path), "NATS TLS CA: cannot use"),
+        (lambda path: BusConfig(url="nats://h", tls_cert=path, tls_key=path), "NATS TLS certificate: cannot use"),
+    ],
+)
+async def test_what_can_never_work_stops_the_start(
+    tmp_path: Path, config: Callable[[Path], BusConfig], complaint: str
+) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    with pytest.raises(InvalidInput, match=complaint) as invalid:
+        async with NatsBus(config(empty)):
+            pass
+    assert "secret" not in str(invalid.value)

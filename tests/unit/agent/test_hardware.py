@@ -1,0 +1,197 @@
+"""What a machine is measured to have."""
+
+import asyncio
+import os
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from corral.agent.bounded_reading import BoundedReading
+from corral.agent.cgroup import Cgroup
+from corral.agent.hardware import (
+    CapabilityRule,
+    Gpus,
+    Hardware,
+    NoGpus,
+    Space,
+    detect_capability,
+    limited_ram,
+    nearest_existing,
+    read_cpu_model,
+    read_disk,
+    usable_cpus,
+)
+
+GIB = 1024**3
+
+
+def limits(tmp_path: Path, **memory: int) -> Cgroup:
+    for name, value in memory.items():
+        (tmp_path / f"memory.{name}").write_text(str(value))
+    return Cgroup(proc=tmp_path / "proc", mount=tmp_path)
+
+
+def hardware(tmp_path: Path, *, models_path: Path) -> Hardware:
+    return Hardware(
+        models_path=models_path,
+        disk_timeout=timedelta(seconds=10),
+        capability=CapabilityRule(forced="", run_file=tmp_path / "capability"),
+        gpus=NoGpus(),
+        cgroup=limits(tmp_path),
+    )
+
+
+async def test_this_very_machine_is_measured(tmp_path: Path) -> None:
+    measured = await hardware(tmp_path, models_path=tmp_path / "not" / "yet" / "made").measure()
+
+    assert measured.ram is not None
+    assert measured.ram.total == psutil.virtual_memory().total
+    assert 0 < measured.ram.available <= measured.ram.total
+    assert measured.disk is not None
+    assert measured.disk.total == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+    assert 0 <= measured.disk.available <= measured.disk.total
+    assert measured.gpus == Gpus()
+    assert measured.capability == "default"
+
+
+async def test_the_machine_says_what_it_is(tmp_path: Path) -> None:
+    machine = hardware(tmp_path, models_path=tmp_path).machine()
+
+    assert machine.os
+    assert machine.architecture
+    assert machine.cpus is None or machine.cpus >= 1
+
+
+def test_a_lower_limit_of_a_container_replaces_the_machines_memory(tmp_path: Path) -> None:
+    cgroup = limits(tmp_path, max=2 * GIB, current=GIB)
+
+    assert limited_ram(Space(total=16 * GIB, available=8 * GIB), cgroup) == Space(total=2 * GIB, available=GIB)
+
+
+def test_a_busy_machine_leaves_less_than_the_container_may_have(tmp_path: Path) -> None:
+    cgroup = limits(tmp_path, max=4 * GIB, current=0)
+
+    assert limited_ram(Space(total=16 * GIB, available=GIB), cgroup) == Space(total=4 * GIB, available=GIB)
+
+
+def test_a_limit_above_the_machines_memory_means_nothing(tmp_path: Path) -> None:
+    ram = Space(total=16 * GIB, available=8 * GIB)
+
+    assert limited_ram(ram, limits(tmp_path, max=2**62, current=2**62)) == ram
+
+
+def test_memory_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    assert limited_ram(None, limits(tmp_path, max=GIB, current=0)) is None
+
+
+def test_the_disk_of_a_path_that_is_not_there_is_that_of_its_nearest_ancestor(tmp_path: Path) -> None:
+    assert nearest_existing(tmp_path / "a" / "b") == tmp_path
+    assert read_disk(tmp_path / "a" / "b") is not None
+
+
+def test_a_file_system_without_blocks_is_not_reported_as_0() -> None:
+    proc = Path("/proc/self/fd")
+    if not proc.exists():
+        pytest.skip("needs /proc")
+
+    assert read_disk(proc) is None
+
+
+@pytest.mark.parametrize(
+    ("forced", "run_file", "gpus", "expected"),
+    [
+        ("nvidia-cuda-13", "amd", Gpus(), "nvidia-cuda-13"),
+        ("", "nvidia-cuda-12\n", Gpus(), "nvidia-cuda-12"),
+        ("", " \n", Gpus(), "default"),
+        ("", None, Gpus(), "default"),
+        ("", None, Gpus(vendor="amd", total_vram=4 * GIB), "default"),
+        ("", None, Gpus(vendor="amd", total_vram=4 * GIB + 1), "amd"),
+    ],
+)
+def test_a_forced_capability_wins_then_the_run_file_then_detection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forced: str, run_file: str | None, gpus: Gpus, expected: str
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    path = tmp_path / "capability"
+    if run_file is not None:
+        path.write_text(run_file)
+
+    assert CapabilityRule(forced=forced, run_file=path).judge(gpus) == expected
+
+
+@pytest.mark.parametrize(("architecture", "expected"), [("arm64", "metal"), ("x86_64", "darwin-x86")])
+def test_apples_machines_have_capabilities_of_their_own(architecture: str, expected: str) -> None:
+    assert detect_capability(Gpus(), system="darwin", architecture=architecture) == expected
+
+
+def test_a_quota_bounds_the_processors_and_a_started_one_counts() -> None:
+    everything = usable_cpus(None)
+
+    assert usable_cpus(0.1) == 1
+    assert usable_cpus(1.0) == 1
+    assert usable_cpus(10_000) == everything
+
+
+def test_the_model_of_the_processor_is_read_or_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.processor", lambda: "")
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Fast Chip 9000\nmodel name\t: Other\n")
+
+    assert read_cpu_model(cpuinfo) == "Fast Chip 9000"
+    assert read_cpu_model(tmp_path / "missing") is None
+
+
+class Stuck:
+    """A reading that hangs until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.started = 0
+
+    def take(self) -> int | None:
+        self.started += 1
+        self.let_go.wait()
+        return 42
+
+
+async def test_a_reading_that_hangs_is_left_out_and_takes_only_one_thread(caplog: pytest.LogCaptureFixture) -> None:
+    stuck = Stuck()
+    reading = BoundedReading(stuck.take, timeout=timedelta(milliseconds=1), name="disk")
+
+    assert [await reading.read() for _ in range(5)] == [None] * 5
+    assert stuck.started == 1
+    assert [record.message for record in caplog.records] == ["disk does not answer; leaving it out"]
+
+    stuck.let_go.set()
+    patient = BoundedReading(stuck.take, timeout=timedelta(seconds=60), name="disk")
+    assert await patient.read() == 42
+
+
+async def test_a_reading_that_comes_back_is_used_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    stuck = Stuck()
+    reading = BoundedReading(stuck.take, timeout=timedelta(milliseconds=1), name="disk")
+    assert await reading.read() is None
+
+    stuck.let_go.set()
+    while (value := await reading.read()) is None:
+        pass
+
+    assert value == 42
+    assert caplog.records[-1].message == "disk answers again"
+
+
+async def test_two_who_read_at_once_share_one_reading() -> None:
+    stuck = Stuck()
+    reading = BoundedReading(stuck.take, timeout=timedelta(seconds=60), name="disk")
+
+    async with asyncio.TaskGroup() as group:
+        readers = [group.create_task(reading.read()) for _ in range(3)]
+        await asyncio.sleep(0)
+        stuck.let_go.set()
+
+    assert [reader.result() for reader in readers] == [42, 42, 42]
+    assert stuck.started == 1
