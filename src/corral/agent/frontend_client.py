@@ -5,6 +5,7 @@ harmless when repeated. Decides nothing: what a refusal means is the caller's bu
 the status and its reason, and never a token.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -198,8 +199,8 @@ def error_text(body: bytes) -> str:
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
-        return error.os_error.strerror
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        return os.strerror(error.os_error.errno).lower()
     return str(error) or type(error).__name__
 
 

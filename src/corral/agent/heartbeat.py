@@ -107,7 +107,7 @@ class Heartbeat:
         return Hearing.HEARD
 
     def _note_status(self, member: Member, status: str) -> None:
-        """Say once how the frontend sees this node; a new id is a new node."""
+        """Say once what changed in how the frontend sees this node; a new id is a new node."""
         if not status or self._told == (member.node_id, status):
             return
         before, self._told = self._told, (member.node_id, status)
@@ -117,5 +117,5 @@ class Heartbeat:
             )
         elif before == (member.node_id, NodeStatus.PENDING):
             log.info("approved; now %s", status, extra={"event": "node.approved"})
-        else:
+        elif before[0] == member.node_id:
             log.info("the frontend sees this node as %s", status, extra={"event": "node.status"})

@@ -6,12 +6,9 @@ others may read, since only a person can say whether it leaked. The remembered i
 damaged memory is forgotten.
 """
 
-import fcntl
 import logging
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -25,16 +22,9 @@ log = logging.getLogger(__name__)
 
 SECRET_FILE: Final = "node-secret"  # noqa: S105 - a name of a file
 MEMORY_FILE: Final = "node.json"
-LOCK_FILE: Final = "worker.lock"
 MAX_NAME: Final = 255
 
 _SECRET = re.compile(rb"[A-Za-z0-9_-]{32,256}")
-
-
-class DataDirectoryInUse(PathNotUsable):
-    """Another worker uses this data directory."""
-
-    code = "data_directory_in_use"
 
 
 class Memory(msgspec.Struct, kw_only=True, frozen=True):
@@ -50,25 +40,8 @@ class Identity:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Create the directory and keep other workers out of it, until the end of the block or of the process."""
-        make_private_directory(self._directory)
-        descriptor = _open(self._directory / LOCK_FILE)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            raise DataDirectoryInUse(
-                f"another worker uses the data directory {self._directory}; give each worker its own"
-            ) from error
-        try:
-            yield
-        finally:
-            os.close(descriptor)
-
     def secret(self) -> str:
-        """The node's secret, made and stored at the first call. Call it only while the directory is held."""
+        """The node's secret, made and stored at the first call. One worker at a time may use the directory."""
         path = self._directory / SECRET_FILE
         data = read_private(path)
         if data is None:
@@ -82,6 +55,7 @@ class Identity:
 
     def _make_secret(self, path: Path) -> str:
         secret = new_secret()
+        make_private_directory(self._directory)
         write_private(path, secret.encode("ascii") + b"\n")
         _sync_directory(self._directory)
         return secret
@@ -106,13 +80,6 @@ class Identity:
 def node_name(configured: str, *, hostname: str, pid: int) -> str:
     """What people call this node: what they said, else the host name, else something that is never empty."""
     return (configured.strip() or hostname.strip() or f"node-{pid}")[:MAX_NAME]
-
-
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise PathNotUsable(f"cannot write {path}: {error.strerror}") from error
 
 
 def _sync_directory(path: Path) -> None:

@@ -75,5 +75,6 @@ class Lifecycle:
 
     async def _leave(self) -> None:
         self._presence.is_leaving = True
+        log.info("leaving; a second signal hurries", extra={"event": "worker.leaving"})
         if (member := self._presence.member) is not None:
             await self._departure.leave(member)

@@ -1,4 +1,4 @@
-"""Saying once that something fails, once when the reason changes, and once that it works again."""
+"""Saying once that something fails, once when the reason changes, and once that it works."""
 
 import logging
 
@@ -22,4 +22,4 @@ class Outage:
         if self._problem is None:
             return
         self._problem = None
-        self._log.info("%s: works again", self._what, extra={"event": f"{self._event}.works"})
+        self._log.info("%s: works now", self._what, extra={"event": f"{self._event}.works"})

@@ -90,7 +90,7 @@ def child_environment(sources: Sources, changes: Mapping[str, str] | None = None
 
 def own_command(*arguments: str) -> list[str]:
     """How to start another process of this very program, wherever it is installed."""
-    return [sys.executable, "-m", "corral", *arguments]
+    return [sys.executable, "-P", "-m", "corral", *arguments]
 
 
 def control_config(settings: FrontendSettings) -> "ControlConfig":

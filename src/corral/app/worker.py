@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import os
-import signal
 import socket
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
+from pathlib import Path
+from typing import Final
 
 import aiohttp
 import uvloop
@@ -19,22 +20,28 @@ from corral.agent.frontend_client import FrontendClient, open_session
 from corral.agent.hardware import CapabilityRule, Hardware, Machine, NoGpus
 from corral.agent.heartbeat import Heartbeat
 from corral.agent.http import HttpServer
-from corral.agent.identity import DataDirectoryInUse, Identity, Memory, node_name
+from corral.agent.identity import Identity, Memory, node_name
 from corral.agent.lifecycle import Lifecycle, Membership
 from corral.agent.presence import Presence
 from corral.agent.readiness import Readiness
 from corral.agent.registration import Profile, Registrar
 from corral.agent.subscriptions import NodeSubscriptions
+from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
+from corral.app.failures import sole_cause
+from corral.app.signals import stop_on_signals
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import CorralError, PeerRefused
 from corral.base.ids import Incarnation, new_incarnation
+from corral.base.private_files import make_private_directory
 from corral.bus.client import NatsBus
 from corral.bus.port import Handler, Message
 from corral.protocol import subjects
 from corral.protocol.registration import FEATURES, CorralHello
 
 log = logging.getLogger(__name__)
+
+LOCK_FILE: Final = "worker.lock"
 
 
 def main(config: WorkerConfig) -> ExitCode:
@@ -44,18 +51,8 @@ def main(config: WorkerConfig) -> ExitCode:
 
 async def _run_until_signalled(config: WorkerConfig) -> ExitCode:
     stop, hurry = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stop, hurry)
-    return await run_worker(config, stop, hurry=hurry)
-
-
-def _on_signal(stop: asyncio.Event, hurry: asyncio.Event) -> None:
-    if stop.is_set():
-        hurry.set()
-        return
-    log.info("stopping; a second signal hurries", extra={"event": "worker.stopping"})
-    stop.set()
+    with stop_on_signals(stop, hurry=hurry.set):
+        return await run_worker(config, stop, hurry=hurry)
 
 
 async def run_worker(
@@ -67,7 +64,7 @@ async def run_worker(
     except CorralError as error:
         return _end_with(error)
     except ExceptionGroup as group:
-        return _end_with(_only_cause(group))
+        return _end_with(sole_cause(group))
     log.info("worker ended", extra={"event": "worker.ended"})
     return ExitCode.OK
 
@@ -77,7 +74,7 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
     places = addresses.decide(config.addresses, socket.gethostname())
     identity, presence, incarnation = Identity(config.data_path), Presence(), new_incarnation()
     async with AsyncExitStack() as stack:
-        stack.enter_context(identity.held())
+        stack.enter_context(_data_held(config.data_path))
         profile = _profile(config, places, identity.secret(), incarnation)
         hardware = _hardware(config)
         _introduce(profile, hardware.machine(), identity.remembered())
@@ -107,6 +104,12 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         departure = Departure(frontend=frontend, clock=clock, config=config.departure, hurry=hurry)
         await Lifecycle(membership=membership, departure=departure, presence=presence).run(stop)
         await http.close()  # before NATS is drained, so that nothing new comes in meanwhile
+
+
+def _data_held(path: Path) -> AbstractContextManager[None]:
+    """Two workers with one secret would be one node that is in two places."""
+    make_private_directory(path)
+    return held(path / LOCK_FILE, f"another worker uses the data directory {path}; give each worker its own")
 
 
 def _profile(config: WorkerConfig, places: addresses.Addresses, secret: str, incarnation: Incarnation) -> Profile:
@@ -187,18 +190,7 @@ def _introduce(profile: Profile, machine: Machine, last: Memory | None) -> None:
         )
 
 
-def _only_cause(group: ExceptionGroup[Exception]) -> CorralError:
-    """The error that ended a service. Anything but one of ours is a programming error, and is raised as it came."""
-    match group.exceptions:
-        case (CorralError() as cause,):
-            return cause
-        case _:
-            raise group
-
-
 def _end_with(error: CorralError) -> ExitCode:
     log.error("%s", error, extra={"event": "worker.failed", "code": error.code})
-    if isinstance(error, DataDirectoryInUse):
-        return ExitCode.IN_USE
     code = exit_code_of(error)
     return ExitCode.UNAVAILABLE if isinstance(error, PeerRefused) and code is ExitCode.FAILED else code

@@ -17,7 +17,8 @@ class Backoff:
     def steady(self, attempt: int) -> timedelta:
         """The pause after the given attempt (counted from 1), without the spread."""
         exponent = min(max(attempt - 1, 0), 62)
-        return min(self.first * self.factor**exponent, self.cap)
+        seconds = self.first.total_seconds() * self.factor**exponent
+        return timedelta(seconds=min(seconds, self.cap.total_seconds()))
 
     def delay(self, attempt: int) -> timedelta:
         return self.steady(attempt) * random.uniform(1 - self.spread, 1 + self.spread)  # noqa: S311 - not a secret

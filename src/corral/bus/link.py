@@ -170,7 +170,7 @@ class Link:
                     pending_msgs_limit=PENDING_MESSAGES,
                     pending_bytes_limit=PENDING_BYTES,
                 )
-                return remote
+                return remote  # noqa: RET504 - named for the handler below
         except asyncio.CancelledError:
             if remote is not None:
                 await self.unsubscribe(remote)
@@ -196,14 +196,14 @@ class Link:
 
     async def drain(self, remote: Remote, within: timedelta) -> None:
         """No more messages from the server; those already on their way are handled, within the bound."""
-        task = self._spawn(self._succeeds(remote.drain()))  # type: ignore[no-untyped-call]
+        task = self._spawn(_succeeds(remote.drain))
         await self._until_done(task, within.total_seconds())
         if not task.done():
             await self.unsubscribe(remote)
 
     async def ping(self) -> None:
         """Return when the server has processed all that was sent. BusUnavailable, and the link lost, if it does not."""
-        task = self._spawn(self._succeeds(self._client.rtt(PING_SECONDS)))
+        task = self._spawn(_succeeds(lambda: self._client.rtt(PING_SECONDS)))
         await self._until_done(task, None)
         if self._lost.done():
             raise BusUnavailable(self.reason)
@@ -263,14 +263,6 @@ class Link:
         either: set[asyncio.Future[Any]] = {task, self._lost}
         await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
-    @staticmethod
-    async def _succeeds(work: Awaitable[object]) -> bool:
-        try:
-            await work
-        except (nats.errors.Error, OSError, TimeoutError):
-            return False
-        return True
-
     @contextmanager
     def _listening_for_refusal(self, subject: str) -> Iterator[asyncio.Event]:
         refused = asyncio.Event()
@@ -289,6 +281,14 @@ class Link:
             yield
         except (nats.errors.Error, OSError) as error:
             raise BusUnavailable(_text(error)) from error
+
+
+async def _succeeds(work: Callable[[], Awaitable[object]]) -> bool:
+    try:
+        await work()
+    except (nats.errors.Error, OSError, TimeoutError):
+        return False
+    return True
 
 
 @contextmanager

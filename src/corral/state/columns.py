@@ -73,7 +73,8 @@ class Words(TypeDecorator[str]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(Text(collation="C") if dialect.name == "postgresql" else Text())
+        # Not `type_descriptor`: the driver's own kind of string would be created as VARCHAR.
+        return Text(collation="C") if dialect.name == "postgresql" else Text()
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         return None if value is None else _UNSTORABLE.sub("\ufffd", value)

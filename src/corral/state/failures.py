@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from asyncpg.exceptions import ClientConfigurationError
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as NoFreeConnection
 
-from corral.base.errors import CorralError, DatabaseUnavailable
+from corral.base.errors import CorralError, DatabaseUnavailable, InvalidInput
 
 _OUR_MISTAKES: Final = ("22", "42")
 """Classes of SQLSTATE: bad data, bad statement or missing table."""
@@ -35,6 +36,8 @@ def translated() -> Iterator[None]:
         raise ConstraintViolated(_reason(_driver_error(error))) from error
     except DBAPIError as error:
         cause = _driver_error(error)
+        if isinstance(cause, ClientConfigurationError):
+            raise InvalidInput("database", f"the PostgreSQL URL cannot be used: {_reason(cause)}") from error
         if _is_our_mistake(cause):
             raise
         raise _unavailable(_reason(cause)) from error

@@ -28,7 +28,6 @@ _SETTINGS: Final = {
     # Speed: nothing here has to survive the machine.
     "fsync": "off",
     "full_page_writes": "off",
-    "synchronous_commit": "off",
     "autovacuum": "off",
     "shared_buffers": "32MB",
     "wal_level": "minimal",

@@ -61,7 +61,7 @@ NODES = st.builds(
 )
 
 one_database_for_all_examples = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -116,9 +116,12 @@ async def test_a_nats_user_that_may_not_listen_ends_the_worker(
     worker: Any, config: WorkerConfig, frontend: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     deaf = {"user": "deaf", "password": "x", "permissions": {"subscribe": ["elsewhere"]}}
-    async with NatsServer(tmp_path / "strict", extra={"authorization": {"users": [deaf]}}) as server:
-        async with worker(replace(config, bus=BusConfig(url=server.url("deaf", "x")))) as running:
-            assert await running.ended() is ExitCode.DENIED
+    strict = NatsServer(tmp_path / "strict", extra={"authorization": {"users": [deaf]}})
+    strict.prepare()
+    deafened = replace(config, bus=BusConfig(url=strict.url("deaf", "x")))
+
+    async with strict, worker(deafened) as running:
+        assert await running.ended() is ExitCode.DENIED
 
     assert frontend.actions == ["register", "drain", "models", "deregister"]
     assert f"nodes.{GOLDEN_ID}.stop" in caplog.text

@@ -148,12 +148,16 @@ async def test_a_taken_port_ends_with_its_own_code(values: Any, frontend: Any, b
     assert frontend.received == []
 
 
-async def test_a_secret_that_others_may_read_ends_with_its_own_code(values: Any, frontend: Any) -> None:
-    data = Path(values["data"])
-    data.mkdir()
-    (data / SECRET_FILE).write_text("x" * 43)
-    (data / SECRET_FILE).chmod(0o644)
+@pytest.fixture
+def open_secret(values: dict[str, str]) -> None:
+    path = Path(values["data"]) / SECRET_FILE
+    path.parent.mkdir()
+    path.write_text("x" * 43)
+    path.chmod(0o644)
 
+
+@pytest.mark.usefixtures("open_secret")
+async def test_a_secret_that_others_may_read_ends_with_its_own_code(values: Any, frontend: Any) -> None:
     async with started(values) as process:
         code, lines = await outcome(process)
 

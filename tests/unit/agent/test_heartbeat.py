@@ -135,10 +135,9 @@ async def test_failures_are_told_once_per_change(
     await heartbeat(Frontend(clock, HEARD, *[down] * 10, *[refused] * 3, HEARD, HEARD)).until_forgotten(member)
 
     assert [record.message for record in caplog.records] == [
-        "the frontend sees this node as healthy",
         "heartbeat: down",
         "heartbeat: forbidden",
-        "heartbeat: works again",
+        "heartbeat: works now",
         "heartbeat: node not found",
     ]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent.identity import LOCK_FILE, MEMORY_FILE, SECRET_FILE, DataDirectoryInUse, Identity, Memory, node_name
+from corral.agent.identity import MEMORY_FILE, SECRET_FILE, Identity, Memory, node_name
 from corral.base.errors import PathNotUsable
 from corral.base.ids import NodeId
 
@@ -17,30 +17,25 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_the_secret_is_made_once_and_kept(directory: Path) -> None:
-    with Identity(directory).held():
-        first = Identity(directory).secret()
+    first = Identity(directory).secret()
 
-    with Identity(directory).held():
-        assert Identity(directory).secret() == first
+    assert Identity(directory).secret() == first
     assert len(first) >= 43
 
 
 def test_two_nodes_have_two_secrets(tmp_path: Path) -> None:
-    with Identity(tmp_path / "a").held(), Identity(tmp_path / "b").held():
-        assert Identity(tmp_path / "a").secret() != Identity(tmp_path / "b").secret()
+    assert Identity(tmp_path / "a").secret() != Identity(tmp_path / "b").secret()
 
 
 def test_only_the_owner_may_read_the_secret(directory: Path) -> None:
-    with Identity(directory).held():
-        Identity(directory).secret()
+    Identity(directory).secret()
 
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert stat.S_IMODE((directory / SECRET_FILE).stat().st_mode) == 0o600
 
 
 def test_a_secret_that_others_may_read_is_refused_with_the_remedy(directory: Path) -> None:
-    with Identity(directory).held():
-        Identity(directory).secret()
+    Identity(directory).secret()
     (directory / SECRET_FILE).chmod(0o644)
 
     with pytest.raises(PathNotUsable, match="chmod 600"):
@@ -51,8 +46,7 @@ def test_a_secret_that_others_may_read_is_refused_with_the_remedy(directory: Pat
     "damage", [b"", b"\n", b"short", b"two words that are long enough to be one secret", b"\xff" * 40]
 )
 def test_a_damaged_secret_is_never_replaced_silently(directory: Path, damage: bytes) -> None:
-    with Identity(directory).held():
-        Identity(directory).secret()
+    Identity(directory).secret()
     path = directory / SECRET_FILE
     path.write_bytes(damage)
 
@@ -62,8 +56,7 @@ def test_a_damaged_secret_is_never_replaced_silently(directory: Path, damage: by
 
 
 def test_the_secret_is_in_no_message(directory: Path) -> None:
-    with Identity(directory).held():
-        secret = Identity(directory).secret()
+    secret = Identity(directory).secret()
     (directory / SECRET_FILE).write_text(secret[:-1] + "!")
 
     with pytest.raises(PathNotUsable) as refusal:
@@ -71,33 +64,17 @@ def test_the_secret_is_in_no_message(directory: Path) -> None:
     assert secret[:20] not in str(refusal.value)
 
 
-def test_a_second_worker_is_kept_out_of_the_directory(directory: Path) -> None:
-    one, other = Identity(directory), Identity(directory)
-    with one.held(), pytest.raises(DataDirectoryInUse, match="another worker"), other.held():
-        pass
-
-    with Identity(directory).held():
-        pass
-
-
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(PathNotUsable, match="file"), Identity(tmp_path / "file" / "worker").held():
-        pass
-
-
-def test_a_lock_that_cannot_be_made_is_named(directory: Path) -> None:
-    (directory / LOCK_FILE).mkdir(parents=True)
-
-    with pytest.raises(PathNotUsable, match=LOCK_FILE), Identity(directory).held():
-        pass
+    with pytest.raises(PathNotUsable, match="file"):
+        Identity(tmp_path / "file" / "worker").secret()
 
 
 def test_the_last_node_id_is_remembered(directory: Path) -> None:
-    with Identity(directory).held():
-        assert Identity(directory).remembered() is None
-        Identity(directory).remember(NodeId("b7a906b9"), "w1")
+    directory.mkdir()
+    assert Identity(directory).remembered() is None
+    Identity(directory).remember(NodeId("b7a906b9"), "w1")
 
     assert Identity(directory).remembered() == Memory(id="b7a906b9", name="w1")
 

@@ -205,5 +205,5 @@ async def test_an_outage_is_told_once_and_so_is_its_end(registrar: Any, caplog: 
     assert [record.message for record in caplog.records] == [
         f"registration: {DOWN.message}",
         "registration: another reason",
-        "registration: works again",
+        "registration: works now",
     ]

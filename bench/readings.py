@@ -1,0 +1,65 @@
+"""What the kernel says about a process: its memory, and the processor time it has used. Linux only."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+MEGABYTE: Final = 1_000_000
+_KIBIBYTE: Final = 1024
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """In bytes."""
+
+    resident: int
+    """RSS: all pages that are in memory, shared ones counted whole. This is what goals are judged by."""
+    proportional: int
+    """PSS: shared pages divided by the number of processes that share them."""
+    peak: int
+    """The most that was ever resident."""
+
+
+def memory_of(pid: int) -> Memory:
+    status, rollup = _fields(pid, "status"), _fields(pid, "smaps_rollup")
+    return Memory(resident=status["VmRSS"], proportional=rollup["Pss"], peak=status["VmHWM"])
+
+
+def _fields(pid: int, file: str) -> dict[str, int]:
+    """The lines `Name:   123 kB` of a file of this process, in bytes."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/{file}").read_text().splitlines())
+    return {words[0].rstrip(":"): int(words[1]) * _KIBIBYTE for words in lines if words[2:] == ["kB"]}
+
+
+def processor_seconds(pid: int) -> float:
+    """Time on a processor since the start of the process, in user and in kernel mode, of all its threads."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / _TICKS_PER_SECOND
+
+
+class ProcessorShare:
+    """How much of one core a process used, from the moment this is made."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._used = processor_seconds(pid)
+        self._began = time.monotonic()
+
+    def percent(self) -> float:
+        return 100 * (processor_seconds(self._pid) - self._used) / (time.monotonic() - self._began)
+
+
+def machine() -> dict[str, str | float]:
+    """Where the figures come from. A high load means that others worked here too, and figures are worse for it."""
+    return {"cores": os.cpu_count() or 0, "load average": os.getloadavg()[0], "python": _python(), "kernel": _kernel()}
+
+
+def _python() -> str:
+    return ".".join(map(str, __import__("sys").version_info[:3]))
+
+
+def _kernel() -> str:
+    return os.uname().release

@@ -1,0 +1,137 @@
+"""Connections: SQLite has one that writes, behind a fair queue, and a few that read; PostgreSQL has one pool.
+
+Passwords stay inside the driver's connect call; SQLAlchemy never sees them.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+from sqlalchemy import URL, AsyncAdaptedQueuePool, Connection, NullPool, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+_READERS: Final = 4
+_POOL: Final = 5
+_POOL_AT_PEAK: Final = 15
+"""Three frontends at their peak stay well below the hundred connections that PostgreSQL allows by default."""
+_WRITER_PRAGMAS: Final = ("foreign_keys = ON", "journal_mode = WAL", "synchronous = NORMAL")
+_READER_PRAGMAS: Final = ("query_only = ON",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long to wait for the database before a caller is told that it is unavailable."""
+
+    connect: timedelta = timedelta(seconds=5)
+    """For one connection to PostgreSQL: long enough for a distant server, short enough for a start-up loop."""
+    statement: timedelta = timedelta(seconds=15)
+    """For one statement on PostgreSQL, waiting for locks included: our statements take milliseconds."""
+    idle_in_transaction: timedelta = timedelta(seconds=30)
+    """After which PostgreSQL ends the session of a frontend that froze inside a transaction, and frees its locks."""
+    busy: timedelta = timedelta(seconds=2)
+    """For SQLite's lock while another program (a shell, a backup) holds it."""
+    queue: timedelta = timedelta(seconds=10)
+    """For a free connection: longer means more work than the database can do."""
+
+
+DEFAULT_TIMEOUTS: Final = Timeouts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """The ways into one database."""
+
+    writer: AsyncEngine
+    reader: AsyncEngine
+    """Sees one consistent snapshot per transaction, and cannot write."""
+    patient: AsyncEngine
+    """Without a time limit on statements."""
+
+
+def sqlite_engines(path: Path, timeouts: Timeouts) -> Engines:
+    writer = _sqlite_engine(path, timeouts, connections=1, begin="BEGIN IMMEDIATE", pragmas=_WRITER_PRAGMAS)
+    reader = _sqlite_engine(path, timeouts, connections=_READERS, begin="BEGIN", pragmas=_READER_PRAGMAS)
+    return Engines(writer=writer, reader=reader, patient=writer)
+
+
+def _sqlite_engine(
+    path: Path, timeouts: Timeouts, *, connections: int, begin: str, pragmas: tuple[str, ...]
+) -> AsyncEngine:
+    engine = create_async_engine(
+        URL.create("sqlite+aiosqlite", database=str(path)),
+        connect_args={"isolation_level": None, "timeout": timeouts.busy.total_seconds()},
+        poolclass=AsyncAdaptedQueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=timeouts.queue.total_seconds(),
+        **_COMMON,
+    )
+
+    # The driver would begin transactions late and on its own terms (isolation_level above switches that off).
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin_explicitly(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def set_pragmas(connection: DBAPIConnection, record: object) -> None:
+        cursor = connection.cursor()
+        for pragma in pragmas:
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    return engine
+
+
+def postgres_engines(url: str, timeouts: Timeouts) -> Engines:
+    writer = create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=_postgres_connector(url, timeouts),
+        pool_size=_POOL,
+        max_overflow=_POOL_AT_PEAK - _POOL,
+        pool_timeout=timeouts.queue.total_seconds(),
+        pool_pre_ping=True,
+        pool_use_lifo=True,
+        **_COMMON,
+    )
+    reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    patient = create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=_postgres_connector(url, timeouts, limited=False),
+        poolclass=NullPool,
+        **_COMMON,
+    )
+    return Engines(writer=writer, reader=reader, patient=patient)
+
+
+def _postgres_connector(url: str, timeouts: Timeouts, *, limited: bool = True) -> Callable[[], Awaitable[Any]]:
+    """Connect with the driver's own reading of the URL: it knows `sslmode` and the rest, and keeps the password."""
+    settings = {"application_name": "corral", "jit": "off"}
+    if limited:
+        settings["statement_timeout"] = _milliseconds(timeouts.statement)
+        settings["idle_in_transaction_session_timeout"] = _milliseconds(timeouts.idle_in_transaction)
+    # The server's own limit comes first; the driver's is for a server that says nothing at all.
+    command_timeout = timeouts.statement.total_seconds() * 1.2 if limited else None
+
+    async def connect() -> Any:
+        return await asyncpg.connect(
+            url, timeout=timeouts.connect.total_seconds(), command_timeout=command_timeout, server_settings=settings
+        )
+
+    return connect
+
+
+def _milliseconds(duration: timedelta) -> str:
+    return str(duration // timedelta(milliseconds=1))
+
+
+def _to_json(value: object) -> str:
+    """ASCII only, so that any string survives: PostgreSQL takes no NUL and no lone surrogate except as an escape."""
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+_COMMON: Final[dict[str, Any]] = {"hide_parameters": True, "json_serializer": _to_json}

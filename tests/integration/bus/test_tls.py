@@ -1,0 +1,134 @@
+"""TLS to the server: whom to believe, who we are, and never in the clear when it was asked for."""
+
+import datetime
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from corral.bus.config import BusConfig
+from corral.bus.problems import ProblemKind
+from corral.bus.server import NatsServer
+
+
+class Authority:
+    """Issues certificates for 127.0.0.1."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir()
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+        self._certificate = self._issue("test authority", self._key, ca=True)
+        self.file = self._write("ca.pem", self._certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, name: str) -> tuple[Path, Path]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._issue(name, key, ca=False)
+        key_text = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return (
+            self._write(f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM)),
+            self._write(f"{name}.key", key_text),
+        )
+
+    def _issue(self, name: str, key: ec.EllipticCurvePrivateKey, *, ca: bool) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        )
+        return builder.sign(self._key, hashes.SHA256())
+
+    def _write(self, name: str, text: bytes) -> Path:
+        path = self._directory / name
+        path.write_bytes(text)
+        return path
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority")
+
+
+def tls_server(directory: Path, authority: Authority, **options: object) -> NatsServer:
+    certificate, key = authority.issue("server")
+    tls = {"cert_file": str(certificate), "key_file": str(key), "ca_file": str(authority.file), **options}
+    return NatsServer(directory, extra={"tls": tls})
+
+
+def url(server: NatsServer, scheme: str) -> str:
+    return server.frontend_url.replace("nats://", f"{scheme}://")
+
+
+@pytest.mark.parametrize("scheme", ["nats", "tls"])
+async def test_a_server_of_a_known_authority_is_believed(
+    tmp_path: Path, authority: Authority, open_bus: Any, heard: Any, scheme: str
+) -> None:
+    async with tls_server(tmp_path / "nats", authority) as server:
+        config = BusConfig(url=url(server, scheme), tls_ca=authority.file)
+        watched = await open_bus("", config=config)
+        assert watched.bus.connected
+        await watched.bus.subscribe("corral.news", heard)
+        await watched.bus.publish("corral.news", b"secret")
+        assert (await heard.next()).data == b"secret"
+        await watched.bus.close()
+
+
+async def test_a_server_of_an_unknown_authority_is_refused(tmp_path: Path, authority: Authority, open_bus: Any) -> None:
+    async with tls_server(tmp_path / "nats", authority) as server:
+        watched = await open_bus(url(server, "tls"))
+        assert "CERTIFICATE_VERIFY_FAILED" in (await watched.has(ProblemKind.UNREACHABLE)).detail
+        assert not watched.bus.connected
+
+
+@pytest.mark.parametrize("reason", ["tls URL", "CA given"])
+async def test_a_server_without_tls_gets_no_credentials(
+    server: NatsServer, authority: Authority, open_bus: Any, reason: str
+) -> None:
+    if reason == "tls URL":
+        config = BusConfig(url=url(server, "tls"))
+    else:
+        config = BusConfig(url=server.frontend_url, tls_ca=authority.file)
+
+    watched = await open_bus("", config=config)
+
+    assert "secure connection not available" in (await watched.has(ProblemKind.UNREACHABLE)).detail
+    assert not watched.bus.connected
+
+
+async def test_tls_that_the_server_only_offers_is_used_when_asked_for(
+    tmp_path: Path, authority: Authority, open_bus: Any
+) -> None:
+    certificate, key = authority.issue("server")
+    tls = {"cert_file": str(certificate), "key_file": str(key)}
+    async with NatsServer(tmp_path / "nats", extra={"tls": tls, "allow_non_tls": True}) as server:
+        watched = await open_bus("", config=BusConfig(url=url(server, "tls"), tls_ca=authority.file))
+        assert watched.bus.connected
+        assert watched.bus._link._client._transport._io_writer.get_extra_info("cipher")
+        await watched.bus.close()
+
+
+async def test_a_server_may_demand_our_certificate(tmp_path: Path, authority: Authority, open_bus: Any) -> None:
+    certificate, key = authority.issue("client")
+    async with tls_server(tmp_path / "nats", authority, verify=True) as server:
+        bare = await open_bus("", config=BusConfig(url=url(server, "tls"), tls_ca=authority.file))
+        await bare.has(ProblemKind.UNREACHABLE)
+        assert not bare.bus.connected
+        config = BusConfig(url=url(server, "tls"), tls_ca=authority.file, tls_cert=certificate, tls_key=key)
+        assert (await open_bus("", config=config)).bus.connected

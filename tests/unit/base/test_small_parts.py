@@ -1,0 +1,113 @@
+"""Durations, backoff, private files, errors and logs."""
+
+import io
+import json
+import logging
+import os
+import stat
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.base.durations import format_duration, parse_duration
+from corral.base.errors import CorralError, InvalidInput, NotFound, PathNotUsable
+from corral.base.logs import JsonFormatter, TextFormatter, log_context
+from corral.base.private_files import make_private_directory, read_private, write_private
+from corral.base.retry import Backoff
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10s", 10),
+        ("1m30s", 90),
+        ("250ms", 0.25),
+        ("24h", 86400),
+        ("30d", 2592000),
+        ("5", 5),
+        ("1.5", 1.5),
+        (" 2M ", 120),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+    assert parse_duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "10 s 5", "-1s", "ten", "1w", "1e3", "10ss"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "5s"), (125, "2m 5s"), (7260, "2h 1m"), (90000, "1d 1h")])
+def test_durations_are_shown_short(seconds: int, text: str) -> None:
+    assert format_duration(timedelta(seconds=seconds)) == text
+
+
+@given(st.integers(0, 10_000))
+def test_backoff_never_exceeds_its_cap(attempt: int) -> None:
+    backoff = Backoff(first=timedelta(seconds=30), cap=timedelta(minutes=15))
+    assert backoff.steady(attempt) <= backoff.cap
+    assert backoff.delay(attempt) <= backoff.cap * 1.2
+
+
+def test_backoff_doubles() -> None:
+    backoff = Backoff(first=timedelta(seconds=30), cap=timedelta(minutes=15))
+    assert [backoff.steady(n).total_seconds() for n in range(1, 8)] == [30, 60, 120, 240, 480, 900, 900]
+
+
+def test_a_private_file_is_whole_and_only_the_owner_s(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    assert read_private(path) is None
+    write_private(path, b"one")
+    write_private(path, b"two")
+    assert read_private(path) == b"two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["secret"]
+
+
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(b"x")
+    path.chmod(0o644)
+    with pytest.raises(PathNotUsable, match="chmod 600"):
+        read_private(path)
+
+
+def test_a_directory_that_cannot_be_made_says_which(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(PathNotUsable, match="cannot create the directory"):
+        make_private_directory(tmp_path / "file" / "below")
+    assert stat.S_IMODE(make_private_directory(tmp_path / "new").stat().st_mode) == 0o700
+
+
+def test_an_error_without_words_uses_its_docstring_and_fields() -> None:
+    assert str(NotFound(node="n1")) == "There is no such thing: node=n1"
+    assert str(NotFound("no node has the id x")) == "no node has the id x"
+    assert str(InvalidInput("limit", "too large")) == "limit: too large"
+    assert (CorralError.retryable, InvalidInput.code) == (False, "invalid_input")
+
+
+def logged(formatter: logging.Formatter, message: str, **extra: object) -> str:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    logger.info(message, extra=extra)
+    return stream.getvalue().strip()
+
+
+def test_json_logs_carry_the_event_the_context_and_no_secret() -> None:
+    with log_context(node="n1"):
+        line = json.loads(logged(JsonFormatter("control"), "joined", event="node.joined", registration_token="hush"))
+    assert (line["message"], line["event"], line["node"], line["process"]) == ("joined", "node.joined", "n1", "control")
+    assert line["registration_token"] == "***"
+
+
+def test_text_logs_are_for_people() -> None:
+    line = logged(TextFormatter("up"), "ready", event="up.ready", url="http://x")
+    assert line.endswith("up        ready  url=http://x")

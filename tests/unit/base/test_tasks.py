@@ -1,0 +1,114 @@
+"""Services, doorbells and loops."""
+
+import asyncio
+import logging
+from datetime import timedelta
+
+import pytest
+
+from corral.base.tasks import Poke, end_tasks, poke_or_period, run_services, running
+from corral.testing.clock import ManualClock
+
+MINUTE = timedelta(minutes=1)
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_services_run_until_they_are_told_to_stop() -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await run_services(stop, one=for_ever(), other=for_ever())
+
+
+async def test_a_service_that_fails_takes_the_others_down() -> None:
+    async def fails() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run_services(asyncio.Event(), good=for_ever(), bad=fails())
+    assert isinstance(caught.value.exceptions[0], ValueError)
+
+
+async def test_a_service_that_just_ends_is_a_failure() -> None:
+    async def ends() -> None:
+        return
+
+    with pytest.raises(ExceptionGroup, match="unhandled errors") as caught:
+        await run_services(asyncio.Event(), short=ends())
+    assert "service short ended by itself" in str(caught.value.exceptions[0])
+
+
+async def test_a_ring_during_the_work_is_not_lost() -> None:
+    poke = Poke()
+    poke.ring()
+    poke.ring()
+    await asyncio.wait_for(poke.wait(ManualClock(), MINUTE), timeout=5)
+
+
+async def test_a_loop_runs_at_once_then_when_poked_and_once_per_period() -> None:
+    clock, poke, ran = ManualClock(), Poke(), asyncio.Queue[float]()
+
+    async def step() -> None:
+        ran.put_nowait(clock.monotonic())
+
+    async with running(poke_or_period(step, poke=poke, clock=clock, period=MINUTE, name="t"), name="t"):
+        assert await ran.get() == 0
+        await clock.until_sleeping(1)
+        poke.ring()
+        assert await ran.get() == 0
+        await clock.until_sleeping(1)
+        await clock.advance(MINUTE)
+        assert await ran.get() == 60
+
+
+async def test_a_loop_survives_a_failing_step_and_backs_off(caplog: pytest.LogCaptureFixture) -> None:
+    clock, failures, done = ManualClock(), 2, asyncio.Event()
+
+    async def step() -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise OSError("gone")
+        done.set()
+
+    with caplog.at_level(logging.ERROR):
+        async with running(poke_or_period(step, poke=Poke(), clock=clock, period=MINUTE, name="t"), name="t"):
+            while not done.is_set():
+                await clock.until_sleeping(1)
+                await clock.advance(timedelta(seconds=2))
+    assert [record.__dict__["failures"] for record in caplog.records] == [1, 2]
+    assert all(record.exc_info for record in caplog.records)
+
+
+async def test_a_failed_service_comes_out_when_the_body_is_done() -> None:
+    failed = asyncio.Event()
+
+    async def fails() -> None:
+        failed.set()
+        raise ValueError("broken")
+
+    async def body() -> None:
+        async with running(fails(), name="t"):
+            await failed.wait()
+            await asyncio.sleep(0)
+
+    with pytest.raises(ValueError, match="broken"):
+        await body()
+
+
+async def test_what_a_task_raises_while_it_ends_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    entered = asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            entered.set()
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("while ending")
+
+    task = asyncio.create_task(stubborn())
+    await entered.wait()
+    await end_tasks(task)
+    assert "task failed" in caplog.text
