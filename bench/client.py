@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, cast
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -56,8 +56,7 @@ class Connection(asyncio.Protocol):
             self._transport = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

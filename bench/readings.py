@@ -1,6 +1,7 @@
 """What the kernel says about a process: its memory, and the processor time it has used. Linux only."""
 
 import os
+import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,12 +55,9 @@ class ProcessorShare:
 
 def machine() -> dict[str, str | float]:
     """Where the figures come from. A high load means that others worked here too, and figures are worse for it."""
-    return {"cores": os.cpu_count() or 0, "load average": os.getloadavg()[0], "python": _python(), "kernel": _kernel()}
-
-
-def _python() -> str:
-    return ".".join(map(str, __import__("sys").version_info[:3]))
-
-
-def _kernel() -> str:
-    return os.uname().release
+    return {
+        "cores": os.cpu_count() or 0,
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }

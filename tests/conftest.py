@@ -11,8 +11,32 @@ from corral.state.db import Database
 from corral.testing.bus import MemoryBus, MemoryServer
 from corral.testing.clock import ManualClock
 from corral.testing.databases import DatabaseSource
+from corral.testing.leaks import ChildWatch, Snapshot, report, tasks_left
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+CHILDREN = ChildWatch()
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After every test no task, process, thread or descriptor is left that was not there before."""
+    if request.node.get_closest_marker("asyncio") is not None:
+        request.getfixturevalue("no_leaks_of_the_loop")
+        yield
+        return
+    before = Snapshot.take(CHILDREN)
+    yield
+    if leaks := before.leaks():
+        pytest.fail(report(leaks), pytrace=False)
+
+
+@pytest.fixture
+async def no_leaks_of_the_loop() -> AsyncIterator[None]:
+    """The same while the loop is still there. Set up before all other fixtures, so it looks after they are gone."""
+    before = Snapshot.take(CHILDREN)
+    yield
+    if leaks := [*await tasks_left(), *before.leaks()]:
+        pytest.fail(report(leaks), pytrace=False)
 
 
 @pytest.fixture(scope="session")

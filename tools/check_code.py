@@ -23,7 +23,10 @@ MAY_READ_ENVIRONMENT = ("src/corral/app/settings.py", "src/corral/testing/")
 PURE = "src/corral/domain/"
 GENERATED = ("src/corral/rpc/_generated/",)
 
-TASK_MAKERS = frozenset({"asyncio.create_task", "asyncio.ensure_future", "asyncio.run_coroutine_threadsafe"})
+TASK_MAKERS = frozenset(
+    {"corral.base.tasks.start_task", "asyncio.create_task", "asyncio.ensure_future", "asyncio.run_coroutine_threadsafe"}
+)
+MAY_BE_CALLED_ANYWHERE = frozenset({"start_task", "run_coroutine_threadsafe"})
 TASK_METHODS = frozenset({"create_task", "ensure_future", "run_coroutine_threadsafe"})
 TASK_GROUP = "asyncio.TaskGroup"
 IMPURE_MODULES = frozenset({"asyncio", "logging", "os", "random", "secrets", "socket", "time"})
@@ -244,8 +247,8 @@ def tasks_have_owners(source: Source) -> Iterator[Finding]:
             continue
         if call in dropped:
             yield source.finding(call, f"the result of {name} is dropped: nobody would notice how it ends")
-        elif name != "run_coroutine_threadsafe" and not source.file.startswith(MAY_CREATE_TASKS):
-            yield source.finding(call, f"{name} outside base/tasks.py: use an asyncio.TaskGroup or run_services")
+        elif name not in MAY_BE_CALLED_ANYWHERE and not source.file.startswith(MAY_CREATE_TASKS):
+            yield source.finding(call, f"{name} outside base/tasks.py: use run_services, a TaskGroup, or start_task")
 
 
 def task_maker(call: ast.Call, names: Names) -> str:

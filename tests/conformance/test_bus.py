@@ -69,7 +69,6 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield NatsWorld(stack, await stack.enter_async_context(NatsServer(tmp_path)))
         else:
             yield MemoryWorld(stack)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from corral.protocol.times import format_time
 
 log = logging.getLogger(__name__)
 
-_KEEP_ALIVE = timedelta(seconds=15)
+KEEP_ALIVE = timedelta(seconds=15)
 _BATCH = 500
 
 
@@ -57,7 +57,7 @@ async def _stream(context: AdminContext, request: Request, sequence: int) -> Asy
                 yield _frame(stored)
             if len(batch) == _BATCH:
                 continue
-            await poke.wait(context.clock, _KEEP_ALIVE)
+            await poke.wait(context.clock, KEEP_ALIVE)
             yield b": still here\n\n"
 
 

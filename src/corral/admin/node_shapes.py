@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from corral.control.fleet import SeenNode
 from corral.domain.node import LivenessPolicy, Node, heartbeat_interval
@@ -46,9 +47,8 @@ def node_view(seen: SeenNode) -> NodeView:
 
 def node_detail(seen: SeenNode, policy: LivenessPolicy) -> NodeDetail:
     node, facts = seen.node, seen.node.facts
-    view = node_view(seen)
     return NodeDetail(
-        **{name: getattr(view, name) for name in NodeView.__struct_fields__},
+        **asdict(node_view(seen)),
         approved=facts.approved_at is not None,
         approved_by=facts.approved_by,
         approved_at=_time(facts.approved_at),

@@ -42,7 +42,7 @@ class FrontendConfig:
     """The shared token that admits a node; empty only for a LocalAI frontend that asks for none."""
     timeout: timedelta = timedelta(seconds=10)
     """Of one HTTP call, in all. LocalAI's worker has the same bound; it also is one default heartbeat interval."""
-    connect_timeout: timedelta = timedelta(seconds=3)
+    connect_timeout: timedelta = timedelta(seconds=2)
     """Of the TCP connection alone, so that a machine which is gone does not use up the time of the next frontend."""
     backoff: Backoff = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30))
     """Between attempts to register: quick for a frontend that starts beside us, rare enough for a long outage."""

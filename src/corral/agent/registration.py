@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 
 WRONG_TOKEN: Final = frozenset({401, 403})
 NO_SUCH_ROUTE: Final = 404
-_LAST_COUNTED: Final = 32
-"""Attempts are not counted further: by then the pause has long reached its cap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +107,7 @@ class Registrar:
                 refusals += 1
                 self._give_up_if_final(error, refusals)
                 self._outage.failed(error.message)
-            attempt = min(attempt + 1, _LAST_COUNTED)
+            attempt += 1
             await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
 
     async def rejoin(self) -> Member:
@@ -120,7 +118,7 @@ class Registrar:
                 return await self.attempt()
             except (PeerUnavailable, PeerRefused) as error:
                 self._outage.failed(error.message)
-            attempt = min(attempt + 1, _LAST_COUNTED)
+            attempt += 1
             await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
 
     async def attempt(self) -> Member:

@@ -24,6 +24,7 @@ from corral.base.errors import CorralError
 from corral.base.processes import Process, start_process
 from corral.base.readiness import SHOWN_LINES, Child, describe_exit, first_of_group, until_ready
 from corral.base.retry import Backoff
+from corral.base.tasks import start_task
 
 __all__ = ["Child", "Children", "RestartPolicy"]
 
@@ -100,7 +101,7 @@ class Children:
             self._groups.remove(members)
             raise
         for kept, task in zip(members, tasks, strict=True):
-            kept.keeper = asyncio.create_task(self._keep(kept, task.result()), name=f"keep {kept.child.name}")
+            kept.keeper = start_task(self._keep(kept, task.result()), name=f"keep {kept.child.name}")
 
     async def run(self) -> None:
         """Until cancelled, or until a child can no longer be kept alive: raises why."""
@@ -168,8 +169,11 @@ class Children:
             except CorralError as error:
                 if error.fields.get("exit_code") in kept.child.final_exit_codes:
                     raise
-                told = {"event": "child.start_failed", "child": kept.child.name, "failures": failures}
-                log.warning("child did not start: %s", error, extra=told)
+                log.warning(
+                    "child did not start: %s",
+                    error,
+                    extra={"event": "child.start_failed", "child": kept.child.name, "failures": failures},
+                )
 
     async def _stop_group(self, members: list[_Kept], deadline: float) -> None:
         async with asyncio.TaskGroup() as stops:

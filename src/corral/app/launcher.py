@@ -21,6 +21,7 @@ from corral.app.probe import dialled, http_url, until_ok
 from corral.app.settings import FrontendSettings, LogSettings, child_environment, own_command
 from corral.app.settings_sources import Sources
 from corral.app.signals import stop_on_signals
+from corral.app.starting import start_patiently
 from corral.base.clock import SystemClock
 from corral.base.errors import CorralError
 from corral.base.logs import set_up_logs
@@ -72,12 +73,16 @@ async def _launch(settings: FrontendSettings, sources: Sources, report: Callable
 
 
 async def _keep(children: Children, control: Child) -> None:
-    await children.start(control)
+    await start_patiently(children, control, clock=SystemClock())
     await children.run()
 
 
 def _control(host: str, port: int, sources: Sources) -> Child:
     environment = child_environment(sources, {"CORRAL_PORT": str(port)})
+
+    def command() -> Command:
+        take_port(host, port)  # whoever else listens there would answer in control's name
+        return Command(argv=own_command("control"), env=environment)
 
     async def ready() -> None:
         await until_ok(dialled(host), port, "/healthz")
@@ -85,7 +90,7 @@ def _control(host: str, port: int, sources: Sources) -> Child:
 
     return Child(
         name=CONTROL,
-        command=lambda: Command(argv=own_command("control"), env=environment),
+        command=command,
         ready=ready,
         ready_within=CONTROL_READY_WITHIN,
         stop_grace=CONTROL_GRACE,

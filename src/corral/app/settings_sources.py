@@ -318,6 +318,12 @@ def known_variables(groups: Sequence[type[Group]]) -> set[str]:
     return {name for group in groups for setting in settings_of(group) for name in setting.env} | {CONFIG_VARIABLE}
 
 
+def without_settings(environment: Mapping[str, str], group: type[Group], names: frozenset[str]) -> dict[str, str]:
+    """The environment as if these settings of a group had never been set in it, under any of their variables."""
+    unwanted = {variable for setting in settings_of(group) if setting.name in names for variable in setting.env}
+    return {name: value for name, value in environment.items() if name not in unwanted}
+
+
 def handed_on(sources: Sources, groups: Sequence[type[Group]]) -> dict[str, str]:
     """The environment that gives a child the same settings: flags become variables, so that no argv carries values."""
     unknown = frozenset(unknown_variables(sources.environment, groups))

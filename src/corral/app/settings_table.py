@@ -295,8 +295,8 @@ class WorkerSettings:
     )
     registration_token: str = setting(
         SECRET,
-        """What the worker presents to join, printed by the frontend at its first start. Needed until the node has a
-        secret.""",
+        """What the worker presents to join, printed by the frontend at its first start. None by default, which only a
+        LocalAI frontend without a token accepts.""",
         env=("CORRAL_REGISTRATION_TOKEN", "LOCALAI_REGISTRATION_TOKEN"),
         default="",
         secret=True,
@@ -310,7 +310,7 @@ class WorkerSettings:
     )
     nats_jwt: str = setting(
         SECRET,
-        "User JWT for NATS; needs the seed beside it. By default what the frontend issues is used, or the URL's user.",
+        "User JWT for NATS; needs the seed beside it. None by default: the URL may carry a user instead.",
         env=("CORRAL_NATS_JWT", "LOCALAI_NATS_JWT"),
         default="",
         secret=True,

@@ -13,19 +13,20 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Final, Protocol
 
-from corral.app.children import Children
+from corral.app.children import Child, Children
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
 from corral.app.failures import sole_cause
 from corral.app.listening import take_port
-from corral.app.settings import LogSettings, UpSettings, child_environment
-from corral.app.settings_sources import Sources
+from corral.app.settings import FrontendSettings, LogSettings, UpSettings, child_environment
+from corral.app.settings_sources import Sources, without_settings
 from corral.app.signals import stop_on_signals
+from corral.app.starting import FINAL, start_patiently
 from corral.app.up_file import UpFile, UpKeys, UpPids, remove_up_file, write_up_file
 from corral.app.up_frontend import UpFrontend
 from corral.app.up_workers import UpWorker, make_workers, worker_environment
 from corral.base.clock import SystemClock
-from corral.base.errors import ChildFailed, CorralError, PathNotUsable
+from corral.base.errors import ChildFailed, PathNotUsable
 from corral.base.ids import new_secret
 from corral.base.logs import set_up_logs
 from corral.base.private_files import make_private_directory
@@ -39,7 +40,13 @@ STOP_WITHIN: Final = timedelta(seconds=9)
 LOOK_SECONDS: Final = 0.1
 PATIENCE_SECONDS: Final = 5.0
 """After so long a person wants to know what we are waiting for."""
-_PORT_RACES: Final = 3
+_ATTEMPTS: Final = 3
+_FINAL_FOR_WORKERS: Final = FINAL - {ExitCode.IN_USE}
+"""A port that another program took is replaced at the next start."""
+_DECIDED_FOR_FRONTEND: Final = frozenset(
+    {"nats_url", "nats_jwt", "nats_seed", "nats_tls_ca", "nats_tls_cert", "nats_tls_key"}
+)
+"""What the environment says of NATS is meant for another server than the embedded one."""
 _LOCK: Final = "up.lock"
 
 
@@ -84,40 +91,37 @@ class Up:
         self._nats = NatsServer(
             settings.data / "nats", host=settings.nats_host, port=settings.nats_port, port_setting="--nats-port"
         )
-        port = take_port(settings.host, settings.port)
-        self._nats.prepare()
-        trusted_token = new_secret()
+        self._sources = sources
+        self._trusted_token = new_secret()
         self._frontend = UpFrontend(
             host=settings.host,
-            port=port,
+            port=take_port(settings.host, settings.port),
             data=settings.data,
-            environment=child_environment(
-                sources,
-                {
-                    "CORRAL_HOST": settings.host,
-                    "CORRAL_PORT": str(port),
-                    "CORRAL_DATA": str(settings.data),
-                    "CORRAL_NATS_URL": self._nats.frontend_url,
-                    "CORRAL_TRUSTED_REGISTRATION_TOKEN": trusted_token,
-                },
-            ),
+            environment=self._frontend_environment,
             on_change=self._publish,
         )
         self._known_keys = self._frontend.credentials()
-        self._workers = make_workers(
-            settings.workers, settings.data, lambda: self._worker_environment(sources, trusted_token)
-        )
+        self._workers = make_workers(settings.workers, settings.data, self._worker_environment)
 
-    def _worker_environment(self, sources: Sources, trusted_token: str) -> Mapping[str, str]:
-        data = self._settings.data
-        make_private_directory(data / "models")
+    def _frontend_environment(self) -> Mapping[str, str]:
+        """Asked for when NATS runs: until then its port may still change."""
+        return {
+            **without_settings(child_environment(self._sources), FrontendSettings, _DECIDED_FOR_FRONTEND),
+            "CORRAL_HOST": self._settings.host,
+            "CORRAL_PORT": str(self._frontend.port),
+            "CORRAL_DATA": str(self._settings.data),
+            "CORRAL_NATS_URL": self._nats.frontend_url,
+            "CORRAL_TRUSTED_REGISTRATION_TOKEN": self._trusted_token,
+        }
+
+    def _worker_environment(self) -> Mapping[str, str]:
         return worker_environment(
-            child_environment(sources),
+            child_environment(self._sources),
             {
                 "CORRAL_REGISTER_TO": self._frontend.url,
-                "CORRAL_REGISTRATION_TOKEN": trusted_token,
+                "CORRAL_REGISTRATION_TOKEN": self._trusted_token,
                 "CORRAL_NATS_URL": self._nats.worker_url,
-                "CORRAL_MODELS_PATH": str(data / "models"),
+                "CORRAL_MODELS_PATH": str(make_private_directory(self._settings.data / "models")),
                 "CORRAL_HEARTBEAT_INTERVAL": f"{self._settings.heartbeat_interval.total_seconds():f}s",
             },
         )
@@ -133,33 +137,41 @@ class Up:
                     await run_services(stop, fleet=self._keep(children))
                     self._words.stopping()
                 except ExceptionGroup as group:
-                    return _exit_code_after(sole_cause(group))
+                    cause = sole_cause(group)
+                    if not isinstance(cause, ChildFailed):
+                        raise cause from group
+                    return _exit_code_after(cause)
                 finally:
                     self._withdraw()
         return ExitCode.OK
 
     async def _keep(self, children: Children) -> None:
-        await children.start(self._nats.child)
+        await self._start_nats(children)
         async with asyncio.TaskGroup() as starts:
-            starts.create_task(children.start(self._frontend.child), name="start the frontend")
+            starts.create_task(self._start(children, self._frontend.child), name="start the frontend")
             if self._workers:
-                starts.create_task(self._start_workers(children), name="start the workers")
+                workers = [worker.child for worker in self._workers]
+                starts.create_task(self._start(children, *workers, final=_FINAL_FOR_WORKERS), name="start the workers")
             starts.create_task(self._until_ready(), name="wait for the fleet")
         self._is_ready = True
         self._publish()
         self._tell_ready()
         await children.run()
 
-    async def _start_workers(self, children: Children) -> None:
-        """Another program may take a port between our look and the worker's start; then others are chosen."""
-        for race in range(1, _PORT_RACES + 1):
+    async def _start_nats(self, children: Children) -> None:
+        """Another program may take the port between our look and the server's start; then another one is chosen."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._nats.prepare()
             try:
-                await children.start(*(worker.child for worker in self._workers))
-            except ChildFailed as error:
-                if error.fields.get("exit_code") != ExitCode.IN_USE or race == _PORT_RACES:
+                await children.start(self._nats.child)
+            except ChildFailed:
+                if attempt == _ATTEMPTS:
                     raise
             else:
                 return
+
+    async def _start(self, children: Children, *group: Child, final: frozenset[int] = FINAL) -> None:
+        await start_patiently(children, *group, clock=SystemClock(), attempts=_ATTEMPTS, final=final)
 
     async def _until_ready(self) -> None:
         told = time.monotonic()
@@ -234,7 +246,7 @@ async def _why_not(worker: UpWorker, status: str | None) -> str:
     return ""
 
 
-def _exit_code_after(error: CorralError) -> int:
+def _exit_code_after(error: ChildFailed) -> int:
     """Our children told their reasons themselves; which of them it was is for us to say."""
     log.error("%s", error, extra={"event": "up.failed"})
     code = error.fields.get("exit_code")

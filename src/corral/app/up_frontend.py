@@ -34,14 +34,20 @@ class UpFrontend:
     """Tells `on_change` whenever the pid of control is another one."""
 
     def __init__(
-        self, *, host: str, port: int, data: Path, environment: Mapping[str, str], on_change: Callable[[], None]
+        self,
+        *,
+        host: str,
+        port: int,
+        data: Path,
+        environment: Callable[[], Mapping[str, str]],
+        on_change: Callable[[], None],
     ) -> None:
         self.control_pid: int | None = None
         self._host = dialled(host)
-        self._port = port
+        self.port = port
         self.url = http_url(host, port)
         self._credentials_file = data / CREDENTIALS_FILE
-        self._environment = {**environment, "CORRAL_CREDENTIALS_FILE": str(self._credentials_file)}
+        self._environment = environment
         self._on_change = on_change
         self._reports: int | None = None
 
@@ -65,7 +71,7 @@ class UpFrontend:
             return None
 
     async def readiness(self) -> Answer | None:
-        return await ask(self._host, self._port, "/readyz")
+        return await ask(self._host, self.port, "/readyz")
 
     async def nodes(self) -> NodePage | None:
         """The fleet as control sees it; None while it cannot say."""
@@ -73,7 +79,7 @@ class UpFrontend:
         if keys is None:
             return None
         headers = {"Authorization": f"Bearer {keys.admin}"}
-        answer = await ask(self._host, self._port, "/api/v1/nodes?limit=1000", headers)
+        answer = await ask(self._host, self.port, "/api/v1/nodes?limit=1000", headers)
         if answer is None or answer.status != 200:
             return None
         return msgspec.json.decode(answer.body, type=NodePage)
@@ -91,10 +97,11 @@ class UpFrontend:
         os.set_blocking(self._reports, False)
         asyncio.get_running_loop().add_reader(self._reports, self._read_report)
         argv = own_command("frontend", "--report-descriptor", str(writer))
-        return Command(argv=argv, env=self._environment, handed_over=[writer])
+        environment = {**self._environment(), "CORRAL_CREDENTIALS_FILE": str(self._credentials_file)}
+        return Command(argv=argv, env=environment, handed_over=[writer])
 
     async def _until_it_serves(self) -> None:
-        await until_ok(self._host, self._port, "/healthz")
+        await until_ok(self._host, self.port, "/healthz")
 
     def _read_report(self) -> None:
         """A few short lines at most: a pipe carries them whole."""

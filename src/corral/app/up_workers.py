@@ -11,9 +11,9 @@ from corral.app.exit_codes import NOT_WORTH_A_RESTART, ExitCode
 from corral.app.listening import is_free
 from corral.app.probe import Answer, ask, until_ok
 from corral.app.settings import WorkerSettings, own_command
-from corral.app.settings_sources import settings_of
+from corral.app.settings_sources import without_settings
 from corral.base.errors import AddressInUse, PathNotUsable
-from corral.base.private_files import read_private, write_private
+from corral.base.private_files import make_private_directory, read_private, write_private
 from corral.base.processes import Command
 
 HOST: Final = "127.0.0.1"
@@ -91,7 +91,9 @@ class WorkerPorts:
 class UpWorker:
     """One worker of `corral up`."""
 
-    def __init__(self, number: int, *, directory: Path, ports: WorkerPorts, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, number: int, *, directory: Path, ports: WorkerPorts, environment: Callable[[], Mapping[str, str]]
+    ) -> None:
         self.name = f"worker-{number}"
         self._number = number
         self._directory = directory
@@ -131,7 +133,7 @@ class UpWorker:
             "CORRAL_HTTP_ADDRESS": f"{HOST}:{base - 1}",
             "CORRAL_MAX_PORT": str(base + STEP - 2),
         }
-        return Command(argv=own_command("worker"), env={**self._environment, **own})
+        return Command(argv=own_command("worker"), env={**self._environment(), **own})
 
     async def _until_it_serves(self) -> None:
         await until_ok(HOST, self._base_port - 1, "/healthz")
@@ -139,20 +141,15 @@ class UpWorker:
 
 def worker_environment(environment: Mapping[str, str], decided: Mapping[str, str]) -> dict[str, str]:
     """What all workers share: the caller's environment without what is decided here, then the decisions."""
-    meant_for_others = {name for own in settings_of(WorkerSettings) if own.name in _DECIDED for name in own.env}
-    kept = {name: value for name, value in environment.items() if name not in meant_for_others}
+    kept = without_settings(environment, WorkerSettings, _DECIDED)
     return {**kept, "CORRAL_DRAIN_TIMEOUT": DRAIN, "CORRAL_REGISTRATION_RETRY": RETRY, **decided}
 
 
 def make_workers(count: int, data: Path, environment: Callable[[], Mapping[str, str]]) -> list[UpWorker]:
-    """Workers 1 to `count`, each with a directory of its own; the environment is made only when there are any."""
-    if count == 0:
-        return []
-    shared = environment()
-    folder = data / "workers"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    """Workers 1 to `count`, each with a directory of its own; the environment is asked for before every start."""
+    folder = make_private_directory(data / "workers")
     ports = WorkerPorts(folder / "ports.json")
     return [
-        UpWorker(number, directory=folder / str(number), ports=ports, environment=shared)
+        UpWorker(number, directory=folder / str(number), ports=ports, environment=environment)
         for number in range(1, count + 1)
     ]

@@ -5,12 +5,14 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from corral.base.clock import Clock
 from corral.base.retry import Backoff
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class _Stop(Exception):
@@ -37,10 +39,15 @@ async def run_services(stop: asyncio.Event, **services: Coroutine[None, None, No
         pass
 
 
+def start_task(work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    """Start a task whose caller keeps it, and awaits or ends it. Prefer `run_services` or a task group."""
+    return asyncio.create_task(work, name=name)
+
+
 @asynccontextmanager
 async def running(service: Coroutine[None, None, None], *, name: str) -> AsyncIterator[None]:
     """Run a service beside the body. If it failed, that comes out when the body is done."""
-    task = asyncio.create_task(service, name=name)
+    task = start_task(service, name=name)
     try:
         yield
         if task.done():

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from corral.base.errors import BusPermissionDenied, BusUnavailable, CorralError
 from corral.base.retry import Backoff
-from corral.base.tasks import end_tasks
+from corral.base.tasks import end_tasks, start_task
 from corral.bus.config import BusConfig
 from corral.bus.credentials import CredentialsProvider, TlsFiles, credentials_of, tls_context
 from corral.bus.endpoints import Endpoint, parse_endpoints
@@ -138,7 +138,7 @@ class NatsBus:
         """
         if self._tls_files.given or any(endpoint.tls for endpoint in self._configured):
             self._tls = tls_context(self._tls_files)
-        self._runner = asyncio.create_task(self._run(), name="bus")
+        self._runner = start_task(self._run(), name="bus")
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_ATTEMPT.total_seconds()):
@@ -287,7 +287,11 @@ class NatsBus:
     async def _run(self) -> None:
         failures = 0
         while True:
-            lived = await self._connect_once()
+            lived = 0.0
+            try:
+                lived = await self._connect_once()
+            except Exception:  # the rim: a fault, in a credentials provider for example, must not end the bus
+                log.exception("connecting failed", extra={"event": "bus.connect_failed"})
             self._attempted.set()
             failures = 0 if lived >= _SHORT_LIFE_SECONDS else failures + 1
             if failures:
@@ -302,14 +306,11 @@ class NatsBus:
     async def _connect_once(self) -> float:
         """Try every server once, stay with the first that takes us; for how many seconds that was."""
         for _ in range(len(self._endpoints)):
-            endpoint = self._endpoints[0]
+            link = Link(self._endpoints[0], self)
             self._endpoints.rotate(-1)  # after a loss, and after a failure, the others come first
-            link = Link(endpoint, self)
             try:
                 if await self._open(link):
                     return await self._serve(link)
-            except Exception:  # the rim: a faulty credentials provider must not end the bus
-                log.exception("connecting failed", extra={"event": "bus.connect_failed", "server": endpoint.url})
             finally:
                 await link.close()
         return 0.0

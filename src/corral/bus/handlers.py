@@ -5,6 +5,7 @@ import logging
 from datetime import timedelta
 from typing import Final
 
+from corral.base.tasks import start_task
 from corral.bus.port import Handler, Message
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ class Handlers:
     async def dispatch(self, message: Message) -> None:
         """Start handling. Waits only while the bound is reached, and so holds back the messages behind this one."""
         await self._slots.acquire()
-        task = asyncio.create_task(self._handle(message), name=f"bus handler {self._subject}")
+        task = start_task(self._handle(message), name=f"bus handler {self._subject}")
         self._running.add(task)
         task.add_done_callback(self._ended)
 
@@ -40,8 +41,10 @@ class Handlers:
     async def _cancel(self, late: set[asyncio.Task[None]]) -> None:
         if not late:
             return
-        told = {"event": "bus.handlers_cancelled", "subject": self._subject, "handlers": len(late)}
-        log.warning("handlers cancelled", extra=told)
+        log.warning(
+            "handlers cancelled",
+            extra={"event": "bus.handlers_cancelled", "subject": self._subject, "handlers": len(late)},
+        )
         for task in late:
             task.cancel()
         await asyncio.wait(late, timeout=_CANCEL_SECONDS)

@@ -89,5 +89,8 @@ class Problems:
         if len(self._logged) >= _MOST_REMEMBERED:
             self._logged.clear()
         self._logged[problem] = now
-        level = logging.ERROR if problem.kind in _ERRORS else logging.WARNING
-        log.log(level, "bus: %s", problem.detail, extra={"event": f"bus.{problem.kind}", "subject": problem.subject})
+        fields = {"kind": problem.kind, "subject": problem.subject}
+        if problem.kind in _ERRORS:
+            log.error("bus: %s", problem.detail, extra={"event": "bus.failing", **fields})
+        else:
+            log.warning("bus: %s", problem.detail, extra={"event": "bus.impaired", **fields})

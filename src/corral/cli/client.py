@@ -138,7 +138,7 @@ class Client:
             return NotFound(said)
         if status >= 500:
             return PeerUnavailable(
-                f"{self.target.url} failed to answer ({status}): {said}; try again, or `corral doctor`"
+                f"{self.target.url} failed to answer ({status}): {said}; try again, or see `corral doctor`"
             )
         return PeerRefused(said, status=status)
 

@@ -32,7 +32,10 @@ _RECONNECT = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=5)
 @json_option
 @connected
 def events(follow: bool, last: int, node: str, as_json: bool) -> None:
-    """Show who did what: registrations, approvals, changes of status, keys."""
+    """Show what happened, and who did it.
+
+    Registrations, approvals, changes of status, keys: the record that the frontend keeps.
+    """
     client = open_client()
     past = _past(client, last)
     wanted = [event for event in past if _is_of(event, node)]

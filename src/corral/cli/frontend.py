@@ -10,9 +10,10 @@ from corral.cli.options import CorralCommand, process_sources, settings_options,
 @settings_options(FrontendSettings, LogSettings)
 @click.option("--report-descriptor", type=int, default=None, hidden=True)
 def frontend(report_descriptor: int | None) -> int:
-    """Run a frontend: the API, and the loops that keep the fleet as it should be.
+    """Run a frontend.
 
-    The control process is its child, and is started again when it dies.
+    That is the API, and the loops that keep the fleet as it should be. They run in the control process, a child that
+    is started again when it dies.
     """
     from corral.app.launcher import report_nothing, report_to, run_frontend
     from corral.app.settings import control_config, resolve

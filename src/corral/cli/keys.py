@@ -37,7 +37,7 @@ def keys() -> None:
     "--scope",
     "scopes",
     multiple=True,
-    type=click.Choice(list(Scope)),
+    type=click.Choice([scope.value for scope in Scope]),
     default=[Scope.INFERENCE.value],
     show_default=True,
     help="What the key may do; may be given several times. admin implies inference.",
@@ -148,6 +148,9 @@ def _reset_config(sources: "Sources") -> "ControlConfig":
     from corral.app.up_frontend import CREDENTIALS_FILE
 
     config = control_config(resolve(FrontendSettings, sources, without=frozenset({"nats_url"})))
+    file = Path(config.database_url.removeprefix("sqlite:///"))
+    if config.database_url.startswith("sqlite:") and not file.exists():
+        raise NotFound(f"there is no database {file}; name its place with --data or --database")
     kept = config.data / CREDENTIALS_FILE
     if config.credentials_file is None and kept.exists():
         config = replace(config, credentials_file=kept)

@@ -1,8 +1,8 @@
 """The root of the command line: which commands there are, and what each kind of failure looks like from outside."""
 
+import logging
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, NoReturn
@@ -14,6 +14,8 @@ from corral.app.exit_codes import ExitCode, exit_code_of
 from corral.app.failures import sole_cause
 from corral.base.errors import CorralError
 from corral.cli.usage import describe_usage_error
+
+log = logging.getLogger(__name__)
 
 COMMANDS: Final = {
     "up": "corral.cli.up:up",
@@ -72,8 +74,8 @@ def run(arguments: Sequence[str]) -> int:
         return _tell(error.message, exit_code_of(error))
     except BrokenPipeError:
         return _reader_left()
-    except Exception:  # noqa: BLE001 - the rim of the process: nothing is hidden, the exit code is right
-        traceback.print_exc()
+    except Exception:
+        log.exception("a fault in Corral itself", extra={"event": "process.fault"})
         return ExitCode.INTERNAL
     return outcome if isinstance(outcome, int) else ExitCode.OK
 

@@ -39,7 +39,11 @@ def nodes() -> None:
 
 @nodes.command("list", cls=CorralCommand)
 @click.option(
-    "--status", "statuses", multiple=True, type=click.Choice(list(NodeStatus)), help="Only nodes in this status."
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice([status.value for status in NodeStatus]),
+    help="Only nodes in this status.",
 )
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Only nodes with this label.")
 @click.option("--name", default="", metavar="TEXT", help="Only nodes whose name contains this.")

@@ -1,5 +1,6 @@
 """`corral up`: runs everything on this machine."""
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 @click.command(cls=CorralCommand)
 @settings_options(UpSettings, LogSettings)
 def up() -> int:
-    """Run a whole fleet on this machine: NATS, a frontend, and workers.
+    """Run a whole fleet on this machine.
 
-    Needs no configuration. Ctrl-C stops everything.
+    Starts a NATS server, a frontend and workers, keeps them alive, and writes up.json into the data directory for
+    scripts. Needs no configuration. Ctrl-C stops everything.
     """
     from corral.app.settings import resolve
     from corral.app.up import run_up
@@ -29,18 +31,25 @@ def up() -> int:
     settings = resolve(UpSettings, found)
     logs = resolve(LogSettings, found)
     warn(found.warnings)
-    return run_up(settings, logs, found, TerminalWords(_client_command(settings, found)))
+    return run_up(settings, logs, found, TerminalWords(client_command(settings, found)))
 
 
-def _client_command(settings: UpSettings, sources: "Sources") -> str:
+def client_command(settings: UpSettings, sources: "Sources") -> str:
     """How to call a client of this fleet from the same shell."""
+    arguments = [*_program(), "nodes", "list"]
+    if settings.data != default_data(sources.environment):
+        arguments += ["--data", str(settings.data)]
+    return shlex.join(arguments)
+
+
+def _program() -> list[str]:
+    """What was typed to start us, or the plain name where the shell finds us by it."""
     program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return [sys.executable, "-m", "corral"]
     found = shutil.which("corral")
     is_on_path = found is not None and Path(found).resolve() == program.resolve()
-    is_default = settings.data == default_data(sources.environment)
-    return (
-        ("corral" if is_on_path else str(program)) + " nodes list" + ("" if is_default else f" --data {settings.data}")
-    )
+    return ["corral" if is_on_path else str(program)]
 
 
 class TerminalWords:

@@ -9,7 +9,11 @@ from corral.cli.options import CorralCommand, process_sources, settings_options,
 @click.command(cls=CorralCommand)
 @settings_options(WorkerSettings, LogSettings)
 def worker() -> int:
-    """Make this machine a node of a fleet: register, report, and run what it is given."""
+    """Make this machine a node of a fleet.
+
+    The worker registers, reports how the machine is, and runs what it is given. A new node waits for an administrator's
+    approval.
+    """
     from corral.app.settings import resolve, worker_config
     from corral.base.logs import set_up_logs
 

@@ -8,8 +8,8 @@ from corral.base.tasks import Poke
 from corral.control.feed import Feed
 from corral.control.hearing import HearingKeeper
 from corral.domain.event import Event, EventKind
-from corral.domain.node import LivenessPolicy, Node, NodeStatus, next_look, silence, status_of
-from corral.state.nodes import Nodes
+from corral.domain.node import LivenessPolicy, Node, NodeStatus, forget_future, next_look, silence, status_of
+from corral.state.nodes import Beat, Nodes
 
 PERIOD: Final = timedelta(seconds=1)
 _BATCH: Final = 500
@@ -24,9 +24,11 @@ class Health:
         self._feed = feed
         self._clock = clock
         self._policy = policy
+        self._jumps = 0
         self.poke = Poke()
 
     async def sweep(self) -> None:
+        await self._start_over_after_a_jump()
         while True:
             due = await self._nodes.due(self._clock.now(), limit=_BATCH)
             announced = [await self._look(node) for node in due]
@@ -34,6 +36,16 @@ class Health:
                 await self._feed.announce()
             if len(due) < _BATCH:
                 return
+
+    async def _start_over_after_a_jump(self) -> None:
+        """When the clock was set, what was heard in the future was not, and everyone must be looked at anew."""
+        jumps = self._hearing.jumps
+        if jumps == self._jumps:
+            return
+        now = self._clock.now()
+        nodes = await self._nodes.all()
+        await self._nodes.beat([Beat(before=node, node=forget_future(node, now=now), next_look=now) for node in nodes])
+        self._jumps = jumps
 
     async def _look(self, node: Node) -> bool:
         """True when this process was the one to announce a change."""

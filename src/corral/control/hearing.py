@@ -5,7 +5,7 @@ resets nothing; after an outage of all of them every node gets its full time aga
 """
 
 import logging
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from corral.base.clock import Clock
 from corral.bus.port import Bus
@@ -31,6 +31,13 @@ class HearingKeeper:
         self._current = Hearing(since=now, until=now)
         self._wall = now
         self._monotonic = clock.monotonic()
+        self._jumps = 0
+        self._is_first = True
+
+    @property
+    def jumps(self) -> int:
+        """How often the wall clock of this machine was set; each time all earlier plans for times became void."""
+        return self._jumps
 
     @property
     def current(self) -> Hearing:
@@ -39,21 +46,35 @@ class HearingKeeper:
     async def tick(self) -> None:
         """Confirm when this process can hear; otherwise learn whether another one can."""
         now = self._clock.now()
-        if self._clock_jumped():
+        if self._clock_jumped() or await self._clock_was_set_back_meanwhile(now):
             self._current = await self._periods.restart(now)
+            self._jumps += 1
         elif self._bus.connected:
             self._current = await self._periods.confirm(now, longest_gap=self._policy.tolerated_deafness)
         else:
             self._current = await self._periods.read() or self._current
+        self._is_first = False
 
     def _clock_jumped(self) -> bool:
+        """Whether the wall clock moved otherwise than time itself since the last look."""
         wall, monotonic = self._clock.now(), self._clock.monotonic()
         jump = (wall - self._wall) - timedelta(seconds=monotonic - self._monotonic)
         self._wall, self._monotonic = wall, monotonic
-        if abs(jump) <= LARGEST_JUMP:
+        return _is_jump(jump, LARGEST_JUMP)
+
+    async def _clock_was_set_back_meanwhile(self, now: datetime) -> bool:
+        """Whether the database knows a later time at our start: then the clock was set back while we were away."""
+        if not self._is_first:
             return False
-        log.warning(
-            "the clock of this machine was set; every node gets its full time again",
-            extra={"event": "clock.jumped", "seconds": round(jump.total_seconds(), 3)},
-        )
-        return True
+        known = await self._periods.read()
+        return known is not None and _is_jump(min(now - known.until, timedelta(0)), self._policy.tolerated_skew)
+
+
+def _is_jump(jump: timedelta, tolerated: timedelta) -> bool:
+    if abs(jump) <= tolerated:
+        return False
+    log.warning(
+        "the clock of this machine was set; every node gets its full time again",
+        extra={"event": "clock.jumped", "seconds": round(jump.total_seconds(), 3)},
+    )
+    return True

@@ -1,6 +1,6 @@
-"""Takes in heartbeats. Those that arrive while a transaction is open share the next one.
+"""Takes in heartbeats. Those that arrive within a tenth of a second after a transaction share the next one.
 
-So a quiet fleet is answered at once, and a large one costs a few transactions per second however many nodes beat.
+So a quiet fleet is answered at once, and a large one costs ten transactions per second however many nodes beat.
 An answer is given only after its heartbeat is stored.
 """
 
@@ -21,6 +21,8 @@ from corral.state.nodes import Beat, Nodes
 log = logging.getLogger(__name__)
 
 _LARGEST_BATCH = 500
+_SPACING_SECONDS = 0.1
+"""From one transaction to the next. One costs as much as ten heartbeats, and no worker is in a hurry for its answer."""
 
 
 class Claim(Protocol):
@@ -64,10 +66,15 @@ class Heartbeats:
 
     async def run(self) -> None:
         """Until cancelled; whoever still waits then is told to come again."""
+        loop = asyncio.get_running_loop()
+        not_before = loop.time()
         batch: list[_Waiting] = []
         try:
             while True:
                 await self._arrived.wait()
+                if len(self._queue) < _LARGEST_BATCH:
+                    await asyncio.sleep(not_before - loop.time())
+                not_before = loop.time() + _SPACING_SECONDS
                 batch, self._queue = self._queue[:_LARGEST_BATCH], self._queue[_LARGEST_BATCH:]
                 if not self._queue:
                     self._arrived.clear()

@@ -162,13 +162,14 @@ def heartbeat_interval(facts: NodeFacts, policy: LivenessPolicy) -> timedelta:
 
 
 def silence(facts: NodeFacts, now: datetime, policy: LivenessPolicy, hearing: Hearing) -> timedelta:
-    """How long nothing was heard although control could hear."""
-    last = facts.last_heartbeat
-    if last > now + policy.tolerated_skew:
-        last = hearing.since
+    """How long nothing was heard although control could hear.
+
+    A heartbeat in the future was written by a clock that is ahead of ours, or by ours before it was set back, which
+    `forget_future` repairs: until then nothing is known of silence.
+    """
     can_hear = now - hearing.until <= policy.tolerated_deafness
     end = now if can_hear else hearing.until
-    return max(end - max(last, hearing.since), timedelta(0))
+    return max(end - max(facts.last_heartbeat, hearing.since), timedelta(0))
 
 
 def status_of(facts: NodeFacts, now: datetime, policy: LivenessPolicy, hearing: Hearing) -> NodeStatus:
@@ -278,6 +279,13 @@ def beat(node: Node, heartbeat: Heartbeat, policy: LivenessPolicy, hearing: Hear
         gpu=node.gpu if heartbeat.gpu_vendor is None else replace(node.gpu, vendor=heartbeat.gpu_vendor),
         problems=heartbeat.problems,
     )
+
+
+def forget_future(node: Node, *, now: datetime) -> Node:
+    """After the clock was set back: what was heard later than now counts as heard now, so that silence can grow."""
+    if node.facts.last_heartbeat <= now:
+        return node
+    return replace(node, facts=replace(node.facts, last_heartbeat=now))
 
 
 def _later(known: datetime, heard: datetime, policy: LivenessPolicy) -> datetime:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
-from sqlalchemy import URL, AsyncAdaptedQueuePool, Connection, NullPool, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy import AsyncAdaptedQueuePool, Connection, NullPool, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from corral.state.sqlite_driver import SqliteConnection
 
 _READERS: Final = 4
 _POOL: Final = 5
@@ -62,9 +63,12 @@ def sqlite_engines(path: Path, timeouts: Timeouts) -> Engines:
 def _sqlite_engine(
     path: Path, timeouts: Timeouts, *, connections: int, begin: str, pragmas: tuple[str, ...]
 ) -> AsyncEngine:
+    async def connect() -> SqliteConnection:
+        return await SqliteConnection(path, busy_seconds=timeouts.busy.total_seconds(), pragmas=pragmas)
+
     engine = create_async_engine(
-        URL.create("sqlite+aiosqlite", database=str(path)),
-        connect_args={"isolation_level": None, "timeout": timeouts.busy.total_seconds()},
+        "sqlite+aiosqlite://",
+        async_creator=connect,
         poolclass=AsyncAdaptedQueuePool,
         pool_size=connections,
         max_overflow=0,
@@ -72,17 +76,9 @@ def _sqlite_engine(
         **_COMMON,
     )
 
-    # The driver would begin transactions late and on its own terms (isolation_level above switches that off).
     @event.listens_for(engine.sync_engine, "begin")
     def begin_explicitly(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def set_pragmas(connection: DBAPIConnection, record: object) -> None:
-        cursor = connection.cursor()
-        for pragma in pragmas:
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
 
     return engine
 

@@ -8,7 +8,7 @@ announcements (guarded by all that a status follows from).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, case, delete, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -20,9 +20,11 @@ from corral.state.db import Database
 from corral.state.dialect import among, insert_into
 from corral.state.events import append
 from corral.state.keys import revoke_keys_of
-from corral.state.node_rows import heartbeat_values, node_from, registered_values
+from corral.state.node_rows import heartbeat_values, node_columns, node_from, registered_values
 from corral.state.schema import nodes
 from corral.state.secrets import SealedSecret, discard, node_secret_name, store_sealed
+
+_NODE: Final = select(*node_columns())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,26 +43,26 @@ class Nodes:
     # Reading.
 
     async def get(self, id: NodeId) -> Node | None:
-        return _first(await self._fetch(select(nodes).where(nodes.c.id == id)))
+        return _first(await self._fetch(_NODE.where(nodes.c.id == id)))
 
     async def find_by_secret(self, secret_hash: str) -> Node | None:
-        return _first(await self._fetch(select(nodes).where(nodes.c.secret_hash == secret_hash)))
+        return _first(await self._fetch(_NODE.where(nodes.c.secret_hash == secret_hash)))
 
     async def find_by_name(self, name: str) -> list[Node]:
         """All nodes of this name, oldest first: names are not unique."""
-        same = select(nodes).where(nodes.c.name == name)
+        same = _NODE.where(nodes.c.name == name)
         return await self._fetch(same.order_by(nodes.c.created_at, nodes.c.id))
 
     async def page(self, *, after: tuple[str, str] | None, limit: int) -> list[Node]:
         """By name, then id; `after` is the name and id of the last node already seen."""
-        statement = select(nodes).order_by(nodes.c.name, nodes.c.id).limit(limit)
+        statement = _NODE.order_by(nodes.c.name, nodes.c.id).limit(limit)
         if after is not None:
             statement = statement.where(tuple_(nodes.c.name, nodes.c.id) > after)
         return await self._fetch(statement)
 
     async def all(self) -> list[Node]:
         """By name, then id."""
-        return await self._fetch(select(nodes).order_by(nodes.c.name, nodes.c.id))
+        return await self._fetch(_NODE.order_by(nodes.c.name, nodes.c.id))
 
     async def count(self) -> int:
         async with self._db.read() as connection:
@@ -70,12 +72,12 @@ class Nodes:
         """Those that exist, in one statement."""
         wanted = sorted(set(ids))
         async with self._db.read() as connection:
-            rows = await connection.execute(select(nodes).where(among(connection, nodes.c.id, wanted)))
+            rows = await connection.execute(_NODE.where(among(connection, nodes.c.id, wanted)))
             return {node.id: node for node in map(node_from, rows.mappings())}
 
     async def due(self, now: datetime, limit: int) -> list[Node]:
         """Nodes that health should look at now, the longest waiting first."""
-        due = select(nodes).where(nodes.c.next_look <= now)
+        due = _NODE.where(nodes.c.next_look <= now)
         return await self._fetch(due.order_by(nodes.c.next_look, nodes.c.id).limit(limit))
 
     # People and registration.

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final, Self
 
 from corral.base.errors import BusPermissionDenied, BusUnavailable, MessageTooLarge
-from corral.base.tasks import end_tasks
+from corral.base.tasks import end_tasks, start_task
 from corral.bus.handlers import Handlers
 from corral.bus.port import CLOSE_GRACE, DEFAULT_CONCURRENCY, Handler, Message
 from corral.bus.replies import Replies
@@ -66,7 +66,7 @@ class MemorySubscription:
         self.handlers = handlers
         self._bus = bus
         self._arrived: asyncio.Queue[Message] = asyncio.Queue()
-        self._pump = asyncio.create_task(self._hand_on(), name=f"memory bus {subject}")
+        self._pump = start_task(self._hand_on(), name=f"memory bus {subject}")
 
     def accept(self, message: Message) -> None:
         self._arrived.put_nowait(message)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import AsyncAdaptedQueuePool, event
 
 from corral.state.db import Database
 from corral.state.events import Events
@@ -68,4 +68,6 @@ def statements(database: Database) -> StatementCounter:
 @pytest.fixture(autouse=True)
 def no_connection_is_left_behind(database: Database) -> Iterator[None]:
     yield
-    assert [engine.pool.checkedout() for engine in database.engines] == [0] * len(database.engines)
+    for engine in database.engines:
+        assert isinstance(engine.pool, AsyncAdaptedQueuePool)
+        assert engine.pool.checkedout() == 0

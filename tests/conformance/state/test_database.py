@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Coroutine
 
 import pytest
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import Insert, func, insert, select, text
 from sqlalchemy.exc import DBAPIError, StatementError
 
 from corral.base.errors import DatabaseUnavailable
@@ -16,8 +16,14 @@ from corral.state.schema import leases, marks
 from corral.testing.samples import after
 
 
-def mark(name: str):  # type: ignore[no-untyped-def]
+def mark(name: str) -> Insert:
     return insert(marks).values(name=name, made_at=after(0))
+
+
+async def write(database: Database, *statements: Insert) -> None:
+    async with database.begin() as connection:
+        for statement in statements:
+            await connection.execute(statement)
 
 
 async def marks_in(database: Database) -> int:
@@ -26,8 +32,7 @@ async def marks_in(database: Database) -> int:
 
 
 async def test_what_was_written_is_there_after_the_transaction(database: Database) -> None:
-    async with database.begin() as connection:
-        await connection.execute(mark("one"))
+    await write(database, mark("one"))
 
     assert await marks_in(database) == 1
 
@@ -36,11 +41,13 @@ async def test_an_error_inside_undoes_everything_and_comes_out_unchanged(databas
     class Broken(Exception):
         pass
 
-    with pytest.raises(Broken):
+    async def work() -> None:
         async with database.begin() as connection:
             await connection.execute(mark("one"))
             raise Broken
 
+    with pytest.raises(Broken):
+        await work()
     assert await marks_in(database) == 0
 
 
@@ -48,8 +55,7 @@ async def test_a_snapshot_does_not_change_while_it_is_read(database: Database) -
     async with database.read() as connection:
         count = select(func.count()).select_from(marks)
         before = (await connection.execute(count)).scalar_one()
-        async with database.begin() as writer:
-            await writer.execute(mark("one"))
+        await write(database, mark("one"))
         assert (await connection.execute(count)).scalar_one() == before == 0
 
     assert await marks_in(database) == 1
@@ -60,15 +66,12 @@ async def test_a_snapshot_cannot_write(database: Database) -> None:
         async with database.read() as connection:
             await connection.execute(mark("one"))
 
-    async with database.begin() as connection:
-        await connection.execute(mark("one"))
+    await write(database, mark("one"))
 
 
 async def test_a_broken_constraint_has_a_name_of_its_own(database: Database) -> None:
     with pytest.raises(ConstraintViolated) as broken:
-        async with database.begin() as connection:
-            await connection.execute(mark("one"))
-            await connection.execute(mark("one"))
+        await write(database, mark("one"), mark("one"))
 
     assert broken.value.code == "constraint_violated"
     assert not broken.value.retryable
@@ -84,17 +87,13 @@ async def test_a_wrong_statement_is_our_mistake_and_stays_visible(database: Data
 async def test_a_time_without_a_zone_is_our_mistake(database: Database) -> None:
     naive = after(0).replace(tzinfo=None)
     with pytest.raises(StatementError, match="time zone"):
-        async with database.begin() as connection:
-            await connection.execute(insert(marks).values(name="naive", made_at=naive))
+        await write(database, insert(marks).values(name="naive", made_at=naive))
 
 
 async def test_errors_never_show_what_was_being_stored(database: Database) -> None:
+    claim = insert(leases).values(name="same", holder="h", claimed_at=after(0), until=after(0))
     with pytest.raises(ConstraintViolated) as broken:
-        async with database.begin() as connection:
-            for token in ("first", "do-not-show"):
-                await connection.execute(
-                    insert(leases).values(name="same", token=token, holder="h", claimed_at=after(0), until=after(0))
-                )
+        await write(database, claim.values(token="first"), claim.values(token="do-not-show"))
 
     assert "do-not-show" not in str(broken.value) + str(broken.value.__cause__)
 
@@ -108,11 +107,7 @@ async def test_a_closed_database_says_so(database: Database) -> None:
 
 
 async def test_many_writers_at_once_all_get_their_turn(database: Database) -> None:
-    async def write(number: int) -> None:
-        async with database.begin() as connection:
-            await connection.execute(mark(str(number)))
-
-    await asyncio.gather(*(write(number) for number in range(60)))
+    await asyncio.gather(*(write(database, mark(str(number))) for number in range(60)))
 
     assert await marks_in(database) == 60
 
@@ -161,8 +156,7 @@ async def test_cancelling_at_any_moment_poisons_nothing(database: Database) -> N
     gc.collect()
 
     known = await marks_in(database)
-    async with database.begin() as connection:
-        await connection.execute(mark("afterwards"))
+    await write(database, mark("afterwards"))
     assert await marks_in(database) == known + 1
 
 
@@ -180,5 +174,5 @@ async def test_a_transaction_cancelled_in_the_middle_is_undone_and_holds_no_lock
     task.cancel()
     await asyncio.wait([task])
 
-    async with asyncio.timeout(5), database.begin() as connection:
-        await connection.execute(mark("one"))
+    async with asyncio.timeout(5):
+        await write(database, mark("one"))

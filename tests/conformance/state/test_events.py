@@ -1,6 +1,8 @@
 """Events on both databases: one order for everyone, no gaps, nothing lost."""
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from sqlalchemy import insert
 
@@ -11,6 +13,8 @@ from corral.state.events import Events, append
 from corral.state.schema import event_sequence
 from corral.state.schema import events as events_table
 from corral.testing.samples import after, an_event
+
+Statements = Callable[[], AbstractContextManager[list[str]]]
 
 
 async def test_events_are_numbered_from_one_in_the_order_they_were_given(events: Events) -> None:
@@ -139,7 +143,7 @@ async def test_trim_deletes_the_old_but_keeps_the_newest(events: Events) -> None
     assert await events.trim(after(100), 3) == 0
 
 
-async def test_trim_of_very_many_goes_in_several_transactions(events: Events, statements) -> None:  # type: ignore[no-untyped-def]
+async def test_trim_of_very_many_goes_in_several_transactions(events: Events, statements: Statements) -> None:
     await events.record([an_event()] * 2500)
     with statements() as seen:
         assert await events.trim(after(1), 0) == 2500

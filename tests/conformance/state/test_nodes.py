@@ -1,10 +1,13 @@
 """Nodes on both databases: what is stored, what guards it, and who wins."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import select, text
 
 from corral.base.ids import Incarnation, NodeId
 from corral.domain import node as domain
@@ -15,9 +18,12 @@ from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.keys import Keys
 from corral.state.nodes import Beat, Nodes
+from corral.state.schema import nodes as nodes_table
 from corral.state.secrets import Secrets, SecretsKey, node_secret_name
 from corral.testing.samples import a_key, a_node, after, an_event
 
+Statements = Callable[[], AbstractContextManager[list[str]]]
+Change = Callable[[Nodes, Node], Awaitable[None]]
 POLICY = LivenessPolicy()
 HEARING = Hearing(since=after(-3600), until=after(3600))
 
@@ -107,7 +113,7 @@ async def test_pages_cover_every_node_once_in_the_order_of_name_and_id(nodes: No
     assert await nodes.count() == len(names)
 
 
-async def test_a_page_is_one_statement(nodes: Nodes, statements) -> None:  # type: ignore[no-untyped-def]
+async def test_a_page_is_one_statement(nodes: Nodes, statements: Statements) -> None:
     for _ in range(30):
         await stored(nodes)
     with statements() as seen:
@@ -116,7 +122,7 @@ async def test_a_page_is_one_statement(nodes: Nodes, statements) -> None:  # typ
     assert len(seen) == 1
 
 
-async def test_many_nodes_are_loaded_by_one_statement(nodes: Nodes, statements) -> None:  # type: ignore[no-untyped-def]
+async def test_many_nodes_are_loaded_by_one_statement(nodes: Nodes, statements: Statements) -> None:
     known = [await stored(nodes) for _ in range(20)]
     with statements() as seen:
         found = await nodes.load_many([*(node.id for node in known), NodeId("gone"), NodeId('it\'s "quoted"')])
@@ -331,7 +337,7 @@ async def test_a_heartbeat_decided_before_a_registration_does_not_undo_it(nodes:
     assert (await reread(nodes, node)).facts.incarnation == "new"
 
 
-async def test_a_batch_of_heartbeats_takes_two_statements(nodes: Nodes, statements) -> None:  # type: ignore[no-untyped-def]
+async def test_a_batch_of_heartbeats_takes_two_statements(nodes: Nodes, statements: Statements) -> None:
     many = [await stored(nodes) for _ in range(100)]
     with statements() as seen:
         found = await nodes.beat([Beat(before=node, node=beaten(node, 10), next_look=after(40)) for node in many])
@@ -353,6 +359,30 @@ async def test_overlapping_batches_from_several_frontends_all_finish(nodes: Node
             assert len(await nodes.beat(beats)) == 40
 
     await asyncio.gather(*(frontend(order, 10 + number * 10) for number, order in enumerate(orders)))
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+async def test_a_batch_waits_for_its_first_row_before_it_takes_its_last(database: Database, nodes: Nodes) -> None:
+    first, last = await stored(nodes), await stored(nodes)
+    batch = [Beat(before=node, node=beaten(node, 10), next_look=None) for node in (last, first)]
+
+    async with asyncio.TaskGroup() as group, database.begin() as connection:
+        lock = select(nodes_table.c.id).with_for_update()
+        await connection.execute(lock.where(nodes_table.c.id == first.id))
+        beating = group.create_task(nodes.beat(batch))
+        await until_somebody_waits(database)
+        await connection.execute(lock.where(nodes_table.c.id == last.id))
+
+    assert beating.result() == {first.id, last.id}
+
+
+async def until_somebody_waits(database: Database) -> None:
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    async with asyncio.timeout(10):
+        while True:
+            async with database.read() as connection:
+                if (await connection.execute(waiting)).scalar_one():
+                    return
 
 
 async def test_no_value_of_one_node_can_fail_the_batch_of_others(nodes: Nodes) -> None:
@@ -491,7 +521,7 @@ async def changed_by_a_mark(nodes: Nodes, node: Node) -> None:
 
 
 @pytest.mark.parametrize("change", [changed_by_people, changed_by_a_heartbeat, changed_by_a_mark])
-async def test_what_was_decided_on_older_facts_is_neither_announced_nor_settled(nodes: Nodes, change) -> None:  # type: ignore[no-untyped-def]
+async def test_what_was_decided_on_older_facts_is_neither_announced_nor_settled(nodes: Nodes, change: Change) -> None:
     node = await stored(nodes)
     await change(nodes, node)
     before = await due(nodes, 10**6)

@@ -110,6 +110,11 @@ class FakeFrontend:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    def let_all_go(self) -> None:
+        """End what `hold` began."""
+        for gate in self._held.values():
+            gate.set()
+
     async def _handle(self, request: web.Request) -> web.Response:
         text = await request.text()
         headers = {name: request.headers[name] for name in ("Authorization", "Content-Type") if name in request.headers}
@@ -132,6 +137,7 @@ async def frontend() -> AsyncIterator[FakeFrontend]:
     fake = FakeFrontend()
     await fake.start()
     yield fake
+    fake.let_all_go()
     await fake.stop()
 
 
@@ -140,6 +146,7 @@ async def second_frontend() -> AsyncIterator[FakeFrontend]:
     fake = FakeFrontend()
     await fake.start()
     yield fake
+    fake.let_all_go()
     await fake.stop()
 
 

@@ -1,4 +1,4 @@
-"""A real nats-server for each test, clients that are closed at its end, and a look for what was left behind."""
+"""A real nats-server for each test, and clients that are closed at its end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 
 from corral.bus.client import NatsBus
@@ -16,15 +15,8 @@ from corral.bus.problems import Problem, ProblemKind
 from corral.bus.server import NatsServer
 
 
-@pytest.fixture(autouse=True)
-async def nothing_is_left() -> AsyncIterator[None]:
-    yield
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert psutil.Process().children() == []
-
-
 @pytest.fixture
-async def server(tmp_path: Path, nothing_is_left: None) -> AsyncIterator[NatsServer]:
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
     async with NatsServer(tmp_path / "nats") as server:
         yield server
 
@@ -57,7 +49,7 @@ Open = Callable[..., Awaitable[Watched]]
 
 
 @pytest.fixture
-async def open_bus(nothing_is_left: None) -> AsyncIterator[Open]:
+async def open_bus() -> AsyncIterator[Open]:
     """Open a bus for the rest of the test: `await open_bus(url, inbox_prefix=…)`."""
     async with AsyncExitStack() as stack:
 

@@ -20,7 +20,7 @@ async def echo(message: Message) -> None:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, nothing_is_left: None) -> AsyncIterator[list[NatsServer]]:
+async def cluster(tmp_path: Path) -> AsyncIterator[list[NatsServer]]:
     async with running_cluster(tmp_path) as servers:
         yield servers
 

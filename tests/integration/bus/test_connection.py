@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,16 @@ from corral.base.errors import BusUnavailable, InvalidInput
 from corral.bus import client, link
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
+from corral.bus.endpoints import Endpoint
 from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
 from corral.bus.server import NatsServer, free_port
 
 LONG = timedelta(seconds=20)
+
+
+async def ignore(_: object) -> None:
+    """Whatever comes."""
 
 
 async def echo(message: Message) -> None:
@@ -115,6 +121,60 @@ async def test_a_frozen_server_is_noticed_by_its_silence(
     finally:
         os.kill(server.process.pid, signal.SIGCONT)
     await watched.becomes(connected=True)
+
+
+class Silent:
+    """The owner of a link on which nothing goes wrong."""
+
+    def on_refused(self, action: str, subject: str) -> None:
+        raise AssertionError(subject)
+
+    def on_dropped(self, subject: str) -> None:
+        raise AssertionError(subject)
+
+
+async def test_a_ping_stays_behind_what_was_sent_before_it() -> None:
+    """Else its pong would confirm a subscription that the server has not seen yet."""
+    commands: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"max_payload": 1000}\r\n')
+        async for line in reader:
+            commands.append(line.split()[0])
+            if line == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        single = link.Link(Endpoint(host="127.0.0.1", port=port), Silent())
+        try:
+            await single.open(name="test", credentials=None, tls=None)
+            await single.subscribe("corral.view", "", ignore)
+            await single._client.rtt(5)
+        finally:
+            await single.close()
+
+    assert commands == [b"CONNECT", b"PING", b"SUB", b"PING"]
+
+
+@pytest.mark.parametrize("outcome", ["goes on", "fails"])
+async def test_a_cancellation_that_the_client_swallowed_is_raised(outcome: str) -> None:
+    async def swallow() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        if outcome == "fails":
+            raise OSError
+
+    async def call() -> None:
+        with suppress(OSError), link._cancellable():
+            await swallow()
+
+    task = asyncio.create_task(call())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_a_cancelled_flush_does_not_harm_the_connection(server: NatsServer, open_bus: Any, heard: Any) -> None:

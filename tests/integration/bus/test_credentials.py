@@ -64,7 +64,7 @@ class Realm:
 
 
 @pytest.fixture
-async def realm(tmp_path: Path, nothing_is_left: None) -> AsyncIterator[Realm]:
+async def realm(tmp_path: Path) -> AsyncIterator[Realm]:
     operator, account = Key.new(nkeys.PREFIX_BYTE_OPERATOR), Key.new(nkeys.PREFIX_BYTE_ACCOUNT)
     extra = {
         "authorization": {"timeout": 5},

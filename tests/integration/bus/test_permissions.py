@@ -9,6 +9,7 @@ from typing import Any
 import nats
 import nats.errors
 import pytest
+from nats.aio.client import Client
 
 from corral.base.errors import BusPermissionDenied
 from corral.bus import link
@@ -58,6 +59,7 @@ async def test_a_refused_subscription_is_not_made_again_on_the_next_connection(
         await worker.bus.subscribe("corral.view", echo)
     await worker.becomes(connected=True)
     await server.kill()
+    await worker.becomes(connected=False)
     await server.start()
     await worker.becomes(connected=True)
     await worker.bus.flush()
@@ -102,11 +104,13 @@ async def test_a_subscription_that_is_refused_later_is_told(server: NatsServer, 
     settings = json.loads(allowed)
     settings["authorization"]["users"][1]["permissions"]["subscribe"] = ["nodes.other.>"]
     await server.kill()
+    await worker.becomes(connected=False)
     config.write_text(json.dumps(settings))
     await server.start()
 
     problem = await worker.has(ProblemKind.PERMISSION_DENIED)
     assert problem.subject == "nodes.n1.backend.list"
+    await worker.becomes(connected=True)
 
     await server.kill()
     await worker.becomes(connected=False)
@@ -183,7 +187,7 @@ async def test_a_plain_client_without_credentials_is_refused(server: NatsServer)
         if "authorization" in str(error).lower():
             refused.set()
 
-    client = nats.aio.client.Client()
+    client = Client()
     with pytest.raises(nats.errors.Error):
         await client.connect(f"nats://127.0.0.1:{server.port}", allow_reconnect=False, error_cb=on_error)
     await client.close()
@@ -210,7 +214,8 @@ async def test_an_unmodified_worker_serves_a_frontend(server: NatsServer, open_b
 
     await worker.subscribe("nodes.n1.backend.list", cb=on_list)
     await worker.subscribe("nodes.n1.backend.install", cb=on_install)
-    await worker.flush()
+    for _ in range(2):  # the library's ping overtakes what it should confirm, so the first one confirms nothing
+        await worker.flush()
     try:
         assert await frontend.bus.request("nodes.n1.backend.list", b"{}", timeout=LONG) == b'{"backends": null}'
         assert await frontend.bus.request("nodes.n1.backend.install", b"{}", timeout=LONG) == b'{"success": true}'

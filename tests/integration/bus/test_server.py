@@ -159,7 +159,7 @@ async def test_a_supervisor_brings_it_back_on_the_same_port(tmp_path: Path, open
 
 
 async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
-    """The fixture `nothing_is_left` is the judge."""
+    """The fixture `no_leaks` is the judge."""
     for steps in (1, 5, 20):
         starting = asyncio.create_task(NatsServer(tmp_path).start())
         for _ in range(steps):

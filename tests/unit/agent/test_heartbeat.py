@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,6 +36,14 @@ def test_without_a_gpu_the_body_is_localais(measured: Measurement, member: Membe
         "available_ram": 24444141568,
         "total_disk": 270553174016,
     }
+
+
+def test_it_has_the_fields_of_every_recorded_heartbeat(measured: Measurement, member: Member, golden: Path) -> None:
+    recorded = json.loads((golden / "http_heartbeat.json").read_text())["messages"]
+    beats = [m for m in recorded if m["direction"].startswith("LocalAI worker") and m["path"].endswith("/heartbeat")]
+    assert len(beats) >= 2
+    for beat in beats:
+        assert sent(measured, member).keys() == beat["request"].keys()
 
 
 def test_a_gpu_adds_its_free_memory(measured: Measurement, member: Member) -> None:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -50,6 +51,18 @@ def sent(profile: Profile, measured: Measurement) -> dict[str, Any]:
 
 def test_the_body_is_localais_and_corrals_own_field(profile: Profile, measured: Measurement) -> None:
     assert sent(profile, measured) == {**GOLDEN_BODY, "corral": HELLO}
+
+
+def test_it_has_the_fields_and_types_of_every_recorded_registration(
+    profile: Profile, measured: Measurement, golden: Path
+) -> None:
+    recorded = json.loads((golden / "http_register.json").read_text())["messages"]
+    bodies = [message["request"] for message in recorded if message["direction"].startswith("LocalAI worker")]
+    assert len(bodies) >= 3
+    for body in bodies:
+        ours = sent(replace(profile, vram_budget=body.get("vram_budget", "")), measured)
+        del ours["corral"]
+        assert {name: type(value) for name, value in ours.items()} == {name: type(body[name]) for name in body}
 
 
 def test_a_budget_and_more_replicas_are_told(profile: Profile, measured: Measurement) -> None:

@@ -69,13 +69,6 @@ class Pids:
             return await self.told.get()
 
 
-@pytest.fixture(autouse=True)
-async def nothing_is_left() -> AsyncIterator[None]:
-    yield
-    assert psutil.Process().children() == []
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
 @pytest.fixture
 def clock() -> HeldClock:
     return HeldClock()
@@ -324,7 +317,7 @@ async def test_a_stop_during_the_pause_before_a_restart_leaves_nothing(
 
 @pytest.mark.parametrize("steps", [*range(12), *range(12, 60, 6)])
 async def test_cancelled_at_any_point_it_leaves_nothing(steps: int) -> None:
-    """The fixture `nothing_is_left` is the judge."""
+    """The fixture `no_leaks` of all tests is the judge."""
 
     async def life() -> None:
         async with Children(clock=SystemClock(), stop_within=timedelta(seconds=1)) as children:

@@ -27,23 +27,73 @@ FRONTEND = {**HOME, "CORRAL_NATS_URL": "nats://bus:4222"}
 WORKER = {**FRONTEND, "CORRAL_REGISTER_TO": "http://frontend:8080"}
 
 # Every name of LocalAI's worker and frontend environment.
-LOCALAI_NAMES = """
-LOCALAI_ADDR LOCALAI_SERVE_ADDR LOCALAI_GRPC_MAX_PORT LOCALAI_HTTP_ADDR LOCALAI_ADVERTISE_HTTP_ADDR
-LOCALAI_ADVERTISE_ADDR LOCALAI_BACKENDS_PATH BACKENDS_PATH LOCALAI_BACKENDS_SYSTEM_PATH LOCALAI_MODELS_PATH MODELS_PATH
-LOCALAI_BACKEND_GALLERIES BACKEND_GALLERIES LOCALAI_GALLERIES GALLERIES LOCALAI_PREFETCH_MODELS PREFETCH_MODELS
-LOCALAI_REQUIRE_BACKEND_INTEGRITY REQUIRE_BACKEND_INTEGRITY LOCALAI_REGISTER_TO LOCALAI_NODE_NAME
-LOCALAI_REGISTRATION_TOKEN LOCALAI_REGISTRATION_REQUIRE_AUTH LOCALAI_DISTRIBUTED_REQUIRE_AUTH LOCALAI_HEARTBEAT_INTERVAL
-LOCALAI_NODE_LABELS LOCALAI_MAX_REPLICAS_PER_MODEL LOCALAI_VRAM_BUDGET LOCALAI_NATS_URL LOCALAI_NATS_JWT
-LOCALAI_NATS_USER_SEED LOCALAI_NATS_REQUIRE_AUTH LOCALAI_NATS_TLS_CA LOCALAI_NATS_TLS_CERT LOCALAI_NATS_TLS_KEY
-LOCALAI_STORAGE_URL LOCALAI_STORAGE_BUCKET LOCALAI_STORAGE_REGION LOCALAI_STORAGE_ACCESS_KEY LOCALAI_STORAGE_SECRET_KEY
-LOCALAI_GRPC_AUTH_TOKEN LOCALAI_FORCE_META_BACKEND_CAPABILITY LOCALAI_FORCE_META_BACKEND_CAPABILITY_RUN_FILE
-LOCALAI_DISTRIBUTED LOCALAI_AUTH LOCALAI_AUTH_DATABASE_URL LOCALAI_INSTANCE_ID LOCALAI_NATS_ACCOUNT_SEED
-LOCALAI_NATS_SERVICE_JWT LOCALAI_NATS_SERVICE_SEED LOCALAI_NATS_WORKER_JWT_TTL LOCALAI_AUTO_APPROVE_NODES
-LOCALAI_DISTRIBUTED_SHARED_MODELS LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK LOCALAI_DISTRIBUTED_PREFIX_CACHE
-LOCALAI_DISTRIBUTED_PREFIX_CACHE_TTL LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT
-LOCALAI_NATS_MODEL_LOAD_TIMEOUT LOCALAI_MODEL_LOAD_WAIT LOCALAI_MODEL_SCHEDULING LOCALAI_MODEL_SCHEDULING_CONFIG
-LOCALAI_EXPOSE_NODE_HEADER LOCALAI_FILE_TRANSFER_TIMEOUT LOCALAI_FILE_TRANSFER_RETRIES
-""".split()
+LOCALAI_NAMES = [
+    "LOCALAI_ADDR",
+    "LOCALAI_SERVE_ADDR",
+    "LOCALAI_GRPC_MAX_PORT",
+    "LOCALAI_HTTP_ADDR",
+    "LOCALAI_ADVERTISE_HTTP_ADDR",
+    "LOCALAI_ADVERTISE_ADDR",
+    "LOCALAI_BACKENDS_PATH",
+    "BACKENDS_PATH",
+    "LOCALAI_BACKENDS_SYSTEM_PATH",
+    "LOCALAI_MODELS_PATH",
+    "MODELS_PATH",
+    "LOCALAI_BACKEND_GALLERIES",
+    "BACKEND_GALLERIES",
+    "LOCALAI_GALLERIES",
+    "GALLERIES",
+    "LOCALAI_PREFETCH_MODELS",
+    "PREFETCH_MODELS",
+    "LOCALAI_REQUIRE_BACKEND_INTEGRITY",
+    "REQUIRE_BACKEND_INTEGRITY",
+    "LOCALAI_REGISTER_TO",
+    "LOCALAI_NODE_NAME",
+    "LOCALAI_REGISTRATION_TOKEN",
+    "LOCALAI_REGISTRATION_REQUIRE_AUTH",
+    "LOCALAI_DISTRIBUTED_REQUIRE_AUTH",
+    "LOCALAI_HEARTBEAT_INTERVAL",
+    "LOCALAI_NODE_LABELS",
+    "LOCALAI_MAX_REPLICAS_PER_MODEL",
+    "LOCALAI_VRAM_BUDGET",
+    "LOCALAI_NATS_URL",
+    "LOCALAI_NATS_JWT",
+    "LOCALAI_NATS_USER_SEED",
+    "LOCALAI_NATS_REQUIRE_AUTH",
+    "LOCALAI_NATS_TLS_CA",
+    "LOCALAI_NATS_TLS_CERT",
+    "LOCALAI_NATS_TLS_KEY",
+    "LOCALAI_STORAGE_URL",
+    "LOCALAI_STORAGE_BUCKET",
+    "LOCALAI_STORAGE_REGION",
+    "LOCALAI_STORAGE_ACCESS_KEY",
+    "LOCALAI_STORAGE_SECRET_KEY",
+    "LOCALAI_GRPC_AUTH_TOKEN",
+    "LOCALAI_FORCE_META_BACKEND_CAPABILITY",
+    "LOCALAI_FORCE_META_BACKEND_CAPABILITY_RUN_FILE",
+    "LOCALAI_DISTRIBUTED",
+    "LOCALAI_AUTH",
+    "LOCALAI_AUTH_DATABASE_URL",
+    "LOCALAI_INSTANCE_ID",
+    "LOCALAI_NATS_ACCOUNT_SEED",
+    "LOCALAI_NATS_SERVICE_JWT",
+    "LOCALAI_NATS_SERVICE_SEED",
+    "LOCALAI_NATS_WORKER_JWT_TTL",
+    "LOCALAI_AUTO_APPROVE_NODES",
+    "LOCALAI_DISTRIBUTED_SHARED_MODELS",
+    "LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK",
+    "LOCALAI_DISTRIBUTED_PREFIX_CACHE",
+    "LOCALAI_DISTRIBUTED_PREFIX_CACHE_TTL",
+    "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT",
+    "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT",
+    "LOCALAI_NATS_MODEL_LOAD_TIMEOUT",
+    "LOCALAI_MODEL_LOAD_WAIT",
+    "LOCALAI_MODEL_SCHEDULING",
+    "LOCALAI_MODEL_SCHEDULING_CONFIG",
+    "LOCALAI_EXPOSE_NODE_HEADER",
+    "LOCALAI_FILE_TRANSFER_TIMEOUT",
+    "LOCALAI_FILE_TRANSFER_RETRIES",
+]
 
 
 def write(path: Path, text: str) -> str:
@@ -109,8 +159,8 @@ def test_the_database_and_the_secrets_key_are_in_the_data_directory_unless_said_
         (
             {},
             {"LOCALAI_AUTO_APPROVE_NODES": "perhaps"},
-            'auto_approve: "perhaps" from the environment variable LOCALAI_AUTO_APPROVE_NODES cannot be used; allowed is '
-            "true or false",
+            'auto_approve: "perhaps" from the environment variable LOCALAI_AUTO_APPROVE_NODES cannot be used; '
+            "allowed is true or false",
         ),
         (
             {},
@@ -121,14 +171,14 @@ def test_the_database_and_the_secrets_key_are_in_the_data_directory_unless_said_
         (
             {},
             {"CORRAL_DATABASE": "mysql://someone:hidden@db/corral?sslpassword=hidden"},
-            'database: "mysql://***@db/corral?***" from the environment variable CORRAL_DATABASE cannot be used; allowed '
-            "is sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/NAME",
+            'database: "mysql://***@db/corral?***" from the environment variable CORRAL_DATABASE cannot be used; '
+            "allowed is sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/NAME",
         ),
         (
             {"--nats": "nats://someone:hidden@bus"},
             {},
-            "nats_url: the flag --nats carries a password, which others on this machine could read in the process list; "
-            "set the environment variable CORRAL_NATS_URL or write it into a file for --config",
+            "nats_url: the flag --nats carries a password, which others on this machine could read in the process "
+            "list; set the environment variable CORRAL_NATS_URL or write it into a file for --config",
         ),
         (
             {"--nats-tls-ca": "/nowhere/ca.pem"},
@@ -274,7 +324,7 @@ class TestFile:
         assert resolve(FrontendSettings, gather({}, {**FRONTEND, "CORRAL_CONFIG": file})).port == 7
 
     def test_a_file_that_is_not_there_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(SettingInvalid, match="config: cannot read .* from the flag --config: No such file"):
+        with pytest.raises(SettingInvalid, match=r"config: cannot read .* from the flag --config: No such file"):
             gather({"--config": str(tmp_path / "none.toml")}, FRONTEND)
 
     def test_a_file_that_is_not_text_is_refused(self, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from corral.domain.node import (
     beat,
     deregister,
     drain,
+    forget_future,
     heartbeat_interval,
     next_look,
     resume,
@@ -102,13 +103,29 @@ def test_silence_does_not_grow_while_control_is_deaf() -> None:
         assert status_of(APPROVED, T0 + seconds * SECOND, POLICY, hearing_until(deaf_since)) is NodeStatus.HEALTHY
 
 
-def test_a_heartbeat_from_the_future_counts_from_when_control_could_hear() -> None:
-    """The clock was set back by an hour after the heartbeat: a dead node must not look alive for that long."""
-    facts = replace(APPROVED, last_heartbeat=T0 + timedelta(hours=1))
+def test_a_heartbeat_from_a_clock_that_is_ahead_is_no_silence() -> None:
+    """Another frontend, whose clock is ahead, heard the node; ours must not call that silence."""
+    facts = replace(APPROVED, last_heartbeat=T0 + timedelta(minutes=1))
+    hearing = hearing_until(T0 + timedelta(days=1), since=T0 - timedelta(days=1))
+
+    assert status_of(facts, T0, POLICY, hearing) is NodeStatus.HEALTHY
+    assert status_of(facts, T0 + timedelta(minutes=1), POLICY, hearing) is NodeStatus.HEALTHY
+    assert status_of(facts, T0 + timedelta(minutes=2), POLICY, hearing) is NodeStatus.OFFLINE
+
+
+@pytest.mark.parametrize("back", [timedelta(minutes=1), timedelta(hours=1)])
+def test_a_dead_node_gets_its_full_time_after_the_clock_was_set_back_and_no_more(back: timedelta) -> None:
+    dead = forget_future(node(replace(APPROVED, last_heartbeat=T0 + back)), now=T0)
     hearing = hearing_until(T0 + timedelta(days=1), since=T0)
 
-    assert status_of(facts, T0 + 29 * SECOND, POLICY, hearing) is NodeStatus.HEALTHY
-    assert status_of(facts, T0 + 61 * SECOND, POLICY, hearing) is NodeStatus.OFFLINE
+    assert status_of(dead.facts, T0 + 29 * SECOND, POLICY, hearing) is NodeStatus.HEALTHY
+    assert status_of(dead.facts, T0 + 59 * SECOND, POLICY, hearing) is NodeStatus.UNHEALTHY
+    assert status_of(dead.facts, T0 + 60 * SECOND, POLICY, hearing) is NodeStatus.OFFLINE
+
+
+def test_what_was_heard_in_the_past_is_not_forgotten() -> None:
+    heard = node()
+    assert forget_future(heard, now=T0 + SECOND) is heard
 
 
 def test_a_heartbeat_after_the_clock_was_set_back_replaces_the_future_one() -> None:

@@ -132,9 +132,21 @@ async def test_only_the_owner_may_read_the_files(database: Database, file: Path)
     assert files == dict.fromkeys(["corral.db", "corral.db-wal", "corral.db-shm", "corral.db.lock"], 0o600)
 
 
-async def test_a_file_that_others_could_read_is_closed_to_them(file: Path) -> None:
+@pytest.fixture
+def readable_file(file: Path) -> Path:
     file.touch()
     file.chmod(0o644)
+    return file
+
+
+@pytest.fixture
+def letter(file: Path) -> Path:
+    file.write_bytes(b"this is not a database, but a letter. " * 40)
+    return file
+
+
+async def test_a_file_that_others_could_read_is_closed_to_them(readable_file: Path) -> None:
+    file = readable_file
     await (await Database.open(str(file))).close()
 
     assert mode(file) == 0o600
@@ -194,13 +206,24 @@ async def test_a_tool_may_look_without_the_lock(database: Database, file: Path) 
     await tool.close()
 
 
-async def test_a_failed_open_lets_go_of_the_lock(file: Path) -> None:
-    file.write_bytes(b"this is not a database, but a letter. " * 40)
-    with pytest.raises(DatabaseUnavailable, match="not a database"):
-        await Database.open(str(file))
+async def test_a_transaction_that_has_only_read_so_far_cannot_be_overtaken(database: Database, file: Path) -> None:
+    tool = await Database.open(str(file), lock=False, timeouts=QUICK)
+    async with database.begin() as connection:
+        await connection.execute(text("SELECT last FROM event_sequence"))
+        with pytest.raises(DatabaseUnavailable, match="locked"):
+            await Events(tool).record([an_event()])
+        await connection.execute(text("UPDATE event_sequence SET last = last + 1"))
 
-    file.unlink()
-    await (await Database.open(str(file))).close()
+    await Events(tool).record([an_event()])
+    assert await Events(tool).last_sequence() == 2
+    await tool.close()
+
+
+async def test_a_failed_open_lets_go_of_the_lock(letter: Path) -> None:
+    with pytest.raises(DatabaseUnavailable, match="not a database"):
+        await Database.open(str(letter))
+    with pytest.raises(DatabaseUnavailable, match="not a database"):
+        await Database.open(str(letter))
 
 
 async def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -254,10 +277,13 @@ async def test_a_queue_that_does_not_move_is_reported(file: Path) -> None:
     await database.close()
 
 
-async def test_writers_of_one_process_wait_in_line_and_not_for_a_time_limit(database: Database) -> None:
+async def test_writers_of_one_process_wait_in_line_and_not_for_the_lock(file: Path) -> None:
+    database = await Database.open(str(file), timeouts=Timeouts(busy=timedelta(0)))
+
     async def hold() -> None:
         async with database.begin() as connection:
-            await connection.execute(text("SELECT 1"))
-            await asyncio.sleep(0.02)
+            for _ in range(10):
+                await connection.execute(text("SELECT 1"))
 
     await asyncio.gather(*(hold() for _ in range(20)))
+    await database.close()

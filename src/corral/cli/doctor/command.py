@@ -29,9 +29,10 @@ def local_diagnostics() -> "Sequence[Callable[[Examination], Finding | None]]":
 @json_option
 @connected
 def doctor(as_json: bool) -> int:
-    """Find out what is wrong and say what to do: on this machine, and at the frontend if there is one.
+    """Find out what is wrong, and say what to do.
 
-    Ends with 1 when there is a problem, with 0 when there are only warnings.
+    Looks at this machine, and at the frontend if there is one. Ends with 1 when there is a problem, with 0 when there
+    are only warnings.
     """
     from corral.app.settings import ClientSettings, resolve
     from corral.cli.doctor.examination import examine

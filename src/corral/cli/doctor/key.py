@@ -4,7 +4,7 @@ from corral.base.errors import AccessDenied
 from corral.cli.doctor.examination import OK, PROBLEM, Examination, finding
 from corral.protocol.node_views import Finding
 
-_REMEDY = "Set CORRAL_KEY or --key-file to a key of scope admin; on the frontend's machine `corral keys reset-admin` makes one."
+_REMEDY = "Set CORRAL_KEY or --key-file to an admin key; `corral keys reset-admin` makes one on the frontend's machine."
 
 
 def check(seen: Examination) -> Finding | None:

@@ -1,7 +1,5 @@
 """Do the processes that `up.json` names still run?"""
 
-import os
-
 from corral.app.up_file import NAME, UpPids
 from corral.cli.doctor.examination import OK, PROBLEM, WARNING, Examination, finding
 from corral.protocol.node_views import Finding
@@ -30,10 +28,10 @@ def names(pids: UpPids) -> dict[str, int]:
 
 
 def is_alive(pid: int) -> bool:
+    """A process that ended and was not reaped yet is dead, too."""
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, ValueError, OverflowError):
         return False
-    return True

@@ -1,0 +1,110 @@
+"""Gates: named points at which a test stops a component, does something else meanwhile, and lets it go on.
+
+So a race is written down instead of hoped for:
+
+    gates = Gates()
+    slow = gated(database, gates, "begin")
+    async with gates.held_inside("begin") as held:
+        act = group.create_task(registry_on(slow).approve(node_id, by="slow"))
+        await held.until_inside()
+        await registry.remove(node_id, by="quick")
+
+At the end of the block the point is open again, and whoever was held goes on.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class Held:
+    """One point that is closed at the moment."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._came = asyncio.Event()
+        self._open = asyncio.Event()
+
+    @property
+    def inside(self) -> int:
+        """How many have come so far."""
+        return self._inside
+
+    async def until_inside(self, count: int = 1) -> None:
+        """Wait until so many have come to the point."""
+        while self._inside < count:
+            self._came.clear()
+            await self._came.wait()
+
+    def let_go(self) -> None:
+        """Open the point before the end of the block."""
+        self._open.set()
+
+    async def stay(self) -> None:
+        """For the component: wait until let go."""
+        self._inside += 1
+        self._came.set()
+        await self._open.wait()
+
+
+class Gates:
+    """All points of one test; each is open unless held."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+
+    @asynccontextmanager
+    async def held_inside(self, point: str) -> AsyncIterator[Held]:
+        """Close the point; whoever comes meanwhile waits there, at most until the end of the block."""
+        if point in self._held:
+            raise RuntimeError(f"the point {point!r} is held already")
+        held = self._held[point] = Held()
+        try:
+            yield held
+        finally:
+            del self._held[point]
+            held.let_go()
+
+    async def pass_through(self, point: str) -> None:
+        """Called by whatever is gated."""
+        if (held := self._held.get(point)) is not None:
+            await held.stay()
+
+
+def gated(thing: T, gates: Gates, *methods: str) -> T:
+    """The same thing, except that each of these asynchronous methods first passes the point of its name.
+
+    Methods that give an asynchronous context are held before the context is entered.
+    """
+    return cast(T, _Gated(thing, gates, methods))
+
+
+class _Gated:
+    def __init__(self, thing: object, gates: Gates, methods: tuple[str, ...]) -> None:
+        self._thing = thing
+        self._gates = gates
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._thing, name)
+        return self._through(name, found) if name in self._methods else found
+
+    def _through(self, point: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @asynccontextmanager
+        async def enter(context: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+            await self._gates.pass_through(point)
+            async with context as value:
+                yield value
+
+        async def wait(result: Awaitable[Any]) -> Any:
+            await self._gates.pass_through(point)
+            return await result
+
+        def call(*arguments: object, **named: object) -> Any:
+            result = method(*arguments, **named)
+            return enter(result) if isinstance(result, AbstractAsyncContextManager) else wait(result)
+
+        return call

@@ -1,0 +1,174 @@
+"""Leak checks: what a test started or opened must be gone when it ends.
+
+Looked at after every test, see `tests/conftest.py`: tasks, child processes, threads and file descriptors. A look takes
+a fraction of a millisecond; the slow parts (listing processes, collecting garbage) run only when there is a reason.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import psutil
+
+LASTING_CHILDREN: Final = frozenset({"postgres", "psql"})
+"""Servers that the kit starts once for the whole run: see `databases.py`."""
+LASTING_THREADS: Final = "asyncio_"
+"""Threads of a loop's own pool: they end with the loop."""
+_STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
+_ROUNDS: Final = 50
+"""Turns that ending tasks and closing transports get: enough for a chain of callbacks without I/O."""
+_THREAD_SECONDS: Final = 2.0
+"""How long a thread that nobody can await, such as a look at the disk, may still take."""
+_SHOWN: Final = 200
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+
+
+async def tasks_left() -> list[str]:
+    """The tasks of this loop that still run, apart from the caller; those about to end get some turns."""
+    for _ in range(_ROUNDS):
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if not left:
+            return []
+        await asyncio.sleep(0)
+    return sorted(_describe_task(task) for task in left)
+
+
+def _describe_task(task: "asyncio.Task[object]") -> str:
+    frames = task.get_stack(limit=1)
+    where = f" at {frames[-1].f_code.co_filename}:{frames[-1].f_lineno}" if frames else ""
+    return f"task {task.get_name()!r}{where}"
+
+
+class ChildWatch:
+    """The children of this process. Lists them only after one was started: that takes milliseconds."""
+
+    def __init__(self) -> None:
+        self._started = True
+        self._seen: frozenset[int] = frozenset()
+        sys.addaudithook(self._hear)
+
+    def look(self) -> frozenset[int]:
+        if self._started:
+            self._started = False
+            self._seen = frozenset(child.pid for child in psutil.Process().children())
+        return self._seen
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Called for every audit event of the interpreter, so it does as little as can be."""
+        if event in _STARTS:
+            self._started = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What this process had at one moment."""
+
+    watch: ChildWatch
+    children: frozenset[int]
+    threads: frozenset[threading.Thread]
+    descriptors: Mapping[int, str]
+
+    @classmethod
+    def take(cls, watch: ChildWatch) -> Self:
+        return cls(
+            watch=watch,
+            children=watch.look(),
+            threads=frozenset(threading.enumerate()),
+            descriptors=open_descriptors(),
+        )
+
+    def leaks(self) -> list[str]:
+        """What came since and is still there, each described so that it can be found."""
+        return [*self._children(), *self._threads(), *self._descriptors()]
+
+    def _children(self) -> list[str]:
+        new = self.watch.look() - self.children
+        return [text for pid in sorted(new) if not _lasts(pid) and (text := _describe_child(pid))]
+
+    def _threads(self) -> list[str]:
+        new = [thread for thread in threading.enumerate() if thread not in self.threads]
+        new = [thread for thread in new if not thread.name.startswith(LASTING_THREADS)]
+        for thread in new:
+            thread.join(_THREAD_SECONDS)
+        return [f"thread {thread.name!r}" for thread in new if thread.is_alive()]
+
+    def _descriptors(self) -> list[str]:
+        if not self._new_descriptors():
+            return []
+        gc.collect()  # closes nothing by itself, but what only garbage holds open is told by a ResourceWarning
+        ours = self._new_descriptors()
+        lasting = _pipes_of(self.watch.look()) if ours else frozenset()
+        return [f"descriptor {number}: {_describe(number, what)}" for number, what in ours if what not in lasting]
+
+    def _new_descriptors(self) -> list[tuple[int, str]]:
+        before = self.descriptors
+        return [(number, what) for number, what in open_descriptors().items() if before.get(number) != what]
+
+
+def open_descriptors() -> dict[int, str]:
+    """Numbers and what they lead to; empty where the system does not tell."""
+    found: dict[int, str] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(_DESCRIPTORS):
+            with contextlib.suppress(FileNotFoundError):  # the one that this very look used
+                found[int(name)] = os.readlink(_DESCRIPTORS / name)
+    return found
+
+
+def _lasts(pid: int) -> bool:
+    """By its name, or by what it is about to become: the kit starts programs through a small launcher."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return not LASTING_CHILDREN.isdisjoint({process.name(), *map(os.path.basename, process.cmdline())})
+    return False
+
+
+def _describe_child(pid: int) -> str:
+    """Empty when it is gone by now; a zombie is still there: nobody reaped it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        status = process.status()
+        command = "" if status == psutil.STATUS_ZOMBIE else " ".join(" ".join(process.cmdline()).split())
+        return f"child process {pid} ({status}): {command[-_SHOWN:] or process.name()}"
+    return ""
+
+
+def _pipes_of(children: frozenset[int]) -> frozenset[str]:
+    """Pipes to servers that last, last as long as these."""
+    found = set()
+    for pid in filter(_lasts, children):
+        folder = Path("/proc") / str(pid) / "fd"
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                with contextlib.suppress(OSError):
+                    found.add(os.readlink(folder / name))
+    return frozenset(what for what in found if what.startswith("pipe:"))
+
+
+def _describe(number: int, what: str) -> str:
+    if not what.startswith("socket:"):
+        return what
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as ours:
+        return f"{what} {ours.getsockname()} to {_peer(ours)}"
+    return what
+
+
+def _peer(ours: socket.socket) -> object:
+    peer: Callable[[], object] = ours.getpeername
+    try:
+        return peer()
+    except OSError:
+        return "nobody"
+
+
+def report(leaks: list[str]) -> str:
+    """A message for whoever has to find them."""
+    return "this test left something behind:\n" + "\n".join(f"  - {leak}" for leak in leaks)

@@ -1,0 +1,182 @@
+"""A worker that exists only as its messages: for benches and for tests with more nodes than machines.
+
+It registers and beats over HTTP like a Corral worker, and can do what no honest worker does: lie about what it has, go
+silent, say everything twice, or deliver old messages late.
+"""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+import aiohttp
+import msgspec
+from msgspec import UNSET
+
+from corral import __version__
+from corral.base.clock import Clock, SystemClock
+from corral.base.errors import PeerRefused, PeerUnavailable
+from corral.base.ids import Incarnation, NodeId, new_incarnation, new_secret
+from corral.protocol.registration import (
+    FEATURES,
+    CorralBeat,
+    CorralHello,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    RegisterRequest,
+    RegisterResponse,
+)
+
+_GIB: Final = 1024**3
+_FORGOTTEN: Final = frozenset({401, 404})
+
+
+@dataclass(slots=True, kw_only=True)
+class Identity:
+    """Who a node says it is. A node without a secret is known by its name, as LocalAI's workers are."""
+
+    secret: str = field(default_factory=new_secret, repr=False)
+    incarnation: Incarnation = field(default_factory=new_incarnation)
+
+
+class SimulatedNode:
+    """One node. `url` may be changed at any time: the next message goes to that frontend."""
+
+    def __init__(  # noqa: PLR0913 - what a worker is told, in one line
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        token: str,
+        name: str,
+        interval: timedelta = timedelta(seconds=10),
+        *,
+        identity: Identity | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.url = url
+        self.name = name
+        self.id: NodeId | None = None
+        self.status = ""
+        """As control saw it in its last answer; empty before the first."""
+        self.beats = 0
+        """Heartbeats that were answered with 200."""
+        self.silent = False
+        """While set, `run` sends nothing."""
+        self.lies: dict[str, object] = {}
+        """Fields that replace the true ones in each heartbeat, of any type."""
+        self._session = session
+        self._token = token
+        self._interval = interval
+        self._identity = identity or Identity()
+        self._clock = clock or SystemClock()
+
+    @property
+    def node_id(self) -> NodeId:
+        if self.id is None:
+            raise RuntimeError(f"{self.name} has not registered yet")
+        return self.id
+
+    @property
+    def bearer(self) -> str:
+        """What it presents after its registration."""
+        return self._identity.secret or self._token
+
+    def restart(self) -> None:
+        """A new life of the same node; it is known again only after `register`."""
+        self._identity.incarnation = new_incarnation()
+
+    def registration(self) -> bytes:
+        """The body, for those who want to send it late, twice or elsewhere."""
+        secret = self._identity.secret
+        hello = CorralHello(
+            version=__version__,
+            features=list(FEATURES),
+            secret=secret,
+            incarnation=self._identity.incarnation,
+            heartbeat_seconds=self._interval.total_seconds(),
+        )
+        return msgspec.json.encode(
+            RegisterRequest(
+                name=self.name,
+                address="127.0.0.1:50051",
+                http_address="127.0.0.1:50050",
+                token=self._token,
+                total_ram=32 * _GIB,
+                available_ram=16 * _GIB,
+                total_disk=512 * _GIB,
+                available_disk=256 * _GIB,
+                max_replicas_per_model=1,
+                labels={"simulated": "true"},
+                corral=hello if secret else UNSET,
+            )
+        )
+
+    def heartbeat(self) -> bytes:
+        """The body, lies included."""
+        beat = HeartbeatRequest(
+            available_ram=16 * _GIB,
+            available_disk=256 * _GIB,
+            corral=CorralBeat(incarnation=self._identity.incarnation) if self._identity.secret else UNSET,
+        )
+        if not self.lies:
+            return msgspec.json.encode(beat)
+        return msgspec.json.encode({**msgspec.to_builtins(beat), **self.lies})
+
+    async def register(self) -> NodeId:
+        """Join, or join again. PeerRefused and PeerUnavailable as any client of a frontend."""
+        answer = await self.send("register", self.registration(), bearer=self._token)
+        registered = msgspec.json.decode(answer, type=RegisterResponse)
+        self.id, self.status = NodeId(registered.id), registered.status
+        return self.id
+
+    async def beat(self) -> str:
+        """One heartbeat; returns the status that control sees, as far as it says."""
+        answer = await self.send(f"{self.node_id}/heartbeat", self.heartbeat())
+        self.beats += 1
+        told = msgspec.json.decode(answer, type=HeartbeatResponse).corral
+        if told is not UNSET:
+            self.status = told.status
+        return self.status
+
+    async def drain(self) -> None:
+        await self.send(f"{self.node_id}/drain")
+
+    async def deregister(self) -> None:
+        """Say good-bye: offline until it registers again."""
+        await self.send(f"{self.node_id}/deregister")
+
+    async def run(self) -> None:
+        """Register and beat until cancelled; joins again when it was forgotten, and outlives what does not answer."""
+        while True:
+            if not self.silent:
+                await self._say_something()
+            await self._clock.sleep(self._interval.total_seconds())
+
+    async def _say_something(self) -> None:
+        try:
+            if self.id is None:
+                await self.register()
+            else:
+                await self.beat()
+        except PeerUnavailable:
+            return
+        except PeerRefused as error:
+            if error.status not in _FORGOTTEN:
+                raise
+            self.id = None
+
+    async def send(self, action: str, body: bytes = b"", *, bearer: str | None = None) -> bytes:
+        """POST to `/api/node/<action>` and return the body of the answer, which is 2xx."""
+        headers = {"Authorization": f"Bearer {self.bearer if bearer is None else bearer}"}
+        if body:
+            headers["Content-Type"] = "application/json"
+        url = f"{self.url}/api/node/{action}"
+        try:
+            async with self._session.post(url, data=body, headers=headers) as response:
+                answer = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise PeerUnavailable(f"{self.url} does not answer: {error}") from error
+        if response.status >= 500:
+            raise PeerUnavailable(f"{self.url} answered {response.status} to {action}")
+        if response.status >= 400:
+            raise PeerRefused(f"{self.url} answered {response.status} to {action}", status=response.status)
+        return answer

@@ -1,0 +1,252 @@
+"""Corral as people run it: real processes in a temporary directory, and a look at what they leave behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from corral.testing.waiting import wait_until
+
+CORRAL = [sys.executable, "-P", "-m", "corral"]
+STOP_SECONDS = 10
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """No setting of the machine reaches the processes."""
+    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    return {**kept, "HOME": str(home), **more}
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def call(method: str, url: str, body: object = None, *, key: str = "") -> Answer:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data=data, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return Answer(response.status, response.read())
+    except urllib.error.HTTPError as error:
+        return Answer(error.code, error.read())
+    except OSError:
+        return Answer(0, b"")
+
+
+class Running:
+    """A process of ours with everything it started."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, home: Path) -> None:
+        self.process = process
+        self._log = log
+        self._home = home
+        self._seen: set[psutil.Process] = set()
+
+    @property
+    def output(self) -> str:
+        """Standard output and standard error, in the order of writing."""
+        return self._log.read_text(errors="replace")
+
+    def look(self) -> None:
+        """Remember every process that belongs to it now."""
+        try:
+            own = psutil.Process(self.process.pid)
+            self._seen.update([own, *own.children(recursive=True)])
+        except psutil.NoSuchProcess:
+            return
+
+    def left(self) -> list[str]:
+        """What it started and what still lives."""
+        return [f"{process.pid} {_command_line(process)}" for process in self._seen if _is_alive(process)]
+
+    def stop(self, number: signal.Signals) -> int:
+        """Send a signal and wait for the end; the exit code."""
+        self.look()
+        self.process.send_signal(number)
+        return self.process.wait(timeout=STOP_SECONDS)
+
+    def end(self) -> None:
+        """After a test, whatever became of it."""
+        self.look()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        wait_until(lambda: not self.left(), "the end of all its processes", seconds=STOP_SECONDS)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return "?"
+
+
+class RunningUp(Running):
+    """`corral up` with its data directory."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, home: Path, data: Path) -> None:
+        super().__init__(process, log, home)
+        self.data = data
+
+    @property
+    def file(self) -> Path:
+        return self.data / "up.json"
+
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(self.file.read_text())
+        return state
+
+    def until_ready(self) -> dict[str, Any]:
+        def is_ready() -> bool:
+            assert self.process.poll() is None, self.output
+            return self.file.exists()
+
+        wait_until(is_ready, "up.json", seconds=60)
+        self.look()
+        return self.state()
+
+    def call(self, method: str, path: str, body: object = None, *, key: str) -> Answer:
+        return call(method, self.state()["url"] + path, body, key=key)
+
+    def api(self, method: str, path: str, body: object = None) -> Answer:
+        """As the administrator."""
+        return self.call(method, path, body, key=self.state()["keys"]["admin"])
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        answer = self.api("GET", "/api/v1/nodes")
+        return {node["name"]: node for node in answer.json()["items"]} if answer.status == 200 else {}
+
+    def until_healthy(self, *names: str) -> None:
+        def healthy() -> bool:
+            nodes = self.nodes()
+            return all(nodes.get(name, {}).get("status") == "healthy" for name in names)
+
+        wait_until(healthy, f"{', '.join(names)} to be healthy")
+
+    def corral(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return run_corral(self._home, *arguments, "--data", str(self.data))
+
+
+def run_corral(
+    home: Path, *arguments: str, before: Callable[[], None] | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself; `before` is called in its process, before it starts."""
+    return subprocess.run(
+        [*CORRAL, *arguments],
+        preexec_fn=before,
+        env=environment(home, **variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@contextmanager
+def started(home: Path, arguments: Sequence[str], log: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*CORRAL, *arguments],
+            env=environment(home, **variables),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    yield process
+
+
+@contextmanager
+def running_up(folder: Path, *arguments: str, **variables: str) -> Iterator[RunningUp]:
+    """`corral up` on a free port, in `folder/data`; nothing of it is left afterwards."""
+    data = folder / "data"
+    everything = ["up", "--data", str(data), "--port", "0", *arguments]
+    with started(folder, everything, folder / "up.log", **variables) as process:
+        up = RunningUp(process, folder / "up.log", folder, data)
+        try:
+            yield up
+        finally:
+            up.end()
+
+
+@contextmanager
+def running(folder: Path, arguments: Sequence[str], **variables: str) -> Iterator[Running]:
+    """Any command that goes on until it is stopped; nothing of it is left afterwards."""
+    log = folder / f"{arguments[0]}-{len(list(folder.iterdir()))}.log"
+    with started(folder, arguments, log, **variables) as process:
+        found = Running(process, log, folder)
+        try:
+            yield found
+        finally:
+            found.end()
+
+
+StartUp = Callable[..., RunningUp]
+
+
+@pytest.fixture
+def start_up(tmp_path: Path) -> Iterator[StartUp]:
+    """Starts `corral up` in the test's directory; may be called again after a stop."""
+    with ExitStack() as stack:
+
+        def start(*arguments: str, **variables: str) -> RunningUp:
+            return stack.enter_context(running_up(tmp_path, *arguments, **variables))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
+    """One fleet for all tests of a module that leave it as it was."""
+    with running_up(tmp_path_factory.mktemp("up")) as running:
+        running.until_ready()
+        yield running
+
+
+@pytest.fixture
+def corral(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(
+        *arguments: str, before: Callable[[], None] | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        return run_corral(tmp_path, *arguments, before=before, **variables)
+
+    return run
+
+
+@pytest.fixture
+def start_process(tmp_path: Path) -> Callable[..., AbstractContextManager[Running]]:
+    def start(arguments: Sequence[str], **variables: str) -> AbstractContextManager[Running]:
+        return running(tmp_path, arguments, **variables)
+
+    return start
+
+
+@pytest.fixture(name="call")
+def call_fixture() -> Callable[..., Answer]:
+    """An HTTP call; status 0 when nobody answers."""
+    return call

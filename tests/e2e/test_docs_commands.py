@@ -1,0 +1,324 @@
+"""The documentation is true: its commands are run, its links lead somewhere, its names exist.
+
+Blocks marked `console` are transcripts: `$ ` begins a command, `> ` continues it, other lines are what one then sees.
+Every command must succeed, and the words of every line that is shown must turn up together in one line of the real
+output. Numbers, ids, times, sizes and addresses may differ; `…` stands for lines that were left out.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from corral.app.settings_sources import known_variables
+from corral.app.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
+from corral.bus.server import find_nats_server
+from corral.bus.server_config import PERMISSIONS
+from corral.cli.main import cli
+from corral.testing.ports import lasting_port
+from corral.testing.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PLACES = ("src", "tests", "tools", "docs", "bench", "chaos", "requirements", ".ci")
+ROOMS = tuple(path.name for path in (ROOT / "src" / "corral").iterdir() if (path / "__init__.py").exists())
+WRITTEN_BASE_PORT, WRITTEN_HTTP_PORT = "24001", "24000"
+"""Ports of the third worker in the guide; on the machine of a test somebody else may use them."""
+
+LOOKING = re.compile(r"(\.venv/bin/)?corral (nodes (list|show)|keys list|events|doctor)\b")
+"""Commands that may be repeated until they show what they should: the fleet needs a moment."""
+END = "=== end of command, exit code"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+VARIABLE = re.compile(r"\b(?:CORRAL|LOCALAI)_[A-Z0-9_]*[A-Z0-9]\b")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+OUR_COMMAND = re.compile(r"\bcorral (?:up|frontend|worker|nodes|keys|events|doctor|version)\b[^\n|;&`]*")
+
+CHANGING = frozenset({"now", "ago", "B", "KiB", "MiB", "GiB", "TiB"})
+IDENTIFIER = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]{27})?|[0-9a-f]{12}|corral_\S{20,}|\S+://\S+")
+
+
+# Transcripts.
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """One command of a page, and what the page shows below it."""
+
+    command: str
+    shown: list[str] = field(default_factory=list)
+
+    @property
+    def only_looks(self) -> bool:
+        return LOOKING.match(self.command) is not None
+
+    def missing_from(self, output: str) -> list[str]:
+        """The lines that were promised and did not come."""
+        seen = [words(line) for line in output.splitlines()]
+        return [line for line in self.shown if not any(words(line) <= real for real in seen)]
+
+
+def words(line: str) -> frozenset[str]:
+    """What stays the same from one machine to the next."""
+    stripped = (word.strip("()[],;:.…\"'`→") for word in line.split())
+    return frozenset(
+        word for word in stripped if word[:1].isalpha() and word not in CHANGING and not IDENTIFIER.fullmatch(word)
+    )
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    return [content for kind, content in BLOCK.findall(text) if kind == language]
+
+
+def steps_of(page: Path) -> list[Step]:
+    steps: list[Step] = []
+    for line in "\n".join(blocks(page, "console")).splitlines():
+        if line.startswith("$ "):
+            steps.append(Step(command=line[2:]))
+        elif line.startswith("> ") or line == ">":
+            steps[-1].command += "\n" + line[2:]
+        elif words(line):
+            steps[-1].shown.append(line)
+    assert steps, f"{page.name} has no commands"
+    return steps
+
+
+# A reader with a terminal.
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    output: str
+
+
+class Shell:
+    """One shell for a whole page: variables and background jobs last from command to command, as they do for people."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, command: str) -> Outcome:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{{ {command}\n}} < /dev/null\nprintf '\\n%s %s\\n' '{END}' $?\n")
+        self._process.stdin.flush()
+        lines: list[str] = []
+        for line in self._process.stdout:
+            if line.startswith(END):
+                return Outcome(int(line.removeprefix(END)), "".join(lines))
+            lines.append(line)
+        raise AssertionError(f"the shell ended at: {command}\n{''.join(lines)}")
+
+    def close(self) -> None:
+        """End it with all that it left in the background."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        with self._process:  # closes the pipes and waits
+            pass
+
+
+@pytest.fixture
+def home(up: Any, tmp_path: Path) -> Path:
+    """Where the fleet is found without being named, as after a plain `make up`."""
+    share = tmp_path / ".local" / "share"
+    share.mkdir(parents=True)
+    (share / "corral").symlink_to(up.data)
+    return tmp_path
+
+
+@pytest.fixture
+def environment(home: Path) -> dict[str, str]:
+    programs = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    return {"HOME": str(home), "PATH": programs, "LANG": "C.UTF-8"}
+
+
+@pytest.fixture
+def shell(home: Path, environment: dict[str, str]) -> Iterator[Shell]:
+    opened = Shell(home, environment)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def shell_in_checkout(environment: dict[str, str]) -> Iterator[Shell]:
+    opened = Shell(ROOT, environment)
+    yield opened
+    opened.close()
+
+
+def follow(shell: Shell, steps: Iterable[Step]) -> None:
+    for step in steps:
+        outcome = shell.run(step.command)
+        if step.only_looks and _problem(step, outcome):
+            outcome = _look_again(shell, step)
+        assert not _problem(step, outcome), f"$ {step.command}\n{outcome.output}\n{_problem(step, outcome)}"
+
+
+def _look_again(shell: Shell, step: Step) -> Outcome:
+    last = [Outcome(1, "")]
+
+    def is_as_shown() -> bool:
+        last[0] = shell.run(step.command)
+        return not _problem(step, last[0])
+
+    with suppress(AssertionError):  # the caller tells what was seen last
+        wait_until(is_as_shown, step.command, seconds=20)
+    return last[0]
+
+
+def _problem(step: Step, outcome: Outcome) -> str:
+    if outcome.code != 0:
+        return f"it ended with {outcome.code}"
+    missing = step.missing_from(outcome.output)
+    return "the page also shows: " + "; ".join(missing) if missing else ""
+
+
+def test_the_first_look_of_the_readme_is_as_shown(shell_in_checkout: Shell, up: Any) -> None:
+    up.until_healthy("worker-1", "worker-2")
+    follow(shell_in_checkout, steps_of(ROOT / "README.md"))
+
+
+def test_the_first_fleet_can_be_followed_word_by_word(shell: Shell) -> None:
+    steps = steps_of(ROOT / "docs" / "guides" / "first-fleet.md")
+    base_port = lasting_port()
+    for step in steps:
+        step.command = step.command.replace(WRITTEN_BASE_PORT, str(base_port)).replace(
+            WRITTEN_HTTP_PORT, str(base_port - 1)
+        )
+    follow(shell, steps)
+
+
+def test_lost_keys_are_replaced_as_described(shell: Shell) -> None:
+    follow(shell, steps_of(ROOT / "docs" / "guides" / "lost-keys.md"))
+    assert shell.run("corral nodes list").code == 0, "the new key is used from now on"
+
+
+# NATS of one's own.
+
+
+def test_the_nats_configuration_of_the_guide_is_sound_and_grants_what_ours_does(tmp_path: Path) -> None:
+    users, server = blocks(ROOT / "docs" / "guides" / "several-frontends.md", "nats")
+    (tmp_path / "users.conf").write_text(users)
+    (tmp_path / "nats.conf").write_text(server)
+
+    tried = subprocess.run(
+        [find_nats_server(), "-c", tmp_path / "nats.conf", "-t"], capture_output=True, text=True, check=False
+    )
+
+    assert tried.returncode == 0, tried.stderr
+    assert granted(users) == {user: dict(rights) for user, rights in PERMISSIONS.items()}
+
+
+def granted(users: str) -> dict[str, dict[str, list[str]]]:
+    """By user and verb, as the file writes it."""
+    lists = re.compile(r"(\w+): \[(.*?)\]", re.DOTALL)
+    return {
+        part.partition("\n")[0].strip('"'): {
+            verb: re.findall(r'"([^"]+)"', subjects) for verb, subjects in lists.findall(part)
+        }
+        for part in users.split("user: ")[1:]
+    }
+
+
+# Links, files and names.
+
+
+def test_every_link_leads_somewhere() -> None:
+    dead = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in PAGES
+        for target in LINK.findall(prose(page))
+        if "://" not in target and not leads_somewhere(page, target)
+    ]
+    assert dead == []
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    path, _, anchor = target.partition("#")
+    place = (page.parent / path).resolve() if path else page
+    return place.exists() and place.is_relative_to(ROOT) and (not anchor or anchor in anchors(place))
+
+
+def anchors(page: Path) -> set[str]:
+    """How GitHub names headings."""
+    headings = HEADING.findall(BLOCK.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_file_that_is_mentioned_exists() -> None:
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in PAGES
+        for name in CODE.findall(prose(page))
+        if is_path(name) and not exists(name)
+    ]
+    assert missing == []
+
+
+def prose(page: Path) -> str:
+    """The page without its blocks of code."""
+    return BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def is_path(name: str) -> bool:
+    """A path in this repository, or in `src/corral` with its room first. Angle brackets stand for a name to choose."""
+    if not re.fullmatch(r"[\w./*-]+", name) or "/" not in name:
+        return False
+    return name.partition("/")[0] in (*PLACES, *ROOMS)
+
+
+def exists(name: str) -> bool:
+    return any(next(iter(root.glob(name.rstrip("/"))), None) for root in (ROOT, ROOT / "src" / "corral"))
+
+
+def test_every_variable_that_is_mentioned_means_something() -> None:
+    known = known_variables(GROUPS) | set(ACCEPTED_WITHOUT_EFFECT)
+    unknown = {
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in PAGES
+        for name in VARIABLE.findall(page.read_text(encoding="utf-8"))
+        if name not in known
+    }
+    assert unknown == set()
+
+
+def test_every_flag_that_is_mentioned_exists() -> None:
+    known = set(flags_of(cli, click.Context(cli)))
+    unknown = {
+        f"{page.relative_to(ROOT)}: {flag}"
+        for page in PAGES
+        for command in OUR_COMMAND.findall(page.read_text(encoding="utf-8").replace("\\\n", ""))
+        for flag in FLAG.findall(command)
+        if flag not in known
+    }
+    assert unknown == set()
+
+
+def flags_of(command: click.Command, context: click.Context) -> Iterator[str]:
+    for parameter in command.get_params(context):
+        yield from (*parameter.opts, *parameter.secondary_opts)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            if (found := command.get_command(context, name)) is not None:
+                yield from flags_of(found, click.Context(found, parent=context))

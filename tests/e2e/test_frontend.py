@@ -1,0 +1,136 @@
+"""`corral frontend` as real processes: control is kept alive, mistakes end it with a code that tells."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from corral.testing.waiting import wait_until
+
+NOBODY = "nats://127.0.0.1:9"
+"""Nothing listens there; a frontend must live with that."""
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        number: int = probe.getsockname()[1]
+        return number
+
+
+@pytest.fixture
+def start(start_process: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    with ExitStack() as stack:
+
+        def run(*arguments: str, **variables: str) -> Any:
+            everything = ["frontend", "--data", str(tmp_path / "data"), "--nats", NOBODY, *arguments]
+            return stack.enter_context(start_process(everything, **variables))
+
+        yield run
+
+
+def until_serving(running: Any, port: int, call: Any) -> None:
+    def serves() -> bool:
+        assert running.process.poll() is None, running.output
+        return bool(call("GET", f"http://127.0.0.1:{port}/healthz").status == 200)
+
+    wait_until(serves, "the frontend to serve", seconds=60)
+    running.look()
+
+
+def control_of(running: Any) -> psutil.Process:
+    [control] = psutil.Process(running.process.pid).children()
+    return control
+
+
+def test_it_serves_without_nats_and_keeps_control_alive(start: Any, call: Any, port: int, corral: Any) -> None:
+    running = start("--port", str(port))
+    until_serving(running, port, call)
+    assert call("GET", f"http://127.0.0.1:{port}/readyz").status == 503
+    key = running.output.partition("Administrator key (shown once, keep it): ")[2].split()[0]
+    assert running.output.count(key) == 1
+
+    first = control_of(running)
+    first.kill()
+    wait_until(lambda: not first.is_running(), "the end of control")
+    until_serving(running, port, call)
+
+    assert call("GET", f"http://127.0.0.1:{port}/api/v1/version", key=key).status == 200
+    assert "Administrator key" not in running.output.rpartition("child died")[2]
+    doctor = corral("doctor", "--url", f"http://127.0.0.1:{port}", CORRAL_KEY=key)
+    assert doctor.returncode == 1
+    assert "nats      problem: not connected" in doctor.stdout
+    running.look()
+    assert running.stop(signal.SIGTERM) == 0
+    assert running.left() == []
+
+
+def test_a_killed_launcher_takes_control_with_it(start: Any, call: Any, port: int) -> None:
+    running = start("--port", str(port))
+    until_serving(running, port, call)
+
+    running.stop(signal.SIGKILL)
+
+    wait_until(lambda: not running.left(), "the end of control", seconds=5)
+
+
+def test_a_second_frontend_on_one_sqlite_file_is_refused(start: Any, call: Any, port: int) -> None:
+    until_serving(start("--port", str(port)), port, call)
+
+    second = start("--port", "0")
+
+    assert second.process.wait(timeout=30) == 75
+    assert "an SQLite file serves one frontend" in second.output
+    assert call("GET", f"http://127.0.0.1:{port}/healthz").status == 200
+
+
+def test_another_secrets_key_ends_it_with_78(start: Any, call: Any, port: int, tmp_path: Path) -> None:
+    running = start("--port", str(port))
+    until_serving(running, port, call)
+    running.stop(signal.SIGTERM)
+    (tmp_path / "data" / "secrets.key").unlink()
+
+    again = start("--port", str(port))
+
+    assert again.process.wait(timeout=30) == 78
+    assert "child died" not in again.output, "it is not worth a restart"
+
+
+def test_a_taken_port_ends_it_with_75(start: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        running = start("--port", str(number))
+        assert running.process.wait(timeout=30) == 75
+    assert f"port {number} on 127.0.0.1 is taken by another program; choose another with --port" in running.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "code", "sentence"),
+    [
+        (["--database", "mysql://x"], {}, 64, "database:"),
+        (["--unhealthy-after", "9"], {}, 64, "offline_after: must be more than unhealthy_after"),
+        (["--registration-token", "x"], {}, 64, "a secret is never a flag"),
+        (["--config", "/nowhere.toml"], {}, 64, "config: cannot read /nowhere.toml"),
+        ([], {"CORRAL_SECRETS_KEY": "short"}, None, "secrets"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(
+    start: Any, arguments: list[str], variables: dict[str, str], code: int | None, sentence: str
+) -> None:
+    running = start("--port", "0", *arguments, **variables)
+    ended = running.process.wait(timeout=30)
+    assert ended in ((64, 77, 78) if code is None else (code,)), running.output
+    assert sentence in running.output
+    assert "Traceback" not in running.output
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_data_directory_that_is_not_writable_ends_it_with_73(start: Any, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o500)
+    assert start("--port", "0").process.wait(timeout=30) == 73

@@ -1,0 +1,50 @@
+"""Completion of nodes: quick, and silent whatever happens."""
+
+from typing import Any
+
+import pytest
+
+
+def complete(corral: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+    """What the shell is offered after these words, the last of which is not finished yet."""
+    monkeypatch.setenv("_CORRAL_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(("corral", *words)))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    outcome = corral()
+    assert outcome.err == ""
+    return [line.partition(",")[2] for line in outcome.out.splitlines() if line]
+
+
+def test_names_are_offered_and_ids_once_one_was_begun(
+    connected: Any, frontend: Any, make_node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frontend.tell_nodes(make_node("alpha", "1111"), make_node("alpine", "2222"), make_node("beta", "1199"))
+    assert complete(connected, monkeypatch, "nodes", "show", "al") == ["alpha", "alpine"]
+    assert complete(connected, monkeypatch, "nodes", "drain", "11") == ["1111", "1199"]
+    assert complete(connected, monkeypatch, "nodes", "drain", "zz") == []
+
+
+def test_flags_before_the_node_are_heeded(
+    corral: Any, frontend: Any, make_node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frontend.tell_nodes(make_node("alpha", "1111"))
+    assert complete(corral, monkeypatch, "nodes", "show", "--url", frontend.url, "al") == ["alpha"]
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:9", "nonsense"])
+def test_nothing_is_said_when_there_is_no_frontend(corral: Any, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("CORRAL_URL", url)
+    assert complete(corral, monkeypatch, "nodes", "show", "al") == []
+
+
+def test_nothing_is_said_when_the_frontend_refuses(
+    connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frontend.tell("GET /api/v1/nodes", {"error": "no"}, 401)
+    assert complete(connected, monkeypatch, "nodes", "show", "al") == []
+
+
+def test_commands_are_offered_but_not_the_hidden_one(corral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = complete(corral, monkeypatch, "")
+    assert "up" in offered
+    assert "control" not in offered

@@ -1,0 +1,96 @@
+"""`corral keys`: a key is shown once, and only where it belongs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.base.errors import Conflict, NotFound
+from corral.cli.keys import choose_key
+from corral.protocol.node_views import CreatedKey, KeyView
+
+
+def key(id: str, name: str, state: str = "active", **changes: Any) -> KeyView:
+    facts = {
+        "scopes": ["inference"],
+        "created_at": "2020-01-01T00:00:00Z",
+        "created_by": "admin",
+        "expires_at": None,
+        "revoked_at": None,
+        **changes,
+    }
+    return KeyView(id=id, name=name, state=state, **facts)
+
+
+def test_create_prints_the_key_alone_on_standard_output(connected: Any, frontend: Any) -> None:
+    made = CreatedKey(
+        id="abc",
+        name="ci",
+        scopes=["inference", "node"],
+        created_at="2026-01-01T00:00:00Z",
+        created_by="admin",
+        expires_at=None,
+        revoked_at=None,
+        state="active",
+        key="corral_new",
+    )
+    frontend.tell("POST /api/v1/keys", made, 201)
+    outcome = connected("keys", "create", "ci", "--scope", "inference", "--scope", "node", "--expires", "30d")
+    assert outcome.out == "corral_new\n"
+    assert outcome.err == "Key abc (inference, node) is valid until it is revoked. It is not shown again.\n"
+    assert frontend.calls[0].body == {"name": "ci", "scopes": ["inference", "node"], "expires_in": "30d"}
+    assert connected("keys", "create", "ci", "--json").json()["key"] == "corral_new"
+    assert frontend.calls[1].body["scopes"] == ["inference"]
+
+
+def test_list_shows_what_still_works(connected: Any, frontend: Any) -> None:
+    frontend.tell("GET /api/v1/keys", [key("1", "ci"), key("2", "old", "revoked"), key("3", "gone", "expired")])
+    lines = connected("keys", "list").out.splitlines()
+    assert lines[0].split() == ["ID", "NAME", "SCOPES", "STATE", "EXPIRES", "MADE"]
+    assert [line.split()[:4] for line in lines[1:]] == [["1", "ci", "inference", "active"]]
+    assert len(connected("keys", "list", "--all").out.splitlines()) == 4
+    assert len(connected("keys", "list", "--all", "--json").json()) == 3
+
+
+def test_an_unknown_scope_is_refused(connected: Any) -> None:
+    outcome = connected("keys", "create", "ci", "--scope", "root")
+    assert outcome.code == 64
+    assert "'root' is not one of 'admin', 'inference', 'node', 'gateway'" in outcome.err
+
+
+def test_what_the_frontend_refuses_is_told_with_its_field(connected: Any, frontend: Any) -> None:
+    message = "expires_in: must be more than 0 and at most 3650d, got 0s"
+    frontend.tell("POST /api/v1/keys", {"error": {"code": "invalid_input", "message": message}}, 400)
+    outcome = connected("keys", "create", "ci", "--expires", "0s")
+    assert (outcome.code, outcome.out, outcome.err) == (1, "", f"error: {message}\n")
+
+
+def test_revoke_takes_an_id_or_a_name(connected: Any, frontend: Any) -> None:
+    frontend.tell("GET /api/v1/keys", [key("1", "ci")])
+    frontend.tell("DELETE /api/v1/keys/1", b"", 204)
+    assert connected("keys", "revoke", "ci").out == "Key 1 (ci) is revoked.\n"
+    assert connected("keys", "revoke", "1", "--json").json() == {"revoked": "1"}
+
+
+class TestWhichKey:
+    KNOWN = (key("1", "ci"), key("2", "ci"), key("3", "old", "revoked"), key("4", "3"))
+
+    def test_an_id_wins(self) -> None:
+        assert choose_key(self.KNOWN, "3").name == "old"
+
+    def test_an_ambiguous_name_lists_the_ids(self) -> None:
+        with pytest.raises(Conflict, match="ci may mean 1, 2; name one by its id"):
+            choose_key(self.KNOWN, "ci")
+
+    def test_the_name_of_a_revoked_key_is_unknown(self) -> None:
+        with pytest.raises(NotFound, match="there is no key old; `corral keys list` shows all"):
+            choose_key(self.KNOWN, "old")
+
+
+def test_reset_needs_a_database_that_is_there(corral: Any, tmp_path: Path) -> None:
+    outcome = corral("keys", "reset-admin", "--data", str(tmp_path / "none"))
+    assert outcome.code == 1
+    assert outcome.err == (
+        f"error: there is no database {tmp_path}/none/corral.db; name its place with --data or --database\n"
+    )
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,51 @@
+"""What `corral up` says, and the command it offers."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.app.settings import UpSettings, gather, resolve
+from corral.app.up_file import UpKeys
+from corral.cli.up import TerminalWords, client_command
+
+
+def command_for(data: str | None, program: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sys, "argv", [program])
+    sources = gather({"--data": data} if data else {}, {"HOME": "/home/someone"})
+    return client_command(resolve(UpSettings, sources), sources)
+
+
+def test_the_command_to_paste_works_from_the_same_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "corral"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command_for(None, str(program), monkeypatch) == "corral nodes list"
+    assert command_for("/srv/fleet", str(program), monkeypatch) == "corral nodes list --data /srv/fleet"
+    assert command_for("/srv/my fleet", str(program), monkeypatch) == "corral nodes list --data '/srv/my fleet'"
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command_for(None, ".venv/bin/corral", monkeypatch) == ".venv/bin/corral nodes list"
+
+
+def test_started_as_a_module_the_command_is_a_module_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command_for(None, "/x/corral/__main__.py", monkeypatch) == f"{sys.executable} -m corral nodes list"
+
+
+def test_words(capsys: Any) -> None:
+    words = TerminalWords("corral nodes list")
+    words.waiting(["worker-1, which does not answer yet", "worker-2, whose status is pending"])
+    words.new_keys(UpKeys(admin="corral_a", registration="r"))
+    words.ready(url="http://127.0.0.1:8080", healthy=2, seconds=2.345)
+    words.stopping()
+    assert capsys.readouterr().out == (
+        "Still waiting for worker-1, which does not answer yet; worker-2, whose status is pending\n"
+        "Administrator key:   corral_a\n"
+        "Registration token:  r\n"
+        "They are kept in the data directory, readable only by you; this is the only time they are printed.\n"
+        "Corral is ready at http://127.0.0.1:8080 with 2 healthy nodes, after 2.3 s. Ctrl-C stops it.\n"
+        "Try: corral nodes list\n"
+        "Stopping…\n"
+    )
