@@ -13,6 +13,7 @@ from typing import Final
 
 from bench.readings import MEGABYTE, ProcessorShare, memory_of
 from bench.report import Row, Table, figure
+from bench.say import say
 from bench.simulation import Beat, Join, Observe, Read, Samples, Simulation, Walk, simulation
 from bench.up import fleet, frontend_of
 from corral.app.up_file import UpFile
@@ -38,7 +39,7 @@ class Scale:
     reads: int = 200
     reads_per_second: float = 10.0
     settling_seconds: float = 5.0
-    """What comes before idle memory is read."""
+    """What comes before idle memory is read, and then how long idle work is watched."""
 
 
 async def heartbeats(scale: Scale) -> list[Table]:
@@ -51,23 +52,28 @@ async def _on(database: str, scale: Scale) -> Table:
         if database == "postgres":
             settings["CORRAL_DATABASE"] = stack.enter_context(PostgresServer()).url()
         async with fleet(Path(folder), workers=1, settings=settings) as up:
-            await asyncio.sleep(scale.settling_seconds)
-            rows = _idle(up)
+            say(f"heartbeats: {database}, at rest")
+            rows = await _idle(up, scale)
             async with simulation(frontend_of(up)) as nodes:
-                rows += await _beating(nodes, up.pids.control, scale)
-                rows += await _listing(nodes, up.pids.control, scale)
-                rows += await _many(nodes, up.pids.control, scale)
+                for part in (_beating, _listing, _many):
+                    say(f"heartbeats: {database}, {part.__name__.lstrip('_')}")
+                    rows += await part(nodes, up.pids.control, scale)
     title = f"{scale.nodes:,} nodes, each with a heartbeat every {scale.interval_seconds:g} s, on {database}"
-    return Table(title=title, rows=rows)
+    return Table(title=title, rows=rows, notes=["MB are 1,000,000 bytes. Memory is judged as RSS."])
 
 
-def _idle(up: UpFile) -> list[Row]:
+async def _idle(up: UpFile, scale: Scale) -> list[Row]:
+    await asyncio.sleep(scale.settling_seconds)
+    share = ProcessorShare(up.pids.control)
+    await asyncio.sleep(scale.settling_seconds)
+    used = share.percent()
     agent, control = memory_of(up.pids.workers[0]), memory_of(up.pids.control)
     return [
         _megabytes("agent, idle: RSS", agent.resident, at_most=AGENT_MEGABYTES),
         _megabytes("agent, idle: PSS", agent.proportional),
         _megabytes("control, idle: RSS", control.resident, at_most=CONTROL_IDLE_MEGABYTES),
         _megabytes("control, idle: PSS", control.proportional),
+        figure("control, idle: share of one core", used, "%"),
     ]
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 MEGABYTE: Final = 1_000_000
 _KIBIBYTE: Final = 1024
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
@@ -33,6 +35,11 @@ def _fields(pid: int, file: str) -> dict[str, int]:
     """The lines `Name:   123 kB` of a file of this process, in bytes."""
     lines = (line.split() for line in Path(f"/proc/{pid}/{file}").read_text().splitlines())
     return {words[0].rstrip(":"): int(words[1]) * _KIBIBYTE for words in lines if words[2:] == ["kB"]}
+
+
+def family(pid: int) -> list[int]:
+    """The process and all that descend from it."""
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
 def processor_seconds(pid: int) -> float:

@@ -35,7 +35,7 @@ async def no_leaks_of_the_loop() -> AsyncIterator[None]:
     """The same while the loop is still there. Set up before all other fixtures, so it looks after they are gone."""
     before = Snapshot.take(CHILDREN)
     yield
-    if leaks := [*await tasks_left(), *before.leaks()]:
+    if leaks := [*await tasks_left(), *await before.leaks_beside_tasks()]:
         pytest.fail(report(leaks), pytrace=False)
 
 

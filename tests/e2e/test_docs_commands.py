@@ -254,6 +254,12 @@ def test_every_link_leads_somewhere() -> None:
     assert dead == []
 
 
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "adr"
+    linked = set(LINK.findall((folder / "README.md").read_text(encoding="utf-8")))
+    assert {page.name for page in folder.glob("0*.md")} - linked == set()
+
+
 def leads_somewhere(page: Path, target: str) -> bool:
     path, _, anchor = target.partition("#")
     place = (page.parent / path).resolve() if path else page

@@ -19,6 +19,7 @@ from corral.base.ids import NodeId
 from corral.control.registry import Registered
 from corral.domain.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.protocol.go_json import decode
+from corral.protocol.keys import hash_secret, same
 from corral.protocol.registration import (
     FEATURES,
     MAX_BODY,
@@ -38,26 +39,41 @@ _TRUSTED = "corral up"
 async def register(context: AdminContext, request: Request, caller: Caller) -> Response:
     claim = _claim(caller)
     header = await context.authenticator.join_token(claim.presented)
-    if header is None:
-        return worker_denied(_INVALID_TOKEN)
     try:
         body = await _read_request(request, min(MAX_BODY, context.max_body))
     except BodyTooLarge:
         raise
     except InvalidInput as error:
-        return node_error(400, f"invalid request body: {error.message}")
+        return worker_denied(_INVALID_TOKEN) if header is None else _unreadable(error)
+    if header is None:
+        known = await _is_known(context, claim, body)
+        return await _admit(context, body, trusted_by=None) if known else worker_denied(_INVALID_TOKEN)
     if not body.token:
         return node_error(401, "registration token required")
     in_body = await context.authenticator.join_token(body.token)
     if in_body is None:
         return node_error(401, _INVALID_TOKEN)
+    return await _admit(context, body, trusted_by=_trusted_by(header, in_body))
+
+
+def _unreadable(error: InvalidInput) -> Response:
+    return node_error(400, f"invalid request body: {error.message}")
+
+
+async def _is_known(context: AdminContext, claim: NodeClaim, body: RegisterRequest) -> bool:
+    """A node of ours may come back with its own secret, also after the shared token was changed."""
+    secret = secret_of(body)
+    if secret is None or not same(secret, claim.presented) or not same(body.token, claim.presented):
+        return False
+    return await context.registry.knows_secret(hash_secret(secret))
+
+
+async def _admit(context: AdminContext, body: RegisterRequest, *, trusted_by: str | None) -> Response:
     try:
         registration = read_registration(body)
     except InvalidInput as error:
         return node_error(400, error.message)
-    registered = await context.registry.register(
-        registration, secret=secret_of(body), trusted_by=_trusted_by(header, in_body)
-    )
+    registered = await context.registry.register(registration, secret=secret_of(body), trusted_by=trusted_by)
     return answer(await _welcome(context, registered, is_corral=registration.peer is not None), 201)
 
 

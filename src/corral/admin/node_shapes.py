@@ -57,6 +57,7 @@ def node_detail(seen: SeenNode, policy: LivenessPolicy) -> NodeDetail:
         draining_since=_time(facts.draining_since),
         deregistered_at=_time(facts.deregistered_at),
         silent_seconds=round(seen.silent_seconds, 3),
+        heard_seconds_ago=round(seen.heard_seconds_ago, 3),
         heartbeat_seconds=heartbeat_interval(facts, policy).total_seconds(),
         has_secret=node.secret_hash is not None,
         incarnation=facts.incarnation,

@@ -75,7 +75,7 @@ def all_codes(route: RouteSpec) -> dict[int, str]:
         codes |= {401: "no key, or one that is unknown, expired or revoked", 403: "the key lacks the scope admin"}
     if route.access is not Access.PUBLIC:
         codes |= {503: "the database is away; try again"}
-    if route.method in ("PUT", "PATCH", "POST") and route.access is not Access.PUBLIC and "labels" in route.path:
+    if route.takes is not None or (route.method in ("PUT", "PATCH") and route.path.endswith("/labels")):
         codes |= {413: "the body is too large"}
     return dict(sorted(codes.items()))
 

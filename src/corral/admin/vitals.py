@@ -1,9 +1,12 @@
 """Is this frontend alive, is it ready, and how does it fare: `/healthz`, `/readyz`, `/metrics`, `/api/v1/version`."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Metric, generate_latest
 from prometheus_client import PROCESS_COLLECTOR as PROCESS_METRICS
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -38,13 +41,23 @@ async def version(context: AdminContext, request: Request, caller: Caller) -> Re
     return answer(VersionView(version=__version__, frontend_id=context.frontend_id, features=list(FEATURES)))
 
 
+class _Heartbeats(Collector):
+    """A counter that we keep ourselves, since the registry lives for one scrape only."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Heartbeats stored by this frontend."
+        yield CounterMetricFamily("corral_heartbeats", text, value=self._context.heartbeats.taken)
+
+
 async def metrics(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Counted when asked: nothing is kept on the way of a request."""
     registry = CollectorRegistry()
     registry.register(PROCESS_METRICS)
     Gauge("corral_build_info", "Version of this frontend.", ["version"], registry=registry).labels(__version__).set(1)
-    heartbeats = Counter("corral_heartbeats", "Heartbeats stored by this frontend.", registry=registry)
-    heartbeats.inc(context.heartbeats.taken)
+    registry.register(_Heartbeats(context))
     connected = Gauge("corral_nats_connected", "1 while NATS is connected.", registry=registry)
     connected.set(1 if context.bus.connected else 0)
     database = Gauge("corral_database_up", "1 while the database answers.", registry=registry)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from corral.agent.addresses import Addresses
 from corral.agent.hardware import Gauge, Measurement
@@ -39,6 +40,8 @@ class Profile:
     labels: Mapping[str, str] = field(default_factory=dict)
     max_replicas_per_model: int = 1
     vram_budget: str = ""
+    was_admitted: bool = False
+    """An earlier process of this worker was registered, so its secret is known to somebody."""
 
 
 class Frontend(Protocol):
@@ -93,6 +96,7 @@ class Registrar:
         self._clock = clock
         self._backoff = backoff
         self._token_attempts = token_attempts
+        self._was_admitted = profile.was_admitted
         self._outage = Outage(log, event="registration", what="registration")
 
     async def join(self) -> Member:
@@ -124,9 +128,22 @@ class Registrar:
     async def attempt(self) -> Member:
         """One registration with what is measured now."""
         body = registration_body(self._profile, await self._gauge.measure())
-        member = membership(await self._frontend.register(body), self._profile)
+        try:
+            answer = await self._frontend.register(body)
+        except PeerRefused as refused:
+            if refused.status not in WRONG_TOKEN or not self._was_admitted:
+                raise
+            answer = await self._register_as_known(body, refused)
+        self._was_admitted = True
         self._outage.worked()
-        return member
+        return membership(answer, self._profile)
+
+    async def _register_as_known(self, body: RegisterRequest, refused: PeerRefused) -> RegisterResponse:
+        """The token may have been changed since we joined; a frontend that knows our secret takes us back."""
+        try:
+            return await self._frontend.register(replace(body, token=self._profile.hello.secret))
+        except PeerRefused:
+            raise refused from None
 
     def _give_up_if_final(self, error: PeerRefused, refusals: int) -> None:
         if error.status == NO_SUCH_ROUTE:

@@ -22,7 +22,7 @@ from typing import Final, Self
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.processes import Process, start_process
-from corral.base.readiness import SHOWN_LINES, Child, describe_exit, first_of_group, until_ready
+from corral.base.readiness import Child, describe_exit, first_of_group, until_ready
 from corral.base.retry import Backoff
 from corral.base.tasks import start_task
 
@@ -153,7 +153,9 @@ class Children:
         began = self._clock.monotonic()
         code = await process.wait()
         lived = self._clock.monotonic() - began
-        ending = {"ending": describe_exit(code), "tail": process.tail[-SHOWN_LINES:]}
+        ending = {"ending": describe_exit(code)}
+        if process.tail:
+            ending["last_words"] = process.tail[-1]
         log.warning("child died", extra={"event": "child.died", "child": kept.child.name, **ending})
         self._changed(kept, None)
         return lived

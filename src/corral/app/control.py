@@ -14,7 +14,7 @@ from corral.admin.context import AdminContext
 from corral.admin.server import AdminServer, bind
 from corral.auth.principals import Authenticator
 from corral.base.clock import Clock, SystemClock
-from corral.base.errors import DatabaseUnavailable
+from corral.base.errors import DatabaseUnavailable, SecretsKeyMismatch
 from corral.base.ids import FrontendId, new_frontend_id
 from corral.base.private_files import make_private_directory
 from corral.base.retry import Backoff
@@ -40,7 +40,7 @@ from corral.state.keys import Keys
 from corral.state.leases import Leases
 from corral.state.migrations import upgrade
 from corral.state.nodes import Nodes
-from corral.state.secrets import Secrets
+from corral.state.secrets import Secrets, was_sealed
 from corral.state.secrets_key import SecretsKey
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,8 @@ async def open_control(
         make_private_directory(config.data)
         listener = stack.enter_context(bind(config.host, config.port))
         database = await stack.enter_async_context(open_database(config.database_url))
-        stores = Stores(database, await Secrets.open(database, load_secrets_key(config), at=the_clock.now()))
+        key = await load_secrets_key(config, database)
+        stores = Stores(database, await Secrets.open(database, key, at=the_clock.now()))
         bus = await stack.enter_async_context(NatsBus(config.bus, name="corral-control"))
         control = await wire(config, the_clock, stores, bus)
         yield control, AdminServer(build_app(control.context), listener)
@@ -168,9 +169,15 @@ async def open_database(url: str) -> AsyncIterator[Database]:
         await database.close()
 
 
-def load_secrets_key(config: ControlConfig) -> SecretsKey:
+async def load_secrets_key(config: ControlConfig, database: Database) -> SecretsKey:
+    """A new key is made for a new database only: in place of a lost one it would fit nothing."""
     if config.secrets_key:
         return SecretsKey.from_text(config.secrets_key)
+    if not config.secrets_key_file.exists() and await was_sealed(database):
+        raise SecretsKeyMismatch(
+            f"the secrets key {config.secrets_key_file} is missing, and this database was sealed with it;"
+            " restore it from a backup or copy it from another frontend, or set CORRAL_SECRETS_KEY"
+        )
     return SecretsKey.load_or_create(config.secrets_key_file)
 
 
@@ -203,7 +210,7 @@ async def reset_admin_key(config: ControlConfig) -> str:
     database = await Database.open(config.database_url, lock=False)
     try:
         await upgrade(database)
-        secrets = await Secrets.open(database, load_secrets_key(config), at=clock.now())
+        secrets = await Secrets.open(database, await load_secrets_key(config, database), at=clock.now())
         first_keys = FirstKeys(Keys(database), secrets, clock.now)
         new = await first_keys.reset_admin(by="reset on the machine")
         if config.credentials_file is not None:

@@ -75,9 +75,10 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
     identity, presence, incarnation = Identity(config.data_path), Presence(), new_incarnation()
     async with AsyncExitStack() as stack:
         stack.enter_context(_data_held(config.data_path))
-        profile = _profile(config, places, identity.secret(), incarnation)
+        remembered = identity.remembered()
+        profile = _profile(config, places, _hello(config, identity.secret(), incarnation), remembered)
         hardware = _hardware(config)
-        _introduce(profile, hardware.machine(), identity.remembered())
+        _introduce(profile, hardware.machine(), remembered)
         bus = NatsBus(config.bus, name=f"corral worker {profile.name}")
         readiness = Readiness(presence, bus)
         bearers = (profile.hello.secret, profile.token)
@@ -112,21 +113,28 @@ def _data_held(path: Path) -> AbstractContextManager[None]:
     return held(path / LOCK_FILE, f"another worker uses the data directory {path}; give each worker its own")
 
 
-def _profile(config: WorkerConfig, places: addresses.Addresses, secret: str, incarnation: Incarnation) -> Profile:
+def _hello(config: WorkerConfig, secret: str, incarnation: Incarnation) -> CorralHello:
+    return CorralHello(
+        version=__version__,
+        features=list(FEATURES),
+        secret=secret,
+        incarnation=incarnation,
+        heartbeat_seconds=config.heartbeat_interval.total_seconds(),
+    )
+
+
+def _profile(
+    config: WorkerConfig, places: addresses.Addresses, hello: CorralHello, remembered: Memory | None
+) -> Profile:
     return Profile(
         name=node_name(config.node.name, hostname=socket.gethostname(), pid=os.getpid()),
         addresses=places,
         token=config.frontend.registration_token,
-        hello=CorralHello(
-            version=__version__,
-            features=list(FEATURES),
-            secret=secret,
-            incarnation=incarnation,
-            heartbeat_seconds=config.heartbeat_interval.total_seconds(),
-        ),
+        hello=hello,
         labels=config.node.labels,
         max_replicas_per_model=config.node.max_replicas_per_model,
         vram_budget=config.node.vram_budget,
+        was_admitted=remembered is not None,
     )
 
 

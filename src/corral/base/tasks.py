@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from corral.base.clock import Clock
+from corral.base.errors import CorralError
 from corral.base.retry import Backoff
 
 log = logging.getLogger(__name__)
@@ -92,20 +93,28 @@ async def poke_or_period(
 ) -> None:
     """Run `step` for ever: at once, then whenever poked and at least once per period.
 
-    A step that fails is logged and tried again with backoff: the loop is the rim where errors stop.
+    A step that fails is logged and tried again with backoff: the loop is the rim where errors stop. A retryable error
+    (the database is away) is told once; one of ours that no retry mends is a mistake in the code and ends the process.
     """
     backoff = Backoff(first=timedelta(milliseconds=250), cap=max(period, timedelta(seconds=1)))
     failures = 0
     while True:
         try:
             await step()
-            failures = 0
-            pause = period
+        except CorralError as error:
+            if not error.retryable:
+                raise
+            failures += 1
+            if failures == 1:
+                log.warning("%s waits: %s", name, error, extra={"event": "loop.waiting", "loop": name})
         except Exception:
             failures += 1
-            pause = backoff.delay(failures)
             log.exception("loop step failed", extra={"event": "loop.failed", "loop": name, "failures": failures})
-        if failures:
-            await clock.sleep(pause.total_seconds())
         else:
-            await poke.wait(clock, pause)
+            if failures:
+                log.info("%s goes on", name, extra={"event": "loop.resumed", "loop": name, "failures": failures})
+            failures = 0
+        if failures:
+            await clock.sleep(backoff.delay(failures).total_seconds())
+        else:
+            await poke.wait(clock, period)

@@ -89,7 +89,7 @@ class Problems:
         if len(self._logged) >= _MOST_REMEMBERED:
             self._logged.clear()
         self._logged[problem] = now
-        fields = {"kind": problem.kind, "subject": problem.subject}
+        fields = {"kind": problem.kind, **({"subject": problem.subject} if problem.subject else {})}
         if problem.kind in _ERRORS:
             log.error("bus: %s", problem.detail, extra={"event": "bus.failing", **fields})
         else:

@@ -152,7 +152,7 @@ def drain_node(node: str, as_json: bool) -> None:
 @connected
 def resume_node(node: str, as_json: bool) -> None:
     """End a drain."""
-    _steer(node, "resume", "is no longer draining", as_json=as_json)
+    _steer(node, "resume", "is not draining", as_json=as_json)
 
 
 @nodes.command("remove", cls=CorralCommand)

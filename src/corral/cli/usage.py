@@ -9,7 +9,9 @@ def describe_usage_error(error: click.ClickException) -> str:
         return _unknown_flag(error)
     sentence = error.format_message().rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
-    return f"{sentence}; see: {context.command_path} --help" if context is not None else sentence
+    if context is None:
+        return sentence
+    return f"{sentence}{'' if sentence.endswith('?') else ';'} see: {context.command_path} --help"
 
 
 def _unknown_flag(error: click.NoSuchOption) -> str:

@@ -26,6 +26,9 @@ class SeenNode:
     node: Node
     status: NodeStatus
     silent_seconds: float
+    """Silence that counts."""
+    heard_seconds_ago: float
+    """The age of the last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,7 @@ class Fleet:
             node=node,
             status=status_of(node.facts, moment, self._policy, hearing),
             silent_seconds=silence(node.facts, moment, self._policy, hearing).total_seconds(),
+            heard_seconds_ago=max((moment - node.facts.last_heartbeat).total_seconds(), 0),
         )
 
     async def get(self, node_id: NodeId) -> SeenNode:

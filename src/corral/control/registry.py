@@ -18,7 +18,7 @@ from corral.domain.event import Event, EventKind
 from corral.domain.node import BY_WORKER, Node
 from corral.domain.registration import Registration, is_new_life, register_again, register_new
 from corral.state.nodes import Nodes
-from corral.state.secrets import Secrets, node_secret_name
+from corral.state.secrets import SealedSecret, Secrets, node_secret_name
 
 _TRIES: Final = 8
 AUTO_APPROVE: Final = "auto-approve"
@@ -63,7 +63,7 @@ class Registry:
             known = next((node for node in same_name if node.secret_hash is None), None)
             namesakes = [node for node in same_name if node.secret_hash is not None]
         if known is not None:
-            return await self._again(known, registration, approved_by=approved_by)
+            return await self._again(known, registration, secret=secret, approved_by=approved_by)
         if namesakes:
             return await self._stranger(registration, namesakes[0])
         return await self._new(registration, secret=secret, approved_by=approved_by)
@@ -73,8 +73,7 @@ class Registry:
     ) -> Registered | None:
         node = register_new(registration, id=new_node_id(), at=self._clock.now(), approved_by=approved_by)
         event = self._event(EventKind.NODE_REGISTERED, node, BY_WORKER, address=node.address, approved_by=approved_by)
-        sealed = None if secret is None else self._secrets.seal(node_secret_name(node.id), secret, at=node.created_at)
-        if not await self._nodes.insert(node, secret=sealed, events=[event]):
+        if not await self._nodes.insert(node, secret=self._sealed(node, secret), events=[event]):
             return None
         return Registered(node=node, is_new=True)
 
@@ -93,14 +92,23 @@ class Registry:
             return None
         return Registered(node=node, is_new=True)
 
-    async def _again(self, known: Node, registration: Registration, *, approved_by: str | None) -> Registered | None:
+    async def _again(
+        self, known: Node, registration: Registration, *, secret: str | None, approved_by: str | None
+    ) -> Registered | None:
         node = register_again(known, registration, at=self._clock.now(), approved_by=approved_by)
         events = []
         if is_new_life(known, registration):
             events.append(self._event(EventKind.NODE_REREGISTERED, node, BY_WORKER, address=node.address))
-        if not await self._nodes.register(node, events=events):
+        if not await self._nodes.register(node, secret=self._sealed(node, secret), events=events):
             return None
         return Registered(node=node, is_new=False)
+
+    def _sealed(self, node: Node, secret: str | None) -> SealedSecret | None:
+        return None if secret is None else self._secrets.seal(node_secret_name(node.id), secret, at=node.updated_at)
+
+    async def knows_secret(self, secret_hash: str) -> bool:
+        """Does a node of this fleet have this secret?"""
+        return await self._nodes.find_by_secret(secret_hash) is not None
 
     async def approve(self, node_id: NodeId, *, by: str) -> Node:
         """Only a pending node can be approved."""

@@ -224,9 +224,10 @@ def resume(node: Node, *, by: str, at: datetime) -> Node:
 
 
 def deregister(node: Node, *, at: datetime) -> Node:
+    """The worker leaves. Its own drain was for that; a person's stays."""
     if node.facts.deregistered_at is not None:
         return node
-    return _with_facts(node, at, deregistered_at=at)
+    return _with_facts(resume(node, by=BY_WORKER, at=at), at, deregistered_at=at)
 
 
 def relabel(node: Node, labels: NodeLabels, *, at: datetime) -> Node:

@@ -54,6 +54,9 @@ class NodeDetail(NodeView, kw_only=True):
     draining_since: str | None
     deregistered_at: str | None
     silent_seconds: float
+    """Silence that counts: only while control could hear."""
+    heard_seconds_ago: float
+    """The age of the last heartbeat, whoever could hear it."""
     heartbeat_seconds: float
     has_secret: bool
     incarnation: str

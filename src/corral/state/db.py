@@ -11,6 +11,7 @@ from corral.base.errors import DatabaseUnavailable
 from corral.state.engines import DEFAULT_TIMEOUTS, Engines, Timeouts, postgres_engines, sqlite_engines
 from corral.state.failures import translated
 from corral.state.sqlite_file import held_lock, prepare_file
+from corral.state.transactions import Transactions
 from corral.state.urls import shown_url, sqlite_path
 
 
@@ -21,6 +22,7 @@ class Database:
         self._where = where
         self._engines = engines
         self._resources = resources
+        self._transactions = Transactions()
         self._closed = False
 
     @classmethod
@@ -58,6 +60,7 @@ class Database:
 
     async def close(self) -> None:
         self._closed = True
+        await self._transactions.wait_for_all()
         try:
             for engine in (self._engines.writer, self._engines.reader, self._engines.patient):
                 await engine.dispose()
@@ -96,5 +99,5 @@ class Database:
         if self._closed:
             raise DatabaseUnavailable("the database is closed")
         with translated():
-            async with engine.begin() as connection:
+            async with self._transactions.begin(engine) as connection:
                 yield connection

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import aiosqlite
 import asyncpg
 from sqlalchemy import AsyncAdaptedQueuePool, Connection, NullPool, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -63,7 +64,7 @@ def sqlite_engines(path: Path, timeouts: Timeouts) -> Engines:
 def _sqlite_engine(
     path: Path, timeouts: Timeouts, *, connections: int, begin: str, pragmas: tuple[str, ...]
 ) -> AsyncEngine:
-    async def connect() -> SqliteConnection:
+    async def connect() -> aiosqlite.Connection:
         return await SqliteConnection(path, busy_seconds=timeouts.busy.total_seconds(), pragmas=pragmas)
 
     engine = create_async_engine(

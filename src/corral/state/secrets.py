@@ -118,5 +118,11 @@ class Secrets:
             return await discard(connection, name)
 
 
+async def was_sealed(database: Database) -> bool:
+    """Has some key been used on this database? Then a new one would fit nothing."""
+    async with database.read() as connection:
+        return (await connection.execute(_sealed(_CHECK_NAME))).first() is not None
+
+
 def _sealed(name: str) -> Select[Any]:
     return select(secrets.c.sealed).where(secrets.c.name == name)

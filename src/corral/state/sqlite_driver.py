@@ -1,12 +1,33 @@
-"""A connection to SQLite that survives every cancellation: whatever happens, its thread ends and its file is closed."""
+"""A connection to SQLite that survives every cancellation: whatever happens, its thread ends and its locks are gone."""
 
 import asyncio
 import sqlite3
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import aiosqlite
+
+
+class _File(sqlite3.Connection):
+    """Closes its cursors first. SQLite keeps a connection and its locks as long as a statement is unfinished, and a
+    task that was cancelled in the middle of one leaves its cursor to the garbage collector."""
+
+    def __init__(self, path: Path, *, busy_seconds: float) -> None:
+        # Without an isolation level the driver leaves transactions to us: its own begin late and let claims cross.
+        super().__init__(path, timeout=busy_seconds, isolation_level=None)
+        self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:
+        cursor = super().cursor(*arguments, **options)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close(self) -> None:
+        for cursor in list(self._cursors):
+            cursor.close()
+        super().close()
 
 
 class SqliteConnection(aiosqlite.Connection):
@@ -21,7 +42,7 @@ class SqliteConnection(aiosqlite.Connection):
         self._path = path
         self._busy_seconds = busy_seconds
         self._pragmas = pragmas
-        self._opened: sqlite3.Connection | None = None
+        self._file: _File | None = None
         self._told_to_stop = False
         self._thread.daemon = True  # a program that ends without closing must still end
 
@@ -35,12 +56,11 @@ class SqliteConnection(aiosqlite.Connection):
     # In the thread of this connection.
 
     def _open(self) -> sqlite3.Connection:
-        # Without an isolation level the driver leaves transactions to us: its own begin late and let claims cross.
-        self._opened = sqlite3.connect(self._path, timeout=self._busy_seconds, isolation_level=None)
+        self._file = _File(self._path, busy_seconds=self._busy_seconds)
         for pragma in self._pragmas:
-            self._opened.execute(f"PRAGMA {pragma}")
-        return self._opened
+            self._file.execute(f"PRAGMA {pragma}")
+        return self._file
 
     def _close_file(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        if self._file is not None:
+            self._file.close()

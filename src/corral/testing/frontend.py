@@ -43,6 +43,7 @@ class Frontend:
     """What a test talks to."""
 
     control: Control
+    secrets: Secrets
     app: Starlette
     admin_key: str
 
@@ -83,4 +84,4 @@ async def open_frontend(
         if admin_key is None:
             new = await control.context.key_ring.create("test", [Scope.ADMIN], by="test", lifetime=None)
             admin_key = new.key
-        yield Frontend(control=control, app=build_app(control.context), admin_key=admin_key)
+        yield Frontend(control=control, secrets=stores.secrets, app=build_app(control.context), admin_key=admin_key)

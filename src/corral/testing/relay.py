@@ -83,9 +83,10 @@ class Relay:
             there_writer.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One direction. However it ends, the other side is told, which ends the other direction too."""
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK):
                 await self._flowing.wait()
                 writer.write(data)
                 await writer.drain()
-            writer.write_eof()
+        writer.close()

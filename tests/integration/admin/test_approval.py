@@ -120,6 +120,9 @@ async def test_the_name_of_an_approved_node_with_a_secret_admits_nobody(frontend
     assert [alarm["data"]["namesake"] for alarm in alarms] == [owner]
     document: Any = (await frontend.call("GET", f"/api/nodes/{owner}")).json()
     assert document["address"] == WORKER["address"]
+    report: Any = (await frontend.call("GET", "/api/v1/doctor")).json()
+    levels = {finding["check"]: finding["level"] for finding in report["findings"]}
+    assert levels["strangers"] == "warning"
 
 
 async def test_a_removed_node_that_comes_back_is_pending_again(frontend: Frontend) -> None:

@@ -59,6 +59,33 @@ async def test_an_unknown_node_is_unknown_only_to_those_with_a_token(frontend: F
         assert (await frontend.call("POST", "/api/node/nobody/heartbeat", {}, key=key)).status == status
 
 
+async def test_a_known_node_may_come_back_with_its_secret_alone(frontend: Frontend) -> None:
+    """The shared token may have been changed since: those who were admitted stay admitted."""
+    node_id = await joined(frontend)
+    body = {**WORKER, "token": SECRET, "corral": HELLO}
+    again = await frontend.call("POST", "/api/node/register", body, key=SECRET)
+    document: Any = again.json()
+    assert (again.status, document["id"]) == (201, node_id)
+
+
+async def test_a_secret_that_nobody_knows_admits_nobody(frontend: Frontend) -> None:
+    body = {**WORKER, "token": SECRET, "corral": HELLO}
+    answer = await frontend.call("POST", "/api/node/register", body, key=SECRET)
+    assert (answer.status, answer.json()) == (401, {"error": "invalid registration token"})
+    await joined(frontend)
+    other = {**body, "corral": {**HELLO, "secret": "o" * 43}}
+    assert (await frontend.call("POST", "/api/node/register", other, key=SECRET)).status == 401
+    assert (await frontend.call("POST", "/api/node/register", b"{", key=SECRET)).status == 401
+
+
+async def test_a_lost_secret_is_sealed_again_at_the_next_registration(frontend: Frontend) -> None:
+    node_id = await joined(frontend)
+    secrets = frontend.secrets
+    assert await secrets.delete(f"node/{node_id}")
+    await joined(frontend)
+    assert await secrets.get(f"node/{node_id}") == SECRET
+
+
 async def test_a_short_secret_is_refused(frontend: Frontend) -> None:
     answer = await frontend.register({**WORKER, "corral": {**HELLO, "secret": "short"}})
     document: Any = answer.json()

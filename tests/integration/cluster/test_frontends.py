@@ -39,7 +39,7 @@ async def test_an_event_of_one_frontend_reaches_the_stream_of_the_other_by_the_d
 async def test_with_the_doorbell_lost_the_stream_tells_once_per_period(pair: Cluster) -> None:
     node = await pair.healthy("w1")
     await pair.frontend(2).nats_wire.cut()
-    await pair.until_nats_is_lost(pair.frontend(2))
+    await pair.frontend(2).until_nats_is_lost()
     async with pair.frontend(2).stream() as stream:
         await pair.settle()
 

@@ -6,7 +6,7 @@ import pytest
 
 from corral.domain.event import EventKind, StoredEvent
 from corral.domain.node import NodeStatus
-from corral.testing.cluster import Cluster, NodeStatusChanged
+from corral.testing.cluster import STEP, Cluster, NodeStatusChanged
 from corral.testing.databases import DatabaseSource
 
 
@@ -64,7 +64,7 @@ async def test_a_frontend_that_is_cut_off_from_nats_counts_no_silence_alone(clus
     await cluster.frontend().nats_wire.mend()
     await cluster.until_nats_is_back()
 
-    await cluster.advance(cluster.interval * cluster.policy.offline_after)
+    await cluster.advance(STEP + cluster.interval * cluster.policy.offline_after)  # heard again after one step
     await cluster.until(NodeStatusChanged(node, NodeStatus.OFFLINE))
 
 
@@ -81,7 +81,7 @@ async def test_a_database_that_dies_under_beating_nodes_loses_nothing(
     answers = [await frontend.call("GET", "/api/nodes") for frontend in pair.frontends]
     assert [answer.status for answer in answers] == [503, 503]
     assert (await pair.frontend().call("GET", "/healthz")).status == 200
-    await pair.advance(pair.interval * pair.policy.offline_after * 2)
+    await pair.advance(pair.interval * pair.policy.offline_after)
     database_source.postgres.start()
     await pair.advance(pair.interval * 2)
 

@@ -152,6 +152,16 @@ def registrar(profile: Profile, gauge: Any, clock: Any) -> Any:
     return make
 
 
+async def test_a_worker_that_was_admitted_before_comes_back_with_its_secret(registrar: Any, profile: Profile) -> None:
+    """The registration token may have been changed since."""
+    frontend = Frontend(WRONG_TOKEN, ACCEPTED)
+
+    member = await registrar(frontend, profile=replace(profile, was_admitted=True)).join()
+
+    assert member.node_id == "n1"
+    assert [body.token for body in frontend.bodies] == [profile.token, profile.hello.secret]
+
+
 async def test_a_frontend_that_is_down_is_asked_for_as_long_as_it_takes(registrar: Any, clock: Any) -> None:
     frontend = Frontend(*[DOWN] * 200, ACCEPTED)
 

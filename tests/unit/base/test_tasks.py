@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import Poke, end_tasks, poke_or_period, run_services, running
 from corral.testing.clock import ManualClock
 
@@ -80,6 +81,26 @@ async def test_a_loop_survives_a_failing_step_and_backs_off(caplog: pytest.LogCa
                 await clock.advance(timedelta(seconds=2))
     assert [record.__dict__["failures"] for record in caplog.records] == [1, 2]
     assert all(record.exc_info for record in caplog.records)
+
+
+async def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    clock, failures, done = ManualClock(), 5, asyncio.Event()
+
+    async def step() -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise DatabaseUnavailable("gone")
+        done.set()
+
+    with caplog.at_level(logging.INFO):
+        async with running(poke_or_period(step, poke=Poke(), clock=clock, period=MINUTE, name="t"), name="t"):
+            while not done.is_set():
+                await clock.until_sleeping(1)
+                await clock.advance(timedelta(seconds=10))
+            await clock.until_sleeping(1)
+    assert [record.getMessage() for record in caplog.records] == ["t waits: gone", "t goes on"]
+    assert not any(record.exc_info for record in caplog.records)
 
 
 async def test_a_failed_service_comes_out_when_the_body_is_done() -> None:

@@ -159,6 +159,7 @@ def make_node() -> Callable[..., NodeDetail]:
             draining_since=None,
             deregistered_at=None,
             silent_seconds=3.2,
+            heard_seconds_ago=3.2,
             heartbeat_seconds=10,
             has_secret=True,
             incarnation="x",

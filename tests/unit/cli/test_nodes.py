@@ -27,7 +27,7 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 def fleet(make_node: MakeNode) -> list[NodeDetail]:
     return [
         make_node("alpha", ONE, labels={"node.name": "alpha", "zone": "a"}),
-        make_node("beta", TWO, status="pending", approved=False, silent_seconds=75.0, corral=None, total_ram=0),
+        make_node("beta", TWO, status="pending", approved=False, heard_seconds_ago=75.0, corral=None, total_ram=0),
         make_node("gamma", THREE, status="unhealthy", draining=True, problems=["disk: not a number"]),
     ]
 
@@ -177,7 +177,7 @@ class TestWhichNode:
     [
         ("approve", "is approved"),
         ("drain", "is draining"),
-        ("resume", "is no longer draining"),
+        ("resume", "is not draining"),
     ],
 )
 def test_steering_calls_the_route_and_tells_the_outcome(

@@ -75,6 +75,13 @@ def test_the_worker_s_own_drain_and_its_farewell_end_with_its_next_registration(
     assert status(back) is NodeStatus.HEALTHY
 
 
+def test_a_worker_that_said_good_bye_is_no_longer_draining_but_a_person_s_drain_stays() -> None:
+    gone = node.deregister(node.drain(joined(), by=BY_WORKER, at=T0), at=T0)
+    assert gone.facts.draining_since is None
+    drained = node.deregister(node.drain(joined(), by="ada", at=T0), at=T0)
+    assert drained.facts.draining_by == "ada"
+
+
 def test_taking_back_an_override_shows_what_the_worker_reports() -> None:
     overridden = node.set_vram_budget(node.set_max_replicas(joined(), 9, at=T0), "1GiB", at=T0)
     plain = node.set_vram_budget(node.set_max_replicas(overridden, None, at=T0), None, at=T0)

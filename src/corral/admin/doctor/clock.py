@@ -20,5 +20,13 @@ async def check_clock(context: AdminContext) -> Finding:
             summary=f"this clock is {format_duration(hearing.until - now)} behind another frontend's",
             remedy="Let NTP set the clocks of all frontends.",
         )
+    deaf = now - hearing.until
+    if deaf > context.config.liveness.tolerated_deafness:
+        return Finding(
+            check="clock",
+            level=WARNING,
+            summary=f"control has been deaf for {format_duration(deaf)}; silence of nodes is not counted",
+            remedy="Mend what the other checks report: the database or NATS.",
+        )
     heard = max(now - hearing.since, timedelta(0))
     return Finding(check="clock", level=OK, summary=f"control hears its nodes since {format_duration(heard)}")

@@ -15,6 +15,7 @@ from corral.admin.doctor.diagnostic import PROBLEM, Diagnostic
 from corral.admin.doctor.disk import check_disk
 from corral.admin.doctor.keys import check_keys
 from corral.admin.doctor.nodes import check_nodes
+from corral.admin.doctor.strangers import check_strangers
 from corral.admin.route import Access, RouteSpec
 from corral.base.errors import CorralError
 from corral.protocol.node_views import DoctorReport, Finding
@@ -26,6 +27,7 @@ DIAGNOSTICS: Final[tuple[tuple[str, Diagnostic], ...]] = (
     ("clock", check_clock),
     ("keys", check_keys),
     ("nodes", check_nodes),
+    ("strangers", check_strangers),
 )
 _PATIENCE_SECONDS = 5
 

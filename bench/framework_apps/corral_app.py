@@ -1,0 +1,32 @@
+"""Starlette as the admin API uses it: our route table, with every real route in front of the one that is called."""
+
+from typing import cast
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bench.framework_apps.node import one_node
+from corral.admin.answers import answer
+from corral.admin.context import AdminContext, Caller
+from corral.admin.route import Access, RouteSpec, starlette_route
+from corral.admin.routes import ROUTES
+from corral.protocol.node_views import NodeView
+
+
+async def get_node(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return answer(one_node(request.path_params["id"]))
+
+
+_NODE = RouteSpec(
+    method="GET",
+    path="/nodes/{id}",
+    handler=get_node,
+    access=Access.PUBLIC,
+    summary="One node.",
+    gives=NodeView,
+    codes={200: "the node"},
+)
+_NOTHING = cast(AdminContext, None)  # none of the routes that would need it is called
+
+app = Starlette(routes=[starlette_route(spec, _NOTHING) for spec in (*ROUTES, _NODE)])

@@ -1,0 +1,7 @@
+"""A word to whoever waits, apart from the figures."""
+
+import sys
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

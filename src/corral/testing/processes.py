@@ -1,0 +1,136 @@
+"""Real `corral` processes, started, killed and suspended by tests. Each is gone at the end of its context."""
+
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Self
+
+import aiohttp
+
+from corral.app.settings import own_command
+from corral.base.processes import Command, Output, Process, start_process
+from corral.testing.admin_api import AdminApi
+from corral.testing.ports import lasting_port
+from corral.testing.waiting import eventually
+
+_LOOPBACK: Final = "127.0.0.1"
+_START_SECONDS: Final = 60.0
+_STOP_GRACE: Final = timedelta(seconds=15)
+_ADMIN_KEY: Final = re.compile(r"Administrator key .*: (\S+)")
+_TOKEN: Final = re.compile(r"Registration token .*: (\S+)")
+
+
+class CorralProcess:
+    """One command of ours. Nothing of this machine's environment reaches it but the path."""
+
+    def __init__(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.name = name
+        self._arguments = arguments
+        self._environment = {"PATH": os.environ.get("PATH", os.defpath), **environment}
+        self._process: Process | None = None
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    def start(self) -> None:
+        """Start, again if it has ended."""
+        command = Command(argv=own_command(*self._arguments), env=self._environment, output=Output.TAIL)
+        self._process = start_process(command)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def output(self) -> str:
+        """The last lines that it wrote in its latest life."""
+        return "" if self._process is None else "\n".join(self._process.tail)
+
+    async def stop(self) -> int:
+        """Ask it to end in good order; its exit code."""
+        return await self._running.stop(_STOP_GRACE)
+
+    async def kill(self) -> None:
+        """As `kill -9`, with its whole group; harmless when it has ended."""
+        if self._process is not None:
+            self._process.kill()
+            await self._process.wait()
+
+    def pause(self) -> None:
+        """It is there, and does nothing."""
+        os.killpg(self._running.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.killpg(self._running.pid, signal.SIGCONT)
+
+    @property
+    def _running(self) -> Process:
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._process
+
+
+class FrontendProcess(CorralProcess, AdminApi):
+    """`corral frontend` on a port that stays its own."""
+
+    def __init__(self, name: str, session: aiohttp.ClientSession, environment: Mapping[str, str]) -> None:
+        self.port = lasting_port()
+        AdminApi.__init__(self, session, f"http://{_LOOPBACK}:{self.port}")
+        CorralProcess.__init__(
+            self, name, ["frontend"], {"CORRAL_PORT": str(self.port), "CORRAL_HOST": _LOOPBACK, **environment}
+        )
+
+    async def until_ready(self) -> None:
+        """It serves, and has the database and NATS."""
+
+        async def is_ready() -> bool:
+            if not self.is_running:
+                raise AssertionError(f"{self.name} ended:\n{self.output}")
+            return await self.answers("/readyz") == 200
+
+        await eventually(is_ready, f"{self.name} to be ready", seconds=_START_SECONDS)
+
+    async def answers(self, path: str) -> int:
+        """The status of an answer; 0 when there is none."""
+        try:
+            return (await self.call("GET", path)).status
+        except (aiohttp.ClientError, OSError):
+            return 0
+
+    @property
+    def printed_keys(self) -> list[str]:
+        """Administrator keys in its output."""
+        return _ADMIN_KEY.findall(self.output)
+
+    @property
+    def printed_tokens(self) -> list[str]:
+        return _TOKEN.findall(self.output)
+
+
+class WorkerProcess(CorralProcess):
+    """`corral worker` with its own data directory."""
+
+    def __init__(self, name: str, data: Path, environment: Mapping[str, str]) -> None:
+        port = lasting_port()
+        own = {
+            "CORRAL_NODE_NAME": name,
+            "CORRAL_DATA": str(data),
+            "CORRAL_ADDRESS": f"{_LOOPBACK}:{port}",
+            "CORRAL_HTTP_ADDRESS": f"{_LOOPBACK}:{port - 1}",
+        }
+        super().__init__(name, ["worker"], {**own, **environment})
+
+
+def said_once(processes: Sequence[FrontendProcess], what: Callable[[FrontendProcess], list[str]]) -> str:
+    """What exactly one of them printed, exactly once."""
+    found = [text for process in processes for text in what(process)]
+    if len(found) != 1:
+        raise AssertionError(f"expected one line among {len(processes)} processes, found {len(found)}")
+    return found[0]

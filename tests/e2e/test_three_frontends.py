@@ -1,0 +1,133 @@
+"""Three frontend processes on one PostgreSQL and a cluster of three NATS servers: any of them may die."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from corral.base.ids import NodeId
+from corral.bus.server import NatsServer, running_cluster
+from corral.domain.event import EventKind
+from corral.domain.node import NodeStatus
+from corral.state.secrets_key import SecretsKey
+from corral.testing.admin_api import open_session
+from corral.testing.databases import DatabaseSource
+from corral.testing.processes import FrontendProcess, WorkerProcess, said_once
+from corral.testing.waiting import eventually
+
+pytestmark = pytest.mark.postgres
+
+
+@dataclass
+class Fleet:
+    """What a test talks to."""
+
+    frontends: list[FrontendProcess]
+    nats: list[NatsServer]
+    worker: WorkerProcess
+
+    async def the_node(self) -> NodeId:
+        """The worker's id, once it has registered."""
+        nodes = await eventually(self.frontends[0].nodes, "the worker to register")
+        (node_id,) = nodes
+        return node_id
+
+    async def until_seen(self, node_id: NodeId, status: NodeStatus, *, by: list[FrontendProcess]) -> None:
+        """Each of these frontends lists this node alone, and with this status."""
+        for frontend in by:
+
+            async def lists_it(frontend: FrontendProcess = frontend) -> bool:
+                seen = {id: node.status for id, node in (await frontend.nodes()).items()}
+                return seen == {node_id: status.value}
+
+            await eventually(lists_it, f"{frontend.name} to see {status}")
+
+    async def until_it_beats(self, node_id: NodeId, *, by: FrontendProcess) -> None:
+        """A heartbeat arrives after now."""
+        last = (await by.node(node_id)).last_heartbeat
+
+        async def is_later() -> bool:
+            return (await by.node(node_id)).last_heartbeat > last
+
+        await eventually(is_later, "another heartbeat")
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, database_source: DatabaseSource) -> AsyncIterator[Fleet]:
+    """Three frontends started at once on an empty database, and one worker that knows them all."""
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(database_source.blank_url("postgres"))
+        nats = await stack.enter_async_context(running_cluster(tmp_path / "nats"))
+        session = await stack.enter_async_context(open_session())
+        shared = {
+            "CORRAL_DATABASE": url,
+            "CORRAL_NATS_URL": ",".join(server.frontend_url for server in nats),
+            "CORRAL_SECRETS_KEY": SecretsKey.generate().to_text(),
+        }
+        frontends = [
+            FrontendProcess(f"f{number}", session, {**shared, "CORRAL_DATA": str(tmp_path / f"f{number}")})
+            for number in (1, 2, 3)
+        ]
+        for frontend in frontends:
+            await stack.enter_async_context(frontend)
+        for frontend in frontends:
+            await frontend.until_ready()
+        key = said_once(frontends, lambda frontend: frontend.printed_keys)
+        for frontend in frontends:
+            frontend.admin_key = key
+        own = {
+            "CORRAL_REGISTER_TO": ",".join(frontend.url for frontend in frontends),
+            "CORRAL_REGISTRATION_TOKEN": said_once(frontends, lambda frontend: frontend.printed_tokens),
+            "CORRAL_NATS_URL": ",".join(server.worker_url for server in nats),
+            "CORRAL_HEARTBEAT_INTERVAL": "1s",
+        }
+        worker = await stack.enter_async_context(WorkerProcess("w1", tmp_path / "w1", own))
+        yield Fleet(frontends=frontends, nats=nats, worker=worker)
+
+
+async def test_three_frontends_that_start_together_work_as_one(fleet: Fleet) -> None:
+    first, second, third = fleet.frontends
+    node = await fleet.the_node()
+
+    await second.approve(node)
+    await fleet.until_seen(node, NodeStatus.HEALTHY, by=fleet.frontends)
+    await third.drain(node)
+    await fleet.until_seen(node, NodeStatus.DRAINING, by=fleet.frontends)
+
+    keys = (await first.call("GET", "/api/v1/keys")).json()
+    assert isinstance(keys, list)
+    assert [key["name"] for key in keys] == ["admin"]
+    record = await first.record()
+    assert [event.kind for event in record].count(EventKind.KEY_CREATED) == 1
+    assert [event.kind for event in record].count(EventKind.NODE_REGISTERED) == 1
+    assert await second.record() == await third.record() == record
+
+
+async def test_kill_9_of_any_frontend_or_nats_server_leaves_the_list_right(fleet: Fleet) -> None:
+    node = await fleet.the_node()
+    await fleet.frontends[0].approve(node)
+    await fleet.frontends[0].label(node, {"rack": "7"})
+
+    for victim in fleet.frontends:
+        await victim.kill()
+        others = [frontend for frontend in fleet.frontends if frontend is not victim]
+        await fleet.until_it_beats(node, by=others[0])
+        await fleet.until_seen(node, NodeStatus.HEALTHY, by=others)
+        victim.start()
+        await victim.until_ready()
+
+    for server in fleet.nats:
+        await server.kill()
+        await fleet.until_it_beats(node, by=fleet.frontends[0])
+        for frontend in fleet.frontends:
+            await frontend.until_ready()  # on one of the servers that are left
+        await fleet.until_seen(node, NodeStatus.HEALTHY, by=fleet.frontends)
+        await server.start()
+
+    record = await fleet.frontends[0].record()
+    assert [event.sequence for event in record] == list(range(1, len(record) + 1))
+    assert [event.data for event in record if event.data.get("after") == "offline"] == []
+    for frontend in fleet.frontends:
+        assert (await frontend.node(node)).labels["rack"] == "7"
