@@ -2,3 +2,9 @@
 
 Nothing in `src/` imports this package; it may import all of `src/`, the testing kit included.
 """
+
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+"""The checkout, from which the processes of the benches are started."""

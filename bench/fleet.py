@@ -6,6 +6,7 @@ of the design; memory is judged as RSS, and PSS is shown beside it.
 
 import asyncio
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +43,8 @@ class Scale:
     """What comes before idle memory is read, and then how long idle work is watched."""
 
 
-async def heartbeats(scale: Scale) -> list[Table]:
-    return [await _on(database, scale) for database in DATABASES]
+async def heartbeats(scale: Scale, databases: Sequence[str] = DATABASES) -> list[Table]:
+    return [await _on(database, scale) for database in databases]
 
 
 async def _on(database: str, scale: Scale) -> Table:

@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from bench import ROOT
 from bench.client import Connection, request
 from bench.hammer import Order, hammer_from_outside
 from bench.readings import MEGABYTE, family, memory_of, processor_seconds
@@ -33,7 +34,6 @@ from corral.testing.ports import lasting_port
 HOST: Final = "127.0.0.1"
 PATH: Final = "/nodes/7f1c2d9e-5a0b-4c3d-8e6f-112233445566"
 ROUNDS: Final = 3
-ROOT: Final = Path(__file__).resolve().parents[1]
 EXTRA: Final = ROOT / ".build" / "bench-frameworks"
 EXTRA_PACKAGES: Final = ("fastapi", "granian", "httptools", "litestar", "msgspec", "starlette", "uvicorn", "uvloop")
 _START_WITHIN_SECONDS: Final = 20.0
@@ -141,7 +141,7 @@ class _Found:
 
 async def frameworks(seconds: float, *, contenders: Sequence[Contender] = CONTENDERS, rounds: int = ROUNDS) -> Table:
     """Rounds go through all of them in turn, so that a busy minute of the machine hits all alike."""
-    notes = _prepare_extra() if any(contender.is_extra for contender in contenders) else []
+    notes = prepare_extra() if any(contender.is_extra for contender in contenders) else []
     present = [contender for contender in contenders if contender.is_installed]
     found = {contender.name: _Found() for contender in present}
     for round in range(1, rounds + 1):
@@ -285,7 +285,7 @@ def on_core(number: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _prepare_extra() -> list[str]:
+def prepare_extra() -> list[str]:
     """Install what only this bench needs, once. Returns what is to be said when that does not work."""
     if (EXTRA / "ready").exists():
         return []

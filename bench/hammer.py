@@ -11,6 +11,7 @@ from asyncio.subprocess import PIPE
 import msgspec
 import uvloop
 
+from bench import ROOT
 from bench.client import Connection, request
 
 
@@ -64,7 +65,9 @@ async def hammer(order: Order) -> Tale:
 
 async def hammer_from_outside(order: Order) -> Tale:
     """Hit it from a process of its own. RuntimeError when that fails; it told why on standard error."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.hammer", stdin=PIPE, stdout=PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.hammer", stdin=PIPE, stdout=PIPE, cwd=ROOT
+    )
     told, _ = await process.communicate(msgspec.json.encode(order))
     if process.returncode != 0:
         raise RuntimeError("the hammer broke")

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 import msgspec
 import uvloop
 
+from bench import ROOT
 from bench.client import Answer, Connection, request
 from bench.report import percentile
 from corral import __version__
@@ -321,7 +322,7 @@ class Simulation:
 @asynccontextmanager
 async def simulation(frontend: Frontend) -> AsyncIterator[Simulation]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.simulation", stdin=PIPE, stdout=PIPE, limit=_MOST_IN_A_LINE
+        sys.executable, "-m", "bench.simulation", stdin=PIPE, stdout=PIPE, limit=_MOST_IN_A_LINE, cwd=ROOT
     )
     if process.stdin is None:
         raise RuntimeError("the simulation was started without pipes")

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Final, TypeVar
 
 from bench.client import Connection, request
+from bench.readings import processor_seconds
 from bench.report import Row, Table, figure
 from bench.say import say
 from bench.up import corral, environment, fleet
@@ -27,29 +28,29 @@ _READY_WITHIN_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.005
 
 
-async def start(times: int = TIMES) -> Table:
-    """Everything is warm: installed, compiled, and in the second life of its data directory."""
+async def start(times: int = TIMES, *, cold_starts: int = 1) -> Table:
+    """Everything is warm: installed, compiled, and not in the first life of its data directory."""
+
+    async def repeated(once: Callable[[], Awaitable[MeasuredT]]) -> list[MeasuredT]:
+        return [await once() for _ in range(cold_starts + times)][cold_starts:]
+
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as name:
         folder = Path(name)
         say("start: corral version")
-        version = await _repeated(times, _version)
+        version = await repeated(_version)
         async with NatsServer(folder / "nats", port=lasting_port()) as nats:
             say("start: the control process")
-            control = await _repeated(times, lambda: _control(folder / "control", nats.frontend_url))
+            control = await repeated(lambda: _control(folder / "control", nats.frontend_url))
         say("start: corral up")
-        lives = await _repeated(times, lambda: _up_and_down(folder / "up"))
+        lives = await repeated(lambda: _up_and_down(folder / "up"))
     rows = [
         *_seconds("corral version", version),
-        *_seconds("control, exec to /readyz", control),
+        *_seconds("control, exec to /readyz", [seconds for seconds, _ in control]),
+        *_seconds("control, processor time until then", [used for _, used in control]),
         *_seconds("corral up, to two healthy nodes", [up for up, _ in lives], at_most=UP_SECONDS),
         *_seconds("corral up, SIGTERM to all gone", [down for _, down in lives], at_most=DOWN_SECONDS),
     ]
     return Table(title="Starting and stopping, warm", rows=rows, notes=[f"{times} times each."])
-
-
-async def _repeated(times: int, once: Callable[[], Awaitable[MeasuredT]]) -> list[MeasuredT]:
-    """One more than asked for, because the first one is cold."""
-    return [await once() for _ in range(times + 1)][1:]
 
 
 async def _version() -> float:
@@ -60,7 +61,8 @@ async def _version() -> float:
         return time.monotonic() - began
 
 
-async def _control(data: Path, nats_url: str) -> float:
+async def _control(data: Path, nats_url: str) -> tuple[float, float]:
+    """Seconds that pass, and seconds of processor time that it takes."""
     port = lasting_port()
     settings = {"CORRAL_DATA": str(data), "CORRAL_PORT": str(port), "CORRAL_NATS_URL": nats_url}
     began = time.monotonic()
@@ -70,10 +72,10 @@ async def _control(data: Path, nats_url: str) -> float:
             if process.returncode is not None or time.monotonic() > began + _READY_WITHIN_SECONDS:
                 raise ChildFailed("control did not become ready:\n" + "\n".join(process.tail))
             await asyncio.sleep(_LOOK_SECONDS)
-        seconds = time.monotonic() - began
+        seconds, used = time.monotonic() - began, processor_seconds(process.pid)
         process.terminate()
         await process.wait()
-    return seconds
+    return seconds, used
 
 
 async def _is_ready(port: int) -> bool:

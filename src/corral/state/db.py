@@ -11,7 +11,6 @@ from corral.base.errors import DatabaseUnavailable
 from corral.state.engines import DEFAULT_TIMEOUTS, Engines, Timeouts, postgres_engines, sqlite_engines
 from corral.state.failures import translated
 from corral.state.sqlite_file import held_lock, prepare_file
-from corral.state.transactions import Transactions
 from corral.state.urls import shown_url, sqlite_path
 
 
@@ -22,7 +21,6 @@ class Database:
         self._where = where
         self._engines = engines
         self._resources = resources
-        self._transactions = Transactions()
         self._closed = False
 
     @classmethod
@@ -60,7 +58,6 @@ class Database:
 
     async def close(self) -> None:
         self._closed = True
-        await self._transactions.wait_for_all()
         try:
             for engine in (self._engines.writer, self._engines.reader, self._engines.patient):
                 await engine.dispose()
@@ -99,5 +96,5 @@ class Database:
         if self._closed:
             raise DatabaseUnavailable("the database is closed")
         with translated():
-            async with self._transactions.begin(engine) as connection:
+            async with engine.begin() as connection:
                 yield connection

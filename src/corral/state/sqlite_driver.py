@@ -25,8 +25,8 @@ class _File(sqlite3.Connection):
         return cursor
 
     def close(self) -> None:
-        for cursor in list(self._cursors):
-            cursor.close()
+        while self._cursors:
+            self._cursors.pop().close()
         super().close()
 
 

@@ -54,12 +54,14 @@ class AdminApi:
         self.admin_key = key
         self._session = session
 
-    async def call(
-        self, method: str, path: str, body: object = None, *, key: str | None = None, accept: str = "*/*"
-    ) -> Answer:
+    async def call(self, method: str, path: str, body: object = None, *, key: str | None = None) -> Answer:
         """`key` is the bearer, the administrator's by default."""
-        headers = {"Authorization": f"Bearer {key or self.admin_key}", "Accept": accept}
-        request = self._session.request(method, self.url + path, json=body, headers=headers)
+        headers = {"Authorization": f"Bearer {key or self.admin_key}", "Content-Type": "application/json"}
+        return await self.send(method, path, b"" if body is None else msgspec.json.encode(body), headers)
+
+    async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """The same, in bytes."""
+        request = self._session.request(method, self.url + path, data=body, headers=headers)
         async with await within_patience(request, lambda: f"an answer to {method} {path}") as response:
             return Answer(status=response.status, body=await response.read())
 

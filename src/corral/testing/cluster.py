@@ -153,8 +153,9 @@ class Cluster:
         return self.workers[name]
 
     async def healthy(self, name: str, *, through: int = 1) -> NodeId:
-        """A worker that joined and was approved."""
+        """A new worker that joined, was announced as pending, and was approved."""
         node_id = await self.worker(name, through=through).joined()
+        await self.until(NodeStatusChanged(node_id, NodeStatus.PENDING))
         await self.running_frontend.approve(node_id)
         await self.until(NodeStatusChanged(node_id, NodeStatus.HEALTHY))
         return node_id

@@ -123,7 +123,10 @@ class SimulatedNode:
 
     async def register(self) -> NodeId:
         """Join, or join again. PeerRefused and PeerUnavailable as any client of a frontend."""
-        answer = await self.send("register", self.registration(), bearer=self._token)
+        return self.take_in(await self.send("register", self.registration(), bearer=self._token))
+
+    def take_in(self, answer: bytes) -> NodeId:
+        """The answer to a registration, for those who sent it themselves."""
         registered = msgspec.json.decode(answer, type=RegisterResponse)
         self.id, self.status = NodeId(registered.id), registered.status
         return self.id

@@ -1,0 +1,89 @@
+"""Each bench in its smallest form: that it runs, finds no errors and leaves nothing behind. Figures are not judged."""
+
+import os
+import sys
+from collections.abc import Iterable
+
+import pytest
+from bench import frameworks
+from bench.client import Connection, request
+from bench.fleet import Scale, heartbeats
+from bench.readings import ProcessorShare, memory_of
+from bench.report import Row, Table
+from bench.start import start
+
+
+def figures(table: Table) -> dict[object, Row]:
+    return {row["what"]: row for row in table.rows}
+
+
+def measured(rows: Iterable[Row]) -> list[float]:
+    return [value for row in rows if isinstance(value := row["measured"], float | int)]
+
+
+async def test_heartbeats_of_a_few_nodes() -> None:
+    tiny = Scale(
+        seconds=0.5,
+        nodes=6,
+        many_nodes=10,
+        interval_seconds=0.2,
+        reads=20,
+        reads_per_second=100,
+        settling_seconds=0.1,
+    )
+
+    (table,) = await heartbeats(tiny, databases=["sqlite"])
+
+    rows = figures(table)
+    for failed in ("registrations that failed", "heartbeats that failed", "lists that failed"):
+        assert rows[failed]["measured"] == 0
+    assert rows["10 nodes: requests that failed"]["measured"] == 0
+    assert all(value >= 0 for value in measured(table.rows))
+    assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_starting_once() -> None:
+    table = await start(times=1, cold_starts=0)
+
+    assert all(value > 0 for value in measured(table.rows))
+
+
+async def test_the_frameworks_that_corral_uses() -> None:
+    own = [contender for contender in frameworks.CONTENDERS if not contender.is_extra]
+
+    table = await frameworks.frameworks(0.2, contenders=own, rounds=1)
+
+    assert [row["framework"] for row in table.rows] == [contender.name for contender in own]
+    assert all(row["errors"] == 0 for row in table.rows)
+
+
+def test_frameworks_that_cannot_be_installed_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setattr(frameworks, "EXTRA", tmp_path_factory.mktemp("extra"))
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+
+    (note,) = frameworks.prepare_extra()
+
+    assert "are left out" in note
+    assert not any(contender.is_installed for contender in frameworks.CONTENDERS if contender.is_extra)
+
+
+def test_the_kernel_says_what_a_process_uses() -> None:
+    memory = memory_of(os.getpid())
+
+    assert 0 < memory.proportional <= memory.resident <= memory.peak
+    assert ProcessorShare(os.getpid()).percent() >= 0
+
+
+async def test_a_server_that_hangs_up_is_an_error(unused_tcp_port: int) -> None:
+    with pytest.raises(OSError):  # noqa: PT011 - which one depends on the event loop
+        await Connection.open("127.0.0.1", unused_tcp_port)
+
+
+def test_a_request_states_what_it_carries() -> None:
+    message = request("POST", "/api/node/1/heartbeat", bearer="s", body=b"{}")
+
+    assert message.startswith(b"POST /api/node/1/heartbeat HTTP/1.1\r\n")
+    assert b"\r\nContent-Length: 2\r\n" in message
+    assert message.endswith(b"\r\n\r\n{}")

@@ -1,0 +1,68 @@
+"""One connection to SQLite: whatever happens to it, its thread ends and its locks are gone."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from corral.state.sqlite_driver import SqliteConnection
+from corral.testing.leaks import open_descriptors
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "corral.db"
+
+
+def connection_to(path: Path) -> SqliteConnection:
+    return SqliteConnection(path, busy_seconds=0, pragmas=["journal_mode = WAL"])
+
+
+def is_locked(path: Path) -> bool:
+    other = sqlite3.connect(path, timeout=0, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return True
+    finally:
+        other.close()
+    return False
+
+
+async def test_closing_in_the_middle_of_a_statement_lets_go_of_the_lock(path: Path) -> None:
+    connection = await connection_to(path)
+    unfinished = await connection.cursor()
+    await unfinished.execute("BEGIN IMMEDIATE")
+    await unfinished.execute("SELECT value FROM json_each('[1, 2, 3]')")
+    await unfinished.fetchone()
+    assert is_locked(path)
+
+    await connection.close()
+    assert not is_locked(path)
+    assert unfinished is not None  # still referred to: nothing was left to the garbage collector
+
+
+async def test_a_connection_may_be_stopped_again_and_again(path: Path) -> None:
+    connection = await connection_to(path)
+    stopped = connection.stop()
+    assert stopped is not None
+    await stopped
+
+    assert connection.stop() is None
+    await connection.close()
+
+
+async def test_a_connection_abandoned_while_it_opens_is_closed(path: Path) -> None:
+    connection = connection_to(path)
+
+    async def connect() -> object:
+        return await connection
+
+    task = asyncio.create_task(connect())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    connection._thread.join()
+
+    assert not [what for what in open_descriptors().values() if what.startswith(str(path))]
