@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from chaos import invariants
+from chaos.databases import mortal_postgres
 from chaos.round import Workshop
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId
@@ -44,18 +45,9 @@ async def on_sqlite(workshop: Workshop) -> None:
 async def on_postgres(workshop: Workshop) -> None:
     """Three frontends, whose database server dies as well."""
     async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(workshop.databases.fresh_url("postgres"))
-        postgres = workshop.databases.postgres
-        # The kit's databases forget the last commits when the server dies, for speed; here that would be a finding.
-        postgres.run(f'ALTER DATABASE "{url.rpartition("/")[2]}" SET synchronous_commit TO on')
-        stack.callback(_make_sure_it_runs, postgres)
+        url, postgres = await stack.enter_async_context(mortal_postgres(workshop.databases))
         cluster = await stack.enter_async_context(Cluster(workshop.directory, database_url=url, frontends=3))
         await _live(workshop, cluster, stack, postgres=postgres)
-
-
-def _make_sure_it_runs(postgres: PostgresServer) -> None:
-    if not postgres.processes:
-        postgres.start()
 
 
 async def _live(

@@ -13,6 +13,7 @@ from typing import Final
 import aiohttp
 
 from chaos import invariants
+from chaos.databases import mortal_postgres
 from chaos.round import Workshop
 from corral.base.ids import NodeId
 from corral.bus.server import NatsServer
@@ -56,9 +57,7 @@ async def killed(workshop: Workshop) -> None:
 
 
 async def _start(workshop: Workshop, stack: AsyncExitStack) -> Machines:
-    url = await stack.enter_async_context(workshop.databases.fresh_url("postgres"))
-    postgres = workshop.databases.postgres
-    postgres.run(f'ALTER DATABASE "{url.rpartition("/")[2]}" SET synchronous_commit TO on')
+    url, postgres = await stack.enter_async_context(mortal_postgres(workshop.databases))
     nats = await stack.enter_async_context(NatsServer(workshop.directory / "nats", port=lasting_port()))
     session = await stack.enter_async_context(open_session())
     frontends = [

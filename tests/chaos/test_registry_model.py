@@ -9,5 +9,5 @@ from corral.testing.databases import DatabaseSource
 
 def test_the_registry_behaves_as_its_model(database_source: DatabaseSource) -> None:
     RegistryMachine.source = database_source
-    few = settings(max_examples=12, stateful_step_count=20, derandomize=True, deadline=None, database=None)
+    few = settings(max_examples=10, stateful_step_count=20, derandomize=True, deadline=None, database=None)
     run_state_machine_as_test(RegistryMachine, settings=few)

@@ -6,16 +6,20 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final, Protocol, TypeVar
 
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.control.hearing import HearingKeeper
 from corral.domain.labels import matches
-from corral.domain.node import LivenessPolicy, Node, NodeStatus, NodeType, silence, status_of
+from corral.domain.node import LivenessPolicy, Node, NodeFacts, NodeStatus, NodeType, silence, status_of
+from corral.state.node_rows import Outline
 from corral.state.nodes import Nodes
 
-_BATCH = 500
+KnownT = TypeVar("KnownT", Node, Outline)
+
+_BATCH: Final = 500
 """Nodes that are read at once. Turning them into answers takes milliseconds in which nobody else is served."""
 
 
@@ -40,14 +44,19 @@ class NodeFilter:
     labels: Mapping[str, str] = field(default_factory=dict)
     name_contains: str = ""
 
-    def accepts(self, seen: SeenNode) -> bool:
-        node = seen.node
+    def may_accept(self, node: Node | Outline, status: NodeStatus) -> bool:
+        """All that an outline can tell."""
         return (
-            (not self.statuses or seen.status in self.statuses)
+            (not self.statuses or status in self.statuses)
             and (not self.types or node.type in self.types)
             and self.name_contains.lower() in node.name.lower()
-            and matches(node.labels.effective, self.labels)
         )
+
+    def accepts(self, seen: SeenNode) -> bool:
+        return self.may_accept(seen.node, seen.status) and matches(seen.node.labels.effective, self.labels)
+
+
+_EVERY_NODE: Final = NodeFilter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +80,10 @@ class Fleet:
 
     def see(self, node: Node, now: datetime | None = None) -> SeenNode:
         moment = now or self._clock.now()
-        hearing = self._hearing.current
         return SeenNode(
             node=node,
-            status=status_of(node.facts, moment, self._policy, hearing),
-            silent_seconds=silence(node.facts, moment, self._policy, hearing).total_seconds(),
+            status=self._status(node.facts, moment),
+            silent_seconds=silence(node.facts, moment, self._policy, self._hearing.current).total_seconds(),
             heard_seconds_ago=max((moment - node.facts.last_heartbeat).total_seconds(), 0),
         )
 
@@ -85,40 +93,64 @@ class Fleet:
             raise NotFound(f"no node has the id {node_id}")
         return self.see(node)
 
-    async def all(self, filter: NodeFilter | None = None) -> list[SeenNode]:
-        """Read batch by batch, so that a large fleet does not keep others waiting."""
-        wanted = filter or NodeFilter()
-        return [seen async for seen in self._from(None, _BATCH) if wanted.accepts(seen)]
+    async def all(self, filter: NodeFilter = _EVERY_NODE) -> list[SeenNode]:
+        return [seen async for seen in self._matching(filter, after=None, at_first=_BATCH)]
 
     async def page(self, filter: NodeFilter, *, limit: int, cursor: str | None) -> Page:
         """At most `limit` nodes in the order of their names, and where to go on."""
         items: list[SeenNode] = []
-        async for seen in self._from(read_cursor(cursor) if cursor else None, limit):
-            if not filter.accepts(seen):
-                continue
+        async for seen in self._matching(filter, after=read_cursor(cursor) if cursor else None, at_first=limit + 1):
             if len(items) == limit:
                 last = items[-1].node
                 return Page(items=items, next_cursor=write_cursor(last.name, last.id))
             items.append(seen)
         return Page(items=items, next_cursor=None)
 
-    async def _from(self, after: tuple[str, str] | None, limit: int) -> AsyncIterator[SeenNode]:
-        now = self._clock.now()
-        size = min(limit + 1, _BATCH)
-        while True:
-            nodes = await self._nodes.page(after=after, limit=size)
-            for node in nodes:
-                yield self.see(node, now)
-            if len(nodes) < size:
-                return
-            after = (nodes[-1].name, nodes[-1].id)
-            size = _BATCH
-
     async def count_by_status(self) -> dict[NodeStatus, int]:
+        now = self._clock.now()
         counts = dict.fromkeys(NodeStatus, 0)
-        async for seen in self._from(None, _BATCH):
-            counts[seen.status] += 1
+        async for outlines in _batches(self._nodes.outlines, after=None, at_first=_BATCH):
+            for outline in outlines:
+                counts[self._status(outline.facts, now)] += 1
         return counts
+
+    async def _matching(
+        self, filter: NodeFilter, *, after: tuple[str, str] | None, at_first: int
+    ) -> AsyncIterator[SeenNode]:
+        """Whole nodes are read only of those that their outlines do not rule out."""
+        now = self._clock.now()
+        if filter == _EVERY_NODE:
+            async for nodes in _batches(self._nodes.page, after=after, at_first=at_first):
+                for node in nodes:
+                    yield self.see(node, now)
+            return
+        async for outlines in _batches(self._nodes.outlines, after=after, at_first=at_first):
+            ids = [one.id for one in outlines if filter.may_accept(one, self._status(one.facts, now))]
+            found = await self._nodes.load_many(ids) if ids else {}
+            for seen in (self.see(found[id], now) for id in ids if id in found):
+                if filter.accepts(seen):
+                    yield seen
+
+    def _status(self, facts: NodeFacts, now: datetime) -> NodeStatus:
+        return status_of(facts, now, self._policy, self._hearing.current)
+
+
+class _Reader(Protocol[KnownT]):
+    async def __call__(self, *, after: tuple[str, str] | None, limit: int) -> list[KnownT]: ...
+
+
+async def _batches(
+    read: _Reader[KnownT], *, after: tuple[str, str] | None, at_first: int
+) -> AsyncIterator[list[KnownT]]:
+    """All that come after, by name. What is wanted at first may be enough; then they come in larger numbers."""
+    size = min(at_first, _BATCH)
+    while True:
+        batch = await read(after=after, limit=size)
+        yield batch
+        if len(batch) < size:
+            return
+        after = (batch[-1].name, batch[-1].id)
+        size = _BATCH
 
 
 def write_cursor(name: str, id: str) -> str:

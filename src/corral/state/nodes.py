@@ -1,4 +1,4 @@
-"""Nodes: every column of theirs is read and written here. Only `domain.node.Node` comes out.
+"""Nodes: every column of theirs is read and written here. Only `domain.node.Node` comes out, or its outline.
 
 Four kinds of writers share a row and never undo each other: people and registration (guarded by the revision),
 heartbeats (guarded by the last heartbeat that they were decided on), control's no-responders mark, and health's
@@ -20,11 +20,12 @@ from corral.state.db import Database
 from corral.state.dialect import among, insert_into
 from corral.state.events import append
 from corral.state.keys import revoke_keys_of
-from corral.state.node_rows import heartbeat_values, node_columns, node_from, registered_values
+from corral.state.node_rows import NODE, OUTLINE, Outline, heartbeat_values, node_from, outline_from, registered_values
 from corral.state.schema import nodes
 from corral.state.secrets import SealedSecret, discard, node_secret_name, store_sealed
 
-_NODE: Final = select(*node_columns())
+_NODE: Final = select(*NODE)
+_OUTLINE: Final = select(*OUTLINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +56,12 @@ class Nodes:
 
     async def page(self, *, after: tuple[str, str] | None, limit: int) -> list[Node]:
         """By name, then id; `after` is the name and id of the last node already seen."""
-        statement = _NODE.order_by(nodes.c.name, nodes.c.id).limit(limit)
-        if after is not None:
-            statement = statement.where(tuple_(nodes.c.name, nodes.c.id) > after)
-        return await self._fetch(statement)
+        return await self._fetch(_page(_NODE, after, limit))
+
+    async def outlines(self, *, after: tuple[str, str] | None, limit: int) -> list[Outline]:
+        """As `page`, with less of each node."""
+        async with self._db.read() as connection:
+            return [outline_from(row) for row in await connection.execute(_page(_OUTLINE, after, limit))]
 
     async def all(self) -> list[Node]:
         """By name, then id."""
@@ -196,6 +199,11 @@ async def _finish(connection: AsyncConnection, secret: SealedSecret | None, even
     if secret is not None:
         await store_sealed(connection, secret)
     await append(connection, events)
+
+
+def _page(statement: Select[Any], after: tuple[str, str] | None, limit: int) -> Select[Any]:
+    page = statement.order_by(nodes.c.name, nodes.c.id).limit(limit)
+    return page if after is None else page.where(tuple_(nodes.c.name, nodes.c.id) > after)
 
 
 def _first(found: list[Node]) -> Node | None:

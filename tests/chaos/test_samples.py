@@ -1,0 +1,54 @@
+"""Short rounds of `make chaos`, always the same ones, and what it tells when something gives."""
+
+import random
+from pathlib import Path
+
+import pytest
+from chaos.__main__ import main, table
+from chaos.round import Outcome, Scenario, Story, Workshop, run_round
+
+from chaos import fleet, processes
+from corral.testing.databases import DatabaseSource
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("scenario", "seed", "steps"),
+    [(fleet.on_sqlite, 1, 14), (fleet.on_postgres, 5, 12), (processes.killed, 1, 4)],
+    ids=["sqlite", "postgres", "processes"],
+)
+async def test_a_short_round_holds(
+    scenario: Scenario, seed: int, steps: int, tmp_path: Path, database_source: DatabaseSource
+) -> None:
+    workshop = Workshop(
+        directory=tmp_path, databases=database_source, random=random.Random(seed), story=Story(), steps=steps
+    )
+    outcome = await run_round("sample", scenario, workshop, seed=seed)
+    assert not outcome.failure, "\n".join([*outcome.story, outcome.failure])
+
+
+def test_what_gave_is_told_with_its_story_and_how_to_do_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def gives(workshop: Workshop) -> None:
+        workshop.story.tell("somebody trips over the cable")
+        raise AssertionError("it is dark")
+
+    monkeypatch.setattr("chaos.__main__.SCENARIOS", {"registry": (gives, 1)})
+    monkeypatch.setattr("logging.disable", lambda _: None)
+
+    assert main(["--only", "registry", "--seed", "7", "--rounds", "2"]) == 1
+
+    told = capsys.readouterr().out
+    assert "somebody trips over the cable" in told
+    assert "it is dark" in told
+    assert "again: python -m chaos --only registry --seed 8 --rounds 1" in told
+    assert told.splitlines()[-1].split() == ["registry", "2", "2", "0.0", "2", "7", "8"]
+
+
+def test_the_table_counts_by_scenario() -> None:
+    held = Outcome(scenario="sqlite", seed=1, steps=40, seconds=1.25, story=[])
+    gave = Outcome(scenario="sqlite", seed=2, steps=7, seconds=0.5, story=[], failure="Traceback")
+    header, row = table([held, gave]).splitlines()
+    assert header.split()[:5] == ["scenario", "rounds", "steps", "seconds", "failed"]
+    assert row.split() == ["sqlite", "2", "47", "1.8", "1", "2"]
