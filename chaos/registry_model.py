@@ -6,7 +6,7 @@ one order or of the other.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from corral.admin.context import AdminContext
 from corral.base.errors import Conflict, NotFound
@@ -77,7 +77,7 @@ class Act:
 
     def _registered(self, state: State) -> Known:
         known = state.get(self.subject)
-        trusted = self.verb == "register" and self.detail.endswith("+")
+        trusted = self.detail.endswith("+")
         name = self.detail.rstrip("+")
         if known is None:
             has_namesake = any(node.name == name and not _is_nameless(other) for other, node in state.items())
@@ -102,7 +102,7 @@ class Act:
             case "resume":
                 ends = self.detail == PERSON or known.draining_by == BY_WORKER
                 return replace(known, draining_by="" if ends else known.draining_by)
-            case "deregister":
+            case "deregister" if not known.deregistered:
                 own_drain = known.draining_by == BY_WORKER
                 return replace(known, deregistered=True, draining_by="" if own_drain else known.draining_by)
             case "label":
@@ -116,27 +116,41 @@ def _is_nameless(identity: Identity) -> bool:
     return identity.startswith("name:")
 
 
-names = st.sampled_from(["n1", "n2"])
-secrets = st.sampled_from(["a" * 32, "b" * 32])
-people_and_workers = st.sampled_from([PERSON, BY_WORKER])
+SECRETS: Final = ("a" * 32, "b" * 32)
+NAMES: Final = ("n1", "n2")
+VERBS: Final = ("approve", "drain", "resume", "deregister", "label", "remove", "beat")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An act before it is known whom it concerns."""
+
+    verb: str
+    whom: int
+    detail: str = ""
+
+    def aim(self, state: State) -> Act:
+        """Somebody who is there, mostly: acts on nobody are soon understood."""
+        anybody = [*SECRETS, *(f"name:{name}" for name in NAMES)]
+        if self.verb == "register":
+            subject = anybody[self.whom % len(anybody)]
+            name = subject.removeprefix("name:") if _is_nameless(subject) else NAMES[self.whom % len(NAMES)]
+            return Act("register", subject, name + self.detail)
+        there = sorted(state) if state and self.whom % 5 else anybody
+        return Act(self.verb, there[self.whom % len(there)], self.detail)
 
 
 @st.composite
-def registrations(draw: st.DrawFn) -> Act:
-    name = draw(names)
-    identity = draw(st.one_of(secrets, st.just(f"name:{name}")))
-    return Act("register", identity, name + ("+" if draw(st.integers(0, 5)) == 0 else ""))
-
-
-@st.composite
-def changes(draw: st.DrawFn) -> Act:
-    identity = draw(st.one_of(secrets, names.map("name:{}".format)))
-    verb = draw(st.sampled_from(["approve", "drain", "resume", "deregister", "label", "remove", "beat"]))
-    detail = {"drain": people_and_workers, "resume": people_and_workers, "label": st.sampled_from("xyz")}
-    return Act(verb, identity, draw(detail.get(verb, st.just(""))))
-
-
-acts = st.one_of(registrations(), changes())
+def plans(draw: st.DrawFn) -> Plan:
+    verb = draw(st.sampled_from(["register", "register", *VERBS]))
+    by = st.sampled_from([PERSON, BY_WORKER])
+    details = {
+        "register": st.sampled_from(["", "", "", "+"]),
+        "drain": by,
+        "resume": by,
+        "label": st.sampled_from("xyz"),
+    }
+    return Plan(verb, draw(st.integers(0, 19)), draw(details.get(verb, st.just(""))))
 
 
 class _Anyone:
@@ -186,34 +200,43 @@ class RegistryMachine(RuleBasedStateMachine):
         finally:
             self._runner.close()
 
-    @rule(act=acts, through_slow=st.booleans())
-    def alone(self, act: Act, through_slow: bool) -> None:
+    @rule(plan=plans(), through_slow=st.booleans())
+    def alone(self, plan: Plan, through_slow: bool) -> None:
         """One frontend does something."""
+        act = plan.aim(self.state)
         self._runner.run(self._do(act, self.slow if through_slow else self.quick))
-        self._runner.run(self._expect(act.after(self.state)))
+        self._runner.run(self._judge(act.after(self.state)))
 
-    @rule(slow=acts, quick=acts)
-    def overtaken(self, slow: Act, quick: Act) -> None:
+    @rule(slow_plan=plans(), quick_plan=plans())
+    def overtaken(self, slow_plan: Plan, quick_plan: Plan) -> None:
         """One frontend has read and decided; before it writes, another one does something."""
-        self._runner.run(self._race(slow, quick))
-        self._runner.run(self._expect(quick.after(slow.after(self.state)), slow.after(quick.after(self.state))))
+        slow, quick = slow_plan.aim(self.state), quick_plan.aim(self.state)
+        self._runner.run(self._hold(self._do(slow, self.slow), self._do(quick, self.quick)))
+        self._runner.run(self._judge(quick.after(slow.after(self.state)), slow.after(quick.after(self.state))))
+
+    @rule(first_plan=plans(), then_plan=plans())
+    def announcement_overtaken(self, first_plan: Plan, then_plan: Plan) -> None:
+        """One frontend is about to announce what changed; before it writes, something changes again."""
+        first = first_plan.aim(self.state)
+        then = then_plan.aim(first.after(self.state))
+        self._runner.run(self._do(first, self.quick))
+        self._runner.run(self._hold(self.slow.control.health.sweep(), self._do(then, self.quick)))
+        self._runner.run(self._judge(then.after(first.after(self.state))))
 
     @rule(seconds=st.sampled_from([3, 15, 33]))
     def silence(self, seconds: int) -> None:
         """Time passes, and nobody says anything."""
         self._runner.run(self._pass_time(timedelta(seconds=seconds)))
+        self._runner.run(self._judge(self.state))
 
-    @invariant()
-    def everybody_agrees(self) -> None:
-        self._runner.run(self._check())
-
-    async def _race(self, slow: Act, quick: Act) -> None:
+    async def _hold(self, slow: Coroutine[None, None, None], quick: Coroutine[None, None, None]) -> None:
+        """Let the slow one come to its first write, then the quick one do all it does, then the slow one go on."""
         async with asyncio.TaskGroup() as group, self.gates.held_inside("begin") as held:
-            task = group.create_task(self._do(slow, self.slow))
+            task = group.create_task(slow)
             inside = group.create_task(held.until_inside())
             await asyncio.wait({task, inside}, return_when=asyncio.FIRST_COMPLETED)
-            inside.cancel()  # an act that writes nothing never comes to the gate
-            await self._do(quick, self.quick)
+            inside.cancel()  # who writes nothing never comes to the gate
+            await quick
 
     async def _pass_time(self, duration: timedelta) -> None:
         await self.clock.advance(duration)
@@ -262,9 +285,15 @@ class RegistryMachine(RuleBasedStateMachine):
             case "beat":
                 await context.heartbeats.beat(node_id, _Anyone(), Heartbeat(at=self.clock.now()))
 
-    async def _expect(self, *allowed: State) -> None:
-        """The stored fleet is one of these, and whoever stayed kept its id."""
+    async def _judge(self, *allowed: State) -> None:
+        """The stored fleet is one of these, everyone was told of it, and the record is sound."""
+        await self.quick.settle()
         stored = await self.nodes.all()
+        self._check_fleet(stored, allowed)
+        self._check_statuses(stored)
+        await self._check_record()
+
+    def _check_fleet(self, stored: Sequence[Node], allowed: Sequence[State]) -> None:
         actual = {_identity(node): _known(node) for node in stored}
         assert len(actual) == len(stored), f"two nodes are known by the same: {stored}"
         assert actual in allowed, f"{actual} is none of {allowed}"
@@ -273,19 +302,13 @@ class RegistryMachine(RuleBasedStateMachine):
         assert self.removed.isdisjoint(ids.values())
         self.state, self.ids = actual, ids
 
-    async def _check(self) -> None:
-        await self.quick.settle()
-        await self._check_statuses()
-        await self._check_record()
-
-    async def _check_statuses(self) -> None:
-        """What the frontends say is what the model says, and everyone was told."""
-        stored = {node.id: node for node in await self.nodes.all()}
-        for frontend in (self.quick, self.slow):
-            for seen in await frontend.control.context.fleet.all():
-                expected = self._status(stored[seen.node.id])
-                assert seen.status is expected, f"{seen.node.name}: {seen.status}, expected {expected}"
-                assert stored[seen.node.id].announced is expected, f"{expected} was not announced"
+    def _check_statuses(self, stored: Sequence[Node]) -> None:
+        for node in stored:
+            expected = self._status(node)
+            assert node.announced is expected, f"{expected} of {node.name} was not announced"
+            for frontend in (self.quick, self.slow):
+                seen = frontend.control.context.fleet.see(node).status
+                assert seen is expected, f"{node.name} is seen as {seen}, expected {expected}"
 
     def _status(self, node: Node) -> NodeStatus:
         """In our own words, not the domain's."""
@@ -321,7 +344,7 @@ async def _frontend(database: Database, clock: ManualClock, bus: MemoryBus, key:
 
 
 def _identity(node: Node) -> Identity:
-    by_hash = {hash_secret(secret): secret for secret in ("a" * 32, "b" * 32)}
+    by_hash = {hash_secret(secret): secret for secret in SECRETS}
     return f"name:{node.name}" if node.secret_hash is None else by_hash[node.secret_hash]
 
 

@@ -29,6 +29,7 @@ TASK_MAKERS = frozenset(
 MAY_BE_CALLED_ANYWHERE = frozenset({"start_task", "run_coroutine_threadsafe"})
 TASK_METHODS = frozenset({"create_task", "ensure_future", "run_coroutine_threadsafe"})
 TASK_GROUP = "asyncio.TaskGroup"
+TASK_GROUPS = frozenset({TASK_GROUP, "corral.base.tasks.task_group"})
 IMPURE_MODULES = frozenset({"asyncio", "logging", "os", "random", "secrets", "socket", "time"})
 CLOCK_READS = frozenset(
     {"datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"}
@@ -276,7 +277,7 @@ def task_groups(tree: ast.Module, names: Names) -> frozenset[str]:
 
 def opens_group(item: ast.withitem, names: Names) -> bool:
     opened = item.context_expr
-    return isinstance(opened, ast.Call) and names.full(opened.func) == TASK_GROUP
+    return isinstance(opened, ast.Call) and names.full(opened.func) in TASK_GROUPS
 
 
 def bound_name(item: ast.withitem) -> str:

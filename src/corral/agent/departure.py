@@ -11,6 +11,7 @@ from corral.agent.config import DepartureConfig
 from corral.agent.presence import Member
 from corral.base.clock import Clock
 from corral.base.errors import PeerRefused, PeerUnavailable
+from corral.base.tasks import task_group
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Departure:
 
     async def _drain_unless_hurried(self, member: Member) -> None:
         try:
-            async with asyncio.TaskGroup() as group:
+            async with task_group() as group:
                 watcher = group.create_task(self._raise_when_hurried(), name="hurry")
                 await self._drain(member)
                 watcher.cancel()

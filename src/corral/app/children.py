@@ -24,7 +24,7 @@ from corral.base.errors import CorralError
 from corral.base.processes import Process, start_process
 from corral.base.readiness import Child, describe_exit, first_of_group, until_ready
 from corral.base.retry import Backoff
-from corral.base.tasks import start_task
+from corral.base.tasks import start_task, task_group
 
 __all__ = ["Child", "Children", "RestartPolicy"]
 
@@ -94,7 +94,7 @@ class Children:
         self._groups.append(members)
         try:
             with first_of_group():
-                async with asyncio.TaskGroup() as starts:
+                async with task_group() as starts:
                     tasks = [starts.create_task(self._start(kept), name=f"start {kept.child.name}") for kept in members]
         except Exception:
             await self._stop_group(members, self._deadline(self._stop_within))
@@ -178,7 +178,7 @@ class Children:
                 )
 
     async def _stop_group(self, members: list[_Kept], deadline: float) -> None:
-        async with asyncio.TaskGroup() as stops:
+        async with task_group() as stops:
             for kept in members:
                 if kept.process is not None:
                     stops.create_task(self._stop(kept, kept.process, deadline), name=f"stop {kept.child.name}")

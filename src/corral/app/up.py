@@ -30,7 +30,7 @@ from corral.base.errors import ChildFailed, PathNotUsable
 from corral.base.ids import new_secret
 from corral.base.logs import set_up_logs
 from corral.base.private_files import make_private_directory
-from corral.base.tasks import run_services
+from corral.base.tasks import run_services, task_group
 from corral.bus.server import NatsServer
 from corral.domain.node import NodeStatus
 
@@ -147,7 +147,7 @@ class Up:
 
     async def _keep(self, children: Children) -> None:
         await self._start_nats(children)
-        async with asyncio.TaskGroup() as starts:
+        async with task_group() as starts:
             starts.create_task(self._start(children, self._frontend.child), name="start the frontend")
             if self._workers:
                 workers = [worker.child for worker in self._workers]

@@ -9,6 +9,7 @@ from typing import Final
 
 from corral.base.errors import ChildFailed, CorralError
 from corral.base.processes import Command, Process
+from corral.base.tasks import task_group
 
 SHOWN_LINES: Final = 20
 """How much of a tail goes into an error or a log line."""
@@ -38,7 +39,7 @@ async def until_ready(child: Child, process: Process) -> None:
 
     try:
         with first_of_group():
-            async with asyncio.timeout(child.ready_within.total_seconds()), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(child.ready_within.total_seconds()), task_group() as group:
                 watcher = group.create_task(fail_at_exit(), name=f"exit of {child.name}")
                 await child.ready()
                 watcher.cancel()

@@ -20,6 +20,32 @@ class _Stop(Exception):
     """The stop event was set."""
 
 
+@asynccontextmanager
+async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group that can be survived: use it wherever its failure is caught and the task goes on.
+
+    Python 3.11's own leaves its internal request for cancellation behind when a member fails, and then the next
+    time-out of that task comes as a cancellation on 3.11.2, which is Debian 12's.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except asyncio.CancelledError:
+        raise
+    except BaseException:
+        _level_cancellation(task, before)
+        raise
+    else:
+        _level_cancellation(task, before)
+
+
+def _level_cancellation(task: "asyncio.Task[object] | None", level: int) -> None:
+    while task is not None and task.cancelling() > level:
+        task.uncancel()
+
+
 async def run_services(stop: asyncio.Event, **services: Coroutine[None, None, None]) -> None:
     """Run until `stop` is set. A service that fails, or just ends, takes the process down."""
 
@@ -32,7 +58,7 @@ async def run_services(stop: asyncio.Event, **services: Coroutine[None, None, No
         raise RuntimeError(f"service {name} ended by itself")
 
     try:
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             group.create_task(wait_for_stop(), name="stop")
             for name, service in services.items():
                 group.create_task(guard(name, service), name=name)

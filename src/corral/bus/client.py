@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from corral.base.errors import BusPermissionDenied, BusUnavailable, CorralError
 from corral.base.retry import Backoff
-from corral.base.tasks import end_tasks, start_task
+from corral.base.tasks import end_tasks, start_task, task_group
 from corral.bus.config import BusConfig
 from corral.bus.credentials import CredentialsProvider, TlsFiles, credentials_of, tls_context
 from corral.bus.endpoints import Endpoint, parse_endpoints
@@ -232,7 +232,7 @@ class NatsBus:
                 await subscription.handlers.finish(grace, apart_from=caller)
 
         caller = asyncio.current_task()
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             for subscription in self._subscriptions:
                 group.create_task(end(subscription), name=f"drain {subscription.interest.subject}")
         self._subscriptions.clear()

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final, Self
 
 from corral.base.errors import BusPermissionDenied, BusUnavailable, MessageTooLarge
-from corral.base.tasks import end_tasks, start_task
+from corral.base.tasks import end_tasks, start_task, task_group
 from corral.bus.handlers import Handlers
 from corral.bus.port import CLOSE_GRACE, DEFAULT_CONCURRENCY, Handler, Message
 from corral.bus.replies import Replies
@@ -122,7 +122,7 @@ class MemoryBus:
     async def close(self) -> None:
         self._closed = True
         caller = asyncio.current_task()
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             for subscription in list(self._subscriptions):
                 group.create_task(subscription.drain(CLOSE_GRACE, caller=caller))
         self._server.buses.discard(self)

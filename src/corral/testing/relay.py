@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from typing import Final, Self
 
+from corral.base.tasks import task_group
 from corral.testing.ports import lasting_port
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -75,7 +76,7 @@ class Relay:
         both = {writer, there_writer}
         self._ends |= both
         try:
-            async with asyncio.TaskGroup() as group:
+            async with task_group() as group:
                 group.create_task(self._pump(reader, there_writer), name="relay out")
                 group.create_task(self._pump(there_reader, writer), name="relay in")
         finally:

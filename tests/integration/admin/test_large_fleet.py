@@ -52,10 +52,10 @@ async def fleet(frontend: Frontend, clock: ManualClock, monkeypatch: pytest.Monk
     for number in (2, 7):
         await frontend.call("POST", f"/api/v1/nodes/{ids[f'n{number}']}/drain")
     await frontend.call("POST", f"/api/node/{ids['n4']}/deregister", key=REGISTRATION_TOKEN)
-    for _ in range(4):
-        clock.advance(timedelta(seconds=10))
-        await frontend.settle()
-        await asyncio.gather(*(beat(frontend, id) for name, id in ids.items() if name != "n8"))
+    for _ in range(16):
+        await clock.advance(timedelta(seconds=2))
+        await frontend.control.context.hearing.tick()
+    await asyncio.gather(*(beat(frontend, id) for name, id in ids.items() if name != "n8"))
     await frontend.settle()
     return {
         NodeStatus.PENDING: {"n9"},
@@ -98,10 +98,14 @@ async def test_heartbeats_that_come_together_share_transactions(frontend: Fronte
 @contextmanager
 def transactions(database: Database) -> Iterator[list[object]]:
     begun: list[object] = []
+
+    def note(connection: object) -> None:
+        begun.append(connection)
+
     for engine in database.engines:
-        event.listen(engine.sync_engine, "begin", begun.append)
+        event.listen(engine.sync_engine, "begin", note)
     try:
         yield begun
     finally:
         for engine in database.engines:
-            event.remove(engine.sync_engine, "begin", begun.append)
+            event.remove(engine.sync_engine, "begin", note)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from corral.base.errors import DatabaseUnavailable
-from corral.base.tasks import Poke, end_tasks, poke_or_period, run_services, running
+from corral.base.tasks import Poke, end_tasks, poke_or_period, run_services, running, task_group
 from corral.testing.clock import ManualClock
 
 MINUTE = timedelta(minutes=1)
@@ -21,6 +21,46 @@ async def test_services_run_until_they_are_told_to_stop() -> None:
     stop = asyncio.Event()
     stop.set()
     await run_services(stop, one=for_ever(), other=for_ever())
+
+
+async def test_a_stop_leaves_no_request_for_cancellation_behind() -> None:
+    """Where one is left, Python 3.11.2 turns the next time-out of this task into a cancellation."""
+    stop, task = asyncio.Event(), asyncio.current_task()
+    asyncio.get_running_loop().call_soon(stop.set)
+    await run_services(stop, one=for_ever())
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_failed_group_leaves_no_request_for_cancellation_behind() -> None:
+    async def fails() -> None:
+        raise ValueError("broken")
+
+    async def use() -> None:
+        async with task_group() as group:
+            group.create_task(fails())
+            await asyncio.Event().wait()
+
+    task = asyncio.current_task()
+    with pytest.raises(ExceptionGroup):
+        await use()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_group_that_is_cancelled_from_outside_stays_cancelled() -> None:
+    entered = asyncio.Event()
+
+    async def use() -> None:
+        async with task_group() as group:
+            group.create_task(for_ever())
+            entered.set()
+
+    task = asyncio.create_task(use())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_a_service_that_fails_takes_the_others_down() -> None:
