@@ -28,6 +28,8 @@ from corral.testing.simulated_node import SimulatedNode
 
 WORKERS: Final = ("w1", "w2", "w3")
 SIMULATED: Final = ("s1", "s2")
+INTERVAL: Final = timedelta(seconds=4)
+"""Of heartbeats: short, because each second of policy time is a step for everybody."""
 _PEACEFUL: Final = frozenset({200, 201, 204, 404, 409, 503})
 """What a frontend may answer to a person who acts in the middle of all this."""
 
@@ -38,7 +40,7 @@ async def on_sqlite(workshop: Workshop) -> None:
     """One frontend."""
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(workshop.databases.fresh_url("sqlite"))
-        cluster = await stack.enter_async_context(Cluster(workshop.directory, database_url=url))
+        cluster = await stack.enter_async_context(Cluster(workshop.directory, database_url=url, interval=INTERVAL))
         await _live(workshop, cluster, stack, postgres=None)
 
 
@@ -46,7 +48,9 @@ async def on_postgres(workshop: Workshop) -> None:
     """Three frontends, whose database server dies as well."""
     async with AsyncExitStack() as stack:
         url, postgres = await stack.enter_async_context(mortal_postgres(workshop.databases))
-        cluster = await stack.enter_async_context(Cluster(workshop.directory, database_url=url, frontends=3))
+        cluster = await stack.enter_async_context(
+            Cluster(workshop.directory, database_url=url, frontends=3, interval=INTERVAL)
+        )
         await _live(workshop, cluster, stack, postgres=postgres)
 
 
@@ -127,7 +131,7 @@ class Fleet:
         return [name for name in WORKERS if name not in running]
 
     async def _let_time_pass(self) -> str:
-        duration = timedelta(seconds=self._random.choice([1, 5, 12, 35, 65]))
+        duration = timedelta(seconds=self._random.choice([1, 3, 6, 14, 26]))
         await self._cluster.advance(duration)
         return f"{duration.seconds} s pass"
 
