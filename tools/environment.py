@@ -49,8 +49,10 @@ SEPARATORS = {"UV_FIND_LINKS": ","}  # uv splits every other list at blanks, as 
 # What each lock is made of. The developers' one is the other and more, in the same versions.
 LOCK_INPUTS = {
     "bootstrap": "--group pyproject.toml:bootstrap",
-    "runtime": "--group pyproject.toml:build pyproject.toml",
-    "dev": "--group pyproject.toml:build --extra dev --constraint requirements/runtime.txt pyproject.toml",
+    "runtime": "--group pyproject.toml:build --extra llama-cpp pyproject.toml",
+    "dev": (
+        "--group pyproject.toml:build --extra dev --extra llama-cpp --constraint requirements/runtime.txt pyproject.toml"
+    ),
 }
 
 # Settings of the user's that would make `pip install --target` refuse, or chatter.
