@@ -12,7 +12,7 @@ The SDK knows the contract (see `server`); the backend knows its model. Imports 
 directory, together with a copy of this package, runs under a LocalAI worker as well.
 """
 
-from corral_backend_sdk.backend import Backend, Launch, LoadFailed, RequestRefused, option_values
+from corral_backend_sdk.backend import Backend, Launch, LoadFailed, NotOffered, RequestRefused, option_values
 from corral_backend_sdk.messages import (
     ChatDelta,
     EmbeddingLayout,
@@ -24,7 +24,6 @@ from corral_backend_sdk.messages import (
     ToolCallDelta,
 )
 from corral_backend_sdk.process import serve
-from corral_backend_sdk.threads import stream_from_thread
 
 __all__ = [
     "Backend",
@@ -34,6 +33,7 @@ __all__ = [
     "Launch",
     "LoadFailed",
     "ModelOptions",
+    "NotOffered",
     "PredictOptions",
     "Reply",
     "RequestRefused",
@@ -41,5 +41,4 @@ __all__ = [
     "ToolCallDelta",
     "option_values",
     "serve",
-    "stream_from_thread",
 ]

@@ -14,6 +14,10 @@ class RequestRefused(Exception):
     """The request cannot be served as it is, for the reason given: it reaches the client."""
 
 
+class NotOffered(Exception):
+    """The model as it is loaded cannot do this, for the reason given."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """What the process was started with."""

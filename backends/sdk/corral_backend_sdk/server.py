@@ -18,8 +18,9 @@ from google.protobuf.message import Message
 from grpc import aio
 
 from corral_backend_sdk._generated import backend_pb2
-from corral_backend_sdk.backend import Backend, LoadFailed, RequestRefused
+from corral_backend_sdk.backend import Backend, LoadFailed, NotOffered, RequestRefused
 from corral_backend_sdk.messages import (
+    ChatDelta,
     HealthMessage,
     MemoryUsageData,
     ModelOptions,
@@ -27,6 +28,7 @@ from corral_backend_sdk.messages import (
     Reply,
     Result,
     StatusResponse,
+    ToolCallDelta,
 )
 from corral_backend_sdk.session import Refusal, Session
 
@@ -187,6 +189,8 @@ class Service:
             await context.abort(refusal.code, refusal.details)
         except RequestRefused as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except NotOffered as error:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
         except (aio.AbortError, aio.UsageError):
             raise
         except Exception as error:
@@ -228,11 +232,32 @@ def join_replies(parts: Iterable[Reply]) -> Reply:
     """A streamed answer as one: texts add up, the last counts are the valid ones."""
     whole = Reply()
     text: list[bytes] = []
+    deltas: list[ChatDelta] = []
     for part in parts:
         text.append(part.message)
+        deltas.extend(part.chat_deltas)
         rest = Reply()
         rest.CopyFrom(part)
         rest.ClearField("message")
+        rest.ClearField("chat_deltas")
         whole.MergeFrom(rest)
     whole.message = b"".join(text)
+    if deltas:
+        whole.chat_deltas.append(_join_deltas(deltas))
+    return whole
+
+
+def _join_deltas(deltas: Iterable[ChatDelta]) -> ChatDelta:
+    """The whole message; the fragments of one tool call have the same index."""
+    whole = ChatDelta()
+    calls: dict[int, ToolCallDelta] = {}
+    for delta in deltas:
+        whole.content += delta.content
+        whole.reasoning_content += delta.reasoning_content
+        for fragment in delta.tool_calls:
+            call = calls.setdefault(fragment.index, ToolCallDelta(index=fragment.index))
+            call.id = call.id or fragment.id
+            call.name = call.name or fragment.name
+            call.arguments += fragment.arguments
+    whole.tool_calls.extend(calls[index] for index in sorted(calls))
     return whole
