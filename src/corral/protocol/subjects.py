@@ -18,3 +18,23 @@ def token(text: str) -> str:
 def node_stop(node_id: NodeId) -> str:
     """Tells the worker to drain, deregister and exit."""
     return f"nodes.{token(node_id)}.stop"
+
+
+def backend_install(node_id: NodeId) -> str:
+    """Asks for a ready process of a backend; the answer comes when there is one."""
+    return f"nodes.{token(node_id)}.backend.install"
+
+
+def backend_list(node_id: NodeId) -> str:
+    """Asks which backends are on the node's disk."""
+    return f"nodes.{token(node_id)}.backend.list"
+
+
+def backend_stop(node_id: NodeId) -> str:
+    """Tells the worker to stop processes. Nothing is answered."""
+    return f"nodes.{token(node_id)}.backend.stop"
+
+
+def models_running(node_id: NodeId) -> str:
+    """Asks which processes run."""
+    return f"nodes.{token(node_id)}.models.running"
