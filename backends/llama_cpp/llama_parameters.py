@@ -1,4 +1,4 @@
-"""From the options of the contract to llama.cpp's own parameters, as plain values for `engine.py`. Looks at the model file.
+"""From the options of the contract to llama.cpp's own parameters, as plain values for `engine.py`.
 
 A name with a dot is a field of a field; a text such as `llama_load_mode.LLAMA_LOAD_MODE_MMAP` is that member of one of
 xllamacpp's enumerations.

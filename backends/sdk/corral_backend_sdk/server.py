@@ -7,7 +7,7 @@ without a model, whatever else is going on.
 import hmac
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +45,7 @@ _SNAKE: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 Context = aio.ServicerContext[Any, Any]
 Unary = Callable[[Any], Awaitable[Message]]
-Stream = Callable[[Any], AsyncIterator[Message]]
+Stream = Callable[[Any], AsyncGenerator[Message, None]]
 
 
 def method_name(rpc: str) -> str:
@@ -106,7 +106,7 @@ class Service:
             async with self._answering(rpc, context):
                 if offered is None:
                     raise self._unimplemented(rpc)
-                async with self.session.serving(_identity(request)), aclosing(offered(request)) as parts:  # type: ignore[type-var]
+                async with self.session.serving(_identity(request)), aclosing(offered(request)) as parts:
                     async for part in parts:
                         yield part
 
@@ -119,7 +119,7 @@ class Service:
             async with self._answering(rpc, context):
                 if offered is None:
                     raise self._unimplemented(rpc)
-                async with self.session.serving(""), aclosing(offered(requests)) as parts:  # type: ignore[type-var]
+                async with self.session.serving(""), aclosing(offered(requests)) as parts:
                     async for part in parts:
                         yield part
 
@@ -146,7 +146,7 @@ class Service:
             return defined
         predict = single
 
-        async def one_part(request: PredictOptions) -> AsyncIterator[Message]:
+        async def one_part(request: PredictOptions) -> AsyncGenerator[Message, None]:
             yield await predict(request)
 
         return one_part

@@ -7,7 +7,7 @@
 - Cancelling a caller, or closing a stream, cancels that one call in the backend and nothing else.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final, Self, TypeVar
@@ -104,7 +104,7 @@ class Backend:
 
     async def predict_stream(
         self, options: PredictOptions, *, timeout: timedelta | None = None
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncGenerator[Reply, None]:
         """The answer in parts. Close the iterator (`contextlib.aclosing`) to end the call before its end."""
         call = self._stream(options, timeout=_seconds(timeout), metadata=self._metadata)
         try:
