@@ -23,6 +23,9 @@ class EventKind(StrEnum):
     NODE_LABELS = "node.labels"
     NODE_MAX_REPLICAS = "node.max_replicas"
     NODE_VRAM_BUDGET = "node.vram_budget"
+    MODEL_LOADED = "model.loaded"
+    MODEL_LOAD_FAILED = "model.load_failed"
+    REPLICA_LOST = "replica.lost"
     KEY_CREATED = "key.created"
     KEY_REVOKED = "key.revoked"
 
