@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from corral.app.settings_kinds import PATH
@@ -22,6 +23,7 @@ from corral.app.settings_sources import (
     open_secrets,
     read_config_file,
     resolve,
+    settings_of,
     unknown_variables,
 )
 from corral.app.settings_table import GROUPS, ClientSettings, FrontendSettings, LogSettings, UpSettings, WorkerSettings
@@ -41,6 +43,7 @@ __all__ = [
     "LogSettings",
     "UpSettings",
     "WorkerSettings",
+    "backend_environment",
     "child_environment",
     "control_config",
     "gather",
@@ -120,8 +123,8 @@ def control_config(settings: FrontendSettings) -> "ControlConfig":
     )
 
 
-def worker_config(settings: WorkerSettings) -> "WorkerConfig":
-    """What a worker process is configured with."""
+def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "WorkerConfig":
+    """What a worker process is configured with; the environment is what its backends are started in."""
     from corral.agent.addresses import AddressConfig
     from corral.agent.config import DepartureConfig, FrontendConfig, NodeConfig, WorkerConfig
 
@@ -135,6 +138,8 @@ def worker_config(settings: WorkerSettings) -> "WorkerConfig":
         data_path=settings.data,
         models_path=settings.models or settings.data / "models",
         backends_path=settings.backends or settings.data / "backends",
+        system_backends=(settings.system_backends, *_shipped_backends()),
+        backend_environment=backend_environment(environment),
         node=NodeConfig(
             name=settings.name,
             labels=settings.labels,
@@ -154,6 +159,19 @@ def worker_config(settings: WorkerSettings) -> "WorkerConfig":
         heartbeat_interval=settings.heartbeat_interval,
         departure=DepartureConfig(drain_timeout=settings.drain_timeout),
     )
+
+
+def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The worker's own environment without what could give a backend, or its log, access to the fleet."""
+    own = [one for group in GROUPS for one in settings_of(group) if one.secret or one.kind.may_hold_password]
+    hidden = {variable for one in own for variable in one.env}
+    return {name: value for name, value in environment.items() if name not in hidden}
+
+
+def _shipped_backends() -> tuple[Path, ...]:
+    """Where Corral's own backends lie in a checkout; an installed package has none yet."""
+    folder = Path(__file__).absolute().parents[3] / "backends"
+    return (folder,) if (folder / "sdk").is_dir() else ()
 
 
 def _bus_config(settings: FrontendSettings | WorkerSettings) -> "BusConfig":

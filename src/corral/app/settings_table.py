@@ -365,6 +365,15 @@ class WorkerSettings:
         default=None,
         default_text="`backends` in the data directory",
     )
+    system_backends: Path = setting(
+        PATH,
+        """Directory of backends that came with the system; they are used but never changed, and an installed one of the
+        same name hides them. LocalAI's place, so that its packages are found. Those that ship with Corral are found
+        as well.""",
+        flag="--system-backends",
+        env=("CORRAL_SYSTEM_BACKENDS_PATH", "LOCALAI_BACKENDS_SYSTEM_PATH"),
+        default=Path("/var/lib/local-ai/backends"),
+    )
     models: Path | None = setting(
         PATH,
         "Directory for model files; workers of one machine may share it. Its disk is the one that is reported.",
@@ -375,8 +384,8 @@ class WorkerSettings:
     )
     address: str = setting(
         ADDRESS,
-        """Address of this node as others reach it; its port is the base port: the first backend's, and one below it
-        the worker's own HTTP port.""",
+        """Address of this node as others reach it; its port is the base port: backends have ports from there on, and
+        one below it is the worker's own HTTP port.""",
         flag="--address",
         env=("CORRAL_ADDRESS", "LOCALAI_ADDR"),
         default="",
@@ -416,7 +425,9 @@ class WorkerSettings:
     )
     max_port: int = setting(
         ANY_WHOLE,
-        "Highest port for backends. 0, or anything below the base port or above 65535, means 65535, as in LocalAI.",
+        """Highest port for backends. 0, or anything below the base port or above 65535, means 65535, as in LocalAI.
+        Between the base port and this one, ports that the kernel gives to outgoing connections are left out, unless no
+        others are there: with all defaults on Linux backends have 61000 to 65535.""",
         flag="--max-port",
         env=("CORRAL_MAX_PORT", "LOCALAI_GRPC_MAX_PORT"),
         default=0,
@@ -612,7 +623,6 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "BACKEND_GALLERIES": "Corral does not install backends yet",
     "LOCALAI_REQUIRE_BACKEND_INTEGRITY": "Corral does not install backends yet",
     "REQUIRE_BACKEND_INTEGRITY": "Corral does not install backends yet",
-    "LOCALAI_BACKENDS_SYSTEM_PATH": "Corral does not install backends yet",
     "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT": "Corral does not install backends yet",
     "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT": "Corral does not install backends yet",
     "LOCALAI_GALLERIES": "Corral does not fetch models yet",
