@@ -85,12 +85,13 @@ def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
     """Who works with whom."""
     directory, tasks = Directory(), Tasks()
     control = Origin.of(config.control_url)
-    pool = Pool(config.limits, config.time_outs)
+    loop = asyncio.get_running_loop()
+    pool = Pool(config.limits, config.time_outs, loop)
     directory.on_change(lambda: pool.keep_only({control, *directory.origins()}))
     return Services(
         config=config,
         clock=clock,
-        loop=asyncio.get_running_loop(),
+        loop=loop,
         control=control,
         pool=pool,
         directory=directory,

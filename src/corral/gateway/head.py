@@ -142,6 +142,8 @@ class RequestReader:
         """A piece of the body. Raises Refusal."""
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:  # by another request, sent together with the last chunk
+            self.has_overrun = True
         except httptools.HttpParserError as error:
             raise Refusal.bad_framing(_reason(error)) from None
 

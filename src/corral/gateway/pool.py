@@ -10,9 +10,10 @@ from corral.gateway.upstream import Origin, UpstreamConnection
 class Pool:
     """The last connection that was given back is the first to be used again: so the others may grow old and go."""
 
-    def __init__(self, limits: Limits, time_outs: TimeOuts) -> None:
+    def __init__(self, limits: Limits, time_outs: TimeOuts, loop: asyncio.AbstractEventLoop) -> None:
         self._limits = limits
         self._time_outs = time_outs
+        self._loop = loop
         self._open: set[UpstreamConnection] = set()
         self._idle: dict[Origin, list[UpstreamConnection]] = {}
 
@@ -35,16 +36,14 @@ class Pool:
 
     async def connect(self, origin: Origin) -> UpstreamConnection:
         """A new connection. OSError or TimeoutError when it cannot be made."""
-        loop = asyncio.get_running_loop()
-
         def make() -> UpstreamConnection:
             return UpstreamConnection(self, origin)
 
         async with asyncio.timeout(self._time_outs.connect):
             if origin.socket:
-                _, connection = await loop.create_unix_connection(make, origin.socket)
+                _, connection = await self._loop.create_unix_connection(make, origin.socket)
             else:
-                _, connection = await loop.create_connection(make, origin.host, origin.port)
+                _, connection = await self._loop.create_connection(make, origin.host, origin.port)
         self._open.add(connection)
         return connection
 
@@ -53,7 +52,7 @@ class Pool:
         if len(idle) >= self._limits.idle_upstream:
             connection.abort()
             return
-        connection.idle_since = asyncio.get_running_loop().time()
+        connection.idle_since = self._loop.time()
         idle.append(connection)
 
     def lost(self, connection: UpstreamConnection) -> None:

@@ -42,26 +42,32 @@ _OPTIONS: Final = (
 Answer = TypeVar("Answer")
 
 
+class _Methods:
+    """The methods of the contract that Corral calls, on one channel."""
+
+    def __init__(self, channel: aio.Channel) -> None:
+        self.health = channel.unary_unary(_path("Health"), HealthMessage.SerializeToString, Reply.FromString)
+        self.load = channel.unary_unary(_path("LoadModel"), ModelOptions.SerializeToString, Result.FromString)
+        self.free = channel.unary_unary(_path("Free"), HealthMessage.SerializeToString, Result.FromString)
+        self.status = channel.unary_unary(_path("Status"), HealthMessage.SerializeToString, StatusResponse.FromString)
+        self.predict = channel.unary_unary(_path("Predict"), PredictOptions.SerializeToString, Reply.FromString)
+        self.stream = channel.unary_stream(_path("PredictStream"), PredictOptions.SerializeToString, Reply.FromString)
+        self.embedding = channel.unary_unary(
+            _path("Embedding"), PredictOptions.SerializeToString, EmbeddingResult.FromString
+        )
+        self.tokenize = channel.unary_unary(
+            _path("TokenizeString"), PredictOptions.SerializeToString, TokenizationResponse.FromString
+        )
+
+
 class Backend:
     """A client of one backend. Used as an asynchronous context, or closed by hand."""
 
     def __init__(self, address: str, *, token: str = "") -> None:
         self.address = address
         self._metadata = (("authorization", f"Bearer {token}"),) if token else None
-        self._channel = aio.insecure_channel(address, options=_OPTIONS)
-        channel = self._channel
-        self._health = channel.unary_unary(_path("Health"), HealthMessage.SerializeToString, Reply.FromString)
-        self._load = channel.unary_unary(_path("LoadModel"), ModelOptions.SerializeToString, Result.FromString)
-        self._free = channel.unary_unary(_path("Free"), HealthMessage.SerializeToString, Result.FromString)
-        self._status = channel.unary_unary(_path("Status"), HealthMessage.SerializeToString, StatusResponse.FromString)
-        self._predict = channel.unary_unary(_path("Predict"), PredictOptions.SerializeToString, Reply.FromString)
-        self._stream = channel.unary_stream(_path("PredictStream"), PredictOptions.SerializeToString, Reply.FromString)
-        self._embedding = channel.unary_unary(
-            _path("Embedding"), PredictOptions.SerializeToString, EmbeddingResult.FromString
-        )
-        self._tokenize = channel.unary_unary(
-            _path("TokenizeString"), PredictOptions.SerializeToString, TokenizationResponse.FromString
-        )
+        self._channel: aio.Channel | None = aio.insecure_channel(address, options=_OPTIONS)
+        self._open: _Methods | None = _Methods(self._channel)
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,19 +76,27 @@ class Backend:
         await self.close()
 
     async def close(self) -> None:
-        """End the channel, and with it every call that is still open."""
-        await self._channel.close()
+        """End the channel, and with it every call that is still open. gRPC ends its threads with its last channel."""
+        channel, self._channel, self._open = self._channel, None, None
+        if channel is not None:
+            await channel.close()
+
+    @property
+    def _methods(self) -> _Methods:
+        if self._open is None:
+            raise errors.BackendGone(self.address, "the channel is closed")
+        return self._open
 
     async def health(self, *, timeout: timedelta) -> None:
         """Return if the process serves; that says nothing about a model."""
-        reply = await self._call(self._health, HealthMessage(), timeout)
+        reply = await self._call(self._methods.health, HealthMessage(), timeout)
         if reply.message != _HEALTHY:
             raise errors.BackendFailed(self.address, "it says that it is not healthy")
 
     async def load(self, options: ModelOptions, *, timeout: timedelta) -> str:
         """Load a model; what the backend has to say about it. A load whose deadline passes may still be going on."""
         try:
-            result = await self._call(self._load, options, timeout)
+            result = await self._call(self._methods.load, options, timeout)
         except (errors.BackendFailed, errors.RequestRefused) as error:
             raise errors.LoadFailed(self.address, error.said) from error
         if not result.success:
@@ -91,35 +105,35 @@ class Backend:
 
     async def free(self, *, timeout: timedelta) -> None:
         """Give the model's memory back. Many backends do not offer it."""
-        result = await self._call(self._free, HealthMessage(), timeout)
+        result = await self._call(self._methods.free, HealthMessage(), timeout)
         if not result.success:
             raise errors.BackendFailed(self.address, result.message)
 
     async def status(self, *, timeout: timedelta) -> StatusResponse:
         """What the backend says about itself; not to be relied on."""
-        return await self._call(self._status, HealthMessage(), timeout)
+        return await self._call(self._methods.status, HealthMessage(), timeout)
 
     async def predict(self, options: PredictOptions, *, timeout: timedelta | None = None) -> Reply:
-        return await self._call(self._predict, options, timeout)
+        return await self._call(self._methods.predict, options, timeout)
 
     async def predict_stream(
         self, options: PredictOptions, *, timeout: timedelta | None = None
     ) -> AsyncGenerator[Reply, None]:
         """The answer in parts. Close the iterator (`contextlib.aclosing`) to end the call before its end."""
-        call = self._stream(options, timeout=_seconds(timeout), metadata=self._metadata)
+        call = self._methods.stream(options, timeout=_seconds(timeout), metadata=self._metadata)
         try:
             async with self._translated():
-                async for reply in call:
+                while isinstance(reply := await call.read(), Reply):
                     yield reply
         finally:
             call.cancel()  # of no effect on a call that has ended
 
     async def embedding(self, options: PredictOptions, *, timeout: timedelta | None = None) -> EmbeddingResult:
-        return await self._call(self._embedding, options, timeout)
+        return await self._call(self._methods.embedding, options, timeout)
 
     async def tokenize(self, options: PredictOptions, *, timeout: timedelta | None = None) -> list[int]:
         """The tokens of the prompt."""
-        return list((await self._call(self._tokenize, options, timeout)).tokens)
+        return list((await self._call(self._methods.tokenize, options, timeout)).tokens)
 
     async def _call(
         self, method: Callable[..., Awaitable[Answer]], request: object, timeout: timedelta | None

@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, NamedTuple, Self
 
@@ -189,8 +189,6 @@ class StubControl:
     async def stop(self) -> None:
         if self._runner is not None:
             runner, self._runner = self._runner, None
-            for follower in self._followers:
-                follower.shutdown() if hasattr(follower, "shutdown") else None
             await runner.cleanup()
 
     async def _view(self, request: web.Request) -> web.StreamResponse:
@@ -243,15 +241,10 @@ class World:
     control: StubControl
     engines: list[StubEngine]
     port: int
-    _clients: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @property
     def engine(self) -> StubEngine:
         return self.engines[0]
-
-    @property
-    def pool(self) -> "object":
-        return self.gateway.services.pool
 
     def client(self) -> contextlib.AbstractAsyncContextManager[RawClient]:
         return RawClient.open(self.port)
@@ -265,10 +258,10 @@ class World:
     def in_flight(self) -> dict[str, int]:
         return self.gateway.services.directory.in_flight()
 
-    async def until(self, condition: "contextlib.AbstractContextManager[None] | object") -> None:
+    async def until(self, condition: Callable[[], bool]) -> None:
         """Let the loop turn until it holds: for effects inside this process that have no event of their own."""
         async with asyncio.timeout(PATIENCE):
-            while not condition():  # type: ignore[operator]
+            while not condition():  # noqa: ASYNC110 - see above
                 await asyncio.sleep(0)
 
     async def until_quiet(self) -> None:
