@@ -107,6 +107,7 @@ class Ending:
     """How a process ended."""
 
     reason: str
+    """A sentence for people."""
     is_expected: bool
     tail: tuple[str, ...] = ()
     """The last lines of its standard error."""
@@ -177,7 +178,8 @@ class BackendProcess:
         if await first_done(self._stop.wait(), process.wait()) == 0:
             await self._free()
             return await self._end(process)
-        return Ending(reason=f"ended by itself ({_exit_of(process)})", is_expected=False, tail=tuple(self._tail()))
+        reason = f"backend {self.launch.key} ended by itself ({_exit_of(process)})"
+        return Ending(reason=reason, is_expected=False, tail=tuple(self._tail()))
 
     async def _probe(self) -> None:
         """Until the backend says that it is healthy. A new connection each time: an old one waits longer and longer."""
@@ -210,7 +212,7 @@ class BackendProcess:
     async def _end(self, process: Process) -> Ending:
         self.state = State.STOPPING
         await process.stop(self._config.stop_grace)
-        return Ending(reason=f"stopped ({_exit_of(process)})", is_expected=True)
+        return Ending(reason=f"backend {self.launch.key} was stopped ({_exit_of(process)})", is_expected=True)
 
     def _settle(self, error: CorralError | None) -> None:
         """Tell everybody who waits; the first outcome stays."""

@@ -16,7 +16,7 @@ from corral.agent.config import SupervisionConfig
 from corral.agent.ports import Ports
 from corral.agent.process import BackendProcess, Connect, Ending, Launch
 from corral.agent.remains import Remains
-from corral.base.errors import Conflict
+from corral.base.errors import Conflict, CorralError
 from corral.base.ids import new_secret
 from corral.base.tasks import end_tasks, start_task
 from corral.protocol.replica import ProcessKey
@@ -123,7 +123,7 @@ class Supervisor:
             if process.is_ending:
                 await self._until_gone(process)
                 continue
-            await process.until_ready()
+            await self._until_ready(process)
             return process.launch
 
     async def stop(self, keys: Iterable[ProcessKey], *, force: bool) -> None:
@@ -133,6 +133,13 @@ class Supervisor:
             process.ask_to_stop(force=force)
         for process in ending:
             await self._until_gone(process)
+
+    async def _until_ready(self, process: BackendProcess) -> None:
+        try:
+            await process.until_ready()
+        except CorralError:
+            await self._until_gone(process)  # whoever is told of the failure finds the key free
+            raise
 
     async def _until_gone(self, process: BackendProcess) -> None:
         """Until its key and its ports are free as well."""
@@ -205,7 +212,7 @@ def _is_unchanged(home: Home) -> bool:
 
 def _tell(ending: Ending, told: Mapping[str, object]) -> None:
     if ending.is_expected:
-        log.info("backend %s", ending.reason, extra={"event": "backend.stopped", **told})
+        log.info("%s", ending.reason, extra={"event": "backend.stopped", **told})
         return
     tail = list(ending.tail[-_SHOWN_TAIL:])
-    log.warning("backend %s", ending.reason, extra={"event": "backend.died", **told, "errors": tail})
+    log.warning("%s", ending.reason, extra={"event": "backend.died", **told, "errors": tail})
