@@ -26,6 +26,9 @@ check: ## run the linters, the type checker and our own checks
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
 	@.venv/bin/mypy tools
+	@MYPYPATH=backends/sdk .venv/bin/mypy -p corral_backend_sdk
+	@MYPYPATH=backends/sdk .venv/bin/mypy backends/echo/backend.py
+	@MYPYPATH=backends/sdk:backends/llama_cpp .venv/bin/mypy backends/llama_cpp/backend.py backends/llama_cpp/engine.py
 	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/python tools/check_code.py
 

@@ -7,6 +7,7 @@
 - Cancelling a caller, or closing a stream, cancels that one call in the backend and nothing else.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -147,8 +148,18 @@ class Backend:
             yield
         except aio.AioRpcError as error:
             raise error_for(self.address, error.code(), error.details() or "") from error
-        except aio.UsageError as error:  # the channel was closed beside us
+        except aio.UsageError as error:
             raise errors.BackendGone(self.address, "the channel is closed") from error
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            # gRPC says the same to calls on a channel that is closed beside them; but their tasks go on.
+            raise errors.BackendGone(self.address, "the channel was closed") from error
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _path(method: str) -> str:
