@@ -15,6 +15,7 @@ _PROGRAM: Final = Path(__file__).with_name("engine.py")
 _END_SECONDS: Final = 2.0
 _LINE_BYTES: Final = 16 * 1024 * 1024
 _NOT_IMPLEMENTED: Final = 501
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to dial what listens everywhere
 
 
 async def start_engine(parameters: dict[str, Any]) -> "Engine":
@@ -55,7 +56,8 @@ class Engine:
             listening = f", or could not listen at port {port}" if port else ""
             raise LoadFailed(f"llama.cpp could not load {path}{listening}; its log says why")
         parts = urlsplit(answer["address"])
-        self._host, self._port = parts.hostname or "", parts.port or 0
+        self._host = _LOOPBACK.get(parts.hostname or "", parts.hostname or "")
+        self._port = parts.port or 0
 
     async def wait(self) -> int:
         """Its exit code, when it has ended."""
