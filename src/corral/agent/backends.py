@@ -53,10 +53,11 @@ class Backends:
     async def install(self, request: InstallRequest) -> Launch:
         """A ready process of the backend. What runs already is only looked at."""
         key = request.process_key
+        if not request.force and (launch := await self._supervisor.serving(key, request.backend)) is not None:
+            return launch
+        request.galleries()  # a text that cannot be read is said even when no gallery turns out to be needed
         if request.force:
             await self._replace(request)
-        elif (launch := await self._supervisor.serving(key, request.backend)) is not None:
-            return launch
         home = await self._found(request)
         await asyncio.to_thread(make_executable, home.executable)
         order = Order(key=key, backend=request.backend, model_id=request.model_id, home=home)

@@ -8,9 +8,20 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from corral.base.errors import InvalidInput
 from corral.protocol.replica import ProcessKey, ReplicaAccess
 
 ReplicaIndex = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class Gallery(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where backends can be had."""
+
+    url: str = msgspec.field(default_factory=str)
+    name: str = msgspec.field(default_factory=str)
+    mirrors: list[str] = []
+    verification: dict[str, str] = {}
+    """Whose signatures are asked for; none when empty."""
 
 
 class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -30,6 +41,15 @@ class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Replace what is installed, and start afresh."""
     op_id: str = ""
     """Whoever wants to hear of the progress subscribes to a subject that carries it."""
+
+    def galleries(self) -> list[Gallery] | None:
+        """The galleries of this call alone; None for the worker's own. InvalidInput when the text cannot be read."""
+        if not self.backend_galleries:
+            return None
+        try:
+            return msgspec.json.decode(self.backend_galleries, type=list[Gallery])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput("backend_galleries", str(error)) from error
 
     @property
     def process_key(self) -> ProcessKey:
