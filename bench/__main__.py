@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from bench import fleet, readings
+from bench import fleet, gateway, readings
 from bench.report import Table, as_document, as_text
 
 Bench = Callable[[float | None], Awaitable[list[Table]]]
@@ -17,7 +17,7 @@ async def _heartbeats(seconds: float | None) -> list[Table]:
     return await fleet.heartbeats(fleet.Scale() if seconds is None else fleet.Scale(seconds=seconds))
 
 
-BENCHES: Final[Mapping[str, Bench]] = {"heartbeats": _heartbeats}
+BENCHES: Final[Mapping[str, Bench]] = {"heartbeats": _heartbeats, "gateway": gateway.gateway}
 UNASKED: Final = ("heartbeats",)
 
 

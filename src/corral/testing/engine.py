@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+from corral.base.tasks import end_tasks, start_task
+
 _LOOPBACK: Final = "127.0.0.1"
 
 EVENTS: Final = tuple(b'data: {"choices":[{"delta":{"content":"%d"}}]}\n\n' % number for number in range(4))
@@ -101,16 +103,14 @@ class Pace:
     async def __call__(self, _: EngineRequest, connection: Connection) -> bool:
         await connection.send(STREAM_HEAD + chunk(self.first))
         self.begun.release()
-        gone = asyncio.ensure_future(connection.until_gone())
-        going = asyncio.ensure_future(self.go_on.wait())
+        gone = start_task(connection.until_gone(), name="gone")
+        going = start_task(self.go_on.wait(), name="going on")
         try:
             await asyncio.wait({gone, going}, return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
                 return False
         finally:
-            gone.cancel()
-            going.cancel()
-            await asyncio.wait({gone, going})
+            await end_tasks(gone, going)
         await connection.send(b"".join(map(chunk, (LAST_EVENT, DONE))) + b"0\r\n\r\n")
         return True
 

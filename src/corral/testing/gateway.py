@@ -16,6 +16,7 @@ from corral.base.retry import Backoff
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.protocol.keys import hash_secret
 from corral.protocol.view import (
+    Beat,
     EnsureModel,
     GatewayReport,
     KeyEntry,
@@ -34,6 +35,7 @@ _LOOPBACK: Final = "127.0.0.1"
 KEY: Final = "corral_test-key-with-the-scope-inference"
 GATEWAY_KEY: Final = "corral_test-key-with-the-scope-gateway"
 MODEL: Final = "echo"
+_BEAT_SECONDS: Final = 3.0
 PATIENCE: Final = 30.0
 """How long a test waits for anything before it counts as a hang."""
 
@@ -202,9 +204,16 @@ class StubControl:
         try:
             await response.write(encode_line(self.view))
             while True:
-                await response.write(encode_line(await mine.get()))
+                await response.write(encode_line(await self._next(mine)))
         finally:
             self._followers.discard(mine)
+
+    async def _next(self, news: asyncio.Queue[ViewMessage]) -> ViewMessage:
+        try:
+            async with asyncio.timeout(_BEAT_SECONDS):
+                return await news.get()
+        except TimeoutError:
+            return Beat(version=self.view.version)
 
     async def _report(self, request: web.Request) -> web.Response:
         self.reports.append(msgspec.json.decode(await request.read(), type=GatewayReport))
