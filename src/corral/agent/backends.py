@@ -64,8 +64,14 @@ class Backends:
         return await self._supervisor.ensure(order)
 
     async def stop(self, name: str, *, force: bool) -> None:
-        """Stop what goes by this name: a backend, a model or one process. Nothing to stop is no mistake."""
-        await self._supervisor.stop(await self._keys_of(name), force=force)
+        """Stop what goes by this name: a backend, a model or one process. Nothing to stop is no mistake.
+
+        What memory alone can name is told to stop before anything is awaited, so that an install which comes after the
+        stop does not find it still serving.
+        """
+        named = {launch.key for launch in self._supervisor.launches() if _goes_by(launch, name)}
+        self._supervisor.ask_to_stop(named, force=force)
+        await self._supervisor.stop(named | await self._keys_of_backend(name), force=force)
 
     async def stop_all(self, *, force: bool) -> None:
         await self._supervisor.stop([launch.key for launch in self._supervisor.launches()], force=force)
@@ -105,15 +111,14 @@ class Backends:
     async def _find(self, name: str) -> Home | None:
         return await asyncio.to_thread(self._directory.find, name)
 
-    async def _keys_of(self, name: str) -> set[ProcessKey]:
-        """Frontends say a backend, a model or a key, and do not say which."""
-        keys = [launch.key for launch in self._supervisor.launches()]
-        named = {key for key in keys if name in (str(key), key.model_id)}
-        return named | await self._keys_of_backend(name)
-
     async def _keys_of_backend(self, name: str) -> set[ProcessKey]:
         """Processes that were asked for by this name, or run from the directory that it means now."""
         home = await self._find(name)
         directory = None if home is None else home.directory
         launches = self._supervisor.launches()
         return {launch.key for launch in launches if launch.backend == name or launch.home.directory == directory}
+
+
+def _goes_by(launch: Launch, name: str) -> bool:
+    """Frontends say a backend, a model or a key, and do not say which."""
+    return name in {str(launch.key), launch.key.model_id, launch.backend} or name in launch.home.names

@@ -79,11 +79,11 @@ class Supervisor:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Start nothing more, stop everything at once. Bounded by the time that one stop may take."""
+    async def close(self, *, force: bool = False) -> None:
+        """Start nothing more, stop everything at once. Takes no longer than one stop may take."""
         self._is_closing = True
         try:
-            await self.stop(list(self._processes), force=False)
+            await self.stop(list(self._processes), force=force)
         finally:
             await end_tasks(*self._lives.values())
 
@@ -126,12 +126,16 @@ class Supervisor:
             await self._until_ready(process)
             return process.launch
 
-    async def stop(self, keys: Iterable[ProcessKey], *, force: bool) -> None:
-        """End these processes, all at once; returns when they are gone. Unknown keys are gone already."""
+    def ask_to_stop(self, keys: Iterable[ProcessKey], *, force: bool) -> list[BackendProcess]:
+        """Have these processes end, all at once. From now on they serve nobody. Unknown keys are gone already."""
         ending = [process for key in keys if (process := self._processes.get(key)) is not None]
         for process in ending:
             process.ask_to_stop(force=force)
-        for process in ending:
+        return ending
+
+    async def stop(self, keys: Iterable[ProcessKey], *, force: bool) -> None:
+        """The same; returns when they are gone."""
+        for process in self.ask_to_stop(keys, force=force):
             await self._until_gone(process)
 
     async def _until_ready(self, process: BackendProcess) -> None:

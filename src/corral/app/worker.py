@@ -117,7 +117,8 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         )
         departure = Departure(frontend=frontend, clock=clock, config=config.departure, hurry=hurry)
         await Lifecycle(membership=membership, departure=departure, presence=presence).run(stop)
-        await supervisor.close()  # before NATS is drained, so that whoever waits for a start is still answered
+        # Before NATS is drained, so that whoever waits for a start is still answered.
+        await supervisor.close(force=hurry.is_set())
         await http.close()  # also before, so that nothing new comes in meanwhile
 
 

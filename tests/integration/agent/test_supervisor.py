@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -388,3 +390,32 @@ async def test_all_are_stopped_at_once(rig: Rig, pipe: Pipe) -> None:
         assert [await pipe.line() for _ in range(3)] == ["SIGTERM"] * 3
         assert len(rig.supervisor.launches()) == 3
         await closing
+
+
+async def test_an_install_after_a_stop_never_gets_the_process_that_ends(running: Rig) -> None:
+    first = await running.install("echo", "m1")
+    stop = asyncio.create_task(running.backends.stop("m1", force=False))
+    again = asyncio.create_task(running.install("echo", "m1"))
+    await stop
+
+    assert (await again).mark != first.mark
+    assert running.running() == ["m1#0"]
+
+
+async def test_the_second_answer_opens_nothing_and_is_quick(running: Rig) -> None:
+    await running.install("echo", "m1")
+    opened: list[object] = []
+
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
+        if event in {"open", "os.scandir", "os.listdir"} and listening:
+            opened.append(arguments)
+
+    listening = True
+    sys.addaudithook(hear)
+    started = time.perf_counter()
+    await running.install("echo", "m1")
+    seconds = time.perf_counter() - started
+    listening = False
+
+    assert opened == []
+    assert seconds < 0.05
