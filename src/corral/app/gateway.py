@@ -14,7 +14,7 @@ from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import new_incarnation
 from corral.base.tasks import run_services
 from corral.gateway.config import GatewayConfig
-from corral.gateway.control_link import ControlLink, Reporter, ViewFollower, open_session
+from corral.gateway.control_link import ControlLink, Reporter, ViewFollower
 from corral.gateway.dispatch import Dispatcher, Tasks
 from corral.gateway.exchange import Services
 from corral.gateway.ledger import Ledger
@@ -59,8 +59,7 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
     async with AsyncExitStack() as stack:
         listener = listen(config)
         stack.callback(listener.close)
-        session = await stack.enter_async_context(open_session(config))
-        link = ControlLink(session)
+        link = ControlLink(config)
         services = wire(config, link, clock or SystemClock())
         stack.callback(services.pool.close)
         stack.push_async_callback(services.tasks.close)

@@ -1,18 +1,24 @@
-"""The way to control: follows the view, reports, asks for models. Every one of them outlives control's absence."""
+"""The way to control: follows the view, reports, asks for models. Every one of them outlives control's absence.
+
+A few calls a second do not need the gateway's relay, nor a client library, which would be a third of its memory: each
+call has a connection of its own.
+"""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
-import aiohttp
+import httptools
 import msgspec
 
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
 from corral.base.retry import Backoff
 from corral.gateway.config import GatewayConfig
 from corral.gateway.ledger import Ledger
+from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory
 from corral.protocol.view import EnsureModel, GatewayReport, Loading, decode_line
 
@@ -22,27 +28,48 @@ VIEW: Final = "/api/v1/gateway/view"
 REPORT: Final = "/api/v1/gateway/report"
 ENSURE: Final = "/api/v1/gateway/ensure"
 _CALL_SECONDS: Final = 10.0
+_PIECE: Final = 65536
 _MAX_LINE: Final = 256 * 1024 * 1024
 _encoder: Final = msgspec.json.Encoder()
 
 
-def open_session(config: GatewayConfig) -> aiohttp.ClientSession:
-    """With control's address and our key in every request; close it when done."""
-    is_socket = config.control_url.startswith("unix:")
-    connector = aiohttp.UnixConnector(config.control_url.removeprefix("unix:")) if is_socket else None
-    return aiohttp.ClientSession(
-        base_url="http://control" if is_socket else config.control_url,
-        connector=connector,
-        headers={"Authorization": f"Bearer {config.control_key}"},
-        timeout=aiohttp.ClientTimeout(total=_CALL_SECONDS, connect=config.time_outs.connect),
-    )
+class _Answer:
+    """An answer while it comes."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.status = 0
+        self.body = bytearray()
+        self.is_complete = False
+
+    def feed(self, data: bytes) -> None:
+        """Raises httptools.HttpParserError, and PeerUnavailable when control hung up."""
+        if not data:
+            raise PeerUnavailable("control hung up")
+        self._parser.feed_data(data)
+
+    def check(self) -> None:
+        if self.status >= 500:
+            raise PeerUnavailable(f"control answered {self.status}")
+        if self.status >= 400:
+            raise PeerRefused(f"control answered {self.status}; check the gateway's key", status=self.status)
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
 
 
 class ControlLink:
     """Implements `dispatch.Ensurer`."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
+    def __init__(self, config: GatewayConfig) -> None:
+        self._origin = Origin.of(config.control_url)
+        self._key = config.control_key
 
     async def ensure(self, model: str) -> Loading:
         """PeerUnavailable or PeerRefused when control does not say."""
@@ -56,40 +83,54 @@ class ControlLink:
         await self._post(REPORT, report)
 
     async def _post(self, path: str, body: object) -> bytes:
-        headers = {"Content-Type": "application/json"}
         try:
-            async with self._session.post(path, data=_encoder.encode(body), headers=headers) as response:
-                content = await response.read()
-                _check(response)
-                return content
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            async with (
+                asyncio.timeout(_CALL_SECONDS),
+                self._asked("POST", path, _encoder.encode(body)) as (reader, answer),
+            ):
+                while not answer.is_complete:
+                    answer.feed(await reader.read(_PIECE))
+        except (OSError, TimeoutError, httptools.HttpParserError) as error:
             raise PeerUnavailable(f"control did not answer: {error!r}") from error
+        answer.check()
+        return bytes(answer.body)
 
     async def view_lines(self, silence: timedelta) -> AsyncIterator[bytes]:
-        """Lines of the view, until control hangs up. PeerUnavailable when it breaks off or says nothing for long."""
-        time_out = aiohttp.ClientTimeout(total=None, connect=_CALL_SECONDS, sock_read=silence.total_seconds())
+        """Lines of the view, until control ends it. PeerUnavailable when it breaks off or says nothing for long."""
         try:
-            async with self._session.get(VIEW, timeout=time_out) as response:
-                _check(response)
-                rest = bytearray()
-                async for piece in response.content.iter_any():
-                    *lines, last = piece.split(b"\n")
-                    for line in lines:
-                        rest += line
-                        yield bytes(rest)
-                        rest.clear()
-                    rest += last
+            async with self._asked("GET", VIEW, b"") as (reader, answer):
+                while not answer.is_complete:
+                    async with asyncio.timeout(silence.total_seconds()):
+                        answer.feed(await reader.read(_PIECE))
+                    answer.check()
+                    *lines, rest = answer.body.split(b"\n")
+                    answer.body = rest
                     if len(rest) > _MAX_LINE:
                         raise PeerUnavailable("control's view is too large")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    for line in lines:
+                        yield bytes(line)
+        except (OSError, TimeoutError, httptools.HttpParserError) as error:
             raise PeerUnavailable(f"control's view broke off: {error!r}") from error
 
+    @asynccontextmanager
+    async def _asked(self, method: str, path: str, body: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, _Answer]]:
+        """A connection on which a request was sent. OSError or TimeoutError when it cannot be made."""
+        async with asyncio.timeout(_CALL_SECONDS):
+            reader, writer = await self._connect()
+        try:
+            head = (
+                f"{method} {path} HTTP/1.1\r\nHost: control\r\nAuthorization: Bearer {self._key}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            )
+            writer.write(head.encode() + body)
+            yield reader, _Answer()
+        finally:
+            writer.transport.abort()
 
-def _check(response: aiohttp.ClientResponse) -> None:
-    if response.status >= 500:
-        raise PeerUnavailable(f"control answered {response.status}")
-    if response.status >= 400:
-        raise PeerRefused(f"control answered {response.status}; check the gateway's key", status=response.status)
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._origin.socket:
+            return await asyncio.open_unix_connection(self._origin.socket)
+        return await asyncio.open_connection(self._origin.host, self._origin.port)
 
 
 class ViewFollower:

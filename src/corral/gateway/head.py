@@ -59,6 +59,10 @@ _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
 _HOST: Final = re.compile(rb"[!-~]*")
 _KNOWN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b""})
 WEBSOCKET: Final = b"websocket"
+API_KEY: Final = b"x-api-key: "
+_END: Final = b"\r\n\r\n"
+_VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
+_NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
 
 
 class RequestHead:
@@ -67,13 +71,13 @@ class RequestHead:
     __slots__ = (
         "authorization",
         "expects_continue",
-        "headers",
         "host",
         "is_chunked",
         "is_http10",
         "keep_alive",
         "key",
         "length",
+        "lines",
         "method",
         "options",
         "path",
@@ -85,8 +89,8 @@ class RequestHead:
         self.method = b""
         self.path = b""
         self.query = b""
-        self.headers: list[tuple[bytes, bytes]] = []
-        """Those that are passed on unchanged."""
+        self.lines: list[bytes] = []
+        """Header fields that are passed on unchanged."""
         self.host: bytes | None = None
         self.authorization: bytes | None = None
         self.key: str | None = None
@@ -97,7 +101,7 @@ class RequestHead:
         self.keep_alive = False
         self.expects_continue = False
         self.upgrade = b""
-        self.options: frozenset[bytes] = frozenset()
+        self.options: frozenset[bytes] = _NO_OPTIONS
         """The words of `Connection`."""
 
     @property
@@ -106,37 +110,108 @@ class RequestHead:
         return self.upgrade == WEBSOCKET and b"upgrade" in self.options and self.method == b"GET"
 
 
+def read_head(raw: bytes) -> RequestHead:
+    """Of a head that the parser has found well-formed: so lines end with CRLF and nowhere else. Raises Refusal."""
+    line, *fields = raw[: -len(_END)].split(b"\r\n")
+    words = line.split(b" ")
+    if len(words) != 3 or words[2] not in _VERSIONS or not _TARGET.fullmatch(words[1]):
+        raise Refusal.bad_framing("the request line needs a method, a path and HTTP/1.1")
+    head = RequestHead()
+    head.method, target, version = words
+    head.path, _, head.query = target.partition(b"?")
+    head.is_http10 = version == b"HTTP/1.0"
+    lines = head.lines
+    for field in fields:
+        name = field[: field.index(b":")].lower()
+        kind = _KINDS.get(name)
+        if kind is not None:
+            _take(head, kind, field[len(name) + 1 :].strip(b" \t"))
+        elif not name.startswith(_FORWARDED) and b"_" not in name:  # which some read as a hyphen
+            lines.append(field)
+    _check(head)
+    return head
+
+
+def _take(head: RequestHead, kind: _Kind, value: bytes) -> None:
+    match kind:
+        case _Kind.HOST:
+            if head.host is not None or not _HOST.fullmatch(value):
+                raise Refusal.bad_framing("the Host header is malformed")
+            head.host = value
+        case _Kind.LENGTH:
+            head.length = int(value)
+        case _Kind.AUTHORIZATION:
+            if head.authorization is not None:
+                raise Refusal.bad_framing("there are two Authorization headers")
+            head.authorization = value
+            head.key = bearer(value.decode("latin-1")) or head.key
+        case _Kind.CONNECTION:
+            head.options |= {option.strip(b" \t").lower() for option in value.split(b",")}
+        case _:
+            _take_rare(head, kind, value)
+
+
+def _take_rare(head: RequestHead, kind: _Kind, value: bytes) -> None:
+    match kind:
+        case _Kind.CODING:
+            if value.lower() != b"chunked":
+                raise Refusal.bad_framing("the only transfer coding is chunked")
+            head.is_chunked = True
+        case _Kind.EXPECT:
+            if value.lower() != b"100-continue":
+                raise Refusal(417, "this expectation cannot be met", code="expectation_failed", closes=True)
+            head.expects_continue = True
+        case _Kind.UPGRADE:
+            head.upgrade = value.lower()
+        case _Kind.API_KEY:
+            head.lines.append(API_KEY + value)
+            head.key = head.key or value.decode("latin-1") or None
+
+
+def _check(head: RequestHead) -> None:
+    """What no single field tells."""
+    if head.host is None and not head.is_http10:
+        raise Refusal.bad_framing("the Host header is missing")
+    if head.is_chunked and head.is_http10:
+        raise Refusal.bad_framing("HTTP/1.0 knows no chunks")
+    if head.upgrade and (head.is_chunked or head.length):
+        raise Refusal.bad_framing("a request to upgrade has no body")
+    head.keep_alive = not head.is_http10 and b"close" not in head.options
+    if head.options and not head.options <= _KNOWN_OPTIONS:
+        options = head.options
+        head.lines = [line for line in head.lines if line[: line.index(b":")].lower() not in options]
+
+
 class RequestReader:
-    """Reads the requests of one connection, one after another, with one parser."""
+    """Reads the requests of one connection in turn. The parser says what is well-formed, and where it ends."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
-        self._target = b""
         self._in_head = False
-        self._head = RequestHead()
         self.body: list[bytes] = []
         self.body_size = 0
         self.is_complete = False
         self.has_overrun = False
         """More than the message came in one piece with its last chunk. The excess was not kept."""
 
-    def read_head(self, data: bytes) -> RequestHead:
+    def read_head(self, raw: bytes) -> RequestHead:
         """From the first byte to the empty line, and nothing after it. Raises Refusal."""
-        self._head = RequestHead()
-        self._target = b""
         self._in_head = True
         self.body = []
         self.body_size = 0
         self.is_complete = self.has_overrun = False
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(raw)
         except httptools.HttpParserUpgrade:
             self._parser = httptools.HttpRequestParser(self)
         except httptools.HttpParserError as error:
-            raise Refusal.bad_framing(_reason(error)) from None
+            raise Refusal.bad_framing(str(error)) from None
         if self._in_head:
             raise Refusal.bad_framing("the head has no end")
-        return self._checked(data)
+        head = read_head(raw)
+        if self.is_complete == (head.is_chunked or bool(head.length)):
+            raise Refusal.bad_framing("the length of the body is unclear")
+        return head
 
     def feed(self, data: bytes) -> None:
         """A piece of the body. Raises Refusal."""
@@ -145,102 +220,20 @@ class RequestReader:
         except httptools.HttpParserUpgrade:  # by another request, sent together with the last chunk
             self.has_overrun = True
         except httptools.HttpParserError as error:
-            raise Refusal.bad_framing(_reason(error)) from None
+            raise Refusal.bad_framing(str(error)) from None
 
     def take_body(self) -> bytes:
         body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
         self.body = []
         return body
 
-    def _checked(self, data: bytes) -> RequestHead:
-        head = self._head
-        if not data.startswith(head.method + b" " + self._target + b" HTTP/1."):
-            raise Refusal.bad_framing("the request line is malformed")
-        if head.host is None and not head.is_http10:
-            raise Refusal.bad_framing("the Host header is missing")
-        if head.is_chunked and head.is_http10:
-            raise Refusal.bad_framing("HTTP/1.0 knows no chunks")
-        if head.upgrade and (head.is_chunked or head.length):
-            raise Refusal.bad_framing("a request to upgrade has no body")
-        if not _TARGET.fullmatch(self._target):
-            raise Refusal.bad_framing("the target is not a path")
-        if not head.is_chunked and not head.length and not self.is_complete:
-            raise Refusal.bad_framing("the length of the body is unclear")
-        head.path, _, head.query = self._target.partition(b"?")
-        if not head.options <= _KNOWN_OPTIONS:
-            head.headers = [(name, value) for name, value in head.headers if name.lower() not in head.options]
-        return head
-
-    # What the parser calls.
+    # What the parser calls. Headers are not among it, so trailers are dropped: some would trust them.
 
     def on_message_begin(self) -> None:
-        if self.is_complete and not self._in_head:
+        if self.is_complete:
             self.has_overrun = True
 
-    def on_url(self, url: bytes) -> None:
-        if self._in_head:
-            self._target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head or self.is_complete:
-            return  # a trailer: nobody behind us needs one, and some would trust it
-        lower = name.lower()
-        kind = _KINDS.get(lower)
-        if kind is None:
-            if b"_" in lower:
-                return  # read as a hyphen by some, so it could say what we drop otherwise
-            if not lower.startswith(_FORWARDED):
-                self._head.headers.append((name, value))
-            return
-        self._take(kind, value)
-
-    def _take(self, kind: _Kind, value: bytes) -> None:
-        head = self._head
-        value = value.strip(b" \t")
-        match kind:
-            case _Kind.HOST:
-                if head.host is not None or not _HOST.fullmatch(value):
-                    raise Refusal.bad_framing("the Host header is malformed")
-                head.host = value
-            case _Kind.CONNECTION:
-                head.options |= {option.strip(b" \t").lower() for option in value.split(b",")}
-            case _Kind.LENGTH:
-                head.length = int(value)
-            case _Kind.CODING:
-                if value.lower() != b"chunked":
-                    raise Refusal.bad_framing("the only transfer coding is chunked")
-                head.is_chunked = True
-            case _:
-                self._take_wish(kind, value)
-
-    def _take_wish(self, kind: _Kind, value: bytes) -> None:
-        head = self._head
-        match kind:
-            case _Kind.EXPECT:
-                if value.lower() != b"100-continue":
-                    raise Refusal(417, "this expectation cannot be met", code="expectation_failed", closes=True)
-                head.expects_continue = True
-            case _Kind.UPGRADE:
-                head.upgrade = value.lower()
-            case _Kind.AUTHORIZATION:
-                if head.authorization is not None:
-                    raise Refusal.bad_framing("there are two Authorization headers")
-                head.authorization = value
-                head.key = bearer(value.decode("latin-1")) or head.key
-            case _Kind.API_KEY:
-                head.headers.append((b"x-api-key", value))
-                head.key = head.key or value.decode("latin-1") or None
-
     def on_headers_complete(self) -> None:
-        if not self._in_head:
-            return
-        head, parser = self._head, self._parser
-        head.method = parser.get_method()
-        version = parser.get_http_version()
-        if version not in ("1.0", "1.1"):
-            raise Refusal.bad_framing(f"HTTP/{version} is not spoken here")
-        head.is_http10 = version == "1.0"
-        head.keep_alive = parser.should_keep_alive() and not head.is_http10
         self._in_head = False
 
     def on_body(self, body: bytes) -> None:
@@ -252,24 +245,15 @@ class RequestReader:
         self.is_complete = True
 
 
-def _reason(error: httptools.HttpParserError) -> str:
-    """What the parser objects to, or what we did from inside a callback."""
-    inner = error.__context__
-    if isinstance(inner, Refusal):
-        raise inner from None
-    return str(error)
-
-
 def write_head(
     head: RequestHead, *, target: bytes, host: bytes, authorization: bytes | None, added: bytes, length: int
 ) -> bytes:
     """The head as it goes upstream; `added` are whole header lines."""
-    lines = [head.method, b" ", target, b" HTTP/1.0\r\nHost: " if head.is_http10 else b" HTTP/1.1\r\nHost: ", host]
-    for name, value in head.headers:
-        lines += (b"\r\n", name, b": ", value)
+    first = b"%b %b HTTP/1.%b\r\nHost: %b" % (head.method, target, b"0" if head.is_http10 else b"1", host)
+    lines = [first, *head.lines]
     if authorization is not None:
-        lines += (b"\r\nAuthorization: ", authorization)
+        lines.append(b"Authorization: " + authorization)
     if length or head.is_chunked or head.length is not None:
-        lines.append(b"\r\nContent-Length: %d" % length)
-    lines += (b"\r\n", added, b"\r\n")
-    return b"".join(lines)
+        lines.append(b"Content-Length: %d" % length)
+    lines += (added, b"")
+    return b"\r\n".join(lines)

@@ -6,7 +6,7 @@ from typing import Final, cast
 from corral.gateway.admit import asked_model
 from corral.gateway.answers import Refusal
 from corral.gateway.exchange import Client, Exchange, Outcome, Services
-from corral.gateway.head import RequestHead, write_head
+from corral.gateway.head import API_KEY, RequestHead, write_head
 from corral.gateway.upstream import AnswerHead, Failure
 from corral.gateway.usage import Tail
 from corral.gateway.view import Replica
@@ -59,7 +59,7 @@ class Inference(Exchange):
     def _request_head(self) -> bytes:
         head = self._head
         replica = cast(Replica, self._replica)
-        head.headers = [(name, value) for name, value in head.headers if name != b"x-api-key"]
+        head.lines = [line for line in head.lines if not line.startswith(API_KEY)]
         target = ROUTES[head.path]
         return write_head(
             head,

@@ -36,6 +36,7 @@ class Pool:
 
     async def connect(self, origin: Origin) -> UpstreamConnection:
         """A new connection. OSError or TimeoutError when it cannot be made."""
+
         def make() -> UpstreamConnection:
             return UpstreamConnection(self, origin)
 

@@ -8,18 +8,18 @@ TAIL: Final = 4096
 """Bytes. The last event of a stream carries the usage; nothing that engines send after it is longer than this."""
 
 
-def _object(name: bytes) -> re.Pattern[bytes]:
-    """A whole object of that name, with at most one level of objects inside. Quotes in texts are escaped in JSON."""
-    return re.compile(rb'(?<!\\)"' + name + rb'"\s*:\s*\{(?:[^{}]|\{[^{}]*\})*\}')
+_OBJECT: Final = re.compile(rb'"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
+"""The rest of a name, and a whole object with at most one level of objects inside."""
+_TRIES: Final = 4
 
 
 def _number(name: bytes) -> re.Pattern[bytes]:
     """Ended by what ends a number in JSON: one that is cut by a chunk's border does not match."""
-    return re.compile(rb'(?<!\\)"' + name + rb'"\s*:\s*(\d{1,12})\s?[,}]')
+    return re.compile(rb'"' + name + rb'"\s*:\s*(\d{1,12})\s?[,}]')
 
 
-_USAGE: Final = _object(rb"usage")
-_TIMINGS: Final = _object(rb"timings")
+_USAGE: Final = b'"usage'
+_TIMINGS: Final = b'"timings'
 _PROMPT: Final = _number(rb"prompt_tokens")
 _COMPLETION: Final = _number(rb"completion_tokens")
 _PROMPT_N: Final = _number(rb"prompt_n")
@@ -80,6 +80,14 @@ def _llama_timings(timings: bytes) -> Usage | None:
     return Usage(int(prompt[1]) + (int(cached[1]) if cached is not None else 0), int(completion[1]))
 
 
-def _last(pattern: re.Pattern[bytes], tail: bytes) -> bytes:
-    found = pattern.findall(tail)
-    return found[-1] if found else b""
+def _last(name: bytes, tail: bytes) -> bytes:
+    """The last object of that name; nothing when there is none. Quotes in texts are escaped in JSON."""
+    end = len(tail)
+    for _ in range(_TRIES):
+        end = tail.rfind(name, 0, end)
+        if end < 0:
+            break
+        found = _OBJECT.match(tail, end + len(name))
+        if found is not None and tail[end - 1 : end] != b"\\":
+            return found[1]
+    return b""
