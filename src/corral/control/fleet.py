@@ -3,7 +3,7 @@
 import base64
 import binascii
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -80,6 +80,9 @@ class Fleet:
         if node is None:
             raise NotFound(f"no node has the id {node_id}")
         return self.see(node)
+
+    async def names(self, ids: Iterable[NodeId]) -> dict[NodeId, str]:
+        return {id: node.name for id, node in (await self._nodes.load_many(ids)).items()}
 
     async def all(self, filter: NodeFilter | None = None) -> list[SeenNode]:
         """Read batch by batch, so that a large fleet does not keep others waiting."""

@@ -98,6 +98,17 @@ class LoadJobs:
 
         return await self._all_or_nothing(work)
 
+    async def abandon(self, job: LoadJob, token: LeaseToken, replica: Replica, *, at: datetime) -> bool:
+        """Give up the place, for the reason that the replica tells, and look for another one."""
+
+        async def work(connection: AsyncConnection) -> None:
+            values = {"node_id": None, "replica_id": None, "message": replica.reason, "changed_at": at}
+            _must(await _change(connection, _held(job, token), values))
+            reason = {"reason": replica.reason}
+            await change_replica(connection, replica.id, ReplicaState.FAILED, at=at, values=reason)
+
+        return await self._all_or_nothing(work)
+
     async def finish(self, job: LoadJob, token: LeaseToken, replica: Replica, *, events: Sequence[Event]) -> bool:
         """The replica is loaded, with the address, URL and key that it now has; the job is gone."""
         at = replica.changed_at

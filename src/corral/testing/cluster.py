@@ -48,8 +48,9 @@ PATIENCE: Final = timedelta(seconds=30)
 """How long any single wait may take on a busy machine before the test fails."""
 STEP: Final = timedelta(seconds=1)
 """The period of control's loops."""
-FRONTEND_LOOPS: Final = 3
-"""Loops of a frontend that wait for its clock when there is nothing to do: hearing, health, housekeeping."""
+FRONTEND_LOOPS: Final = 7
+"""Loops of a frontend that wait for its clock when there is nothing to do: hearing, health, models, loads, replicas,
+view, housekeeping."""
 WORKER_LOOPS: Final = 1
 REGISTRATION_TOKEN: Final = "tok"
 TRUSTED_TOKEN: Final = "trusted-token-of-this-cluster"
