@@ -17,7 +17,7 @@ from corral.agent.backends import Backends, NoInstaller
 from corral.agent.config import SupervisionConfig
 from corral.agent.handlers import BackendHandlers
 from corral.agent.ports import Ports
-from corral.agent.process import MARK_VARIABLE
+from corral.agent.process import MARK_VARIABLE, Ending, Launch
 from corral.agent.remains import Remains
 from corral.agent.supervisor import Supervisor, Surroundings
 from corral.base.ids import NodeId
@@ -141,18 +141,27 @@ class AlwaysHealthy:
     async def close(self) -> None: ...
 
 
+class Unheard:
+    async def tell(self, launch: Launch, ending: Ending) -> None: ...
+
+
 class Node:
     """Our handlers over real processes that only sleep."""
 
     def __init__(self, folder: Path) -> None:
         clock = ManualClock()
         self.supervisor = Supervisor(
-            surroundings=Surroundings(bind_host="127.0.0.1", environment={"PATH": os.defpath}, token=lambda: "token"),
+            surroundings=Surroundings(
+                bind_host="127.0.0.1",
+                environment={"PATH": os.defpath},
+                token=lambda: "token",
+                limits=SupervisionConfig(),
+            ),
             ports=Ports([range(22301, 22401)], clock=clock, is_free=lambda _: True),
             connect=lambda *_: AlwaysHealthy(),
             logs=BackendLogs(clock),
             remains=Remains(folder / "processes", mark_variable=MARK_VARIABLE),
-            config=SupervisionConfig(),
+            exits=Unheard(),
         )
         directory = BackendDirectory(installed=folder / "user", system=(folder / "system",), capability="default")
         backends = Backends(directory=directory, supervisor=self.supervisor, installer=NoInstaller())

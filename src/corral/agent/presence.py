@@ -15,7 +15,9 @@ class Member:
     status: str = ""
     """How the frontend saw this node when it answered; empty when it did not say."""
     is_corral: bool = False
-    """The frontend is Corral, so its extensions may be used; otherwise it is LocalAI."""
+    """The frontend is Corral; otherwise it is LocalAI."""
+    features: frozenset[str] = frozenset()
+    """Extensions that the frontend named, too."""
 
 
 class Presence:

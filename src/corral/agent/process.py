@@ -109,6 +109,7 @@ class Ending:
     reason: str
     """A sentence for people."""
     is_expected: bool
+    was_ready: bool = False
     tail: tuple[str, ...] = ()
     """The last lines of its standard error."""
 
@@ -179,7 +180,7 @@ class BackendProcess:
             await self._free()
             return await self._end(process)
         reason = f"backend {self.launch.key} ended by itself ({_exit_of(process)})"
-        return Ending(reason=reason, is_expected=False, tail=tuple(self._tail()))
+        return Ending(reason=reason, is_expected=False, was_ready=True, tail=tuple(self._tail()))
 
     async def _probe(self) -> None:
         """Until the backend says that it is healthy. A new connection each time: an old one waits longer and longer."""

@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from corral.agent.backend_directory import Home, identity_of
 from corral.agent.backend_logs import BackendLogs
@@ -45,6 +45,14 @@ class Surroundings:
     environment: Mapping[str, str] = field(repr=False)
     token: Callable[[], str] = field(repr=False)
     """What callers of a backend must present, as of now."""
+    limits: SupervisionConfig
+    """How long each may take for what."""
+
+
+class Exits(Protocol):
+    """Whoever wants to know of processes that ended by themselves."""
+
+    async def tell(self, launch: Launch, ending: Ending) -> None: ...
 
 
 class Supervisor:
@@ -58,14 +66,14 @@ class Supervisor:
         connect: Connect,
         logs: BackendLogs,
         remains: Remains,
-        config: SupervisionConfig,
+        exits: Exits,
     ) -> None:
         self._surroundings = surroundings
         self._ports = ports
         self._connect = connect
         self._logs = logs
         self._remains = remains
-        self._config = config
+        self._exits = exits
         self._processes: dict[ProcessKey, BackendProcess] = {}
         self._lives: dict[ProcessKey, asyncio.Task[None]] = {}
         self._is_closing = False
@@ -159,7 +167,7 @@ class Supervisor:
             raise Conflict("this worker is shutting down and starts nothing more")
         launch = self._launch(order)
         log_of_key = self._logs.of(str(order.key))
-        process = BackendProcess(launch, connect=self._connect, log=log_of_key, config=self._config)
+        process = BackendProcess(launch, connect=self._connect, log=log_of_key, config=self._surroundings.limits)
         self._processes[order.key] = process
         self._lives[order.key] = start_task(self._live(process), name=f"backend {order.key}")
         return process
@@ -190,7 +198,10 @@ class Supervisor:
         told = {"key": str(launch.key), "backend": launch.home.name, "port": launch.port}
         log.info("starting backend", extra={"event": "backend.starting", **told})
         try:
-            _tell(await process.run(self._remember), told)
+            ending = await process.run(self._remember)
+            _tell(ending, told)
+            if ending.was_ready and not ending.is_expected:
+                await self._exits.tell(launch, ending)
             await asyncio.to_thread(self._remains.forget, process.pid)
         except Exception:
             log.exception("backend failed", extra={"event": "backend.failed", **told})

@@ -19,6 +19,7 @@ from corral.agent.backends import Backends, NoInstaller
 from corral.agent.cgroup import Cgroup
 from corral.agent.config import WorkerConfig
 from corral.agent.departure import Departure
+from corral.agent.exit_reports import ExitReports
 from corral.agent.frontend_client import FrontendClient, open_session
 from corral.agent.handlers import BackendHandlers
 from corral.agent.hardware import CapabilityRule, Hardware, Machine, NoGpus
@@ -93,7 +94,7 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers)
         )
         await stack.enter_async_context(bus)
-        supervisor = await stack.enter_async_context(_supervisor(config, places, presence, clock))
+        supervisor = await stack.enter_async_context(_supervisor(config, places, presence, bus, clock))
         capability = (await hardware.measure()).capability
         backends = Backends(
             directory=_backend_directory(config, capability), supervisor=supervisor, installer=NoInstaller()
@@ -173,18 +174,23 @@ def _registrar(
     )
 
 
-def _supervisor(config: WorkerConfig, places: addresses.Addresses, presence: Presence, clock: Clock) -> Supervisor:
+def _supervisor(
+    config: WorkerConfig, places: addresses.Addresses, presence: Presence, bus: NatsBus, clock: Clock
+) -> Supervisor:
     bind_host = addresses.backend_bind_host(places.advertise)
     ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
     return Supervisor(
         surroundings=Surroundings(
-            bind_host=bind_host, environment=config.backend_environment, token=lambda: presence.bearer
+            bind_host=bind_host,
+            environment=config.backend_environment,
+            token=lambda: presence.bearer,
+            limits=config.supervision,
         ),
         ports=Ports(ranges, clock=clock, is_free=lambda port: can_listen(bind_host, port)),
         connect=_connect,
         logs=BackendLogs(clock),
         remains=Remains(config.data_path / "processes", mark_variable=MARK_VARIABLE),
-        config=config.supervision,
+        exits=ExitReports(bus, presence),
     )
 
 

@@ -1,7 +1,7 @@
 """Replicas on one node: how a process is named, where it can be reached, which ones run, and how they are stopped.
 
-Subjects `backend.stop` and `models.running`. A field with a default factory is always sent, any other default is not,
-as LocalAI's peers do it.
+Subjects `backend.stop`, `models.running` and `corral.replica.exited`. A field with a default factory is always sent,
+any other default is not, as LocalAI's peers do it.
 """
 
 from typing import NamedTuple, Self
@@ -62,3 +62,15 @@ class RunningReply(msgspec.Struct, kw_only=True, omit_defaults=True):
     models: list[RunningModel] = msgspec.field(default_factory=lambda: list[RunningModel]())
     error: str = ""
     """When set, the list says nothing."""
+
+
+class ReplicaExited(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Corral's addition: a process that was ready is gone, and nobody had asked for it. A hint: it may be lost."""
+
+    model_id: str = msgspec.field(default_factory=str)
+    replica_index: int = msgspec.field(default_factory=int)
+    address: str = ""
+    """As in `models.running`, so that a process which was started again since is not mistaken for it."""
+    reason: str = ""
+    tail: list[str] = []
+    """The last lines of its standard error."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -12,15 +14,17 @@ import msgspec
 import pytest
 
 from corral.agent.config import WorkerConfig
+from corral.agent.identity import SECRET_FILE
 from corral.app.exit_codes import ExitCode
 from corral.base.errors import BusTimeout
 from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
+from corral.bus.port import Message
 from corral.bus.server import NatsServer
 from corral.protocol import go_json, subjects
 from corral.protocol.install import InstallReply, InstallRequest
-from corral.protocol.replica import RunningReply
+from corral.protocol.replica import ReplicaExited, RunningReply
 from corral.rpc.backend import Backend
 from corral.testing.backend_scripts import Pipe, open_pipe, write_backend, write_serving_backend
 from corral.testing.backends import BACKENDS
@@ -186,3 +190,34 @@ async def _stop_while_starting(worker: Any, on_nats: WorkerConfig, asker: Asker,
         reply = go_json.decode(await answer, InstallReply)
         assert await running.ended() is ExitCode.OK
     assert (reply.success, "stopped before it was ready" in reply.error) == (False, True)
+
+
+@pytest.mark.parametrize("features", [["node-secret", "replica-exits"], ["node-secret"]])
+async def test_a_frontend_that_wants_to_is_told_of_a_death(
+    worker: Any, on_nats: WorkerConfig, asker: Asker, frontend: Any, answer: Any, features: list[str]
+) -> None:
+    welcome = {"version": "1", "features": features}
+    frontend.will_answer("register", answer(201, {"id": NODE, "corral": welcome}))
+    told: asyncio.Queue[Message] = asyncio.Queue()
+    await asker.bus.subscribe(subjects.REPLICAS_EXITED, told.put)
+    async with worker(on_nats) as running:
+        await running.clock.until_sleeping(1)
+        reply = await asker.install("echo", "m1")
+        async with Backend(reply.address, token=_secret_of(on_nats)) as client:
+            await client.health(timeout=SECOND)
+        record = next((on_nats.data_path / "processes").iterdir())
+        os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+        while await asker.running():
+            pass
+        await asker.bus.flush()
+
+        if "replica-exits" not in features:
+            assert told.empty()
+            return
+        exited = msgspec.json.decode((await told.get()).data, type=ReplicaExited)
+    assert (exited.model_id, exited.address) == ("m1", reply.address)
+    assert exited.reason == "backend m1#0 ended by itself (signal 9)"
+
+
+def _secret_of(config: WorkerConfig) -> str:
+    return (config.data_path / SECRET_FILE).read_text().strip()

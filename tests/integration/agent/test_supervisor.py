@@ -21,7 +21,7 @@ from corral.agent.backend_logs import BackendLogs
 from corral.agent.backends import Backends, NoInstaller
 from corral.agent.config import SupervisionConfig
 from corral.agent.ports import Ports, PortsExhausted, can_listen
-from corral.agent.process import MARK_VARIABLE, Launch
+from corral.agent.process import MARK_VARIABLE, Ending, Launch
 from corral.agent.remains import Remains
 from corral.agent.supervisor import Supervisor, Surroundings
 from corral.base.errors import ChildFailed, Conflict, NotFound
@@ -45,6 +45,16 @@ SECOND = timedelta(seconds=1)
 QUICK = SupervisionConfig(ready_within=timedelta(seconds=20), stop_grace=timedelta(seconds=10))
 
 
+class Exits:
+    """Hears of processes that ended by themselves."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[tuple[Launch, Ending]] = asyncio.Queue()
+
+    async def tell(self, launch: Launch, ending: Ending) -> None:
+        self.heard.put_nowait((launch, ending))
+
+
 @dataclass
 class Rig:
     """A supervisor with everything around it, on two ports of its own."""
@@ -57,6 +67,7 @@ class Rig:
     def __post_init__(self) -> None:
         self.installed = self.folder / "backends"
         self.logs = BackendLogs(self.clock)
+        self.exits = Exits()
         self.remains = Remains(self.folder / "processes", mark_variable=MARK_VARIABLE)
         ranges = [range(port, port + 1) for port in self.ports]
         self.supervisor = Supervisor(
@@ -64,12 +75,13 @@ class Rig:
                 bind_host="127.0.0.1",
                 environment={"PATH": os.defpath, "LOCALAI_GRPC_AUTH_TOKEN": "inherited"},
                 token=lambda: TOKEN,
+                limits=self.config,
             ),
             ports=Ports(ranges, clock=self.clock, is_free=lambda port: can_listen("127.0.0.1", port)),
             connect=lambda address, token: Backend(address, token=token),
             logs=self.logs,
             remains=self.remains,
-            config=self.config,
+            exits=self.exits,
         )
         directory = BackendDirectory(installed=self.installed, system=(BACKENDS,), capability="default")
         self.backends = Backends(directory=directory, supervisor=self.supervisor, installer=NoInstaller())
@@ -84,10 +96,6 @@ class Rig:
         files = (self.folder / "processes").glob("*.json")
         records = [json.loads(file.read_text()) for file in files]
         return next(int(record["pid"]) for record in records if record["key"] == f"{model}#0")
-
-    async def until_noticed(self, model: str) -> None:
-        """A stop of what is gone already waits only for the notice of it."""
-        await self.backends.stop(model, force=True)
 
 
 @pytest.fixture
@@ -254,7 +262,9 @@ async def test_one_that_ignores_sigterm_is_killed(rig: Rig, pipe: Pipe) -> None:
 async def test_a_death_is_noticed_at_once_and_the_next_start_has_a_new_address(running: Rig) -> None:
     first = await running.install("echo", "m1")
     os.kill(running.pid("m1"), signal.SIGKILL)
-    await running.until_noticed("m1")
+    launch, ending = await running.exits.heard.get()
+    assert (launch, ending.reason) == (first, "backend m1#0 ended by itself (signal 9)")
+    assert "echo serves at" in ending.tail[-1]
     assert running.running() == []
 
     second = await running.install("echo", "m1")
