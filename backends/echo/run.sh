@@ -23,5 +23,4 @@ if [ -z "$python" ]; then
 fi
 
 export PYTHONPATH="$here/sdk:$here/../sdk${PYTHONPATH:+:$PYTHONPATH}"
-export PYTHONDONTWRITEBYTECODE=1
 exec "$python" "$here/backend.py" "$@"

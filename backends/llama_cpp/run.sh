@@ -29,5 +29,4 @@ for libraries in "$here/lib" "$(dirname -- "$python")/../lib/native"; do
         export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
     fi
 done
-export PYTHONDONTWRITEBYTECODE=1
 exec "$python" "$here/backend.py" "$@"

@@ -31,6 +31,7 @@ class Session:
         self._changing = asyncio.Lock()
         self._loaded: ModelOptions | None = None
         self._serving: set[asyncio.Task[object]] = set()
+        self._cut_off: set[asyncio.Task[object]] = set()
 
     @property
     def state(self) -> StatusResponse.State:
@@ -66,8 +67,14 @@ class Session:
         self._serving.add(task)
         try:
             yield
+        except asyncio.CancelledError:
+            if task not in self._cut_off:
+                raise
+            task.uncancel()  # it is our doing, and the client is still there: gRPC tells it nothing by itself
+            raise Refusal(grpc.StatusCode.FAILED_PRECONDITION, f"{name}: model not loaded: it was freed") from None
         finally:
             self._serving.discard(task)
+            self._cut_off.discard(task)
 
     async def _empty(self) -> None:
         """New requests are refused from here on; those that are being served get a little time."""
@@ -77,6 +84,7 @@ class Session:
         if self._serving:
             await asyncio.wait(set(self._serving), timeout=_PATIENCE_SECONDS)
         for task in (rest := set(self._serving)):
+            self._cut_off.add(task)
             task.cancel()
         if rest:
             await asyncio.wait(rest)

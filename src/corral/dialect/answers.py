@@ -43,6 +43,12 @@ class _Counts:
         self.tokens = reply.tokens or self.tokens
         self.prompt_tokens = reply.prompt_tokens or self.prompt_tokens
 
+    def timings(self) -> bytes:
+        """The counts in llama.cpp's words, on the last event of a stream: there the gateway reads them in any case."""
+        if self.usage() is None:
+            return b""
+        return b',"timings":{"prompt_n":%d,"predicted_n":%d}' % (self.prompt_tokens, self.tokens)
+
     def usage(self) -> dict[str, int] | None:
         if not self.tokens and not self.prompt_tokens:
             return None
@@ -78,7 +84,8 @@ class ChatEvents:
         """The rest of an unfinished character, why it ended, and the counts if they were asked for."""
         rest = self._decoder.decode(b"", True)
         reason = finish_reason(self._counts.tokens, self._stamp.limit, called=bool(self._called))
-        ending = self._head + b',"choices":[{"index":0,"delta":{},"finish_reason":"' + reason.encode() + b'"}]}\n\n'
+        choice = b',"choices":[{"index":0,"delta":{},"finish_reason":"' + reason.encode() + b'"}]'
+        ending = self._head + choice + self._counts.timings() + b"}\n\n"
         usage = self._counts.usage() if self._stamp.include_usage else None
         counted = self._head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n" if usage else b""
         return (self._content(rest) if rest else b"") + ending + counted + DONE
@@ -131,12 +138,14 @@ class CompletionEvents:
         return ending
 
     def closing(self) -> bytes:
-        usage = _sum(self._all) if self._stamp.include_usage else None
+        counts = _sum(self._all)
+        usage = counts.usage() if self._stamp.include_usage else None
         return (self._head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n" if usage else b"") + DONE
 
     def _choice(self, text: str, reason: str | None) -> bytes:
         choice = {"index": self._index, "text": text, "logprobs": None, "finish_reason": reason}
-        return self._head + b',"choices":[' + _encode(choice) + b"]}\n\n"
+        timings = _sum(self._all).timings() if reason else b""
+        return self._head + b',"choices":[' + _encode(choice) + b"]" + timings + b"}\n\n"
 
 
 def finish_reason(tokens: int, limit: int, *, called: bool = False) -> str:
@@ -170,7 +179,7 @@ def completion_answer(replies: Sequence[Reply], stamp: Stamp) -> bytes:
         text = reply.message.decode(errors="replace")
         reason = finish_reason(reply.tokens, stamp.limit)
         choices.append({"index": index, "text": text, "logprobs": None, "finish_reason": reason})
-    return _document("text_completion", stamp, choices, _sum(all_counts))
+    return _document("text_completion", stamp, choices, _sum(all_counts).usage())
 
 
 def embedding_answer(results: Sequence[EmbeddingResult], *, model: str, as_base64: bool) -> bytes:
@@ -213,11 +222,11 @@ def _joined(deltas: Sequence[ChatDelta]) -> dict[str, Any]:
     return message
 
 
-def _sum(all_counts: Sequence[_Counts]) -> dict[str, int] | None:
+def _sum(all_counts: Sequence[_Counts]) -> _Counts:
     total = _Counts()
     total.tokens = sum(counts.tokens for counts in all_counts)
     total.prompt_tokens = sum(counts.prompt_tokens for counts in all_counts)
-    return total.usage()
+    return total
 
 
 def _document(kind: str, stamp: Stamp, choices: Sequence[Mapping[str, Any]], usage: dict[str, int] | None) -> bytes:

@@ -72,6 +72,15 @@ async def test_after_free_there_is_no_model(echo: RunningBackend) -> None:
     await echo.client.load(LOADED, timeout=SOON)
 
 
+async def test_free_waits_a_little_for_requests_and_then_ends_them(echo: RunningBackend) -> None:
+    await echo.client.load(ModelOptions(Model="m", Options=["hang_after:1"]), timeout=SOON)
+    async with aclosing(echo.client.predict_stream(PredictOptions(Prompt="a b"))) as parts:
+        await anext(parts)
+        await echo.client.free(timeout=timedelta(seconds=5))
+        with pytest.raises(errors.ModelNotLoaded, match="it was freed"):
+            await anext(parts)
+
+
 async def test_a_load_that_fails_says_why(echo: RunningBackend) -> None:
     with pytest.raises(errors.LoadFailed, match="told to fail"):
         await echo.client.load(ModelOptions(Model="m", Options=["error_at_load"]), timeout=SOON)

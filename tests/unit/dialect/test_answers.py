@@ -62,6 +62,7 @@ def test_the_last_counts_are_the_valid_ones() -> None:
     assert ending["choices"][0]["finish_reason"] == "length"
     assert usage["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
     assert usage["choices"] == []
+    assert ending["timings"] == {"prompt_n": 5, "predicted_n": 3}
 
 
 def test_counts_that_the_backend_does_not_tell_are_not_invented() -> None:
