@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from corral.admin.app import build_app
 from corral.admin.context import AdminContext
-from corral.admin.server import AdminServer, bind
+from corral.admin.server import AdminServer, bind, bind_socket
 from corral.auth.principals import Authenticator
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import DatabaseUnavailable
@@ -118,7 +118,7 @@ async def open_control(
     the_clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         make_private_directory(config.data)
-        listener = stack.enter_context(bind(config.host, config.port))
+        listener = stack.enter_context(bind_socket(config.socket) if config.socket else bind(config.host, config.port))
         database = await stack.enter_async_context(open_database(config.database_url))
         stores = Stores(database, await Secrets.open(database, load_secrets_key(config), at=the_clock.now()))
         bus = await stack.enter_async_context(NatsBus(config.bus, name="corral-control"))
@@ -231,7 +231,7 @@ async def run_control(config: ControlConfig, stop: asyncio.Event, *, say: Callab
     async with open_control(config) as (control, server):
         for line in _first_words(control.credentials, config):
             say(line)
-        url = f"http://{_dialled(config.host)}:{server.port}"
+        url = f"unix:{config.socket}" if config.socket else f"http://{_dialled(config.host)}:{server.port}"
         log.info("control is ready", extra={"event": "control.ready", "url": url})
         await control.run(stop, server)
         log.info("control stops", extra={"event": "control.stopping"})

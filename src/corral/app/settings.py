@@ -26,7 +26,15 @@ from corral.app.settings_sources import (
     settings_of,
     unknown_variables,
 )
-from corral.app.settings_table import GROUPS, ClientSettings, FrontendSettings, LogSettings, UpSettings, WorkerSettings
+from corral.app.settings_table import (
+    GROUPS,
+    ClientSettings,
+    FrontendSettings,
+    GatewaySettings,
+    LogSettings,
+    UpSettings,
+    WorkerSettings,
+)
 from corral.base.errors import SettingInvalid
 from corral.base.retry import Backoff
 
@@ -34,18 +42,21 @@ if TYPE_CHECKING:
     from corral.agent.config import WorkerConfig
     from corral.bus.config import BusConfig
     from corral.control.config import ControlConfig
+    from corral.gateway.config import GatewayConfig
 
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
 
 __all__ = [
     "ClientSettings",
     "FrontendSettings",
+    "GatewaySettings",
     "LogSettings",
     "UpSettings",
     "WorkerSettings",
     "backend_environment",
     "child_environment",
     "control_config",
+    "gateway_config",
     "gather",
     "own_command",
     "resolve",
@@ -96,7 +107,26 @@ def own_command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "corral", *arguments]
 
 
-def control_config(settings: FrontendSettings) -> "ControlConfig":
+def gateway_config(settings: GatewaySettings, *, key: str = "") -> "GatewayConfig":
+    """What a gateway process is configured with; a key that was handed over wins over the setting."""
+    from corral.gateway.config import GatewayConfig, TimeOuts
+
+    control_key = key or settings.key
+    if not control_key:
+        raise SettingInvalid("key", "a key with the scope gateway is needed: set CORRAL_GATEWAY_KEY")
+    if not settings.control.startswith(("http://", "unix:")):
+        raise SettingInvalid("control", "must be the URL of a frontend, or unix: and the path of a socket")
+    return GatewayConfig(
+        host=settings.host,
+        port=settings.port,
+        control_url=settings.control,
+        control_key=control_key,
+        time_outs=TimeOuts(load=settings.load_wait.total_seconds()),
+        reuse_port=settings.reuse_port,
+    )
+
+
+def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "ControlConfig":
     """What the control process is configured with."""
     from corral.control.config import ControlConfig
     from corral.domain.node import LivenessPolicy
@@ -120,6 +150,10 @@ def control_config(settings: FrontendSettings) -> "ControlConfig":
         liveness=LivenessPolicy(unhealthy_after=settings.unhealthy_after, offline_after=settings.offline_after),
         event_retention=settings.event_retention,
         max_body=settings.max_body,
+        models=settings.models,
+        threads=settings.threads,
+        socket=settings.control_socket,
+        gateway_key=gateway_key,
     )
 
 

@@ -102,6 +102,14 @@ def secret_descriptor(secret: bytes) -> int:
     return reader
 
 
+def secret_from(descriptor: int | None) -> str:
+    """What a parent wrote with `secret_descriptor`; empty without a descriptor."""
+    if descriptor is None:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(_SECRET_BYTES).decode()
+
+
 def start_process(command: Command) -> "Process":
     """Start a child. Nothing is awaited, so no cancellation can lose it. Needs a running event loop."""
     try:
