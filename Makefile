@@ -49,4 +49,4 @@ lock: ## resolve pyproject.toml into requirements/*.txt (ARGS=--upgrade for newe
 
 clean: ## remove .venv, .build and caches; never what Corral stored
 	@rm -rf .venv .build .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	@find src tests tools bench chaos -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests tools bench chaos backends -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -17,11 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import uvloop
-
 from bench.readings import MEGABYTE, memory_of, processor_seconds
 from bench.report import MISSED, REACHED, Cell, Row, Table, figure
-from corral.app.gateway import run_gateway
+from corral.app.gateway import main
 from corral.gateway.config import GatewayConfig
 from corral.protocol.keys import hash_secret
 from corral.protocol.view import KeyEntry, ModelEntry, ReplicaEntry, View
@@ -300,7 +298,7 @@ async def _call(*words: str) -> None:
 def serve(control_url: str) -> None:
     """The process that is measured: a gateway as it is shipped, which says its port."""
     config = GatewayConfig(control_url=control_url, control_key=GATEWAY_KEY)
-    uvloop.run(run_gateway(config, asyncio.Event(), ready=lambda port: print(port, flush=True)))
+    main(config, ready=lambda port: print(port, flush=True))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -9,6 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import uvloop
+
+from corral.app.signals import stop_on_signals
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import new_incarnation
@@ -26,6 +30,8 @@ from corral.gateway.view import Directory
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096
+_COLLECT_AFTER: Final = 20_000
+"""Allocations between two looks for garbage that only cycles keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +43,20 @@ class Gateway:
     server: Server
     follower: ViewFollower
     reporter: Reporter
+
+
+def main(config: GatewayConfig, *, ready: Callable[[int], None] = lambda port: None) -> None:
+    """Run one gateway to its end. SIGTERM and SIGINT let it finish its answers, up to the bound."""
+    # What is there at the start lasts, and exchanges leave no cycles behind: to look for some costs more than it finds.
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
+    uvloop.run(_run_until_signalled(config, ready))
+
+
+async def _run_until_signalled(config: GatewayConfig, ready: Callable[[int], None]) -> None:
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        await run_gateway(config, stop, ready=ready)
 
 
 async def run_gateway(

@@ -64,7 +64,7 @@ class Inference(Exchange):
         return write_head(
             head,
             target=target + b"?" + head.query if head.query else target,
-            host=replica.origin.host_header,
+            host=replica.host,
             authorization=replica.authorization,
             added=self._client.forwarded,
             length=len(self._body),

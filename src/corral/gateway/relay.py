@@ -20,6 +20,7 @@ from corral.protocol.view import KeyEntry
 _END: Final = b"\r\n\r\n"
 _BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _EMPTY_LINES: Final = b"\r\n" * 4
+_NO_HEAD: Final = RequestHead()
 _LINGER_BYTES: Final = 1024 * 1024
 
 
@@ -61,7 +62,7 @@ class ClientConnection(asyncio.Protocol):
         self._held = b""
         self._partial = bytearray()
         self._scanned = 0
-        self._head = RequestHead()
+        self._head = _NO_HEAD
         self._key: KeyEntry | None = None
         self._remaining = 0
         self._body_held = 0
@@ -183,7 +184,7 @@ class ClientConnection(asyncio.Protocol):
         return whole
 
     def _begin_request(self, raw: bytes, rest: bytes) -> None:
-        self._head = RequestHead()  # so that a refusal of this head is not answered as the last one would be
+        self._head = _NO_HEAD  # so that a refusal of this head is not answered as the last one would be
         self._head = head = self._reader.read_head(raw)
         self.closes = not head.keep_alive or self._registry.is_draining
         self._key = self._admitted(head)

@@ -17,9 +17,10 @@ from corral.base.errors import InvalidInput
 _END: Final = b"\r\n\r\n"
 _START: Final = b"HTTP/1."
 _MAX_HEAD: Final = 64 * 1024
-_OWN_LENGTH: Final = re.compile(rb"\r\n(?:content-length|transfer-encoding) *:", re.IGNORECASE)
-_CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding *:", re.IGNORECASE)
-_HOP_BY_HOP: Final = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade) *:[^\r\n]*", re.IGNORECASE)
+_LENGTH: Final = b"\r\ncontent-length:"
+_CODING: Final = b"\r\ntransfer-encoding:"
+_HOP_BY_HOP: Final = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade):[^\r\n]*", re.IGNORECASE)
+_HOPS: Final = (b"\r\nconnection:", b"\r\nkeep-alive:", b"\r\nproxy-connection:", b"\r\nupgrade:")
 _BODILESS: Final = frozenset({204, 304})
 
 
@@ -66,18 +67,21 @@ class Failure(StrEnum):
 class AnswerHead:
     """The head of an answer, and how its end will be known."""
 
-    __slots__ = ("is_chunked", "own_length", "raw", "status")
+    __slots__ = ("_lower", "is_chunked", "own_length", "raw", "status")
 
     def __init__(self, status: int, raw: bytes) -> None:
         self.status = status
         self.raw = raw
-        self.own_length = status in _BODILESS or _OWN_LENGTH.search(raw) is not None
+        self._lower = lower = raw.lower()
+        self.is_chunked = _CODING in lower
+        self.own_length = self.is_chunked or _LENGTH in lower or status in _BODILESS
         """Otherwise the answer ends when the connection does."""
-        self.is_chunked = _CHUNKED.search(raw) is not None
 
     def for_client(self, *, closes: bool) -> bytes:
         """Without what was meant for us; headers that describe the connection are the gateway's own."""
-        raw = _HOP_BY_HOP.sub(b"", self.raw)
+        lower, raw = self._lower, self.raw
+        if any(hop in lower for hop in _HOPS):
+            raw = _HOP_BY_HOP.sub(b"", raw)
         return raw[:-2] + b"Connection: close\r\n\r\n" if closes else raw
 
 

@@ -24,7 +24,7 @@ _NEAR_NAMES: Final = 3
 class Replica:
     """A replica and the exact number of our requests under way there. The same object from view to view."""
 
-    __slots__ = ("_own_rank", "authorization", "id", "in_flight", "limit", "model", "node", "origin", "rank")
+    __slots__ = ("_own_rank", "authorization", "host", "id", "in_flight", "limit", "model", "node", "origin", "rank")
 
     def __init__(self, entry: ReplicaEntry) -> None:
         self.id = entry.id
@@ -35,6 +35,7 @@ class Replica:
     def learn(self, entry: ReplicaEntry) -> None:
         """InvalidInput when its URL cannot be dialled."""
         self.origin = Origin.of(entry.url)
+        self.host = self.origin.host_header
         self.authorization = f"Bearer {entry.key}".encode() if entry.key else None
         self.model = entry.model
         self.node = entry.node_name or entry.node_id
