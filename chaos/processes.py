@@ -152,9 +152,9 @@ class Fleet:
         return "whoever was suspended goes on"
 
     async def _kill_frontend(self) -> str:
-        frontend = self._random.choice(self._machines.frontends)
+        frontend, other = self._random.sample(self._machines.frontends, FRONTENDS)
+        await other.until_serving()
         await frontend.kill()
-        other = next(one for one in self._machines.frontends if one is not frontend)
         await other.nodes()
         frontend.start()
         return f"{frontend.name} is killed and started again"

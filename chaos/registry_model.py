@@ -220,6 +220,7 @@ class RegistryMachine(RuleBasedStateMachine):
         first = first_plan.aim(self.state)
         then = then_plan.aim(first.after(self.state))
         self._runner.run(self._do(first, self.quick))
+        self._note_ids(self._runner.run(self.nodes.all()))
         self._runner.run(self._hold(self.slow.control.health.sweep(), self._do(then, self.quick)))
         self._runner.run(self._judge(then.after(first.after(self.state))))
 
@@ -297,10 +298,14 @@ class RegistryMachine(RuleBasedStateMachine):
         actual = {_identity(node): _known(node) for node in stored}
         assert len(actual) == len(stored), f"two nodes are known by the same: {stored}"
         assert actual in allowed, f"{actual} is none of {allowed}"
+        self._note_ids(stored)
+        self.state = actual
+
+    def _note_ids(self, stored: Sequence[Node]) -> None:
         ids = {_identity(node): node.id for node in stored}
         self.removed |= {id for identity, id in self.ids.items() if ids.get(identity) != id}
         assert self.removed.isdisjoint(ids.values())
-        self.state, self.ids = actual, ids
+        self.ids = ids
 
     def _check_statuses(self, stored: Sequence[Node]) -> None:
         for node in stored:

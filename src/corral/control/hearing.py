@@ -31,6 +31,8 @@ class HearingKeeper:
         self._current = Hearing(since=now, until=now)
         self._wall = now
         self._monotonic = clock.monotonic()
+        self._must_restart = False
+        """A jump was noticed; kept until the database knows of it."""
         self._jumps = 0
         self._is_first = True
 
@@ -46,8 +48,10 @@ class HearingKeeper:
     async def tick(self) -> None:
         """Confirm when this process can hear; otherwise learn whether another one can."""
         now = self._clock.now()
-        if self._clock_jumped() or await self._clock_was_set_back_meanwhile(now):
+        self._must_restart = self._clock_jumped() or self._must_restart
+        if self._must_restart or await self._clock_was_set_back_meanwhile(now):
             self._current = await self._periods.restart(now)
+            self._must_restart = False
             self._jumps += 1
         elif self._bus.connected:
             self._current = await self._periods.confirm(now, longest_gap=self._policy.tolerated_deafness)

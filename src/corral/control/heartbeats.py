@@ -15,7 +15,7 @@ from corral.base.errors import AccessDenied, CorralError, DatabaseUnavailable, N
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke
 from corral.control.hearing import HearingKeeper
-from corral.domain.node import Heartbeat, LivenessPolicy, Node, NodeStatus, beat, next_look
+from corral.domain.node import Heartbeat, LivenessPolicy, Node, beat, next_look, status_of
 from corral.state.nodes import Beat, Nodes
 
 log = logging.getLogger(__name__)
@@ -112,31 +112,30 @@ class Heartbeats:
             after[waiting.node_id] = beat(
                 after[waiting.node_id], waiting.heartbeat, self._policy, self._hearing.current
             )
-        beating = {waiting.node_id for waiting in accepted}
-        stored = await self._nodes.beat([self._beat_of(known[id], after[id]) for id in beating])
+        beats = [self._beat_of(known[id], after[id]) for id in {waiting.node_id for waiting in accepted}]
+        stored = await self._nodes.beat(beats)
         for waiting in accepted:
             if waiting.node_id in stored:
                 self._answer(waiting, after[waiting.node_id])
             else:
                 _refuse(waiting, NotFound("node not found"))
-        if any(_may_heal(known[id]) for id in beating):
+        if any(self._is_news(beat.node) for beat in beats):
             self._health.ring()
 
     def _beat_of(self, before: Node, after: Node) -> Beat:
+        """Health looks at once when there is something to announce, be it a change that was made before this beat."""
         now = self._clock.now()
-        look = now if _may_heal(before) else next_look(after.facts, now, self._policy, self._hearing.current)
+        look = now if self._is_news(after) else next_look(after.facts, now, self._policy, self._hearing.current)
         return Beat(before=before, node=after, next_look=look)
+
+    def _is_news(self, node: Node) -> bool:
+        """Is its status another one than everybody was last told?"""
+        return status_of(node.facts, self._clock.now(), self._policy, self._hearing.current) is not node.announced
 
     def _answer(self, waiting: _Waiting, node: Node) -> None:
         self.taken += 1
         if not waiting.answer.done():
             waiting.answer.set_result(node)
-
-
-def _may_heal(before: Node) -> bool:
-    """Was everyone told that this node is silent, so that they must now be told the opposite?"""
-    silent = before.announced in (None, NodeStatus.UNHEALTHY, NodeStatus.OFFLINE)
-    return silent and before.facts.deregistered_at is None
 
 
 def _refuse_all(batch: Sequence[_Waiting], error: Exception) -> None:

@@ -89,13 +89,19 @@ class FrontendProcess(CorralProcess, AdminApi):
 
     async def until_ready(self) -> None:
         """It serves, and has the database and NATS."""
+        await self._until_answers("/readyz")
 
-        async def is_ready() -> bool:
+    async def until_serving(self) -> None:
+        """It serves, whatever else is missing."""
+        await self._until_answers("/healthz")
+
+    async def _until_answers(self, path: str) -> None:
+        async def is_there() -> bool:
             if not self.is_running:
                 raise AssertionError(f"{self.name} ended:\n{self.output}")
-            return await self.answers("/readyz") == 200
+            return await self.answers(path) == 200
 
-        await eventually(is_ready, f"{self.name} to be ready", seconds=_START_SECONDS)
+        await eventually(is_there, f"200 from {self.name} for {path}", seconds=_START_SECONDS)
 
     async def answers(self, path: str) -> int:
         """The status of an answer; 0 when there is none."""

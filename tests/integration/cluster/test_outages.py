@@ -129,3 +129,23 @@ async def test_a_clock_set_back_while_control_was_away_moves_no_node(cluster: Cl
     await cluster.advance(cluster.interval * cluster.policy.offline_after)
     await cluster.until(NodeStatusChanged(dead, NodeStatus.OFFLINE))
     assert await cluster.frontend().status(living) is NodeStatus.HEALTHY
+
+
+@pytest.mark.postgres
+async def test_a_clock_set_back_while_the_database_was_away_moves_no_node(
+    pair: Cluster, database_source: DatabaseSource
+) -> None:
+    living, dead = await pair.healthy("living"), await pair.healthy("dead")
+    await pair.advance(pair.interval)
+    await pair.worker("dead").kill()
+    database_source.postgres.kill()
+    pair.jump(timedelta(hours=-1))
+    await pair.advance(timedelta(seconds=5))
+    database_source.postgres.start()
+
+    await pair.advance(pair.interval * (pair.policy.unhealthy_after - 1))
+    assert blamed(await pair.frontend().events()) == []
+    await pair.advance(pair.interval * pair.policy.offline_after)
+
+    await pair.until(NodeStatusChanged(dead, NodeStatus.OFFLINE))
+    assert await pair.frontend().status(living) is NodeStatus.HEALTHY

@@ -155,3 +155,19 @@ async def test_a_status_that_changed_meanwhile_is_not_announced(rivals: Rivals) 
     document: Any = (await rivals.quick.call("GET", "/api/v1/events?after=0")).json()
     told = [event["data"]["after"] for event in document if event["kind"] == "node.status"]
     assert told == ["pending", "offline"]
+
+
+@pytest.mark.parametrize("change", ["approve", "drain"])
+async def test_a_heartbeat_between_a_change_and_its_announcement_delays_nothing(rivals: Rivals, change: str) -> None:
+    node = await rivals.join()
+    await rivals.act(rivals.quick, node, "approve")
+    if change == "drain":
+        await rivals.quick.settle()
+        await rivals.act(rivals.quick, node, "drain")
+
+    assert (await rivals.own(rivals.slow, node, "heartbeat")).status == 200
+    await rivals.quick.settle()
+
+    document: Any = (await rivals.quick.call("GET", "/api/v1/events?after=0")).json()
+    told = [event["data"]["after"] for event in document if event["kind"] == "node.status"]
+    assert told[-1] == await rivals.status(node)
