@@ -33,6 +33,8 @@ PROXY_CORE: Final = 0
 OTHER_CORE: Final = 1
 CLIENTS: Final = (1, 8, 100, 1000)
 TURNS: Final = 3
+_MAX_WAIT: Final = 0.1
+"""The share of a turn that a process may wait for its core before its rate is not judged any more."""
 OPEN_STREAMS: Final = 1000
 _CADDYFILE: Final = """
 {{
@@ -78,6 +80,14 @@ class Load:
     event_p99: float
     processor: float = 0.0
     """Seconds of processor time that the process in between used."""
+
+    waited: float = 0.0
+    """Seconds for which it was ready to run and another process had its core."""
+
+    @property
+    def was_alone(self) -> bool:
+        """Whether its rate says something about it, and not about who else was at work."""
+        return self.waited < _MAX_WAIT * self.seconds
 
     @property
     def rate(self) -> float:
@@ -125,11 +135,17 @@ def _middle(turns: list[Load], kind: str) -> Load:
 
 async def run_load(way: Way, clients: int, seconds: float, kind: str) -> Load:
     before = processor_seconds(way.pid) if way.pid else 0.0
+    waited = waited_seconds(way.pid) if way.pid else 0.0
     words = [str(BUILD / "native"), "load", str(way.port), str(clients), str(seconds), kind, KEY]
     process = await start(words, core=OTHER_CORE)
     out, _ = await process.communicate()
     used = processor_seconds(way.pid) - before if way.pid else 0.0
-    return Load(**json.loads(out), processor=used)
+    return Load(**json.loads(out), processor=used, waited=waited_seconds(way.pid) - waited if way.pid else 0.0)
+
+
+def waited_seconds(pid: int) -> float:
+    """How long the threads of a process have waited for a processor, together."""
+    return sum(int(file.read_text().split()[1]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 # Tables.
@@ -141,7 +157,12 @@ def rate_table(title: str, found: Mapping[str, Load]) -> Table:
 
 def _rate_row(name: str, load: Load) -> Row:
     cells: dict[str, Cell] = {"way": name, "streams/s": load.rate, "p50 ms": load.p50, "p99 ms": load.p99}
-    return {**cells, "CPU µs/stream": load.microseconds if load.processor else None, "failed": load.failed}
+    return {
+        **cells,
+        "CPU µs/stream": load.microseconds if load.processor else None,
+        "waited s": load.waited,
+        "failed": load.failed,
+    }
 
 
 def latency_table(found: Mapping[str, Load]) -> Table:
@@ -182,13 +203,17 @@ def goals(streams: Sequence[Mapping[str, Load]], paced: Mapping[str, Load]) -> T
         ours, caddy = found["gateway"], found.get("caddy")
         rows.append(figure(f"failed, {clients} clients", ours.failed, "", at_most=0))
         if caddy is not None and caddy.streams and clients > 1:
-            rows.append(_at_least(f"streams/s against Caddy, {clients} clients", ours.rate / caddy.rate, 1.0))
+            row = _at_least(f"streams/s against Caddy, {clients} clients", ours.rate / caddy.rate, 1.0)
+            rows.append(row if ours.was_alone else {**row, "verdict": ""})
             ratio = ours.microseconds / caddy.microseconds
             rows.append(figure(f"CPU per stream against Caddy, {clients} clients", ratio, "×", at_most=0.8))
     ours, alone = paced["gateway"], paced["engine"]
-    rows.append(figure("added per event, p50", ours.event_p50 - alone.event_p50, "ms", at_most=0.5))
-    rows.append(figure("added per event, p99", ours.event_p99 - alone.event_p99, "ms", at_most=2))
-    return Table(title="gateway: goals", rows=rows)
+    for share, bound in (("p50", 0.5), ("p99", 2.0)):
+        added = getattr(ours, f"event_{share}") - getattr(alone, f"event_{share}")
+        row = figure(f"added per event, {share}", added, "ms", at_most=bound)
+        rows.append(row if ours.was_alone else {**row, "verdict": ""})
+    notes = ["Rates and latencies are not judged where the gateway waited for its core: others were at work on it."]
+    return Table(title="gateway: goals", rows=rows, notes=notes)
 
 
 def _at_least(what: str, measured: float, goal: float) -> Row:

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -118,8 +118,12 @@ async def open_control(
     the_clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         make_private_directory(config.data)
-        listener = stack.enter_context(bind_socket(config.socket) if config.socket else bind(config.host, config.port))
-        database = await stack.enter_async_context(open_database(config.database_url))
+        with ExitStack() as early:
+            # A taken port is told before anything else; a socket is taken last, when the database is ours.
+            port = early.enter_context(bind(config.host, config.port)) if config.socket is None else None
+            database = await stack.enter_async_context(open_database(config.database_url))
+            listener = stack.enter_context(port or bind_socket(config.socket or config.data / "control.sock"))
+            early.pop_all()
         key = await load_secrets_key(config, database)
         stores = Stores(database, await Secrets.open(database, key, at=the_clock.now()))
         bus = await stack.enter_async_context(NatsBus(config.bus, name="corral-control"))

@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 
 CONTROL: Final = "control"
 GATEWAY: Final = "gateway"
-SOCKET: Final = "control.sock"
 GATEWAY_READY_WITHIN: Final = timedelta(seconds=30)
 _LONGEST_SOCKET: Final = 104
 """Bytes of the path of a Unix socket, on the system that takes the fewest."""
@@ -88,6 +87,8 @@ async def _launch(settings: FrontendSettings, sources: Sources, report: Callable
                 await run_services(stop, family=_keep(children, family, settings.gateways))
             except ExceptionGroup as group:
                 return _exit_code_after(sole_cause(group))
+            finally:
+                family.socket.unlink(missing_ok=True)
     return ExitCode.OK
 
 
@@ -104,10 +105,11 @@ class Family:
 
 def socket_path(data: Path) -> Path:
     """In the data directory, which is private; its full name must fit into what the kernel takes."""
-    path = data.absolute() / SOCKET
+    name = f"control-{os.getpid()}.sock"  # a second frontend in this directory must not answer for the first
+    path = data.absolute() / name
     if len(os.fsencode(path)) < _LONGEST_SOCKET:
         return path
-    return Path(tempfile.mkdtemp(prefix="corral-")) / SOCKET
+    return Path(tempfile.mkdtemp(prefix="corral-")) / name
 
 
 async def _keep(children: Children, family: Family, gateways: int) -> None:

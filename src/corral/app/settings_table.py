@@ -163,7 +163,7 @@ class FrontendSettings:
         frontend` for its child.""",
         env=("CORRAL_CONTROL_SOCKET",),
         default=None,
-        default_text="`control.sock` in the data directory",
+        default_text="one in the data directory, made by `corral frontend`",
     )
     nats_url: str = setting(
         NATS_URLS,

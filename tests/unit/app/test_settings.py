@@ -271,7 +271,7 @@ class TestFile:
             ("[fronted]\n", "has an unknown section or key fronted; did you mean frontend?"),
             ("[frontend]\nprot = 1\n", "has an unknown key in section [frontend]; did you mean port?"),
             ("[worker]\nnonsense = 1\n", "has an unknown key in section [worker]; known are register_to,"),
-            ("port = 1\n", "has an unknown section or key port; known are frontend, worker, up, client, log"),
+            ("port = 1\n", "has an unknown section or key port; known are frontend, gateway, worker, up, client, log"),
             ("frontend = 1\n", "must have a section [frontend] here, not a value"),
             ("[frontend\n", "is not valid TOML"),
             ("[frontend]\nport = 1\nport = 2\n", "is not valid TOML"),
