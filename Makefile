@@ -6,7 +6,7 @@ BOOTSTRAP := $(PYTHON) tools/bootstrap.py
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test check bench chaos docs lock clean
+.PHONY: help setup up test check bench chaos docs proto lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -26,6 +26,9 @@ check: ## run the linters, the type checker and our own checks
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
 	@.venv/bin/mypy tools
+	@MYPYPATH=backends/sdk .venv/bin/mypy -p corral_backend_sdk
+	@MYPYPATH=backends/sdk .venv/bin/mypy backends/echo/backend.py
+	@MYPYPATH=backends/sdk:backends/llama_cpp .venv/bin/mypy backends/llama_cpp/backend.py backends/llama_cpp/engine.py
 	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/python tools/check_code.py
 
@@ -38,9 +41,12 @@ chaos: ## break things on purpose, and print a table
 docs: ## generate the reference pages
 	@exec $(BOOTSTRAP) run --dev python tools/make_docs.py $(ARGS)
 
+proto: ## generate the Python stubs of proto/backend.proto
+	@exec $(BOOTSTRAP) run --dev python tools/make_stubs.py $(ARGS)
+
 lock: ## resolve pyproject.toml into requirements/*.txt (ARGS=--upgrade for newest versions)
 	@$(BOOTSTRAP) lock $(ARGS)
 
 clean: ## remove .venv, .build and caches; never what Corral stored
 	@rm -rf .venv .build .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	@find src tests tools bench chaos -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests tools bench chaos backends -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

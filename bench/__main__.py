@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from bench import fleet, frameworks, readings
+from bench import fleet, frameworks, gateway, readings
 from bench import start as starting
 from bench.report import Table, as_document, as_text
 
@@ -33,7 +33,12 @@ async def _frameworks(seconds: float | None) -> list[Table]:
     return [await frameworks.frameworks(each), await frameworks.whole_control(each)]
 
 
-BENCHES: Final[Mapping[str, Bench]] = {"heartbeats": _heartbeats, "start": _start, "frameworks": _frameworks}
+BENCHES: Final[Mapping[str, Bench]] = {
+    "heartbeats": _heartbeats,
+    "start": _start,
+    "frameworks": _frameworks,
+    "gateway": gateway.gateway,
+}
 UNNAMED: Final = ("heartbeats", "start")
 
 

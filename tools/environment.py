@@ -13,6 +13,7 @@ and apt are configured to use on this machine is what gets used.
 import argparse
 import ast
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import importlib.util
@@ -49,9 +50,15 @@ SEPARATORS = {"UV_FIND_LINKS": ","}  # uv splits every other list at blanks, as 
 # What each lock is made of. The developers' one is the other and more, in the same versions.
 LOCK_INPUTS = {
     "bootstrap": "--group pyproject.toml:bootstrap",
-    "runtime": "--group pyproject.toml:build pyproject.toml",
-    "dev": "--group pyproject.toml:build --extra dev --constraint requirements/runtime.txt pyproject.toml",
+    "runtime": "--group pyproject.toml:build --extra llama-cpp pyproject.toml",
+    "dev": (
+        "--group pyproject.toml:build --extra dev --extra llama-cpp"
+        " --constraint requirements/runtime.txt pyproject.toml"
+    ),
 }
+
+# Libraries that a package of the lock needs from the system, and Debian's packages that have them.
+NATIVE_LIBRARIES = {"libgomp.so.1": "libgomp1"}
 
 # Settings of the user's that would make `pip install --target` refuse, or chatter.
 PIP_QUIETED = {
@@ -80,6 +87,7 @@ class Checkout:
         self.venv = root / ".venv"
         self.python = self.venv / "bin" / "python"
         self.stamp = self.venv / "corral-stamp.json"
+        self.libraries = self.venv / "lib" / "native"
         self.requirements = root / "requirements"
 
     def lock(self, level: str) -> Path:
@@ -191,7 +199,8 @@ def find_pip(checkout: Checkout, runner: Runner) -> list[str]:
         if runner.attempt([*command, "--version"], env=pip_environment()).returncode == 0:
             return command
     with step("Getting pip from Debian, as this machine has none"):
-        fetch_debian_package("python3-pip-whl", checkout, runner)
+        advice = "This Python has no pip. Install pip and try again, or ask an administrator for python3-pip."
+        fetch_debian_package("python3-pip-whl", checkout, runner, advice=advice)
     return pip_in(pip_wheels(checkout)[-1])
 
 
@@ -227,10 +236,10 @@ def debian_folder(checkout: Checkout) -> Path:
     return checkout.build / "debian"
 
 
-def fetch_debian_package(name: str, checkout: Checkout, runner: Runner) -> None:
+def fetch_debian_package(name: str, checkout: Checkout, runner: Runner, *, advice: str) -> None:
     """Unpack a Debian package into .build/debian, with apt's own signature checks but without being root."""
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        raise Trouble("This Python has no pip, and there is no apt-get to fetch one. Install pip and try again.")
+        raise Trouble(f"There is no apt-get to fetch {name}. {advice}")
     apt = checkout.build / "apt"
     downloads = apt / "downloads"
     shutil.rmtree(apt, ignore_errors=True)
@@ -242,8 +251,8 @@ def fetch_debian_package(name: str, checkout: Checkout, runner: Runner) -> None:
     downloaded = runner.attempt([*command, "download", name], cwd=downloads)
     packages = list(downloads.glob(f"{name}_*.deb"))
     if downloaded.returncode != 0 or not packages:
-        advice = f"Could not fetch {name} from Debian. Check the network, or ask an administrator for python3-pip."
-        raise Trouble(advice, updated.stderr + downloaded.stderr)
+        words = f"Could not fetch {name} from Debian. {advice}"
+        raise Trouble(words, updated.stderr + downloaded.stderr)
     runner.succeed(
         ["dpkg-deb", "-x", packages[0], debian_folder(checkout)],
         advice=f"Could not unpack {name}. Is the disk full?",
@@ -334,12 +343,14 @@ class Uv:
 def setup(checkout: Checkout, *, dev: bool) -> None:
     """Bring `.venv` up to date. A developer's one stays one when only `corral` is asked for."""
     level = level_for(checkout, dev=dev)
-    if checkout.is_ready(level):
+    if checkout.is_ready(level) and not missing_libraries(checkout):
         return
     with exclusive(checkout) as runner:
         level = level_for(checkout, dev=dev)  # whoever held the lock may have done it all
         if not checkout.is_ready(level):
             install(checkout, Uv(checkout, runner), level)
+        for name in missing_libraries(checkout):
+            provide_library(name, checkout, runner)
 
 
 def level_for(checkout: Checkout, *, dev: bool) -> str:
@@ -387,6 +398,38 @@ def install_project(checkout: Checkout, uv: Uv) -> None:
         *("pip", "install", "--no-deps", "--no-build-isolation", "--python", checkout.python, "-e", checkout.root),
         advice="Could not install corral itself. Is pyproject.toml sound?",
     )
+
+
+def missing_libraries(checkout: Checkout) -> list[str]:
+    """Those that neither the system has nor we; what could not be had is not looked for again in this .venv."""
+    if not sys.platform.startswith("linux"):
+        return []
+    kept = {place.name.removesuffix(".not-found") for place in checkout.libraries.glob("*")}
+    return [name for name in NATIVE_LIBRARIES if name not in kept and not is_loadable(name)]
+
+
+def is_loadable(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def provide_library(name: str, checkout: Checkout, runner: Runner) -> None:
+    """Put it where backends look for it. Without it everything but the backend that needs it works: a note will do."""
+    package = NATIVE_LIBRARIES[name]
+    checkout.libraries.mkdir(parents=True, exist_ok=True)
+    try:
+        with step(f"Getting {package} from Debian, as this machine has none"):
+            fetch_debian_package(package, checkout, runner, advice=f"llama.cpp needs {name}: install {package}.")
+            found = next(debian_folder(checkout).glob(f"usr/lib/*/{name}"))
+            draft = checkout.libraries / f"{name}.part"
+            shutil.copyfile(found.resolve(), draft)
+            draft.replace(checkout.libraries / name)
+    except (Trouble, StopIteration) as trouble:
+        (checkout.libraries / f"{name}.not-found").touch()
+        print(trouble, flush=True)
 
 
 def remove(place: Path) -> None:

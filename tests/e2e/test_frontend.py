@@ -39,21 +39,21 @@ def start(start_process: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 def until_serving(running: Any, port: int, call: Any) -> None:
     def serves() -> bool:
         assert running.process.poll() is None, running.output
-        return bool(call("GET", f"http://127.0.0.1:{port}/healthz").status == 200)
+        return bool(call("GET", f"http://127.0.0.1:{port}/api/v1/version").status == 401)
 
     wait_until(serves, "the frontend to serve", seconds=60)
     running.look()
 
 
 def control_of(running: Any) -> psutil.Process:
-    [control] = psutil.Process(running.process.pid).children()
-    return control
+    children = psutil.Process(running.process.pid).children()
+    return next(child for child in children if "control" in child.cmdline())
 
 
 def test_it_serves_without_nats_and_keeps_control_alive(start: Any, call: Any, port: int, corral: Any) -> None:
     running = start("--port", str(port))
     until_serving(running, port, call)
-    assert call("GET", f"http://127.0.0.1:{port}/readyz").status == 503
+    wait_until(lambda: call("GET", f"http://127.0.0.1:{port}/readyz").status == 200, "the gateway's first view")
     key = running.output.partition("Administrator key (shown once, keep it): ")[2].split()[0]
     assert running.output.count(key) == 1
 

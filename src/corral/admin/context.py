@@ -11,12 +11,17 @@ from corral.bus.port import Bus
 from corral.control.config import ControlConfig
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
+from corral.control.gateway_reports import GatewayReports
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
 from corral.control.key_ring import KeyRing
+from corral.control.load_jobs import Loads
+from corral.control.models import Models
 from corral.control.registry import Registry
+from corral.control.view import ViewKeeper
 from corral.state.db import Database
 from corral.state.events import Events
+from corral.state.replicas import Replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,11 @@ class AdminContext:
     heartbeats: Heartbeats
     hearing: HearingKeeper
     key_ring: KeyRing
+    models: Models
+    loads: Loads
+    replicas: Replicas
+    view: ViewKeeper
+    gateways: GatewayReports
     events: Events
     feed: Feed
     stopping: asyncio.Event

@@ -14,6 +14,7 @@ _SECURITY: dict[Access, list[dict[str, list[str]]]] = {
     Access.PUBLIC: [],
     Access.METRICS: [{"key": []}],
     Access.ADMIN: [{"key": []}],
+    Access.GATEWAY: [{"key": []}],
     Access.WORKER: [{"node": []}],
 }
 
@@ -73,6 +74,8 @@ def all_codes(route: RouteSpec) -> dict[int, str]:
     codes = dict(route.codes)
     if route.access in (Access.ADMIN, Access.METRICS):
         codes |= {401: "no key, or one that is unknown, expired or revoked", 403: "the key lacks the scope admin"}
+    if route.access is Access.GATEWAY:
+        codes |= {401: "no key, or one that is unknown, expired or revoked", 403: "the key lacks the scope gateway"}
     if route.access is not Access.PUBLIC:
         codes |= {503: "the database is away; try again"}
     if route.takes is not None or (route.method in ("PUT", "PATCH") and route.path.endswith("/labels")):

@@ -29,6 +29,8 @@ class Access(StrEnum):
     METRICS = "metrics"
     """Public by setting, otherwise administrators."""
     ADMIN = "admin"
+    GATEWAY = "gateway"
+    """Gateways, with a key of that scope."""
     WORKER = "node"
     """Workers, with the registration token, a node's own secret, or a key of scope `node`."""
 
@@ -105,8 +107,9 @@ async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Re
     principal = await principal_of(request.headers, context.authenticator)
     if principal is None:
         return key_required()
-    if not principal.may(Scope.ADMIN):
-        return key_lacks_scope(Scope.ADMIN)
+    needed = Scope.GATEWAY if spec.access is Access.GATEWAY else Scope.ADMIN
+    if not principal.may(needed):
+        return key_lacks_scope(needed)
     return await spec.handler(context, request, Caller(principal=principal))
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from corral.admin import events, keys, node_self, nodes, nodes_native, pages, vitals
+from corral.admin import events, gateway, keys, models, node_self, nodes, nodes_native, pages, vitals
 from corral.admin.doctor import routes as doctor
 from corral.admin.route import RouteSpec
 
@@ -11,6 +11,8 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *node_self.ROUTES,
     *nodes.ROUTES,
     *nodes_native.ROUTES,
+    *models.ROUTES,
+    *gateway.ROUTES,
     *keys.ROUTES,
     *events.ROUTES,
     *doctor.ROUTES,

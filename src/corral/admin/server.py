@@ -4,13 +4,14 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
 
-from corral.base.errors import AddressInUse, SettingInvalid
+from corral.base.errors import AddressInUse, PathNotUsable, SettingInvalid
 
 _BACKLOG: Final = 1024
 _GRACE_SECONDS: Final = 3
@@ -33,6 +34,31 @@ def bind(host: str, port: int) -> socket.socket:
         raise SettingInvalid("host", f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     listener.setblocking(False)
     return listener
+
+
+def bind_socket(path: Path) -> socket.socket:
+    """A Unix socket that only we may use; what an earlier process left there is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_served(path):
+            raise AddressInUse(f"another control listens on {path}")
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)
+    except AddressInUse:
+        listener.close()
+        raise
+    except OSError as error:
+        listener.close()
+        raise PathNotUsable(f"cannot listen on {path}: {error.strerror or error}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 class _QuietServer(uvicorn.Server):

@@ -109,6 +109,15 @@ def advertise_http_address(config: AddressConfig, hostname: str) -> str:
     return str(HostPort(host or "localhost", _port_below_base(config)))
 
 
+def backend_bind_host(advertised: str) -> str:
+    """Where backends listen. Who is known to others by a loopback address needs to be reached by nobody else."""
+    parsed = parse_host_port(advertised)
+    host = parsed.host if parsed is not None else ""
+    if host == "localhost" or host.startswith("127."):
+        return "127.0.0.1"
+    return "::" if ":" in host else "0.0.0.0"  # noqa: S104 - frontends on other machines dial backends
+
+
 def is_wildcard(address: str) -> bool:
     """Does this address name no machine, so that others cannot reach it?"""
     parsed = parse_host_port(address)

@@ -72,6 +72,22 @@ class DepartureConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisionConfig:
+    """How long backends may take. The values are those of LocalAI's worker, which frontends count on."""
+
+    ready_within: timedelta = timedelta(seconds=30)
+    """From the start of a process to its first healthy answer. Models are loaded later."""
+    probe_interval: timedelta = timedelta(milliseconds=200)
+    """Between two looks whether a process that starts is ready."""
+    probe_timeout: timedelta = timedelta(seconds=2)
+    """Of one such look."""
+    free_within: timedelta = timedelta(seconds=5)
+    """For a backend to give its model back before it is ended."""
+    stop_grace: timedelta = timedelta(seconds=15)
+    """Between the request to end and the end by force."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """All that one worker process can be told."""
 
@@ -83,6 +99,11 @@ class WorkerConfig:
     """Model files; the disk that is reported is the one this path is on."""
     backends_path: Path = Path("backends")
     """Installed backends."""
+    system_backends: tuple[Path, ...] = ()
+    """Where backends lie that came with the system: found by their names, never changed."""
+    backend_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What every backend finds in its environment, beside what the worker adds."""
+    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     addresses: AddressConfig = field(default_factory=AddressConfig)
     heartbeat_interval: timedelta = timedelta(seconds=10)

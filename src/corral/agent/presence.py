@@ -15,12 +15,26 @@ class Member:
     status: str = ""
     """How the frontend saw this node when it answered; empty when it did not say."""
     is_corral: bool = False
-    """The frontend is Corral, so its extensions may be used; otherwise it is LocalAI."""
+    """The frontend is Corral; otherwise it is LocalAI."""
+    features: frozenset[str] = frozenset()
+    """Extensions that the frontend named, too."""
 
 
 class Presence:
     """The membership at this moment; None before the first registration and while the frontend has forgotten us."""
 
     def __init__(self) -> None:
-        self.member: Member | None = None
+        self._member: Member | None = None
+        self.bearer = ""
+        """Of the last membership, which backends go on asking for while the frontend has forgotten us."""
         self.is_leaving = False
+
+    @property
+    def member(self) -> Member | None:
+        return self._member
+
+    @member.setter
+    def member(self, member: Member | None) -> None:
+        self._member = member
+        if member is not None:
+            self.bearer = member.bearer

@@ -75,12 +75,13 @@ def registration_body(profile: Profile, measured: Measurement) -> RegisterReques
 def membership(answer: RegisterResponse, profile: Profile) -> Member:
     """What an accepted registration makes of this worker. The node's own secret counts only where it is understood."""
     welcome = answer.corral if isinstance(answer.corral, CorralWelcome) else None
-    knows_secrets = welcome is not None and Feature.NODE_SECRET in welcome.features
+    features = frozenset(welcome.features if welcome is not None else ())
     return Member(
         node_id=NodeId(answer.id),
-        bearer=profile.hello.secret if knows_secrets else profile.token,
+        bearer=profile.hello.secret if Feature.NODE_SECRET in features else profile.token,
         status=answer.status,
         is_corral=welcome is not None,
+        features=features,
     )
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Handler, Subscription
@@ -9,6 +10,10 @@ from corral.bus.port import Bus, Handler, Subscription
 log = logging.getLogger(__name__)
 
 Subject = Callable[[NodeId], str]
+
+AT_ONCE: Final = 1000
+"""Messages of one subject that are worked on at a time. Most only wait for a process to become ready, and nobody shall
+wait behind the slow start of another backend."""
 
 
 class NodeSubscriptions:
@@ -26,7 +31,7 @@ class NodeSubscriptions:
             return
         old, self._open = self._open, []
         for subject, handler in self._handlers.items():
-            self._open.append(await self._bus.subscribe(subject(node_id), handler))
+            self._open.append(await self._bus.subscribe(subject(node_id), handler, concurrency=AT_ONCE))
         for subscription in old:
             await subscription.close()
         self._node_id = node_id

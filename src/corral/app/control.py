@@ -4,14 +4,14 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
 from corral.admin.app import build_app
 from corral.admin.context import AdminContext
-from corral.admin.server import AdminServer, bind
+from corral.admin.server import AdminServer, bind, bind_socket
 from corral.auth.principals import Authenticator
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import DatabaseUnavailable, SecretsKeyMismatch
@@ -21,25 +21,35 @@ from corral.base.retry import Backoff
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
-from corral.control import health, hearing, housekeeping
+from corral.control import health, hearing, housekeeping, models, replica_health, view
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
+from corral.control.gateway_reports import GatewayReports
 from corral.control.health import Health
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
 from corral.control.housekeeping import Housekeeping
 from corral.control.key_ring import KeyRing
+from corral.control.load_jobs import Loads, LoadStores
+from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
+from corral.control.models import Models
+from corral.control.node_client import NodeClient
 from corral.control.registry import Registry
+from corral.control.replica_health import ReplicaHealth
+from corral.control.scheduler import Scheduler
+from corral.control.view import ViewKeeper
 from corral.protocol.subjects import POKE_EVENTS
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.hearing import HearingPeriods
 from corral.state.keys import Keys
 from corral.state.leases import Leases
+from corral.state.load_jobs import LoadJobs
 from corral.state.migrations import upgrade
 from corral.state.nodes import Nodes
+from corral.state.replicas import Replicas
 from corral.state.secrets import Secrets, was_sealed
 from corral.state.secrets_key import SecretsKey
 
@@ -61,6 +71,7 @@ class Control:
     context: AdminContext
     credentials: Credentials
     health: Health
+    replica_health: ReplicaHealth
     housekeeping: Housekeeping
 
     async def run(self, stop: asyncio.Event, server: AdminServer) -> None:
@@ -76,8 +87,19 @@ class Control:
             "heartbeats": context.heartbeats.run(),
             "hearing": self._every(hearing.PERIOD, Poke(), context.hearing.tick, "hearing"),
             "health": self._every(health.PERIOD, self.health.poke, self.health.sweep, "health"),
+            "models": self._every(models.PERIOD, Poke(), context.models.look, "models"),
+            "loads": context.loads.run(),
+            "replicas": self._every(
+                replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
+            ),
+            "view": self._keep_view(),
             "housekeeping": self._every(housekeeping.PERIOD, Poke(), self.housekeeping.tidy, "housekeeping"),
         }
+
+    async def _keep_view(self) -> None:
+        """Made anew with everything that is announced, in this frontend or another one."""
+        with self.context.feed.listener() as poke:
+            await self._every(view.PERIOD, poke, self.context.view.refresh, "view")
 
     async def _every(self, period: timedelta, poke: Poke, step: Callable[[], Awaitable[None]], name: str) -> None:
         await poke_or_period(step, poke=poke, clock=self.context.clock, period=period, name=name)
@@ -85,6 +107,7 @@ class Control:
     def _end_streams(self) -> None:
         self.context.stopping.set()
         self.context.feed.ring()
+        self.context.view.ring()
 
 
 @asynccontextmanager
@@ -95,8 +118,12 @@ async def open_control(
     the_clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         make_private_directory(config.data)
-        listener = stack.enter_context(bind(config.host, config.port))
-        database = await stack.enter_async_context(open_database(config.database_url))
+        with ExitStack() as early:
+            # A taken port is told before anything else; a socket is taken last, when the database is ours.
+            port = early.enter_context(bind(config.host, config.port)) if config.socket is None else None
+            database = await stack.enter_async_context(open_database(config.database_url))
+            listener = stack.enter_context(port or bind_socket(config.socket or config.data / "control.sock"))
+            early.pop_all()
         key = await load_secrets_key(config, database)
         stores = Stores(database, await Secrets.open(database, key, at=the_clock.now()))
         bus = await stack.enter_async_context(NatsBus(config.bus, name="corral-control"))
@@ -104,7 +131,9 @@ async def open_control(
         yield control, AdminServer(build_app(control.context), listener)
 
 
-async def wire(config: ControlConfig, clock: Clock, stores: Stores, bus: Bus) -> Control:
+async def wire(
+    config: ControlConfig, clock: Clock, stores: Stores, bus: Bus, *, loader: BackendLoader | None = None
+) -> Control:
     """Who works with whom; the first keys are made here, since the authenticator needs them."""
     policy = config.liveness
     database = stores.database
@@ -114,8 +143,23 @@ async def wire(config: ControlConfig, clock: Clock, stores: Stores, bus: Bus) ->
     )
     frontend_id = FrontendId(config.instance_id) if config.instance_id else new_frontend_id()
     feed = Feed(bus)
+    replicas, models = Replicas(database, stores.secrets), Models(config.models_path)
     keeper = HearingKeeper(HearingPeriods(database), bus, clock, policy)
     watch = Health(nodes, keeper, feed, clock, policy)
+    models.scan()  # before the first view, which would otherwise take all models away from the gateways
+    fleet = Fleet(nodes, keeper, clock, policy)
+    client = NodeClient(bus, nodes, clock)
+    watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock)
+    tokens = Tokens(stores.secrets, credentials.registration_token)
+    loads = Loads(
+        LoadStores(jobs=LoadJobs(database, stores.secrets), replicas=replicas, nodes=nodes),
+        models,
+        Scheduler(fleet, replicas),
+        Loading(client, models, tokens, loader or GrpcLoader(), threads=config.threads),
+        feed,
+        clock,
+        policy=config.loads,
+    )
     context = AdminContext(
         config=config,
         frontend_id=frontend_id,
@@ -127,18 +171,30 @@ async def wire(config: ControlConfig, clock: Clock, stores: Stores, bus: Bus) ->
             clock,
             registration_token=credentials.registration_token,
             trusted_token=config.trusted_registration_token,
+            gateway_key=config.gateway_key,
         ),
         registry=Registry(nodes, stores.secrets, feed, clock, health=watch.poke, auto_approve=config.auto_approve),
-        fleet=Fleet(nodes, keeper, clock, policy),
+        fleet=fleet,
         heartbeats=Heartbeats(nodes, keeper, clock, policy, health=watch.poke),
         hearing=keeper,
         key_ring=KeyRing(keys, feed, clock),
+        models=models,
+        loads=loads,
+        replicas=replicas,
+        view=ViewKeeper(models, replicas, nodes, keys, fleet, clock),
+        gateways=GatewayReports(watch_replicas, clock),
         events=events,
         feed=feed,
         stopping=asyncio.Event(),
     )
     tidying = Housekeeping(events, Leases(database), clock, holder=frontend_id, event_retention=config.event_retention)
-    return Control(context=context, credentials=credentials, health=watch, housekeeping=tidying)
+    return Control(
+        context=context,
+        credentials=credentials,
+        health=watch,
+        replica_health=watch_replicas,
+        housekeeping=tidying,
+    )
 
 
 def _dialled(host: str) -> str:
@@ -186,7 +242,7 @@ async def run_control(config: ControlConfig, stop: asyncio.Event, *, say: Callab
     async with open_control(config) as (control, server):
         for line in _first_words(control.credentials, config):
             say(line)
-        url = f"http://{_dialled(config.host)}:{server.port}"
+        url = f"unix:{config.socket}" if config.socket else f"http://{_dialled(config.host)}:{server.port}"
         log.info("control is ready", extra={"event": "control.ready", "url": url})
         await control.run(stop, server)
         log.info("control stops", extra={"event": "control.stopping"})

@@ -1,23 +1,29 @@
-"""`corral frontend`: a launcher without logic. It starts control, starts it again when it dies, and ends it.
+"""`corral frontend`: a launcher without logic. It starts control and gateways, again when they die, and ends them.
+
+The gateways own the public port; control listens on a private socket. One key, made here at every start and handed to
+both through descriptors, lets them talk: nobody else ever sees it.
 
 Control is ready for the launcher when it serves, not when all it depends on is up: a control that waits for NATS is
 doing its work and must not be killed for it. Errors that another start would not mend end the launcher, with control's
-own exit code; control has told the reason by then. Gateways will become siblings of control here.
+own exit code; control has told the reason by then.
 """
 
 import asyncio
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 from corral.app.children import Child, Children
 from corral.app.exit_codes import NOT_WORTH_A_RESTART, ExitCode, exit_code_of
 from corral.app.failures import sole_cause
 from corral.app.listening import take_port
-from corral.app.probe import dialled, http_url, until_ok
+from corral.app.probe import dialled, http_url, until_ok, until_socket_ok
 from corral.app.settings import FrontendSettings, LogSettings, child_environment, own_command
 from corral.app.settings_sources import Sources
 from corral.app.signals import stop_on_signals
@@ -25,12 +31,18 @@ from corral.app.starting import start_patiently
 from corral.base.clock import SystemClock
 from corral.base.errors import CorralError
 from corral.base.logs import set_up_logs
-from corral.base.processes import Command
+from corral.base.private_files import make_private_directory
+from corral.base.processes import Command, secret_descriptor
 from corral.base.tasks import run_services
+from corral.protocol.keys import new_key
 
 log = logging.getLogger(__name__)
 
 CONTROL: Final = "control"
+GATEWAY: Final = "gateway"
+GATEWAY_READY_WITHIN: Final = timedelta(seconds=30)
+_LONGEST_SOCKET: Final = 104
+"""Bytes of the path of a Unix socket, on the system that takes the fewest."""
 CONTROL_READY_WITHIN: Final = timedelta(seconds=120)
 """More than control itself waits for a database that does not answer, and a migration may follow."""
 CONTROL_GRACE: Final = timedelta(seconds=4)
@@ -60,33 +72,94 @@ def report_to(descriptor: int) -> Callable[[Mapping[str, int]], None]:
 
 
 async def _launch(settings: FrontendSettings, sources: Sources, report: Callable[[Mapping[str, int]], None]) -> int:
-    # A port that control chose would be another one after each of its restarts.
-    port = settings.port or take_port(settings.host, 0)
+    # A port that a gateway chose would be another one after each of its restarts.
+    family = Family(
+        host=settings.host,
+        port=take_port(settings.host, settings.port),
+        socket=socket_path(settings.data),
+        key=new_key(),
+        sources=sources,
+    )
     stop = asyncio.Event()
     with stop_on_signals(stop):
         async with Children(clock=SystemClock(), on_change=report, stop_within=STOP_WITHIN) as children:
             try:
-                await run_services(stop, control=_keep(children, _control(settings.host, port, sources)))
+                await run_services(stop, family=_keep(children, family, settings.gateways))
             except ExceptionGroup as group:
                 return _exit_code_after(sole_cause(group))
+            finally:
+                family.socket.unlink(missing_ok=True)
     return ExitCode.OK
 
 
-async def _keep(children: Children, control: Child) -> None:
-    await start_patiently(children, control, clock=SystemClock())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What the children of one frontend have in common."""
+
+    host: str
+    port: int
+    socket: Path
+    key: str = field(repr=False)
+    sources: Sources
+
+
+def socket_path(data: Path) -> Path:
+    """In the data directory, which is private; its full name must fit into what the kernel takes."""
+    name = f"control-{os.getpid()}.sock"  # a second frontend in this directory must not answer for the first
+    path = data.absolute() / name
+    if len(os.fsencode(path)) < _LONGEST_SOCKET:
+        return path
+    return Path(tempfile.mkdtemp(prefix="corral-")) / name
+
+
+async def _keep(children: Children, family: Family, gateways: int) -> None:
+    """Side by side: a gateway serves at once and says itself that control is not there yet."""
+    make_private_directory(family.socket.parent)
+    async with asyncio.TaskGroup() as starts:
+        starts.create_task(start_patiently(children, _control(family), clock=SystemClock()), name="start control")
+        group = [_gateway(family, f"{GATEWAY}-{number}") for number in range(1, gateways + 1)]
+        starts.create_task(start_patiently(children, *group, clock=SystemClock()), name="start gateways")
+    log.info("serving", extra={"event": "frontend.serving", "url": http_url(family.host, family.port)})
     await children.run()
 
 
-def _control(host: str, port: int, sources: Sources) -> Child:
-    environment = child_environment(sources, {"CORRAL_PORT": str(port)})
+def _gateway(family: Family, name: str) -> Child:
+    settings = {
+        "CORRAL_HOST": family.host,
+        "CORRAL_PORT": str(family.port),
+        "CORRAL_CONTROL_URL": f"unix:{family.socket}",
+        "CORRAL_REUSE_PORT": "true",
+    }
+    environment = child_environment(family.sources, settings)
 
     def command() -> Command:
-        take_port(host, port)  # whoever else listens there would answer in control's name
-        return Command(argv=own_command("control"), env=environment)
+        key = secret_descriptor(family.key.encode())
+        argv = own_command("gateway", "--key-descriptor", str(key))
+        return Command(argv=argv, env=environment, handed_over=[key])
 
     async def ready() -> None:
-        await until_ok(dialled(host), port, "/healthz")
-        log.info("serving", extra={"event": "frontend.serving", "url": http_url(host, port)})
+        await until_ok(dialled(family.host), family.port, "/healthz")
+
+    return Child(
+        name=name,
+        command=command,
+        ready=ready,
+        ready_within=GATEWAY_READY_WITHIN,
+        stop_grace=CONTROL_GRACE,
+        final_exit_codes=frozenset(NOT_WORTH_A_RESTART - {ExitCode.IN_USE}),
+    )
+
+
+def _control(family: Family) -> Child:
+    environment = child_environment(family.sources, {"CORRAL_CONTROL_SOCKET": str(family.socket)})
+
+    def command() -> Command:
+        key = secret_descriptor(family.key.encode())
+        argv = own_command("control", "--gateway-key-descriptor", str(key))
+        return Command(argv=argv, env=environment, handed_over=[key])
+
+    async def ready() -> None:
+        await until_socket_ok(family.socket, "/healthz")
 
     return Child(
         name=CONTROL,

@@ -4,7 +4,8 @@ Launchers stay small: an HTTP client would cost them more memory than everything
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
 _TIMEOUT_SECONDS: Final = 5.0
@@ -18,6 +19,15 @@ class Answer(NamedTuple):
     body: bytes
 
 
+async def ask_socket(path: Path, request: str) -> Answer | None:
+    """The same on a Unix socket."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            return await _exchange(*await asyncio.open_unix_connection(str(path)), "control", request, {})
+    except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+        return None
+
+
 async def ask(host: str, port: int, path: str, headers: Mapping[str, str] | None = None) -> Answer | None:
     """What the server answers to a GET; None when it does not answer, or not in HTTP."""
     try:
@@ -28,10 +38,15 @@ async def ask(host: str, port: int, path: str, headers: Mapping[str, str] | None
 
 
 async def _ask(host: str, port: int, path: str, headers: Mapping[str, str]) -> Answer:
-    reader, writer = await asyncio.open_connection(host, port)
+    return await _exchange(*await asyncio.open_connection(host, port), f"{host}:{port}", path, headers)
+
+
+async def _exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, path: str, headers: Mapping[str, str]
+) -> Answer:
     try:
         # So the answer simply ends with the connection.
-        fields = {"Host": f"{host}:{port}", "Connection": "close", **headers}
+        fields = {"Host": host, "Connection": "close", **headers}
         lines = [f"GET {path} HTTP/1.1", *(f"{name}: {text}" for name, text in fields.items())]
         writer.write("\r\n".join([*lines, "", ""]).encode())
         await writer.drain()
@@ -46,9 +61,18 @@ async def _ask(host: str, port: int, path: str, headers: Mapping[str, str]) -> A
 
 async def until_ok(host: str, port: int, path: str) -> None:
     """Return when the server answers 200; looks often at first, then less."""
+    await _until_ok(lambda: ask(host, port, path))
+
+
+async def until_socket_ok(socket: Path, path: str) -> None:
+    """The same on a Unix socket."""
+    await _until_ok(lambda: ask_socket(socket, path))
+
+
+async def _until_ok(look: Callable[[], Awaitable[Answer | None]]) -> None:
     pause = _FIRST_LOOK_SECONDS
     while True:
-        answer = await ask(host, port, path)
+        answer = await look()
         if answer is not None and answer.status == 200:
             return
         await asyncio.sleep(pause)

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from corral.app.settings_kinds import PATH
@@ -22,9 +23,18 @@ from corral.app.settings_sources import (
     open_secrets,
     read_config_file,
     resolve,
+    settings_of,
     unknown_variables,
 )
-from corral.app.settings_table import GROUPS, ClientSettings, FrontendSettings, LogSettings, UpSettings, WorkerSettings
+from corral.app.settings_table import (
+    GROUPS,
+    ClientSettings,
+    FrontendSettings,
+    GatewaySettings,
+    LogSettings,
+    UpSettings,
+    WorkerSettings,
+)
 from corral.base.errors import SettingInvalid
 from corral.base.retry import Backoff
 
@@ -32,17 +42,21 @@ if TYPE_CHECKING:
     from corral.agent.config import WorkerConfig
     from corral.bus.config import BusConfig
     from corral.control.config import ControlConfig
+    from corral.gateway.config import GatewayConfig
 
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
 
 __all__ = [
     "ClientSettings",
     "FrontendSettings",
+    "GatewaySettings",
     "LogSettings",
     "UpSettings",
     "WorkerSettings",
+    "backend_environment",
     "child_environment",
     "control_config",
+    "gateway_config",
     "gather",
     "own_command",
     "resolve",
@@ -93,7 +107,26 @@ def own_command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "corral", *arguments]
 
 
-def control_config(settings: FrontendSettings) -> "ControlConfig":
+def gateway_config(settings: GatewaySettings, *, key: str = "") -> "GatewayConfig":
+    """What a gateway process is configured with; a key that was handed over wins over the setting."""
+    from corral.gateway.config import GatewayConfig, TimeOuts
+
+    control_key = key or settings.key
+    if not control_key:
+        raise SettingInvalid("key", "a key with the scope gateway is needed: set CORRAL_GATEWAY_KEY")
+    if not settings.control.startswith(("http://", "unix:")):
+        raise SettingInvalid("control", "must be the URL of a frontend, or unix: and the path of a socket")
+    return GatewayConfig(
+        host=settings.host,
+        port=settings.port,
+        control_url=settings.control,
+        control_key=control_key,
+        time_outs=TimeOuts(load=settings.load_wait.total_seconds()),
+        reuse_port=settings.reuse_port,
+    )
+
+
+def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "ControlConfig":
     """What the control process is configured with."""
     from corral.control.config import ControlConfig
     from corral.domain.node import LivenessPolicy
@@ -117,11 +150,15 @@ def control_config(settings: FrontendSettings) -> "ControlConfig":
         liveness=LivenessPolicy(unhealthy_after=settings.unhealthy_after, offline_after=settings.offline_after),
         event_retention=settings.event_retention,
         max_body=settings.max_body,
+        models=settings.models,
+        threads=settings.threads,
+        socket=settings.control_socket,
+        gateway_key=gateway_key,
     )
 
 
-def worker_config(settings: WorkerSettings) -> "WorkerConfig":
-    """What a worker process is configured with."""
+def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "WorkerConfig":
+    """What a worker process is configured with; the environment is what its backends are started in."""
     from corral.agent.addresses import AddressConfig
     from corral.agent.config import DepartureConfig, FrontendConfig, NodeConfig, WorkerConfig
 
@@ -135,6 +172,8 @@ def worker_config(settings: WorkerSettings) -> "WorkerConfig":
         data_path=settings.data,
         models_path=settings.models or settings.data / "models",
         backends_path=settings.backends or settings.data / "backends",
+        system_backends=(settings.system_backends, *_shipped_backends()),
+        backend_environment=backend_environment(environment),
         node=NodeConfig(
             name=settings.name,
             labels=settings.labels,
@@ -154,6 +193,19 @@ def worker_config(settings: WorkerSettings) -> "WorkerConfig":
         heartbeat_interval=settings.heartbeat_interval,
         departure=DepartureConfig(drain_timeout=settings.drain_timeout),
     )
+
+
+def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The worker's own environment without what could give a backend, or its log, access to the fleet."""
+    own = [one for group in GROUPS for one in settings_of(group) if one.secret or one.kind.may_hold_password]
+    hidden = {variable for one in own for variable in one.env}
+    return {name: value for name, value in environment.items() if name not in hidden}
+
+
+def _shipped_backends() -> tuple[Path, ...]:
+    """Where Corral's own backends lie in a checkout; an installed package has none yet."""
+    folder = Path(__file__).absolute().parents[3] / "backends"
+    return (folder,) if (folder / "sdk").is_dir() else ()
 
 
 def _bus_config(settings: FrontendSettings | WorkerSettings) -> "BusConfig":

@@ -54,6 +54,10 @@ def _host_name(_: Mapping[str, str]) -> str:
     return socket.gethostname() or "localhost"
 
 
+def _threads(_: Mapping[str, str]) -> int:
+    return max(1, min(4, (os.cpu_count() or 1) // 2))
+
+
 _DATA_DEFAULT = Derived("`$XDG_DATA_HOME/corral`, or `~/.local/share/corral`", default_data)
 _WORKER_DATA_DEFAULT = Derived("`worker` inside the default data directory", lambda env: default_data(env) / "worker")
 
@@ -87,7 +91,7 @@ class LogSettings:
         apart.""",
         env=("CORRAL_LOG_NAME",),
         default="",
-        default_text="`frontend`, `control`, `worker` or `up`",
+        default_text="`frontend`, `control`, `gateway`, `worker` or `up`",
     )
 
 
@@ -128,6 +132,38 @@ class FrontendSettings:
         env=("CORRAL_DATABASE", "LOCALAI_AUTH_DATABASE_URL"),
         default=None,
         default_text="`corral.db` in the data directory",
+    )
+    models: Path | None = setting(
+        PATH,
+        """Directory of the model files, one YAML file for each model; the workers of this machine share it. Read again
+        when it changes.""",
+        flag="--models",
+        env=("CORRAL_MODELS_PATH", "LOCALAI_MODELS_PATH", "MODELS_PATH"),
+        default=None,
+        default_text="`models` in the data directory",
+    )
+    threads: int = setting(
+        whole(1, 1024),
+        """Threads of a backend whose model does not say how many. Half of the processors and at most 4, because more
+        than one model may be busy at once.""",
+        flag="--threads",
+        env=("CORRAL_THREADS", "LOCALAI_THREADS", "THREADS"),
+        default=Derived("half of the processors, from 1 to 4", _threads),
+    )
+    gateways: int = setting(
+        whole(1, 64),
+        """Gateway processes that share the public port. 1 carries thousands of streams; more use more processors.""",
+        flag="--gateways",
+        env=("CORRAL_GATEWAYS",),
+        default=1,
+    )
+    control_socket: Path | None = setting(
+        PATH,
+        """Unix socket that control listens on instead of the public port, which is the gateway's. Set by `corral
+        frontend` for its child.""",
+        env=("CORRAL_CONTROL_SOCKET",),
+        default=None,
+        default_text="one in the data directory, made by `corral frontend`",
     )
     nats_url: str = setting(
         NATS_URLS,
@@ -280,6 +316,60 @@ class FrontendSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """What `corral gateway` needs."""
+
+    section: ClassVar[str] = "gateway"
+    title: ClassVar[str] = "`corral gateway`"
+
+    host: str = setting(
+        HOST,
+        "Address to listen on. Loopback by default: nothing is open to the network that nobody asked for.",
+        flag="--host",
+        env=("CORRAL_HOST",),
+        default="127.0.0.1",
+    )
+    port: int = setting(
+        PORT,
+        "Port to listen on; 0 takes a free one. 8080 is what LocalAI's clients expect.",
+        flag="--port",
+        env=("CORRAL_PORT",),
+        default=8080,
+    )
+    control: str = setting(
+        TEXT,
+        """Where control is: the URL of any frontend, or `unix:PATH` of control's socket. There is no default: a
+        gateway that guesses may serve the wrong fleet.""",
+        flag="--control",
+        env=("CORRAL_CONTROL_URL",),
+    )
+    key: str = setting(
+        SECRET,
+        """A key with the scope `gateway`, made by `corral keys create`. None by default; a frontend hands one to its
+        own gateways.""",
+        env=("CORRAL_GATEWAY_KEY",),
+        default="",
+        secret=True,
+    )
+    load_wait: timedelta = setting(
+        duration(timedelta(0), timedelta(hours=1), bounds="from 0s to 1h"),
+        """How long a request waits for a model that is not loaded, before it is told to come back. 30 s: small models
+        are there by then, and most clients still are.""",
+        flag="--load-wait",
+        env=("CORRAL_LOAD_WAIT",),
+        default=timedelta(seconds=30),
+        default_text="30s",
+    )
+    reuse_port: bool = setting(
+        SWITCH,
+        "Share the port with other gateways of the same user. Off by default: a taken port is then told.",
+        flag="--reuse-port",
+        env=("CORRAL_REUSE_PORT",),
+        default=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
     """What `corral worker` needs."""
 
@@ -365,6 +455,15 @@ class WorkerSettings:
         default=None,
         default_text="`backends` in the data directory",
     )
+    system_backends: Path = setting(
+        PATH,
+        """Directory of backends that came with the system; they are used but never changed, and an installed one of the
+        same name hides them. LocalAI's place, so that its packages are found. Those that ship with Corral are found
+        as well.""",
+        flag="--system-backends",
+        env=("CORRAL_SYSTEM_BACKENDS_PATH", "LOCALAI_BACKENDS_SYSTEM_PATH"),
+        default=Path("/var/lib/local-ai/backends"),
+    )
     models: Path | None = setting(
         PATH,
         "Directory for model files; workers of one machine may share it. Its disk is the one that is reported.",
@@ -375,8 +474,8 @@ class WorkerSettings:
     )
     address: str = setting(
         ADDRESS,
-        """Address of this node as others reach it; its port is the base port: the first backend's, and one below it
-        the worker's own HTTP port.""",
+        """Address of this node as others reach it; its port is the base port: backends have ports from there on, and
+        one below it is the worker's own HTTP port.""",
         flag="--address",
         env=("CORRAL_ADDRESS", "LOCALAI_ADDR"),
         default="",
@@ -416,7 +515,9 @@ class WorkerSettings:
     )
     max_port: int = setting(
         ANY_WHOLE,
-        "Highest port for backends. 0, or anything below the base port or above 65535, means 65535, as in LocalAI.",
+        """Highest port for backends. 0, or anything below the base port or above 65535, means 65535, as in LocalAI.
+        Between the base port and this one, ports that the kernel gives to outgoing connections are left out, unless no
+        others are there: with all defaults on Linux backends have 61000 to 65535.""",
         flag="--max-port",
         env=("CORRAL_MAX_PORT", "LOCALAI_GRPC_MAX_PORT"),
         default=0,
@@ -595,7 +696,14 @@ class ClientSettings:
     )
 
 
-GROUPS: Final[tuple[type[Group], ...]] = (FrontendSettings, WorkerSettings, UpSettings, ClientSettings, LogSettings)
+GROUPS: Final[tuple[type[Group], ...]] = (
+    FrontendSettings,
+    GatewaySettings,
+    WorkerSettings,
+    UpSettings,
+    ClientSettings,
+    LogSettings,
+)
 
 ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "LOCALAI_DISTRIBUTED": "Corral is always distributed",
@@ -612,7 +720,6 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "BACKEND_GALLERIES": "Corral does not install backends yet",
     "LOCALAI_REQUIRE_BACKEND_INTEGRITY": "Corral does not install backends yet",
     "REQUIRE_BACKEND_INTEGRITY": "Corral does not install backends yet",
-    "LOCALAI_BACKENDS_SYSTEM_PATH": "Corral does not install backends yet",
     "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT": "Corral does not install backends yet",
     "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT": "Corral does not install backends yet",
     "LOCALAI_GALLERIES": "Corral does not fetch models yet",

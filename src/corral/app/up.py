@@ -212,6 +212,7 @@ class Up:
             pids=UpPids(
                 frontend=self._pids[self._frontend.child.name],
                 control=self._frontend.control_pid or 0,
+                gateways=self._frontend.gateway_pids,
                 nats=self._pids[self._nats.child.name],
                 workers=[self._pids[worker.name] for worker in self._workers],
             ),

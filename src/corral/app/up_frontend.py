@@ -13,7 +13,7 @@ import msgspec
 
 from corral.app.children import Child
 from corral.app.exit_codes import NOT_WORTH_A_RESTART, ExitCode
-from corral.app.launcher import CONTROL
+from corral.app.launcher import CONTROL, GATEWAY
 from corral.app.probe import Answer, ask, dialled, http_url, until_ok
 from corral.app.settings import own_command
 from corral.app.up_file import UpKeys
@@ -31,7 +31,7 @@ _REPORT_BYTES: Final = 4096
 
 
 class UpFrontend:
-    """Tells `on_change` whenever the pid of control is another one."""
+    """Tells `on_change` whenever the pid of control or of a gateway is another one."""
 
     def __init__(
         self,
@@ -50,6 +50,12 @@ class UpFrontend:
         self._environment = environment
         self._on_change = on_change
         self._reports: int | None = None
+        self._gateways: dict[str, int] = {}
+
+    @property
+    def gateway_pids(self) -> list[int]:
+        """The last known ones: what dies is started again at once."""
+        return [pid for _, pid in sorted(self._gateways.items())]
 
     @property
     def child(self) -> Child:
@@ -111,7 +117,11 @@ class UpFrontend:
         if not data:
             self.close()
             return
-        pid = json.loads(data.splitlines()[-1]).get(CONTROL)
-        if isinstance(pid, int) and pid != self.control_pid:
-            self.control_pid = pid
+        pids: dict[str, int] = json.loads(data.splitlines()[-1])
+        control = pids.get(CONTROL, self.control_pid)
+        gateways = {name: pid for name, pid in pids.items() if name.startswith(GATEWAY)}
+        changed = control != self.control_pid or not gateways.items() <= self._gateways.items()
+        self.control_pid = control
+        self._gateways |= gateways
+        if changed:
             self._on_change()

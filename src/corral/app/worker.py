@@ -13,19 +13,28 @@ import uvloop
 
 from corral import __version__
 from corral.agent import addresses
+from corral.agent.backend_directory import BackendDirectory
+from corral.agent.backend_logs import BackendLogs
+from corral.agent.backends import Backends, NoInstaller
 from corral.agent.cgroup import Cgroup
 from corral.agent.config import WorkerConfig
 from corral.agent.departure import Departure
+from corral.agent.exit_reports import ExitReports
 from corral.agent.frontend_client import FrontendClient, open_session
+from corral.agent.handlers import BackendHandlers
 from corral.agent.hardware import CapabilityRule, Hardware, Machine, NoGpus
 from corral.agent.heartbeat import Heartbeat
 from corral.agent.http import HttpServer
 from corral.agent.identity import Identity, Memory, node_name
 from corral.agent.lifecycle import Lifecycle, Membership
+from corral.agent.ports import Ports, can_listen, ephemeral_ports, usable_ranges
 from corral.agent.presence import Presence
+from corral.agent.process import MARK_VARIABLE, Link
 from corral.agent.readiness import Readiness
 from corral.agent.registration import Profile, Registrar
+from corral.agent.remains import Remains
 from corral.agent.subscriptions import NodeSubscriptions
+from corral.agent.supervisor import Supervisor, Surroundings
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
 from corral.app.failures import sole_cause
@@ -86,11 +95,17 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers)
         )
         await stack.enter_async_context(bus)
+        supervisor = await stack.enter_async_context(_supervisor(config, places, presence, bus, clock))
+        capability = (await hardware.measure()).capability
+        backends = Backends(
+            directory=_backend_directory(config, capability), supervisor=supervisor, installer=NoInstaller()
+        )
+        handlers = BackendHandlers(backends, advertised=places.advertise)
         session = await stack.enter_async_context(_session(config))
         frontend = FrontendClient(session, config.frontend.urls)
         membership = Membership(
             registrar=_registrar(config, frontend, profile, hardware, clock),
-            subscriptions=NodeSubscriptions(bus, {subjects.node_stop: _stopper(stop)}),
+            subscriptions=NodeSubscriptions(bus, {subjects.node_stop: _stopper(stop), **handlers.table()}),
             heartbeat=Heartbeat(
                 frontend=frontend,
                 gauge=hardware,
@@ -104,7 +119,9 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         )
         departure = Departure(frontend=frontend, clock=clock, config=config.departure, hurry=hurry)
         await Lifecycle(membership=membership, departure=departure, presence=presence).run(stop)
-        await http.close()  # before NATS is drained, so that nothing new comes in meanwhile
+        # Before NATS is drained, so that whoever waits for a start is still answered.
+        await supervisor.close(force=hurry.is_set())
+        await http.close()  # also before, so that nothing new comes in meanwhile
 
 
 def _data_held(path: Path) -> AbstractContextManager[None]:
@@ -163,6 +180,37 @@ def _registrar(
         backoff=config.frontend.backoff,
         token_attempts=config.frontend.token_attempts,
     )
+
+
+def _supervisor(
+    config: WorkerConfig, places: addresses.Addresses, presence: Presence, bus: NatsBus, clock: Clock
+) -> Supervisor:
+    bind_host = addresses.backend_bind_host(places.advertise)
+    ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
+    return Supervisor(
+        surroundings=Surroundings(
+            bind_host=bind_host,
+            environment=config.backend_environment,
+            token=lambda: presence.bearer,
+            limits=config.supervision,
+        ),
+        ports=Ports(ranges, clock=clock, is_free=lambda port: can_listen(bind_host, port)),
+        connect=_connect,
+        logs=BackendLogs(clock),
+        remains=Remains(config.data_path / "processes", mark_variable=MARK_VARIABLE),
+        exits=ExitReports(bus, presence),
+    )
+
+
+def _connect(address: str, token: str) -> Link:
+    """gRPC takes megabytes and a moment to import: an idle worker does without."""
+    from corral.rpc.backend import Backend
+
+    return Backend(address, token=token)
+
+
+def _backend_directory(config: WorkerConfig, capability: str) -> BackendDirectory:
+    return BackendDirectory(installed=config.backends_path, system=config.system_backends, capability=capability)
 
 
 def _stopper(stop: asyncio.Event) -> Handler:

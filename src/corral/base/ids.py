@@ -6,6 +6,8 @@ from typing import NewType
 
 NodeId = NewType("NodeId", str)
 KeyId = NewType("KeyId", str)
+ReplicaId = NewType("ReplicaId", str)
+LoadJobId = NewType("LoadJobId", str)
 FrontendId = NewType("FrontendId", str)
 LeaseToken = NewType("LeaseToken", str)
 Incarnation = NewType("Incarnation", str)
@@ -18,6 +20,14 @@ def new_node_id() -> NodeId:
 
 def new_frontend_id() -> FrontendId:
     return FrontendId(str(uuid.uuid4()))
+
+
+def new_replica_id() -> ReplicaId:
+    return ReplicaId(str(uuid.uuid4()))
+
+
+def new_load_job_id() -> LoadJobId:
+    return LoadJobId(str(uuid.uuid4()))
 
 
 def new_lease_token() -> LeaseToken:
@@ -36,3 +46,8 @@ def new_key_id() -> KeyId:
 def new_secret() -> str:
     """256 bits from the operating system, safe in URLs, headers and environment variables."""
     return secrets.token_urlsafe(32)
+
+
+def new_answer_id(kind: str) -> str:
+    """The id of an answer as OpenAI's clients know them: `chatcmpl-…`."""
+    return f"{kind}-{secrets.token_hex(12)}"

@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -66,13 +66,21 @@ class Output(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """Both outputs to somebody who keeps them, each apart, as they come: in pieces that end anywhere."""
+
+    stdout: Callable[[bytes], None]
+    stderr: Callable[[bytes], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """What to run. Descriptors keep their numbers in the child."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(repr=False)
     cwd: Path | None = None
-    output: Output = Output.INHERIT
+    output: Output | Streams = Output.INHERIT
     shared: Sequence[int] = ()
     """Descriptors that this program keeps as well, such as listening sockets."""
     handed_over: Sequence[int] = ()
@@ -94,6 +102,14 @@ def secret_descriptor(secret: bytes) -> int:
     return reader
 
 
+def secret_from(descriptor: int | None) -> str:
+    """What a parent wrote with `secret_descriptor`; empty without a descriptor."""
+    if descriptor is None:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(_SECRET_BYTES).decode()
+
+
 def start_process(command: Command) -> "Process":
     """Start a child. Nothing is awaited, so no cancellation can lose it. Needs a running event loop."""
     try:
@@ -108,7 +124,7 @@ def start_process(command: Command) -> "Process":
 def _start(command: Command) -> "Process":
     executable = _find(command)
     tail = Tail()
-    reader, writer = _tail_pipe(command.output)
+    pipes = _Pipes.open(command.output, tail)
     environment = _environment_descriptor(command.env)
     try:
         popen = subprocess.Popen(  # noqa: S603 - no shell, and the caller decides what to run
@@ -117,20 +133,17 @@ def _start(command: Command) -> "Process":
             env={} if environment is not None else command.env,
             cwd=command.cwd,
             stdin=subprocess.DEVNULL,
-            stdout=writer,
-            stderr=writer,
+            stdout=pipes.stdout,
+            stderr=pipes.stderr,
             pass_fds=[*command.shared, *command.handed_over, *([] if environment is None else [environment])],
             start_new_session=True,
         )
     except BaseException:
-        if reader is not None:
-            os.close(reader)
+        _close_all(pipes.readers)
         raise
     finally:
-        for descriptor in (writer, environment):
-            if descriptor is not None:
-                os.close(descriptor)
-    return Process(popen, tail, reader)
+        _close_all(end for end in {pipes.stdout, pipes.stderr, environment} if end is not None)
+    return Process(popen, tail, pipes.readers)
 
 
 def _find(command: Command) -> str:
@@ -164,14 +177,6 @@ def _environment_descriptor(env: Mapping[str, str]) -> int | None:
     return descriptor
 
 
-def _tail_pipe(output: Output) -> tuple[int | None, int | None]:
-    if output is Output.INHERIT:
-        return None, None
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    return reader, writer
-
-
 class Tail:
     """The last lines of an output, bounded in number and length."""
 
@@ -191,18 +196,52 @@ class Tail:
         return [*self._lines, *unfinished]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pipes:
+    """The child's ends of its outputs, None where it has ours; and our ends, with whoever takes what comes there."""
+
+    stdout: int | None = None
+    stderr: int | None = None
+    readers: Mapping[int, Callable[[bytes], None]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, output: Output | Streams, tail: Tail) -> Self:
+        if isinstance(output, Streams):
+            reader, writer = _pipe()
+            other_reader, other_writer = _pipe()
+            readers = {reader: output.stdout, other_reader: output.stderr}
+            return cls(stdout=writer, stderr=other_writer, readers=readers)
+        if output is Output.INHERIT:
+            return cls()
+        reader, writer = _pipe()
+        return cls(stdout=writer, stderr=writer, readers={reader: tail.feed})
+
+
+def _pipe() -> tuple[int, int]:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    return reader, writer
+
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 class Process:
     """One child from its start until it is reaped. Use `start_process`."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], tail: Tail, output: int | None) -> None:
+    def __init__(
+        self, popen: subprocess.Popen[bytes], tail: Tail, outputs: Mapping[int, Callable[[bytes], None]]
+    ) -> None:
         self._popen = popen
         self._tail = tail
-        self._output = output
+        self._outputs = dict(outputs)
         self._loop = asyncio.get_running_loop()
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._pidfd = _open_pidfd(popen.pid)
-        if output is not None:
-            self._loop.add_reader(output, self._read)
+        for output in self._outputs:
+            self._loop.add_reader(output, self._read, output)
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._reap)
         else:
@@ -278,31 +317,32 @@ class Process:
         if not self._exited.done():
             self._exited.set_result(code)
 
-    def _read(self) -> bool:
+    def _read(self, output: int) -> bool:
         """Take in what there is; False at the end of the output or when nothing is there now."""
-        if self._output is None:
+        if output not in self._outputs:
             return False
         try:
-            data = os.read(self._output, _READ_BYTES)
+            data = os.read(output, _READ_BYTES)
         except BlockingIOError:
             return False
-        self._tail.feed(data)
-        if not data:
-            self._close_output()
+        if data:
+            self._outputs[output](data)
+        else:
+            self._close_output(output)
         return bool(data)
 
     def _read_the_rest(self) -> None:
         """Bounded, and not until end of file: a process that left the group may hold the pipe open for ever."""
-        for _ in range(_LAST_READS):
-            if not self._read():
-                break
-        self._close_output()
+        for output in list(self._outputs):
+            for _ in range(_LAST_READS):
+                if not self._read(output):
+                    break
+            self._close_output(output)
 
-    def _close_output(self) -> None:
-        if self._output is not None:
-            self._loop.remove_reader(self._output)
-            os.close(self._output)
-            self._output = None
+    def _close_output(self, output: int) -> None:
+        if self._outputs.pop(output, None) is not None:
+            self._loop.remove_reader(output)
+            os.close(output)
 
 
 def _open_pidfd(pid: int) -> int | None:

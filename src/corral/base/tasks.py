@@ -83,6 +83,24 @@ async def running(service: Coroutine[None, None, None], *, name: str) -> AsyncIt
         await end_tasks(task)
 
 
+async def first_done(*works: Coroutine[Any, Any, object], timeout: timedelta | None = None) -> int | None:
+    """Run several works until one is done; its number, the lowest if several are, or None when the time is over.
+
+    The others are cancelled and awaited. What the first one raised comes out here.
+    """
+    tasks = [start_task(work, name=f"work {number}") for number, work in enumerate(works)]
+    try:
+        seconds = None if timeout is None else timeout.total_seconds()
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for number, task in enumerate(tasks):
+            if task.done():
+                await task
+                return number
+        return None
+    finally:
+        await end_tasks(*(task for task in tasks if not task.done()))
+
+
 class Poke:
     """A doorbell: many may ring, one loop answers, and a ring during the work is not lost."""
 

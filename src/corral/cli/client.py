@@ -50,7 +50,15 @@ class Client:
     def stream(self, path: str, *, last_event: str = "") -> Iterator[tuple[str, str]]:
         """Server-sent events as (id, data) until the frontend closes the stream; comments come as empty data."""
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_event} if last_event else {})
-        connection, response = self._send("GET", path, headers=headers)
+        yield from self._events(*self._send("GET", path, headers=headers))
+
+    def post_stream(self, path: str, body: object) -> Iterator[tuple[str, str]]:
+        """The same as the answer to a body."""
+        yield from self._events(*self._send("POST", path, body=body, headers={"Accept": "text/event-stream"}))
+
+    def _events(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
+    ) -> Iterator[tuple[str, str]]:
         try:
             if response.status != 200:
                 raise self._refusal(response.status, response.read(MAX_ANSWER))

@@ -10,7 +10,8 @@ from corral.cli.options import CorralCommand, settings_options, sources
 
 @click.command(cls=CorralCommand, hidden=True)
 @settings_options(FrontendSettings, LogSettings)
-def control() -> None:
+@click.option("--gateway-key-descriptor", type=int, default=None, hidden=True)
+def control(gateway_key_descriptor: int | None) -> None:
     """Run the control process of a frontend; `corral frontend` starts it."""
     import asyncio
 
@@ -20,10 +21,11 @@ def control() -> None:
     from corral.app.settings import control_config, resolve
     from corral.app.signals import stop_on_signals
     from corral.base.logs import set_up_logs
+    from corral.base.processes import secret_from
 
     found = sources()
     log = resolve(LogSettings, found)
-    config = control_config(resolve(FrontendSettings, found))
+    config = control_config(resolve(FrontendSettings, found), gateway_key=secret_from(gateway_key_descriptor))
     set_up_logs(log.name or "control", format=log.format, level=log.level)
 
     async def life() -> None:

@@ -18,7 +18,7 @@ def worker() -> int:
     from corral.base.logs import set_up_logs
 
     found = process_sources()
-    config = worker_config(resolve(WorkerSettings, found))
+    config = worker_config(resolve(WorkerSettings, found), found.environment)
     log = resolve(LogSettings, found)
     warn(found.warnings)
 

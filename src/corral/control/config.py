@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from corral.bus.config import BusConfig
+from corral.domain.load_job import LoadPolicy
 from corral.domain.node import LivenessPolicy
 
 
@@ -35,8 +36,21 @@ class ControlConfig:
     """Where the administrator key and the registration token are kept for a supervisor, mode 0600."""
     metrics_public: bool = False
     """Serve /metrics without a key."""
+    models: Path | None = None
+    """Directory of the model files, as the nodes see it too; None is `models` in the data directory."""
+    threads: int = 4
+    """Of a backend whose model does not say."""
+    loads: LoadPolicy = field(default_factory=LoadPolicy)
+    socket: Path | None = None
+    """Listen on this Unix socket, and on no port: how a frontend's gateways reach control."""
+    gateway_key: str = field(default="", repr=False)
+    """What the gateways present that were started beside this process; it is stored nowhere."""
     liveness: LivenessPolicy = field(default_factory=LivenessPolicy)
     event_retention: timedelta = timedelta(days=30)
     """Older events are removed, but the newest 10,000 always stay."""
     max_body: int = 1024 * 1024
     """Bytes of a request body that the admin API accepts."""
+
+    @property
+    def models_path(self) -> Path:
+        return self.models or self.data / "models"

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol, TypeVar
@@ -95,6 +95,9 @@ class Fleet:
 
     async def all(self, filter: NodeFilter = _EVERY_NODE) -> list[SeenNode]:
         return [seen async for seen in self._matching(filter, after=None, at_first=_BATCH)]
+
+    async def names(self, ids: Iterable[NodeId]) -> dict[NodeId, str]:
+        return {id: node.name for id, node in (await self._nodes.load_many(ids)).items()}
 
     async def page(self, filter: NodeFilter, *, limit: int, cursor: str | None) -> Page:
         """At most `limit` nodes in the order of their names, and where to go on."""

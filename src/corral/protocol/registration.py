@@ -28,9 +28,11 @@ class Feature:
     """The node has a secret of its own, which replaces the shared token after registration."""
     HEARTBEAT_STATUS: Final = "heartbeat-status"
     """Heartbeat answers tell the worker its status."""
+    REPLICA_EXITS: Final = "replica-exits"
+    """The worker says at once when a process ended by itself."""
 
 
-FEATURES: Final = (Feature.NODE_SECRET, Feature.HEARTBEAT_STATUS)
+FEATURES: Final = (Feature.NODE_SECRET, Feature.HEARTBEAT_STATUS, Feature.REPLICA_EXITS)
 
 
 class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -21,6 +21,7 @@ from corral.state.dialect import among, insert_into
 from corral.state.events import append
 from corral.state.keys import revoke_keys_of
 from corral.state.node_rows import NODE, OUTLINE, Outline, heartbeat_values, node_from, outline_from, registered_values
+from corral.state.replicas import lose_replicas_of
 from corral.state.schema import nodes
 from corral.state.secrets import SealedSecret, discard, node_secret_name, store_sealed
 
@@ -116,7 +117,8 @@ class Nodes:
         return await self._change(node, values, secret=secret, events=events)
 
     async def remove(self, id: NodeId, *, events: Sequence[Event]) -> bool:
-        """Delete the node with its secret, and revoke the keys issued to it as of the (required) event's time.
+        """Delete the node with its secret; its replicas are lost, and the keys issued to it revoked as of the
+        (required) event's time.
 
         False: it was gone.
         """
@@ -126,6 +128,7 @@ class Nodes:
                 return False
             await discard(connection, node_secret_name(id))
             await revoke_keys_of(connection, id, at)
+            await lose_replicas_of(connection, id, reason="the node was removed", at=at)
             await append(connection, events)
         return True
 

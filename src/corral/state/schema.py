@@ -161,3 +161,51 @@ marks: Final = Table(
     Column("name", Words, primary_key=True),
     Column("made_at", UtcTime, nullable=False),
 )
+
+_LIVING: Final = text("state NOT IN ('failed', 'idle', 'lost')")
+
+replicas: Final = Table(
+    "replicas",
+    metadata,
+    # Owner: LoadJobs.reserve. Never changes.
+    Column("id", Words, primary_key=True),
+    Column("node_id", Words, nullable=False),
+    Column("model", Words, nullable=False),
+    Column("index", Whole, nullable=False),
+    Column("revision", Words, nullable=False),
+    Column("backend", Words, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    # Owner of reserved to loading, loaded and failed: the holder of the load job (LoadJobs). Of lost: replica health
+    # (Replicas.lose), and Nodes.remove for the replicas of the node. Always guarded by the state before.
+    Column("state", Words, nullable=False),
+    Column("reason", Words, nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+    # Owner: LoadJobs.finish, and replica health (Replicas.learn) while it is loaded. The key is sealed.
+    Column("address", Words, nullable=False),
+    Column("url", Words, nullable=False),
+    Column("sealed_key", LargeBinary),
+    # One process at a time in each place of a node: this is what makes a reservation.
+    Index(
+        "ix_replicas_place", "node_id", "model", "index", unique=True, postgresql_where=_LIVING, sqlite_where=_LIVING
+    ),
+    Index(None, "state", "changed_at"),
+)
+
+# Owner: LoadJobs. The holder of the lease writes, everybody else only claims, or opens a failed one again.
+load_jobs: Final = Table(
+    "load_jobs",
+    metadata,
+    Column("model", Words, primary_key=True),
+    Column("id", Words, nullable=False),
+    Column("revision", Words, nullable=False),
+    Column("state", Words, nullable=False),
+    Column("node_id", Words),
+    Column("replica_id", Words),
+    Column("failures", Whole, nullable=False),
+    Column("message", Words, nullable=False),
+    Column("retry_at", UtcTime, nullable=False),
+    Column("lease_token", Words),
+    Column("lease_until", UtcTime),
+    Column("created_at", UtcTime, nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+)

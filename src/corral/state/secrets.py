@@ -94,6 +94,10 @@ class Secrets:
         """Make a secret that another module stores in its own transaction."""
         return SealedSecret(name=name, sealed=self._cipher.seal(name, value), at=at)
 
+    def unseal(self, name: str, sealed: bytes) -> str:
+        """Open what another module stored."""
+        return self._cipher.unseal(name, sealed)
+
     async def get(self, name: str) -> str | None:
         async with self._db.read() as connection:
             sealed = (await connection.execute(_sealed(name))).scalar_one_or_none()

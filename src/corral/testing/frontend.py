@@ -15,6 +15,7 @@ from corral.base.tasks import running
 from corral.bus.config import BusConfig
 from corral.bus.port import Bus
 from corral.control.config import ControlConfig
+from corral.control.loading import BackendLoader
 from corral.domain.key import Scope
 from corral.state.db import Database
 from corral.state.secrets import Secrets
@@ -72,12 +73,18 @@ class Frontend:
 
 @asynccontextmanager
 async def open_frontend(
-    database: Database, clock: Clock, bus: Bus, config: ControlConfig, *, key: SecretsKey
+    database: Database,
+    clock: Clock,
+    bus: Bus,
+    config: ControlConfig,
+    *,
+    key: SecretsKey,
+    loader: BackendLoader | None = None,
 ) -> AsyncIterator[Frontend]:
     """Heartbeats run; the other loops are stepped by the test through `settle()`, so that time is the test's."""
     async with AsyncExitStack() as stack:
         stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
-        control = await wire(config, clock, stores, bus)
+        control = await wire(config, clock, stores, bus, loader=loader)
         await stack.enter_async_context(running(control.context.heartbeats.run(), name="heartbeats"))
         await control.context.hearing.tick()
         admin_key = control.credentials.new_admin_key

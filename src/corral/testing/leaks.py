@@ -104,6 +104,8 @@ class Snapshot:
     def _threads(self) -> list[str]:
         new = [thread for thread in threading.enumerate() if thread not in self.threads]
         new = [thread for thread in new if not thread.name.startswith(LASTING_THREADS)]
+        if new:
+            gc.collect()  # gRPC ends its threads with its last channel, which the traceback of an error may still hold
         for thread in new:
             thread.join(_THREAD_SECONDS)
         return [f"thread {thread.name!r}" for thread in new if thread.is_alive()]

@@ -4,10 +4,12 @@ import itertools
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from corral.base.ids import KeyId, NodeId
+from corral.base.ids import KeyId, LoadJobId, NodeId, ReplicaId
 from corral.domain.event import Event, EventKind
 from corral.domain.key import ApiKey, Scope
+from corral.domain.load_job import LoadJob, LoadState
 from corral.domain.node import Node, NodeFacts
+from corral.domain.replica import Replica, ReplicaState
 from corral.testing.clock import START
 
 _numbers: Final = itertools.count(1)
@@ -39,6 +41,41 @@ def a_key(**fields: Any) -> ApiKey:
             "scopes": frozenset({Scope.INFERENCE}),
             "created_at": START,
             "created_by": "admin",
+            **fields,
+        }
+    )
+
+
+def a_replica(**fields: Any) -> Replica:
+    """A loaded one."""
+    number = next(_numbers)
+    return Replica(
+        **{
+            "id": ReplicaId(f"replica-{number:06}"),
+            "node_id": NodeId("node-of-nobody"),
+            "model": "small",
+            "index": 0,
+            "revision": "r1",
+            "backend": "echo",
+            "state": ReplicaState.LOADED,
+            "created_at": START,
+            "changed_at": START,
+            **fields,
+        }
+    )
+
+
+def a_load_job(**fields: Any) -> LoadJob:
+    number = next(_numbers)
+    return LoadJob(
+        **{
+            "id": LoadJobId(f"job-{number:06}"),
+            "model": "small",
+            "revision": "r1",
+            "state": LoadState.PENDING,
+            "retry_at": START,
+            "created_at": START,
+            "changed_at": START,
             **fields,
         }
     )

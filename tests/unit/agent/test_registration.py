@@ -37,7 +37,7 @@ GOLDEN_BODY = {
 
 HELLO = {
     "version": "0.1.0",
-    "features": ["node-secret", "heartbeat-status"],
+    "features": ["node-secret", "heartbeat-status", "replica-exits"],
     "secret": "own-secret",
     "incarnation": "life-1",
     "heartbeat_seconds": 10,
@@ -102,7 +102,13 @@ def test_a_frontend_that_knows_secrets_is_shown_the_nodes_own(profile: Profile) 
     welcome = CorralWelcome(version="0.1.0", features=["node-secret"])
     member = membership(RegisterResponse(id="n1", status="pending", corral=welcome), profile)
 
-    assert member == Member(node_id=member.node_id, bearer="own-secret", status="pending", is_corral=True)
+    assert member == Member(
+        node_id=member.node_id,
+        bearer="own-secret",
+        status="pending",
+        is_corral=True,
+        features=frozenset({"node-secret"}),
+    )
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_secrets_and_urls_that_may_hold_some_are_not_in_the_repr() -> None:
     for group in (FrontendSettings, WorkerSettings, ClientSettings):
         assert "hidden" not in repr(resolve(group, sources))
     assert "hidden" not in repr(control_config(resolve(FrontendSettings, sources)))
-    assert "hidden" not in repr(worker_config(resolve(WorkerSettings, sources)))
+    assert "hidden" not in repr(worker_config(resolve(WorkerSettings, sources), sources.environment))
 
 
 def test_a_secret_has_no_flag() -> None:
@@ -271,7 +271,7 @@ class TestFile:
             ("[fronted]\n", "has an unknown section or key fronted; did you mean frontend?"),
             ("[frontend]\nprot = 1\n", "has an unknown key in section [frontend]; did you mean port?"),
             ("[worker]\nnonsense = 1\n", "has an unknown key in section [worker]; known are register_to,"),
-            ("port = 1\n", "has an unknown section or key port; known are frontend, worker, up, client, log"),
+            ("port = 1\n", "has an unknown section or key port; known are frontend, gateway, worker, up, client, log"),
             ("frontend = 1\n", "must have a section [frontend] here, not a value"),
             ("[frontend\n", "is not valid TOML"),
             ("[frontend]\nport = 1\nport = 2\n", "is not valid TOML"),
@@ -443,7 +443,7 @@ class TestConfigurations:
             "LOCALAI_GALLERIES": "[]",
             "LOCALAI_STORAGE_SECRET_KEY": "later",
         }
-        config = worker_config(resolve(WorkerSettings, gather({}, environment)))
+        config = worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
         assert config.frontend.urls == ("http://frontend:8080",)
         assert config.frontend.registration_token == "join"
         assert config.node.name == "gpu-7"

@@ -15,6 +15,7 @@ NEEDED = {
     "HOME": "/home/someone",
     "CORRAL_NATS_URL": "nats://bus",
     "CORRAL_REGISTER_TO": "http://frontend",
+    "CORRAL_CONTROL_URL": "http://frontend",
 }
 ALL = [(group, setting) for group in GROUPS for setting in settings_of(group)]
 IDS = [f"{setting.section}.{setting.name}" for _, setting in ALL]

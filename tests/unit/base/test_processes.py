@@ -15,7 +15,7 @@ import pytest
 
 from corral.base import processes
 from corral.base.errors import ChildFailed
-from corral.base.processes import Command, Output, Tail, secret_descriptor, start_process
+from corral.base.processes import Command, Output, Streams, Tail, secret_descriptor, start_process
 
 SHELL_ENV = {"PATH": os.defpath}
 LONG = timedelta(seconds=30)
@@ -303,3 +303,14 @@ def test_the_tail_keeps_the_last_lines_and_survives_split_characters() -> None:
 def test_a_secret_that_might_block_the_pipe_is_refused() -> None:
     with pytest.raises(ValueError, match="might not fit"):
         secret_descriptor(bytes(1_000_000))
+
+
+async def test_streams_are_heard_apart() -> None:
+    out, err = bytearray(), bytearray()
+    streams = Streams(stdout=out.extend, stderr=err.extend)
+    script = "echo one; echo two >&2; printf three"
+    async with start_process(Command(argv=["/bin/sh", "-c", script], env={}, output=streams)) as process:
+        assert await process.wait() == 0
+
+    assert (bytes(out), bytes(err)) == (b"one\nthree", b"two\n")
+    assert process.tail == []

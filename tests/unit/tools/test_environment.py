@@ -404,3 +404,33 @@ def test_the_developers_lock_is_the_other_one_and_more(root: Path) -> None:
 
 def test_the_build_tool_is_locked_as_well(root: Path) -> None:
     assert "hatchling" in pins(root / "requirements/runtime.txt")
+
+
+def test_a_library_that_the_system_lacks_is_put_beside_the_packages(
+    environment: ModuleType, checkout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(name: str, *_: object, **__: object) -> None:
+        folder = environment.debian_folder(checkout) / "usr/lib/some-linux-gnu"
+        folder.mkdir(parents=True)
+        (folder / "libgomp.so.1.0.0").write_bytes(name.encode())
+        (folder / "libgomp.so.1").symlink_to("libgomp.so.1.0.0")
+
+    monkeypatch.setattr(environment, "is_loadable", lambda _: False)
+    monkeypatch.setattr(environment, "fetch_debian_package", fetch)
+    assert environment.missing_libraries(checkout) == ["libgomp.so.1"]
+    environment.provide_library("libgomp.so.1", checkout, None)
+    assert (checkout.libraries / "libgomp.so.1").read_bytes() == b"libgomp1"
+    assert environment.missing_libraries(checkout) == []
+
+
+def test_a_library_that_cannot_be_had_is_said_once_and_stops_nothing(
+    environment: ModuleType, checkout: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fetch(*_: object, advice: str) -> None:
+        raise environment.Trouble(advice)
+
+    monkeypatch.setattr(environment, "is_loadable", lambda _: False)
+    monkeypatch.setattr(environment, "fetch_debian_package", fetch)
+    environment.provide_library("libgomp.so.1", checkout, None)
+    assert "llama.cpp needs libgomp.so.1: install libgomp1." in capsys.readouterr().out
+    assert environment.missing_libraries(checkout) == []

@@ -1,0 +1,44 @@
+"""What a backend in Python needs: derive from `Backend`, then `serve` it.
+
+    class Parrot(Backend):
+        name = "parrot"
+
+        async def predict(self, request: PredictOptions) -> Reply:
+            return Reply(message=request.Prompt.encode())
+
+    serve(Parrot)
+
+The SDK knows the contract (see `server`); the backend knows its model. Imports nothing of Corral, so that a backend's
+directory, together with a copy of this package, runs under a LocalAI worker as well.
+"""
+
+from corral_backend_sdk.backend import Backend, Launch, LoadFailed, NotOffered, RequestRefused, option_values
+from corral_backend_sdk.messages import (
+    ChatDelta,
+    EmbeddingLayout,
+    EmbeddingResult,
+    ModelOptions,
+    PredictOptions,
+    Reply,
+    TokenizationResponse,
+    ToolCallDelta,
+)
+from corral_backend_sdk.process import serve
+
+__all__ = [
+    "Backend",
+    "ChatDelta",
+    "EmbeddingLayout",
+    "EmbeddingResult",
+    "Launch",
+    "LoadFailed",
+    "ModelOptions",
+    "NotOffered",
+    "PredictOptions",
+    "Reply",
+    "RequestRefused",
+    "TokenizationResponse",
+    "ToolCallDelta",
+    "option_values",
+    "serve",
+]

@@ -1,0 +1,75 @@
+"""Chats and completions, streamed and not."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from corral.adapter.replicas import Served
+from corral.base.clock import Clock
+from corral.base.ids import new_answer_id
+from corral.dialect.answers import ChatEvents, CompletionEvents, Stamp, chat_answer, completion_answer
+from corral.dialect.openai import chat_options, completion_options, prompts_of
+from corral.dialect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    Sampling,
+    check_chat,
+    check_completion,
+    parse,
+)
+from corral.rpc.messages import PredictOptions
+
+
+async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
+    request = parse(body, ChatRequest)
+    check_chat(request)
+    options = chat_options(request, served.model)
+    stamp = _stamp("chatcmpl", request, served, clock, limit=options.Tokens)
+    if request.stream:
+        return _chat_events(served, options, stamp)
+    return chat_answer(await served.backend.predict(options), stamp)
+
+
+async def completions(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
+    """Several prompts are answered one after the other: each is one call."""
+    request = parse(body, CompletionRequest)
+    check_completion(request)
+    all_options = [completion_options(request, prompt, served.model) for prompt in prompts_of(request)]
+    stamp = _stamp("cmpl", request, served, clock, limit=all_options[0].Tokens)
+    if request.stream:
+        return _completion_events(served, all_options, stamp)
+    return completion_answer([await served.backend.predict(options) for options in all_options], stamp)
+
+
+def _stamp(kind: str, request: Sampling, served: Served, clock: Clock, *, limit: int) -> Stamp:
+    return Stamp(
+        id=new_answer_id(kind),
+        created=int(clock.now().timestamp()),
+        model=served.model.name,
+        limit=limit,
+        include_usage=request.stream_options is not None and request.stream_options.include_usage,
+    )
+
+
+async def _chat_events(served: Served, options: PredictOptions, stamp: Stamp) -> AsyncGenerator[bytes, None]:
+    """The opening waits for the first reply: until then the answer may still become an error with a status."""
+    events = ChatEvents(stamp)
+    opening = events.opening()
+    async with aclosing(served.backend.predict_stream(options)) as replies:
+        async for reply in replies:
+            if part := opening + events.part(reply):
+                yield part
+            opening = b""
+    yield opening + events.closing()
+
+
+async def _completion_events(
+    served: Served, all_options: list[PredictOptions], stamp: Stamp
+) -> AsyncGenerator[bytes, None]:
+    events = CompletionEvents(stamp)
+    for options in all_options:
+        async with aclosing(served.backend.predict_stream(options)) as replies:
+            async for reply in replies:
+                if part := events.part(reply):
+                    yield part
+        yield events.ending()
+    yield events.closing()

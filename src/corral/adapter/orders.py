@@ -1,0 +1,49 @@
+"""Carries out what the parent orders over the inherited descriptor: see `protocol/adapter.py`."""
+
+import asyncio
+import logging
+import socket
+from typing import Final
+
+import msgspec
+
+from corral.adapter.replicas import Replicas
+from corral.protocol.adapter import Done, Forget, Listening, Order, Serve, Word
+
+log = logging.getLogger(__name__)
+
+_LINE_BYTES: Final = 1024 * 1024
+
+
+class Orders:
+    """The adapter's end of the descriptor."""
+
+    def __init__(self, descriptor: int, replicas: Replicas) -> None:
+        self._descriptor = descriptor
+        self._replicas = replicas
+        self._decoder = msgspec.json.Decoder(Order)
+
+    async def run(self, listening: Listening) -> None:
+        """Say where we listen, then obey until the parent closes its end or dies."""
+        ours = socket.socket(fileno=self._descriptor)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=_LINE_BYTES)
+        try:
+            _say(writer, listening)
+            while line := await reader.readline():
+                _say(writer, await self._obey(self._decoder.decode(line)))
+        except ConnectionError:
+            log.info("the parent is gone", extra={"event": "adapter.orphaned"})
+        finally:
+            writer.close()
+
+    async def _obey(self, order: Order) -> Done:
+        match order:
+            case Serve(number=number, replica=replica):
+                await self._replicas.serve(replica)
+            case Forget(number=number, key=key):
+                await self._replicas.forget(key)
+        return Done(number=number)
+
+
+def _say(writer: asyncio.StreamWriter, word: Word) -> None:
+    writer.write(msgspec.json.encode(word) + b"\n")

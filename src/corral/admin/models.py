@@ -1,0 +1,128 @@
+"""Models for administrators: `/api/v1/models`."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.admin.answers import answer
+from corral.admin.context import AdminContext, Caller
+from corral.admin.route import Access, RouteSpec
+from corral.base.errors import NotFound
+from corral.base.ids import NodeId
+from corral.domain.load_job import LoadJob
+from corral.domain.model import ModelSpec
+from corral.domain.replica import LIVE, Replica, ReplicaState
+from corral.protocol.model_views import LoadJobView, ModelList, ModelProblemView, ModelView, ReplicaView
+from corral.protocol.times import format_time
+
+COLD = "cold"
+LOADING = "loading"
+
+
+async def list_models(context: AdminContext, request: Request, caller: Caller) -> Response:
+    catalogue = context.models.catalogue
+    living: dict[str, list[Replica]] = defaultdict(list)
+    for replica in await context.replicas.living():
+        living[replica.model].append(replica)
+    jobs = await context.loads.jobs()
+    names = await _node_names(context, [replica for found in living.values() for replica in found])
+    shown = [
+        _view(context, spec, living.get(spec.alias_of or name, ()), jobs.get(spec.alias_of or name), names)
+        for name, spec in sorted(catalogue.models.items())
+    ]
+    problems = [ModelProblemView(source=one.source, name=one.name, problem=one.problem) for one in catalogue.problems]
+    return answer(ModelList(items=shown, problems=problems))
+
+
+async def show_model(context: AdminContext, request: Request, caller: Caller) -> Response:
+    name = request.path_params["name"]
+    spec = context.models.catalogue.models.get(name)
+    if spec is None:
+        raise NotFound(f"the model {name[:100]!r} does not exist")
+    serving = spec.alias_of or name
+    replicas = await context.replicas.of_model(serving)
+    job = (await context.loads.jobs()).get(serving)
+    shown = _view(context, spec, replicas, job, await _node_names(context, replicas))
+    return answer(msgspec.structs.replace(shown, config=dict(spec.config)))
+
+
+async def _node_names(context: AdminContext, replicas: Sequence[Replica]) -> Mapping[NodeId, str]:
+    return await context.fleet.names({replica.node_id for replica in replicas})
+
+
+def _view(
+    context: AdminContext,
+    spec: ModelSpec,
+    replicas: Sequence[Replica],
+    job: LoadJob | None,
+    names: Mapping[NodeId, str],
+) -> ModelView:
+    in_flight = context.gateways.in_flight()
+    return ModelView(
+        name=spec.name,
+        backend=spec.backend,
+        model=spec.model,
+        alias_of=spec.alias_of,
+        revision=spec.revision,
+        source=spec.source,
+        state=_state(replicas, job),
+        replicas=[_replica_view(one, names.get(one.node_id, ""), in_flight[one.id]) for one in replicas],
+        load_job=None if job is None else _job_view(job),
+    )
+
+
+def _state(replicas: Sequence[Replica], job: LoadJob | None) -> str:
+    living = {replica.state for replica in replicas if replica.state in LIVE}
+    if ReplicaState.LOADED in living:
+        return ReplicaState.LOADED.value
+    if job is not None:
+        return job.state.value
+    return LOADING if living else COLD
+
+
+def _replica_view(replica: Replica, node: str, in_flight: int) -> ReplicaView:
+    return ReplicaView(
+        id=replica.id,
+        node_id=replica.node_id,
+        node=node,
+        index=replica.index,
+        state=replica.state.value,
+        revision=replica.revision,
+        address=replica.address,
+        url=replica.url,
+        reason=replica.reason,
+        in_flight=in_flight,
+        created_at=format_time(replica.created_at),
+        changed_at=format_time(replica.changed_at),
+    )
+
+
+def _job_view(job: LoadJob) -> LoadJobView:
+    return LoadJobView(
+        state=job.state.value, failures=job.failures, message=job.message, retry_at=format_time(job.retry_at)
+    )
+
+
+ROUTES = [
+    RouteSpec(
+        method="GET",
+        path="/api/v1/models",
+        handler=list_models,
+        access=Access.ADMIN,
+        summary="All models with their living replicas, and the files that were passed over.",
+        gives=ModelList,
+        codes={200: "a list"},
+    ),
+    RouteSpec(
+        method="GET",
+        path="/api/v1/models/{name:path}",
+        handler=show_model,
+        access=Access.ADMIN,
+        summary="One model with its configuration, and with the replicas of the last day.",
+        gives=ModelView,
+        codes={200: "the model", 404: "no model has this name"},
+    ),
+]

@@ -1,0 +1,118 @@
+"""Ports for backends: which one is next, and how long a used one rests. Holds no socket.
+
+A port goes back to the process that had it last, if it can: whoever still remembers an old address then reaches the
+same model, or nobody.
+"""
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+
+QUARANTINE: Final = timedelta(seconds=15)
+"""How long a port rests after its process is gone, so that calls to the old process do not reach a new one."""
+CLAIM: Final = timedelta(minutes=5)
+"""How long a port is kept for the process that had it last, while there are others."""
+LINUX_EPHEMERAL: Final = range(32768, 61000)
+"""Ports that the kernel gives to outgoing connections, where it does not say otherwise."""
+_EPHEMERAL_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+class PortsExhausted(CorralError):
+    """No port is left for another backend."""
+
+    code = "ports_exhausted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Release:
+    owner: str
+    at: float
+
+
+class Ports:
+    """Gives each port to one owner at a time."""
+
+    def __init__(self, ranges: Sequence[range], *, clock: Clock, is_free: Callable[[int], bool]) -> None:
+        self._ranges = tuple(ranges)
+        self._clock = clock
+        self._is_free = is_free
+        self._used: dict[int, str] = {}
+        self._released: dict[int, _Release] = {}
+
+    def take(self, owner: str) -> int:
+        """The best port for this owner that no other program has; PortsExhausted says what became of the range."""
+        for port in self._candidates(owner):
+            if self._is_free(port):
+                self._released.pop(port, None)
+                self._used[port] = owner
+                return port
+        raise PortsExhausted(
+            f"no port is left for {owner} in {self._range_text()}: backends use {len(self._used)}, "
+            f"{len(self._resting())} rest for {QUARANTINE.total_seconds():g} s after use, other programs have the "
+            "others; widen the range with max_port (LOCALAI_GRPC_MAX_PORT)"
+        )
+
+    def release(self, port: int) -> None:
+        """The owner's process is gone."""
+        if (owner := self._used.pop(port, None)) is not None:
+            self._released.pop(port, None)  # the newest release stands last
+            self._released[port] = _Release(owner=owner, at=self._clock.monotonic())
+
+    def _candidates(self, owner: str) -> Iterator[int]:
+        """Own ports, ports that nobody claims, ports never used, and last what somebody else may come back for."""
+        resting = self._resting()
+        rested = [port for port in reversed(self._released) if port not in resting]
+        own = [port for port in rested if self._released[port].owner == owner]
+        claimed = [port for port in rested if port not in own and self._age(port) < CLAIM.total_seconds()]
+        yield from own
+        yield from (port for port in rested if port not in own and port not in claimed)
+        for ports in self._ranges:
+            yield from (port for port in ports if port not in self._used and port not in self._released)
+        yield from claimed
+
+    def _resting(self) -> frozenset[int]:
+        return frozenset(port for port in self._released if self._age(port) < QUARANTINE.total_seconds())
+
+    def _age(self, port: int) -> float:
+        return self._clock.monotonic() - self._released[port].at
+
+    def _range_text(self) -> str:
+        return ", ".join(f"{ports.start} to {ports.stop - 1}" for ports in self._ranges)
+
+
+def usable_ranges(first: int, last: int, ephemeral: range) -> list[range]:
+    """From `first` to `last`, without the ports that outgoing connections may hold at any moment.
+
+    Where nothing else is left, all of them: a range that was asked for is used, with a test of every port.
+    """
+    below = range(first, min(last + 1, ephemeral.start))
+    above = range(max(first, ephemeral.stop), last + 1)
+    return [ports for ports in (below, above) if ports] or [range(first, last + 1)]
+
+
+def ephemeral_ports(file: Path = _EPHEMERAL_FILE) -> range:
+    """The kernel's range for outgoing connections."""
+    try:
+        first, last = map(int, file.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        return LINUX_EPHEMERAL
+    return range(first, last + 1)
+
+
+def can_listen(host: str, port: int) -> bool:
+    """Could a backend listen there now? Tried out, since no list of ports knows other programs."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,233 @@
+"""The backend processes of this node: at most one for each key, each run by a task of its own.
+
+Decides nothing about backends: what to start is found elsewhere, see `backends.py`.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol, Self
+
+from corral.agent.backend_directory import Home, identity_of
+from corral.agent.backend_logs import BackendLogs
+from corral.agent.config import SupervisionConfig
+from corral.agent.ports import Ports
+from corral.agent.process import BackendProcess, Connect, Ending, Launch
+from corral.agent.remains import Remains
+from corral.base.errors import Conflict, CorralError
+from corral.base.ids import new_secret
+from corral.base.tasks import end_tasks, start_task
+from corral.protocol.replica import ProcessKey
+
+log = logging.getLogger(__name__)
+
+_SHOWN_TAIL: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A process that shall run."""
+
+    key: ProcessKey
+    backend: str
+    """The name it was asked for by."""
+    model_id: str
+    home: Home
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all processes of a node have in common."""
+
+    bind_host: str
+    environment: Mapping[str, str] = field(repr=False)
+    token: Callable[[], str] = field(repr=False)
+    """What callers of a backend must present, as of now."""
+    limits: SupervisionConfig
+    """How long each may take for what."""
+
+
+class Exits(Protocol):
+    """Whoever wants to know of processes that ended by themselves."""
+
+    async def tell(self, launch: Launch, ending: Ending) -> None: ...
+
+
+class Supervisor:
+    """Runs from the beginning to the end of the `async with` block, which ends every process."""
+
+    def __init__(
+        self,
+        *,
+        surroundings: Surroundings,
+        ports: Ports,
+        connect: Connect,
+        logs: BackendLogs,
+        remains: Remains,
+        exits: Exits,
+    ) -> None:
+        self._surroundings = surroundings
+        self._ports = ports
+        self._connect = connect
+        self._logs = logs
+        self._remains = remains
+        self._exits = exits
+        self._processes: dict[ProcessKey, BackendProcess] = {}
+        self._lives: dict[ProcessKey, asyncio.Task[None]] = {}
+        self._is_closing = False
+
+    async def __aenter__(self) -> Self:
+        """Nothing of an earlier life goes on: nobody would know what it serves."""
+        if left := await asyncio.to_thread(self._remains.end_all):
+            log.warning("ended what an earlier life left running: %s", left, extra={"event": "backend.reaped"})
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self, *, force: bool = False) -> None:
+        """Start nothing more, stop everything at once. Takes no longer than one stop may take."""
+        self._is_closing = True
+        try:
+            await self.stop(list(self._processes), force=force)
+        finally:
+            await end_tasks(*self._lives.values())
+
+    def running(self) -> list[Launch]:
+        """The processes that are ready and not about to end. From memory, so that it never waits."""
+        return [process.launch for process in self._processes.values() if process.is_serving]
+
+    def launches(self) -> list[Launch]:
+        """Every process there is, whatever its state."""
+        return [process.launch for process in self._processes.values()]
+
+    async def serving(self, key: ProcessKey, backend: str) -> Launch | None:
+        """The ready process of this key, if it certainly is the backend of that name, unchanged since its start.
+
+        Costs one look at the disk.
+        """
+        process = self._processes.get(key)
+        if process is None or not process.is_serving:
+            return None
+        launch = process.launch
+        if backend != launch.backend and backend not in launch.home.names:
+            return None
+        is_unchanged = await asyncio.to_thread(_is_unchanged, launch.home)
+        return launch if is_unchanged and process.is_serving else None
+
+    async def ensure(self, order: Order) -> Launch:
+        """A ready process as ordered, started if need be. Whoever asks meanwhile shares the start and its outcome.
+
+        ChildFailed when it does not become ready, Conflict when it is stopped before that.
+        """
+        while True:
+            process = self._processes.get(order.key)
+            if process is None:
+                process = self._begin(order)
+            elif not process.is_ending and not _serves(process.launch, order.home):
+                process.ask_to_stop(force=False)
+            if process.is_ending:
+                await self._until_gone(process)
+                continue
+            await self._until_ready(process)
+            return process.launch
+
+    def ask_to_stop(self, keys: Iterable[ProcessKey], *, force: bool) -> list[BackendProcess]:
+        """Have these processes end, all at once. From now on they serve nobody. Unknown keys are gone already."""
+        ending = [process for key in keys if (process := self._processes.get(key)) is not None]
+        for process in ending:
+            process.ask_to_stop(force=force)
+        return ending
+
+    async def stop(self, keys: Iterable[ProcessKey], *, force: bool) -> None:
+        """The same; returns when they are gone."""
+        for process in self.ask_to_stop(keys, force=force):
+            await self._until_gone(process)
+
+    async def _until_ready(self, process: BackendProcess) -> None:
+        try:
+            await process.until_ready()
+        except CorralError:
+            await self._until_gone(process)  # whoever is told of the failure finds the key free
+            raise
+
+    async def _until_gone(self, process: BackendProcess) -> None:
+        """Until its key and its ports are free as well."""
+        if (life := self._lives.get(process.launch.key)) is not None and self._is_current(process):
+            await asyncio.wait({life})
+
+    def _is_current(self, process: BackendProcess) -> bool:
+        return self._processes.get(process.launch.key) is process
+
+    def _begin(self, order: Order) -> BackendProcess:
+        """Nothing is awaited here, so no second start of the same key can come between."""
+        if self._is_closing:
+            raise Conflict("this worker is shutting down and starts nothing more")
+        launch = self._launch(order)
+        log_of_key = self._logs.of(str(order.key))
+        process = BackendProcess(launch, connect=self._connect, log=log_of_key, config=self._surroundings.limits)
+        self._processes[order.key] = process
+        self._lives[order.key] = start_task(self._live(process), name=f"backend {order.key}")
+        return process
+
+    def _launch(self, order: Order) -> Launch:
+        port = self._ports.take(str(order.key))
+        try:
+            http_port = self._ports.take(f"{order.key} HTTP") if order.home.has_openai_port else None
+        except BaseException:
+            self._ports.release(port)
+            raise
+        return Launch(
+            key=order.key,
+            backend=order.backend,
+            home=order.home,
+            model_id=order.model_id,
+            bind_host=self._surroundings.bind_host,
+            port=port,
+            http_port=http_port,
+            token=self._surroundings.token(),
+            http_key=new_secret(),
+            mark=secrets.token_hex(8),
+            environment=self._surroundings.environment,
+        )
+
+    async def _live(self, process: BackendProcess) -> None:
+        launch = process.launch
+        told = {"key": str(launch.key), "backend": launch.home.name, "port": launch.port}
+        log.info("starting backend", extra={"event": "backend.starting", **told})
+        try:
+            ending = await process.run(self._remember)
+            _tell(ending, told)
+            if ending.was_ready and not ending.is_expected:
+                await self._exits.tell(launch, ending)
+            await asyncio.to_thread(self._remains.forget, process.pid)
+        except Exception:
+            log.exception("backend failed", extra={"event": "backend.failed", **told})
+        finally:
+            del self._processes[launch.key], self._lives[launch.key]
+            self._ports.release(launch.port)
+            if launch.http_port is not None:
+                self._ports.release(launch.http_port)
+
+    async def _remember(self, process: BackendProcess) -> None:
+        launch = process.launch
+        await asyncio.to_thread(self._remains.remember, process.pid, mark=launch.mark, key=str(launch.key))
+
+
+def _serves(launch: Launch, home: Home) -> bool:
+    """Is this process the backend as it is on disk now?"""
+    return launch.home.executable == home.executable and launch.home.identity == home.identity
+
+
+def _is_unchanged(home: Home) -> bool:
+    return identity_of(home.directory) == home.identity
+
+
+def _tell(ending: Ending, told: Mapping[str, object]) -> None:
+    if ending.is_expected:
+        log.info("%s", ending.reason, extra={"event": "backend.stopped", **told})
+        return
+    tail = list(ending.tail[-_SHOWN_TAIL:])
+    log.warning("%s", ending.reason, extra={"event": "backend.died", **told, "errors": tail})

@@ -1,0 +1,165 @@
+"""The gateway process: everything wired by hand, started, and ended in reverse order."""
+
+import asyncio
+import errno
+import gc
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import uvloop
+
+from corral.app.signals import stop_on_signals
+from corral.base.clock import Clock, SystemClock
+from corral.base.errors import AddressInUse, SettingInvalid
+from corral.base.ids import new_incarnation
+from corral.base.tasks import run_services
+from corral.gateway.config import GatewayConfig
+from corral.gateway.control_link import ControlLink, Reporter, ViewFollower
+from corral.gateway.dispatch import Dispatcher, Tasks
+from corral.gateway.exchange import Services
+from corral.gateway.ledger import Ledger
+from corral.gateway.pool import Pool
+from corral.gateway.server import Server
+from corral.gateway.upstream import Origin
+from corral.gateway.view import Directory
+
+log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 4096
+_COLLECT_AFTER: Final = 20_000
+"""Allocations between two looks for garbage that only cycles keep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """Everything the gateway process consists of, wired and serving."""
+
+    port: int
+    services: Services
+    server: Server
+    follower: ViewFollower
+    reporter: Reporter
+
+
+def main(config: GatewayConfig, *, ready: Callable[[int], None] = lambda port: None) -> None:
+    """Run one gateway to its end. SIGTERM and SIGINT let it finish its answers, up to the bound."""
+    # What is there at the start lasts, and exchanges leave no cycles behind: to look for some costs more than it finds.
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
+    uvloop.run(_run_until_signalled(config, ready))
+
+
+async def _run_until_signalled(config: GatewayConfig, ready: Callable[[int], None]) -> None:
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        await run_gateway(config, stop, ready=ready)
+
+
+async def run_gateway(
+    config: GatewayConfig, stop: asyncio.Event, *, ready: Callable[[int], None] = lambda port: None
+) -> None:
+    """The whole life of a gateway: serves at once, with or without control, until `stop`; then drains.
+
+    `ready` is told the port. Run it on uvloop. AddressInUse and SettingInvalid when it cannot listen.
+    """
+    async with open_gateway(config) as gateway:
+        log.info("gateway is ready", extra={"event": "gateway.ready", "port": gateway.port})
+        ready(gateway.port)
+        await stop.wait()
+        log.info("gateway stops", extra={"event": "gateway.stopping", "clients": gateway.server.client_count})
+
+
+@asynccontextmanager
+async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> AsyncIterator[Gateway]:
+    """Serves until the end of the block. The loops run until the last answer: a drain needs time-outs and reports."""
+    async with AsyncExitStack() as stack:
+        listener = listen(config)
+        stack.callback(listener.close)
+        link = ControlLink(config)
+        services = wire(config, link, clock or SystemClock())
+        stack.callback(services.pool.close)
+        stack.push_async_callback(services.tasks.close)
+        gateway = Gateway(
+            port=_port(listener),
+            services=services,
+            server=Server(services),
+            follower=ViewFollower(link, services.directory, silence=config.view_silence, reconnect=config.reconnect),
+            reporter=Reporter(
+                link,
+                services.directory,
+                services.ledger,
+                waiting=services.dispatcher.waiting,
+                period=config.report_period,
+            ),
+        )
+        async with _running(gateway), gateway.server.serving(listener):
+            yield gateway
+
+
+def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
+    """Who works with whom."""
+    directory, tasks = Directory(), Tasks()
+    control = Origin.of(config.control_url)
+    loop = asyncio.get_running_loop()
+    pool = Pool(config.limits, config.time_outs, loop)
+    directory.on_change(lambda: pool.keep_only({control, *directory.origins()}))
+    return Services(
+        config=config,
+        clock=clock,
+        loop=loop,
+        control=control,
+        pool=pool,
+        directory=directory,
+        dispatcher=Dispatcher(config, directory, link, tasks),
+        ledger=Ledger(new_incarnation()),
+        tasks=tasks,
+    )
+
+
+@asynccontextmanager
+async def _running(gateway: Gateway) -> AsyncIterator[None]:
+    """The loops beside the server. One that fails takes the process down."""
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(
+            run_services(
+                stop,
+                view=gateway.follower.run(),
+                reports=gateway.reporter.run(),
+                time_outs=gateway.server.watch_time_outs(),
+            ),
+            name="gateway loops",
+        )
+        try:
+            yield
+        finally:
+            stop.set()
+
+
+def listen(config: GatewayConfig) -> socket.socket:
+    """Take the address now, so that a taken port is said before anything else happens."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if config.reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind((config.host, config.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            problem = f"port {config.port} on {config.host} is taken by another program; choose another with --port"
+            raise AddressInUse(problem) from None
+        raise SettingInvalid("host", f"cannot listen on {config.host}: {error.strerror or error}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def _port(listener: socket.socket) -> int:
+    port: int = listener.getsockname()[1]
+    return port

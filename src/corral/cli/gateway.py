@@ -1,0 +1,27 @@
+"""`corral gateway`: a gateway alone, for more serving than one frontend does."""
+
+import click
+
+from corral.app.settings_table import GatewaySettings, LogSettings
+from corral.cli.options import CorralCommand, process_sources, settings_options, warn
+
+
+@click.command(cls=CorralCommand)
+@settings_options(GatewaySettings, LogSettings)
+@click.option("--key-descriptor", type=int, default=None, hidden=True)
+def gateway(key_descriptor: int | None) -> None:
+    """Run a gateway: the public port, which relays requests to replicas and everything else to control.
+
+    It needs the URL of a frontend and a key of the scope gateway, and neither the database nor NATS.
+    """
+    from corral.app.gateway import main
+    from corral.app.settings import gateway_config, resolve
+    from corral.base.logs import set_up_logs
+    from corral.base.processes import secret_from
+
+    found = process_sources()
+    log = resolve(LogSettings, found)
+    config = gateway_config(resolve(GatewaySettings, found), key=secret_from(key_descriptor))
+    warn(found.warnings)
+    set_up_logs(log.name or "gateway", format=log.format, level=log.level)
+    main(config)

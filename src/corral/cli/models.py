@@ -1,0 +1,82 @@
+"""`corral models`: which models there are, and where they are loaded."""
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import click
+
+from corral.cli.connection import connected, open_client
+from corral.cli.options import CorralCommand
+from corral.cli.output import Column, console, facts, json_option, plain, print_json, say, show, styled, table
+
+if TYPE_CHECKING:
+    from corral.protocol.model_views import ModelView
+
+
+@click.group()
+def models() -> None:
+    """See the models of the fleet."""
+
+
+@models.command("list", cls=CorralCommand)
+@json_option
+@connected
+def list_models(as_json: bool) -> None:
+    """List the models, and the files that could not be read."""
+    from corral.protocol.model_views import ModelList
+
+    found = open_client().get("/api/v1/models", ModelList)
+    if as_json:
+        print_json(found)
+        return
+    if found.items:
+        show(table(_columns(), found.items, width=console().width))
+    else:
+        say("There is no model yet; put a YAML file into the models directory.")
+    for problem in found.problems:
+        about = f"{problem.source} ({problem.name})" if problem.name else problem.source
+        say(f"Passed over: {about}: {problem.problem}")
+
+
+def _columns() -> "list[Column[ModelView]]":
+    return [
+        Column(title="NAME", cell=lambda model: plain(model.name)),
+        Column(title="STATE", cell=lambda model: styled(model.state)),
+        Column(title="BACKEND", cell=lambda model: plain(model.backend or f"→ {model.alias_of}")),
+        Column(title="NODES", cell=lambda model: plain(", ".join(one.node for one in model.replicas) or "-")),
+        Column(title="FILE", cell=lambda model: plain(model.source), least_width=90),
+    ]
+
+
+@models.command("show", cls=CorralCommand)
+@click.argument("model")
+@json_option
+@connected
+def show_model(model: str, as_json: bool) -> None:
+    """Show everything about one model."""
+    from corral.protocol.model_views import ModelView
+
+    found = open_client().get(f"/api/v1/models/{quote(model, safe='')}", ModelView)
+    if as_json:
+        print_json(found)
+    else:
+        show(facts(_facts(found)))
+
+
+def _facts(model: "ModelView") -> list[tuple[str, str]]:
+    pairs = [
+        ("Name", plain(model.name)),
+        ("State", styled(model.state)),
+        ("Backend", plain(model.backend)),
+        ("Weights", plain(model.model)),
+        ("File", plain(model.source)),
+        ("Revision", plain(model.revision[:12])),
+    ]
+    if model.alias_of:
+        pairs.append(("Alias of", plain(model.alias_of)))
+    if model.load_job is not None:
+        pairs.append(("Load", plain(f"{model.load_job.state}: {model.load_job.message}".rstrip(": "))))
+    for replica in model.replicas:
+        why = f" ({replica.reason})" if replica.reason else ""
+        pairs.append(("Replica", plain(f"{replica.node} #{replica.index} {replica.state}{why}")))
+    return pairs

@@ -1,0 +1,307 @@
+"""Cold loads. Requests wait for a job and never own it: it goes on when they leave, and when this process dies.
+
+`ensure` opens or joins the one job of a model and returns at once. The loop claims what is due and works on it: place,
+reserve, install, load. Whoever is asked again for a job that failed tells the reason until its cooldown is over.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.ids import LeaseToken, NodeId, new_lease_token, new_load_job_id, new_replica_id
+from corral.base.tasks import Poke, poke_or_period, running
+from corral.control.feed import Feed
+from corral.control.loading import Loading
+from corral.control.models import Models
+from corral.control.scheduler import Scheduler
+from corral.domain.event import Event, EventKind
+from corral.domain.load_job import LoadJob, LoadPolicy, LoadState
+from corral.domain.model import ModelSpec
+from corral.domain.node import Node
+from corral.domain.placement import Placement, Refusal, Wanted
+from corral.domain.replica import LIVE, Replica, ReplicaState
+from corral.rpc.errors import LoadFailed
+from corral.state.load_jobs import LoadJobs
+from corral.state.nodes import Nodes
+from corral.state.replicas import Replicas
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=1)
+_ACTOR: Final = "control"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStatus:
+    """How far a model is, for whoever waits."""
+
+    model: str
+    state: str
+    """`loaded`, `failed`, or what is being done."""
+    node: str = ""
+    message: str = ""
+    retry_after: timedelta = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStores:
+    jobs: LoadJobs
+    replicas: Replicas
+    nodes: Nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A job that this process works on."""
+
+    job: LoadJob
+    token: LeaseToken
+    spec: ModelSpec
+
+
+class Loads:
+    """`ensure` for those who wait, `run` for the work."""
+
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        stores: LoadStores,
+        models: Models,
+        scheduler: Scheduler,
+        loading: Loading,
+        feed: Feed,
+        clock: Clock,
+        *,
+        policy: LoadPolicy,
+    ) -> None:
+        self._stores = stores
+        self._models = models
+        self._scheduler = scheduler
+        self._loading = loading
+        self._feed = feed
+        self._clock = clock
+        self._policy = policy
+        self._working: set[str] = set()
+        self.poke = Poke()
+
+    async def ensure(self, name: str) -> LoadStatus:
+        """Have the model loaded, by this name or an alias; tells how far that is. NotFound for an unknown one."""
+        spec = self._models.find(name)
+        loaded = [one for one in await self._stores.replicas.living() if _serves(one, spec)]
+        if loaded:
+            return await self._loaded(spec, loaded)
+        now = self._clock.now()
+        wanted = LoadJob(
+            id=new_load_job_id(),
+            model=spec.name,
+            revision=spec.revision,
+            state=LoadState.PENDING,
+            retry_at=now,
+            created_at=now,
+            changed_at=now,
+        )
+        job = await self._stores.jobs.open(wanted)
+        self.poke.ring()
+        return await self._shown(job)
+
+    async def jobs(self) -> dict[str, LoadJob]:
+        """All that are open or failed, by model."""
+        return {job.model: job for job in await self._stores.jobs.all()}
+
+    async def _loaded(self, spec: ModelSpec, loaded: list[Replica]) -> LoadStatus:
+        reachable = [one for one in loaded if one.url]
+        if not reachable:
+            why = f"the backend {spec.backend} speaks gRPC only, and nothing gives it a URL"
+            return LoadStatus(model=spec.name, state=LoadState.FAILED, message=why)
+        names = await self._names([reachable[0].node_id])
+        return LoadStatus(model=spec.name, state=ReplicaState.LOADED, node=names.get(reachable[0].node_id, ""))
+
+    async def _shown(self, job: LoadJob) -> LoadStatus:
+        names = await self._names([job.node_id] if job.node_id is not None else [])
+        wait = max(job.retry_at - self._clock.now(), timedelta(seconds=1))
+        return LoadStatus(
+            model=job.model,
+            state=job.state,
+            node=names.get(job.node_id, "") if job.node_id is not None else "",
+            message=job.message,
+            retry_after=wait if job.state is LoadState.FAILED else timedelta(seconds=5),
+        )
+
+    async def _names(self, ids: list[NodeId]) -> Mapping[NodeId, str]:
+        return {id: node.name for id, node in (await self._stores.nodes.load_many(ids)).items()} if ids else {}
+
+    # The work.
+
+    async def run(self) -> None:
+        """Until cancelled: then every load under way is left to whoever comes next."""
+        async with asyncio.TaskGroup() as group:
+
+            async def step() -> None:
+                for held in await self.claim():
+                    group.create_task(self.work(held), name=f"load {held.job.model}")
+
+            await poke_or_period(step, poke=self.poke, clock=self._clock, period=PERIOD, name="load jobs")
+
+    async def tick(self) -> None:
+        """Work on all that is due, to its end."""
+        async with asyncio.TaskGroup() as group:
+            for held in await self.claim():
+                group.create_task(self.work(held), name=f"load {held.job.model}")
+
+    async def claim(self) -> list[_Held]:
+        """Take what is due and nobody works on."""
+        now = self._clock.now()
+        held: list[_Held] = []
+        for job in await self._stores.jobs.due(now):
+            token = new_lease_token()
+            if job.model in self._working:
+                continue
+            if await self._stores.jobs.claim(job, token, now=now, until=now + self._policy.lease):
+                spec = self._models.catalogue.models.get(job.model)
+                if spec is None or spec.alias_of:
+                    await self._stores.jobs.drop(job, token)
+                    continue
+                self._working.add(job.model)
+                held.append(_Held(job=job, token=token, spec=spec))
+        return held
+
+    async def work(self, held: _Held) -> None:
+        """One job from claim to end. What it could not store is found again when its lease has ended."""
+        try:
+            async with running(self._renew(held), name=f"lease of {held.job.model}"):
+                await self._bring_up(held)
+        except Exception:
+            log.exception("a load broke off", extra={"event": "load.broke_off", "model": held.job.model})
+        finally:
+            self._working.discard(held.job.model)
+            self.poke.ring()
+
+    async def _renew(self, held: _Held) -> None:
+        while True:
+            await self._clock.sleep(self._policy.lease.total_seconds() / 3)
+            try:
+                if not await self._stores.jobs.extend(
+                    held.job, held.token, until=self._clock.now() + self._policy.lease
+                ):
+                    return
+            except CorralError as error:
+                shown = {"event": "load.lease_not_renewed", "model": held.job.model}
+                log.warning("a lease was not renewed: %s", error, extra=shown)
+
+    async def _bring_up(self, held: _Held) -> None:
+        """Try node after node, until one serves or it makes no sense to go on."""
+        tried: dict[NodeId, str] = {}
+        for _ in range(self._policy.attempts):
+            placed = await self._place(held, tried)
+            if placed is None:
+                return
+            replica, node = placed
+            try:
+                if replica.state is not ReplicaState.LOADING and not await self._stores.jobs.begin(
+                    held.job, held.token, replica, at=self._clock.now()
+                ):
+                    return
+                loaded = await self._loading.load(replica, node, held.spec, self._policy, self._clock)
+            except CorralError as error:
+                tried[node.id] = f"{node.name}: {error.message}"
+                await self._failed_on(held, replica, error)
+                if isinstance(error, LoadFailed):
+                    break
+            else:
+                await self._finish(held, loaded, node)
+                return
+        await self._give_up(held, "; ".join(tried.values()))
+
+    async def _place(self, held: _Held, tried: Mapping[NodeId, str]) -> tuple[Replica, Node] | None:
+        """A reserved place; None when the job was given back or lost."""
+        if not tried and (taken_over := await self._taken_over(held)) is not None:
+            return taken_over
+        wanted = Wanted(model=held.job.model, size_bytes=self._models.size_of(held.spec), exclude=frozenset(tried))
+        for _ in range(self._policy.attempts):
+            choice = await self._scheduler.choose(wanted)
+            if isinstance(choice, Refusal):
+                if tried:
+                    await self._give_up(held, "; ".join(tried.values()))
+                else:
+                    await self._wait(held, choice)
+                return None
+            replica = self._reservation(held, choice)
+            if await self._stores.jobs.reserve(held.job, held.token, replica):
+                return replica, choice.node
+        await self._wait(held, Refusal(reasons={"the fleet": "changes faster than a place can be reserved"}))
+        return None
+
+    async def _taken_over(self, held: _Held) -> tuple[Replica, Node] | None:
+        """The place that the one before us had reserved, if it is still there."""
+        if held.job.replica_id is None:
+            return None
+        replica = await self._stores.replicas.get(held.job.replica_id)
+        node = None if replica is None else await self._stores.nodes.get(replica.node_id)
+        if replica is None or node is None or replica.state not in LIVE:
+            return None
+        return replica, node
+
+    def _reservation(self, held: _Held, choice: Placement) -> Replica:
+        now = self._clock.now()
+        return Replica(
+            id=new_replica_id(),
+            node_id=choice.node.id,
+            model=held.spec.name,
+            index=choice.index,
+            revision=held.spec.revision,
+            backend=held.spec.backend,
+            state=ReplicaState.RESERVED,
+            created_at=now,
+            changed_at=now,
+        )
+
+    async def _failed_on(self, held: _Held, replica: Replica, error: CorralError) -> None:
+        shown = {"event": "load.failed_on_node", "model": held.job.model, "node": replica.node_id}
+        log.warning("a load failed: %s", error, extra=shown)
+        await self._loading.stop(replica)
+        failed = replace(replica, reason=error.message)
+        await self._stores.jobs.abandon(held.job, held.token, failed, at=self._clock.now())
+
+    async def _finish(self, held: _Held, replica: Replica, node: Node) -> None:
+        data = {"model": replica.model, "replica": replica.id, "node": node.name, "backend": replica.backend}
+        event = Event(kind=EventKind.MODEL_LOADED, at=replica.changed_at, actor=_ACTOR, node_id=node.id, data=data)
+        if await self._stores.jobs.finish(held.job, held.token, replica, events=[event]):
+            log.info("model loaded", extra={"event": "model.loaded", "model": replica.model, "node": node.name})
+            await self._feed.announce()
+
+    async def _wait(self, held: _Held, refusal: Refusal) -> None:
+        """No node can take it now: look again soon."""
+        now = self._clock.now()
+        waiting = replace(
+            held.job,
+            state=LoadState.PENDING,
+            message=refusal.message,
+            retry_at=now + self._policy.look_again,
+            replica_id=None,
+        )
+        await self._stores.jobs.give_back(waiting, held.token, at=now, events=[])
+
+    async def _give_up(self, held: _Held, why: str) -> None:
+        now = self._clock.now()
+        failures = held.job.failures + 1
+        failed = replace(
+            held.job,
+            state=LoadState.FAILED,
+            message=why,
+            failures=failures,
+            retry_at=now + self._policy.cooldown.steady(failures),
+            replica_id=None,
+        )
+        data = {"model": held.job.model, "why": why, "failures": failures}
+        event = Event(kind=EventKind.MODEL_LOAD_FAILED, at=now, actor=_ACTOR, data=data)
+        if await self._stores.jobs.give_back(failed, held.token, at=now, events=[event]):
+            log.warning("model not loaded: %s", why, extra={"event": "model.load_failed", "model": held.job.model})
+            await self._feed.announce()
+
+
+def _serves(replica: Replica, spec: ModelSpec) -> bool:
+    return replica.model == spec.name and replica.state is ReplicaState.LOADED

@@ -1,0 +1,75 @@
+"""One load on one node: have the process, tell it what to load, and know where requests for it go."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Protocol
+
+from corral.base.clock import Clock
+from corral.base.ids import NodeId
+from corral.control.models import Models
+from corral.control.node_client import NodeClient
+from corral.domain.load_job import LoadPolicy
+from corral.domain.model import ModelSpec, load_options
+from corral.domain.node import Node
+from corral.domain.replica import Replica
+from corral.protocol.install import InstallRequest
+from corral.rpc.backend import Backend
+from corral.rpc.messages import ModelOptions
+from corral.state.secrets import Secrets, node_secret_name
+
+
+class BackendLoader(Protocol):
+    """How a backend is told what to load."""
+
+    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
+        """`rpc.errors.BackendError` when it does not."""
+
+
+class GrpcLoader:
+    """A channel for every call: loads are rare."""
+
+    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
+        async with Backend(address, token=token) as backend:
+            await backend.load(options, timeout=timeout)
+
+
+class Tokens:
+    """What a node's backends want to be shown: the node's own secret, or the token that LocalAI's workers share."""
+
+    def __init__(self, secrets: Secrets, registration_token: str) -> None:
+        self._secrets = secrets
+        self._shared = registration_token
+
+    async def of(self, node_id: NodeId) -> str:
+        return await self._secrets.get(node_secret_name(node_id)) or self._shared
+
+
+class Loading:
+    """Does, and stores nothing."""
+
+    def __init__(
+        self, nodes: NodeClient, models: Models, tokens: Tokens, backends: BackendLoader, *, threads: int
+    ) -> None:
+        self._nodes = nodes
+        self._models = models
+        self._tokens = tokens
+        self._backends = backends
+        self._threads = threads
+
+    async def load(self, replica: Replica, node: Node, spec: ModelSpec, policy: LoadPolicy, clock: Clock) -> Replica:
+        """The replica as it is when it serves. Doing this again for the same place finds the same process."""
+        request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index)
+        installed = await self._nodes.install(node.id, request, timeout=policy.install)
+        address = installed.address or node.address
+        fields = load_options(spec, models=self._models.directory.absolute(), threads=self._threads)
+        await self._backends.load(
+            address,
+            token=await self._tokens.of(node.id),
+            options=ModelOptions(**fields),  # type: ignore[arg-type]
+            timeout=policy.load_time(self._models.size_of(spec)),
+        )
+        return replace(replica, address=address, url=installed.url, key=installed.key, changed_at=clock.now())
+
+    async def stop(self, replica: Replica) -> None:
+        """End what may be left of a load that failed."""
+        await self._nodes.stop(replica.node_id, replica.process_key)

@@ -1,0 +1,124 @@
+"""Typed calls to one node over NATS. Every call has a deadline, and every way to fail has a name.
+
+NodeUnreachable  nobody answers for the node; it counts as unhealthy until it is heard again
+NodeBusy         no answer in time: the node may still be working
+NodeRefused      the node says why not
+"""
+
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from corral.base.clock import Clock
+from corral.base.errors import BusTimeout, BusUnavailable, CorralError, NoResponders
+from corral.base.ids import NodeId
+from corral.bus.port import Bus
+from corral.domain.replica import Process
+from corral.protocol import subjects
+from corral.protocol.install import InstallReply, InstallRequest
+from corral.protocol.inventory import InstalledBackend, ListReply
+from corral.protocol.replica import ReplicaAccess, RunningReply, StopRequest
+from corral.state.nodes import Nodes
+
+log = logging.getLogger(__name__)
+
+RUNNING_WITHIN: Final = timedelta(seconds=10)
+LIST_WITHIN: Final = timedelta(seconds=30)
+
+T = TypeVar("T")
+
+
+class NodeUnreachable(CorralError):
+    """Nobody answers for the node."""
+
+    code = "node_unreachable"
+    retryable = True
+
+
+class NodeBusy(CorralError):
+    """The node did not answer in time; it may still be working."""
+
+    code = "node_busy"
+    retryable = True
+
+
+class NodeRefused(CorralError):
+    """The node refused."""
+
+    code = "node_refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """A process that is ready to be told what to load."""
+
+    address: str
+    """Empty when the node did not say: then the address of the node itself is meant."""
+    url: str = ""
+    key: str = field(default="", repr=False)
+
+
+class NodeClient:
+    def __init__(self, bus: Bus, nodes: Nodes, clock: Clock) -> None:
+        self._bus = bus
+        self._nodes = nodes
+        self._clock = clock
+
+    async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> Installed:
+        """Have a process of the backend; returns when it is ready. Asking again finds the same process."""
+        reply = await self._ask(node_id, subjects.backend_install(node_id), request, InstallReply, timeout)
+        if not reply.success:
+            raise NodeRefused(reply.error or "the node did not say why", node_id=node_id)
+        url, key = _access(reply.corral)
+        return Installed(address=reply.address, url=url, key=key)
+
+    async def running(self, node_id: NodeId) -> list[Process]:
+        """The node's own report of its processes."""
+        subject = subjects.models_running(node_id)
+        reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
+        if reply.error:
+            raise NodeRefused(reply.error, node_id=node_id)
+        found = []
+        for one in reply.models:
+            url, key = _access(one.corral)
+            found.append(Process(model=one.model_id, index=one.replica_index, address=one.address, url=url, key=key))
+        return found
+
+    async def backends(self, node_id: NodeId) -> list[InstalledBackend]:
+        """What is on the node's disk."""
+        subject = subjects.backend_list(node_id)
+        reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), ListReply, LIST_WITHIN)
+        if reply.error:
+            raise NodeRefused(reply.error, node_id=node_id)
+        return reply.backends or []
+
+    async def stop(self, node_id: NodeId, process_key: str) -> bool:
+        """Ask for the end of exactly this process. False: it could not be said; nothing ever answers it."""
+        try:
+            await self._bus.publish(
+                subjects.backend_stop(node_id), msgspec.json.encode(StopRequest(backend=process_key, force=False))
+            )
+        except BusUnavailable as error:
+            log.info("a process was not stopped: %s", error, extra={"event": "replica.stop_unsent", "node": node_id})
+            return False
+        return True
+
+    async def _ask(self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta) -> T:
+        try:
+            content = await self._bus.request(subject, msgspec.json.encode(request), timeout=timeout)
+            return msgspec.json.decode(content, type=answer)
+        except NoResponders as error:
+            await self._nodes.mark_no_responders(node_id, at=self._clock.now())
+            raise NodeUnreachable("the node does not respond on NATS", node_id=node_id) from error
+        except BusTimeout as error:
+            raise NodeBusy(f"no answer within {timeout.total_seconds():.0f} s", node_id=node_id) from error
+        except msgspec.DecodeError as error:
+            raise NodeRefused(f"the node answers what nobody understands: {error}", node_id=node_id) from error
+
+
+def _access(told: ReplicaAccess | UnsetType) -> tuple[str, str]:
+    return ("", "") if told is UNSET else (told.url, told.key)

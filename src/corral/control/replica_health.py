@@ -1,0 +1,147 @@
+"""Compares loaded replicas with what their nodes report, and loses those that are gone. Starts nothing.
+
+A node's own report is the authority. No answer proves nothing. A process that is not in one report may be in the next,
+so it takes two; another process in its place, or a refused connection after a gateway met the same, takes one.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.ids import NodeId, ReplicaId
+from corral.base.tasks import Poke
+from corral.control.feed import Feed
+from corral.control.fleet import Fleet
+from corral.control.node_client import NodeClient
+from corral.domain.event import Event, EventKind
+from corral.domain.node import NodeStatus
+from corral.domain.replica import Process, Replica, ReplicaState
+from corral.state.nodes import Nodes
+from corral.state.replicas import Replicas
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=5)
+REPORTS: Final = 2
+"""Reports in a row without a process before its replica is lost."""
+KEEP_ENDED: Final = timedelta(days=1)
+_AT_ONCE: Final = 32
+_CHECK_WITHIN: Final = timedelta(seconds=2)
+
+
+class ReplicaHealth:
+    def __init__(
+        self, replicas: Replicas, nodes: Nodes, fleet: Fleet, client: NodeClient, feed: Feed, clock: Clock
+    ) -> None:
+        self._replicas = replicas
+        self._nodes = nodes
+        self._fleet = fleet
+        self._client = client
+        self._feed = feed
+        self._clock = clock
+        self._missing: dict[ReplicaId, int] = {}
+        self._suspects: set[ReplicaId] = set()
+        self.poke = Poke()
+
+    def suspect(self, ids: Iterable[str]) -> None:
+        """A gateway could not reach these; look at them now."""
+        self._suspects.update(map(ReplicaId, ids))
+        if self._suspects:
+            self.poke.ring()
+
+    async def sweep(self) -> None:
+        suspects, self._suspects = self._suspects, set()
+        by_node: dict[NodeId, list[Replica]] = defaultdict(list)
+        living = await self._replicas.living()
+        for replica in living:
+            by_node[replica.node_id].append(replica)
+        self._missing = {one.id: self._missing[one.id] for one in living if one.id in self._missing}
+        slots = asyncio.Semaphore(_AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            for node_id, there in by_node.items():
+                group.create_task(self._look(node_id, there, suspects, slots), name=f"look at {node_id}")
+        await self._replicas.trim(self._clock.now() - KEEP_ENDED)
+
+    async def _look(
+        self, node_id: NodeId, there: list[Replica], suspects: set[ReplicaId], slots: asyncio.Semaphore
+    ) -> None:
+        node = await self._nodes.get(node_id)
+        if node is None:
+            await self._lose(there, "its node is gone")
+            return
+        if self._fleet.see(node).status is NodeStatus.OFFLINE:
+            await self._lose(there, f"its node {node.name} is offline")
+            return
+        loaded = [replica for replica in there if replica.state is ReplicaState.LOADED]
+        if not loaded:
+            return
+        async with slots:
+            reported = await self._ask(node_id)
+        for replica in loaded:
+            if reported is not None:
+                await self._compare(replica, reported)
+            if replica.id in suspects and await self._refuses(replica):
+                await self._lose([replica], "nobody serves at its address any more")
+
+    async def _ask(self, node_id: NodeId) -> list[Process] | None:
+        """None when the node did not say."""
+        try:
+            return await self._client.running(node_id)
+        except CorralError as error:
+            log.info("no report from a node: %s", error, extra={"event": "replica.no_report", "node": node_id})
+            return None
+
+    async def _compare(self, replica: Replica, reported: list[Process]) -> None:
+        same = next((process for process in reported if process.is_of(replica)), None)
+        if same is not None:
+            self._missing.pop(replica.id, None)
+            if same.url and await self._replicas.learn(replica, url=same.url, key=same.key, at=self._clock.now()):
+                self._feed.ring()
+            return
+        if any((process.model, process.index) == (replica.model, replica.index) for process in reported):
+            await self._lose([replica], "another process runs in its place")
+            return
+        self._missing[replica.id] = self._missing.get(replica.id, 0) + 1
+        if self._missing[replica.id] >= REPORTS:
+            await self._lose([replica], "its node reports that it does not run")
+        else:
+            self.poke.ring()
+
+    async def _refuses(self, replica: Replica) -> bool:
+        """Whether nothing listens there. A busy process does."""
+        try:
+            _, writer = await asyncio.wait_for(_dial(replica.address), _CHECK_WITHIN.total_seconds())
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError, ValueError):
+            return False
+        writer.close()
+        return False
+
+    async def _lose(self, gone: list[Replica], why: str) -> None:
+        now = self._clock.now()
+        events = [
+            Event(
+                kind=EventKind.REPLICA_LOST,
+                at=now,
+                actor="control",
+                node_id=replica.node_id,
+                data={"replica": replica.id, "model": replica.model, "before": replica.state.value, "why": why},
+            )
+            for replica in gone
+        ]
+        if await self._replicas.lose([one.id for one in gone], reason=why, at=now, events=events):
+            for replica in gone:
+                shown = {"event": "replica.lost", "model": replica.model, "node": replica.node_id, "why": why}
+                log.warning("replica lost", extra=shown)
+            await self._feed.announce()
+
+
+async def _dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host.strip("[]"), int(port))

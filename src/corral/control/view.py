@@ -1,0 +1,135 @@
+"""What the gateways are told: models, replicas and keys, as one versioned view, with the change from one to the next.
+
+Made anew whenever something is announced, and at least every period: so a lost doorbell costs a second. A database
+that is away changes nothing: the last view stays what it is.
+"""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from corral.base.clock import Clock
+from corral.base.tasks import Poke
+from corral.control.fleet import Fleet
+from corral.control.models import Models
+from corral.domain.key import ApiKey, Scope
+from corral.domain.node import Node, NodeStatus
+from corral.domain.replica import Replica, ReplicaState
+from corral.protocol.view import Beat, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, change_between
+from corral.state.keys import Keys
+from corral.state.nodes import Nodes
+from corral.state.replicas import Replicas
+
+PERIOD: Final = timedelta(seconds=1)
+BEAT: Final = timedelta(seconds=5)
+"""A gateway takes a silent stream for dead after three of them."""
+_RANKS: Final = {NodeStatus.HEALTHY: 0, NodeStatus.DRAINING: 10, NodeStatus.UNHEALTHY: 100}
+"""Silence alone only makes a replica the last choice."""
+
+
+class ViewKeeper:
+    def __init__(
+        self, models: Models, replicas: Replicas, nodes: Nodes, keys: Keys, fleet: Fleet, clock: Clock
+    ) -> None:
+        self._models = models
+        self._replicas = replicas
+        self._nodes = nodes
+        self._keys = keys
+        self._fleet = fleet
+        self._clock = clock
+        self._current: View | None = None
+        self._listeners: set[Poke] = set()
+
+    @property
+    def current(self) -> View | None:
+        """None until the first one could be made."""
+        return self._current
+
+    async def refresh(self) -> None:
+        """Make the view anew; those who follow are told when it is another one."""
+        version = 1 if self._current is None else self._current.version
+        living = await self._replicas.living()
+        nodes = await self._nodes.load_many(replica.node_id for replica in living)
+        keys = await self._keys.list(include_revoked=False)
+        now = self._clock.now()
+        view = View(
+            version=version,
+            models=self._model_entries(),
+            replicas={
+                replica.id: entry
+                for replica in living
+                if (entry := self._replica_entry(replica, nodes.get(replica.node_id))) is not None
+            },
+            keys={key.hash: _key_entry(key) for key in keys if _opens(key, now)},
+        )
+        if view == self._current:
+            return
+        self._current = view if self._current is None else msgspec.structs.replace(view, version=version + 1)
+        self.ring()
+
+    def ring(self) -> None:
+        """Wake all who follow."""
+        for poke in self._listeners:
+            poke.ring()
+
+    async def follow(self) -> AsyncGenerator[ViewMessage, None]:
+        """The full view, then every change, and a beat when there is none. For ever: whoever follows ends it."""
+        with self._listener() as poke:
+            told: View | None = None
+            while True:
+                current = self._current
+                if current is not None:
+                    yield _message(told, current)
+                told = current
+                await poke.wait(self._clock, BEAT)
+
+    @contextmanager
+    def _listener(self) -> Iterator[Poke]:
+        poke = Poke()
+        self._listeners.add(poke)
+        try:
+            yield poke
+        finally:
+            self._listeners.discard(poke)
+
+    def _model_entries(self) -> dict[str, ModelEntry]:
+        specs = self._models.catalogue.models.values()
+        return {spec.name: ModelEntry(name=spec.name, alias_of=spec.alias_of) for spec in specs}
+
+    def _replica_entry(self, replica: Replica, node: Node | None) -> ReplicaEntry | None:
+        """None for what no request can be sent to."""
+        if node is None or replica.state is not ReplicaState.LOADED or not replica.url:
+            return None
+        status = self._fleet.see(node).status
+        spec = self._models.catalogue.models.get(replica.model)
+        if status not in _RANKS or spec is None:
+            return None
+        return ReplicaEntry(
+            id=replica.id,
+            model=replica.model,
+            node_id=node.id,
+            node_name=node.name,
+            url=replica.url,
+            key=replica.key,
+            limit=spec.max_concurrent,
+            state=replica.state.value,
+            rank=_RANKS[status],
+        )
+
+
+def _message(told: View | None, current: View) -> ViewMessage:
+    if told is None:
+        return current
+    return Beat(version=current.version) if told is current else change_between(told, current)
+
+
+def _opens(key: ApiKey, now: datetime) -> bool:
+    return key.is_valid(now) and key.allows(Scope.INFERENCE)
+
+
+def _key_entry(key: ApiKey) -> KeyEntry:
+    expires_at = None if key.expires_at is None else key.expires_at.timestamp()
+    return KeyEntry(hash=key.hash, id=key.id, scopes=tuple(sorted(key.scopes)), expires_at=expires_at)

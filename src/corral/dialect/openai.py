@@ -1,0 +1,153 @@
+"""OpenAI's chat, completions and embeddings as messages for a backend. The answers' side is in `answers.py`. Pure."""
+
+import json
+from collections.abc import Sequence
+from typing import TypeVar
+
+from corral.base.errors import InvalidInput
+from corral.dialect.requests import ChatMessage, ChatRequest, CompletionRequest, Part, Sampling
+from corral.dialect.templates import render_chat, render_completion
+from corral.protocol.adapter import AdapterModel
+from corral.rpc.messages import Message, PredictOptions
+
+Value = TypeVar("Value")
+
+
+def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
+    """The backend renders the prompt where the model's configuration says that it can; else we do."""
+    options = _sampling_options(request, model)
+    limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+    options.Tokens = _limit(limit, model)
+    messages = _with_system_prompt(request.messages, model)
+    plain = [_message(message, options) for message in messages]
+    if model.use_tokenizer_template:
+        options.UseTokenizerTemplate = True
+        options.Messages.extend(plain)
+        options.Grammar = ""
+    else:
+        options.Prompt = render_chat(plain, model.templates)
+    if request.tools:
+        options.Tools = json.dumps(request.tools)
+        if request.tool_choice is not None:
+            options.ToolChoice = json.dumps(request.tool_choice)
+    if request.logprobs:
+        options.Logprobs = 1
+        options.TopLogprobs = request.top_logprobs or 0
+    _set_metadata(options, request)
+    return options
+
+
+def completion_options(request: CompletionRequest, prompt: str, model: AdapterModel) -> PredictOptions:
+    """One prompt of the request, which may hold several."""
+    options = _sampling_options(request, model)
+    options.Tokens = _limit(request.max_tokens, model)
+    options.Prompt = render_completion(prompt, model.templates)
+    options.Logprobs = request.logprobs or 0
+    return options
+
+
+def prompts_of(request: CompletionRequest) -> list[str]:
+    return [request.prompt] if isinstance(request.prompt, str) else request.prompt
+
+
+def embedding_options(text: str | Sequence[int], model: AdapterModel) -> PredictOptions:
+    options = PredictOptions(ModelIdentity=model.identity)
+    if isinstance(text, str):
+        options.Embeddings = text
+    else:
+        options.EmbeddingTokens.extend(text)
+    return options
+
+
+def _sampling_options(request: Sampling, model: AdapterModel) -> PredictOptions:
+    defaults = model.defaults
+    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    options = PredictOptions(
+        ModelIdentity=model.identity,
+        Temperature=_or(request.temperature, defaults.temperature),
+        TopP=_or(request.top_p, defaults.top_p),
+        TopK=_or(request.top_k, defaults.top_k),
+        MinP=_or(request.min_p, defaults.min_p),
+        TypicalP=_or(request.typical_p, defaults.typical_p),
+        TailFreeSamplingZ=defaults.tail_free_z,
+        Seed=_or(request.seed, defaults.seed),
+        Penalty=_or(request.repeat_penalty, defaults.repeat_penalty),
+        Repeat=defaults.repeat_last_n,
+        FrequencyPenalty=_or(request.frequency_penalty, defaults.frequency_penalty),
+        PresencePenalty=_or(request.presence_penalty, defaults.presence_penalty),
+        Mirostat=defaults.mirostat,
+        MirostatETA=defaults.mirostat_eta,
+        MirostatTAU=defaults.mirostat_tau,
+        Threads=defaults.threads,
+        IgnoreEOS=_or(request.ignore_eos, defaults.ignore_eos),
+        StopPrompts=[*defaults.stop, *stop],
+        Grammar=request.grammar or "",
+        PromptCacheAll=True,
+        MMap=True,
+    )
+    if request.logit_bias:
+        options.LogitBias = json.dumps(request.logit_bias)
+    return options
+
+
+def _or(given: Value | None, default: Value) -> Value:
+    return default if given is None else given
+
+
+def _limit(asked: int | None, model: AdapterModel) -> int:
+    """The contract says 0 for as many as it takes, OpenAI's clients nothing or -1."""
+    return max(0, _or(asked, model.defaults.max_tokens))
+
+
+def _with_system_prompt(messages: Sequence[ChatMessage], model: AdapterModel) -> list[ChatMessage]:
+    if not model.system_prompt or any(message.role == "system" for message in messages):
+        return list(messages)
+    return [ChatMessage(role="system", content=model.system_prompt), *messages]
+
+
+def _message(message: ChatMessage, options: PredictOptions) -> Message:
+    """Pictures and sounds leave the message: the contract has a place of its own for them."""
+    content = message.content
+    if isinstance(content, list):
+        content = "".join(_text_of(part, options) for part in content)
+    return Message(
+        role=message.role,
+        content=content or "",
+        name=message.name,
+        tool_call_id=message.tool_call_id,
+        reasoning_content=message.reasoning_content or "",
+        tool_calls=json.dumps(message.tool_calls) if message.tool_calls else "",
+    )
+
+
+def _text_of(part: Part, options: PredictOptions) -> str:
+    match part.type:
+        case "text":
+            return part.text
+        case "image_url":
+            options.Images.append(_inline(part))
+            return ""
+        case "input_audio":
+            options.Audios.append(part.input_audio.data if part.input_audio else "")
+            return ""
+        case _:
+            raise InvalidInput("messages.content.type", f"there are no parts of type {part.type}")
+
+
+def _inline(part: Part) -> str:
+    """The base64 text of a data URL. Fetching what others name is not for this process."""
+    link = part.image_url
+    url = link.url if link is not None and not isinstance(link, str) else link or ""
+    head, comma, data = url.partition(",")
+    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+        raise InvalidInput("messages.content.image_url", "must be a data URL in base64")
+    return data
+
+
+def _set_metadata(options: PredictOptions, request: ChatRequest) -> None:
+    for name, value in (request.metadata or {}).items():
+        options.Metadata[name] = value
+    if request.reasoning_effort:
+        options.Metadata["reasoning_effort"] = request.reasoning_effort
+    if request.chat_template_kwargs:
+        options.Metadata["chat_template_kwargs"] = json.dumps(request.chat_template_kwargs)

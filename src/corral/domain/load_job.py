@@ -1,0 +1,90 @@
+"""Load jobs: the durable cold load of one model. There is at most one for each model, shared by all who wait for it.
+
+    pending  waits for a node that can take it, or for somebody to work on it
+    loading  a frontend works on it: it holds the lease
+    failed   given up for now; asked for again after `retry_at`, it starts anew
+
+A job that succeeded is gone: the replica is what is left of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from corral.base.ids import LeaseToken, LoadJobId, NodeId, ReplicaId
+from corral.base.retry import Backoff
+
+
+class LoadState(StrEnum):
+    PENDING = "pending"
+    LOADING = "loading"
+    FAILED = "failed"
+
+
+NEXT: Final[Mapping[LoadState, frozenset[LoadState]]] = {
+    LoadState.PENDING: frozenset({LoadState.LOADING}),
+    LoadState.LOADING: frozenset({LoadState.PENDING, LoadState.FAILED, LoadState.LOADING}),
+    LoadState.FAILED: frozenset({LoadState.PENDING}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPolicy:
+    """How long what may take."""
+
+    install: timedelta = timedelta(minutes=15)
+    """A node's answer to an install; LocalAI's own bound, since it may have to download."""
+    load: timedelta = timedelta(minutes=5)
+    """LoadModel of weights whose size is not known."""
+    load_per_gib: timedelta = timedelta(seconds=20)
+    longest_load: timedelta = timedelta(hours=6)
+    lease: timedelta = timedelta(seconds=30)
+    """After so long without a sign of the frontend that works on it, another one goes on."""
+    look_again: timedelta = timedelta(seconds=2)
+    """Until a model that found no node is tried again."""
+    cooldown: Backoff = Backoff(first=timedelta(seconds=5), cap=timedelta(minutes=5), spread=0.0)
+    attempts: int = 3
+    """Nodes that are tried before a job fails."""
+
+    def load_time(self, size_bytes: int) -> timedelta:
+        """The deadline of LoadModel for weights of this size."""
+        return min(self.load + self.load_per_gib * (size_bytes / 1024**3), self.longest_load)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadJob:
+    id: LoadJobId
+    model: str
+    revision: str
+    state: LoadState
+    node_id: NodeId | None = None
+    replica_id: ReplicaId | None = None
+    """The place that was reserved; whoever takes over goes on with it."""
+    failures: int = 0
+    """Times in a row that this model could not be loaded."""
+    message: str = ""
+    """What it waits for, or why it failed."""
+    retry_at: datetime
+    """Not worked on before."""
+    lease_token: LeaseToken | None = None
+    lease_until: datetime | None = None
+    created_at: datetime
+    changed_at: datetime
+
+
+def may_claim(job: LoadJob, now: datetime) -> bool:
+    """Whether somebody may begin to work on it, or go on where another one went silent."""
+    match job.state:
+        case LoadState.PENDING:
+            return job.retry_at <= now
+        case LoadState.LOADING:
+            return job.lease_until is None or job.lease_until <= now
+        case LoadState.FAILED:
+            return False
+
+
+def may_reopen(job: LoadJob, revision: str, now: datetime) -> bool:
+    """Whether a request may start a failed job anew: after its cooldown, or when the model was changed meanwhile."""
+    return job.state is LoadState.FAILED and (job.retry_at <= now or job.revision != revision)

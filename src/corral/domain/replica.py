@@ -1,0 +1,105 @@
+"""Replicas: one process that serves one model on one node, and the states it goes through.
+
+    reserved   a place is taken; nothing was asked of the node yet
+    staging    files are on their way
+    loading    the node was asked to start the process, or the process to load
+    loaded     it answers requests
+    unloading  it is being ended
+    idle       ended as wanted (final)
+    failed     never became loaded (final)
+    lost       was there, and is gone without our doing (final)
+
+A new attempt is a new replica, so that nothing which is said late of the old one can touch the new one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from corral.base.ids import NodeId, ReplicaId
+
+
+class ReplicaState(StrEnum):
+    RESERVED = "reserved"
+    STAGING = "staging"
+    LOADING = "loading"
+    LOADED = "loaded"
+    UNLOADING = "unloading"
+    IDLE = "idle"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+_S = ReplicaState
+NEXT: Final[Mapping[ReplicaState, frozenset[ReplicaState]]] = {
+    _S.RESERVED: frozenset({_S.STAGING, _S.LOADING, _S.FAILED, _S.LOST}),
+    _S.STAGING: frozenset({_S.LOADING, _S.FAILED, _S.LOST}),
+    _S.LOADING: frozenset({_S.LOADED, _S.FAILED, _S.LOST}),
+    _S.LOADED: frozenset({_S.UNLOADING, _S.LOST}),
+    _S.UNLOADING: frozenset({_S.IDLE, _S.LOST}),
+    _S.IDLE: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.LOST: frozenset(),
+}
+FINAL: Final = frozenset(state for state, following in NEXT.items() if not following)
+LIVE: Final = frozenset(ReplicaState) - FINAL
+
+
+def before(state: ReplicaState) -> frozenset[ReplicaState]:
+    """The states from which this one may be entered: the guard of every write."""
+    return frozenset(earlier for earlier, following in NEXT.items() if state in following)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    id: ReplicaId
+    node_id: NodeId
+    model: str
+    index: int
+    revision: str
+    """Of the model's configuration that it was loaded with."""
+    backend: str
+    state: ReplicaState
+    address: str = ""
+    """Of its gRPC port, as the node advertised it; empty before it answered."""
+    url: str = ""
+    """Where requests go; empty while nothing gives the replica a URL."""
+    key: str = field(default="", repr=False)
+    """The bearer that its URL wants; new at every start of the process, and so the process's identity."""
+    reason: str = ""
+    """Why it failed or was lost."""
+    created_at: datetime
+    changed_at: datetime
+
+    @property
+    def process_key(self) -> str:
+        """How the node calls the process."""
+        return f"{self.model}#{self.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What a node reports of one process that runs for a model."""
+
+    model: str
+    index: int
+    address: str
+    url: str = ""
+    key: str = field(default="", repr=False)
+
+    def is_of(self, replica: Replica) -> bool:
+        """Whether this is the very process that was loaded, and not another one in its place.
+
+        A process without a key, as LocalAI's workers run them, is known by its port.
+        """
+        if (self.model, self.index) != (replica.model, replica.index):
+            return False
+        if self.key and replica.key:
+            return self.key == replica.key
+        return port_of(self.address) == port_of(replica.address)
+
+
+def port_of(address: str) -> str:
+    return address.rpartition(":")[2]

@@ -1,0 +1,109 @@
+"""Who may ask, what they ask for, and in which order those wait who cannot be served at once."""
+
+from collections import deque
+from hmac import compare_digest
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from corral.domain.key import IMPLIED, Scope
+from corral.gateway.answers import Refusal
+from corral.gateway.view import Directory
+from corral.protocol.keys import hash_secret
+from corral.protocol.view import KeyEntry
+
+_MAX_KEY: Final = 512
+_MAX_NAME: Final = 512
+_OPENING: Final = frozenset(scope.value for scope, implied in IMPLIED.items() if Scope.INFERENCE in implied)
+"""Scopes that let a key ask models."""
+
+
+def admit_key(directory: Directory, presented: str | None, *, now: float) -> KeyEntry:
+    """The key of a request for inference, valid at this wall-clock time. Refusal otherwise.
+
+    Keys are found by their hash, so how long the search takes says nothing about the key.
+    """
+    if directory.version is None:
+        raise Refusal.busy(503, "the gateway has not heard from control yet", code="no_view")
+    if not presented:
+        raise _denied("an API key is required: send it as `Authorization: Bearer …`", "missing_api_key")
+    if len(presented) > _MAX_KEY:
+        raise _denied("this API key is not valid", "invalid_api_key")
+    hash = hash_secret(presented)
+    entry = directory.find_key(hash)
+    if entry is None or not compare_digest(entry.hash, hash):
+        raise _denied("this API key is not valid", "invalid_api_key")
+    if entry.expires_at is not None and now >= entry.expires_at:
+        raise _denied("this API key has expired", "expired_api_key")
+    if _OPENING.isdisjoint(entry.scopes):
+        raise Refusal(403, "this API key may not ask models; it needs the scope inference", code="missing_scope")
+    return entry
+
+
+def _denied(message: str, code: str) -> Refusal:
+    return Refusal(401, message, code=code, headers={"WWW-Authenticate": "Bearer"})
+
+
+class _Asked(msgspec.Struct):
+    """The only field that matters here; everything else in the body is skipped, not built."""
+
+    model: object = msgspec.UNSET
+
+
+_decoder: Final = msgspec.json.Decoder(_Asked)
+
+
+def asked_model(body: bytes) -> str:
+    """The `model` of a request's body. Refusal when there is none."""
+    try:
+        model = _decoder.decode(body).model
+    except msgspec.ValidationError:
+        raise Refusal(400, "the body must be a JSON object", code="invalid_body") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if model is msgspec.UNSET or model is None or model == "":
+        raise Refusal(400, "`model` is missing: name the model to ask", code="missing_model", param="model")
+    if not isinstance(model, str):
+        raise Refusal(400, "`model` must be a string", code="invalid_type", param="model")
+    if len(model) > _MAX_NAME:
+        raise Refusal(404, "there is no model with such a long name", code="model_not_found", param="model")
+    return model
+
+
+W = TypeVar("W")
+
+
+class FairQueue(Generic[W]):
+    """Waiters in order of arrival, except that owners take turns: who asks much does not delay who asks little."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, deque[W]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def add(self, owner: str, waiter: W) -> None:
+        self._lines.setdefault(owner, deque()).append(waiter)
+
+    def first(self) -> W | None:
+        return next(iter(self._lines.values()))[0] if self._lines else None
+
+    def pop(self) -> W:
+        """The first; its owner's next one comes after one of everybody else."""
+        owner, line = next(iter(self._lines.items()))
+        waiter = line.popleft()
+        del self._lines[owner]
+        if line:
+            self._lines[owner] = line
+        return waiter
+
+    def remove(self, owner: str, waiter: W) -> None:
+        """Nothing happens when it waits no more."""
+        line = self._lines.get(owner)
+        if line is not None and waiter in line:
+            line.remove(waiter)
+            if not line:
+                del self._lines[owner]
+
+    def all(self) -> list[W]:
+        return [waiter for line in self._lines.values() for waiter in line]

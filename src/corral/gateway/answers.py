@@ -1,0 +1,98 @@
+"""Answers that the gateway gives itself: OpenAI's shapes, ready to be written."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final, Self
+
+import msgspec
+
+from corral.protocol.view import Loading
+
+_encoder: Final = msgspec.json.Encoder()
+_REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Answer:
+    """A whole answer."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, body: object, headers: Mapping[str, str] | None = None) -> None:
+        self.status = status
+        self.body = _encoder.encode(body)
+        self.headers = headers or {}
+
+    def as_bytes(self, *, closes: bool, is_head: bool) -> bytes:
+        lines = [
+            b"HTTP/1.1 %d %s" % (self.status, _REASONS.get(self.status, b"")),
+            b"Content-Type: application/json",
+            b"Content-Length: %d" % len(self.body),
+            *(f"{name}: {value}".encode("latin-1") for name, value in self.headers.items()),
+        ]
+        if closes:
+            lines.append(b"Connection: close")
+        return b"\r\n".join([*lines, b"", b"" if is_head else self.body])
+
+
+class Refusal(Exception):
+    """A request that the gateway does not relay, and the answer that says why."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        closes: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.closes = closes
+        """Whether what follows on the connection cannot be trusted or is not worth reading."""
+        self._param = param
+        self._headers = headers
+        self._more: dict[str, object] = {}
+
+    def answer(self) -> Answer:
+        error = {"message": str(self), "type": _error_type(self.status), "param": self._param, "code": self.code}
+        return Answer(self.status, {"error": error, **self._more}, self._headers)
+
+    @classmethod
+    def bad_framing(cls, reason: str) -> Self:
+        return cls(400, f"this is not a well-formed HTTP request: {reason}", code="malformed_http", closes=True)
+
+    @classmethod
+    def busy(cls, status: int, message: str, *, code: str, retry_after: int = 2) -> Self:
+        return cls(status, message, code=code, headers={"Retry-After": str(retry_after)})
+
+    @classmethod
+    def loading(cls, loading: Loading) -> Self:
+        """The model is on its way, or cannot come: in LocalAI's words, with how far it is."""
+        if loading.state == "failed":
+            text = loading.message or f"model {loading.model} cannot be loaded"
+            refusal = cls.busy(503, text, code="model_load_failed", retry_after=loading.retry_after_seconds)
+        else:
+            where = f" on node {loading.node}" if loading.node else ""
+            text = f"model {loading.model} is {loading.state}{where}"
+            refusal = cls.busy(503, text, code="model_loading", retry_after=loading.retry_after_seconds)
+        refusal._more = {"loading": loading}
+        return refusal
+
+
+def _error_type(status: int) -> str:
+    """OpenAI's word for a kind of error."""
+    match status:
+        case 401:
+            return "authentication_error"
+        case 403:
+            return "permission_error"
+        case 429:
+            return "rate_limit_error"
+        case _ if status >= 500:
+            return "server_error"
+        case _:
+            return "invalid_request_error"

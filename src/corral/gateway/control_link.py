@@ -1,0 +1,204 @@
+"""The way to control: follows the view, reports, asks for models. Every one of them outlives control's absence.
+
+A few calls a second do not need the gateway's relay, nor a client library, which would be a third of its memory: each
+call has a connection of its own.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Final
+
+import httptools
+import msgspec
+
+from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
+from corral.base.retry import Backoff
+from corral.gateway.config import GatewayConfig
+from corral.gateway.ledger import Ledger
+from corral.gateway.upstream import Origin
+from corral.gateway.view import Directory
+from corral.protocol.view import EnsureModel, GatewayReport, Loading, decode_line
+
+log = logging.getLogger(__name__)
+
+VIEW: Final = "/api/v1/gateway/view"
+REPORT: Final = "/api/v1/gateway/report"
+ENSURE: Final = "/api/v1/gateway/ensure"
+_CALL_SECONDS: Final = 10.0
+_PIECE: Final = 65536
+_MAX_LINE: Final = 256 * 1024 * 1024
+_encoder: Final = msgspec.json.Encoder()
+
+
+class _Answer:
+    """An answer while it comes."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.status = 0
+        self.body = bytearray()
+        self.is_complete = False
+
+    def feed(self, data: bytes) -> None:
+        """Raises httptools.HttpParserError, and PeerUnavailable when control hung up."""
+        if not data:
+            raise PeerUnavailable("control hung up")
+        self._parser.feed_data(data)
+
+    def check(self) -> None:
+        if self.status >= 500:
+            raise PeerUnavailable(f"control answered {self.status}")
+        if self.status >= 400:
+            raise PeerRefused(f"control answered {self.status}; check the gateway's key", status=self.status)
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
+
+
+class ControlLink:
+    """Implements `dispatch.Ensurer`."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._origin = Origin.of(config.control_url)
+        self._key = config.control_key
+
+    async def ensure(self, model: str) -> Loading:
+        """PeerUnavailable or PeerRefused when control does not say."""
+        body = await self._post(ENSURE, EnsureModel(model=model))
+        try:
+            return msgspec.json.decode(body, type=Loading)
+        except msgspec.MsgspecError as error:
+            raise PeerUnavailable(f"control's answer was not understood: {error}") from error
+
+    async def report(self, report: GatewayReport) -> None:
+        await self._post(REPORT, report)
+
+    async def _post(self, path: str, body: object) -> bytes:
+        try:
+            async with (
+                asyncio.timeout(_CALL_SECONDS),
+                self._asked("POST", path, _encoder.encode(body)) as (reader, answer),
+            ):
+                while not answer.is_complete:
+                    answer.feed(await reader.read(_PIECE))
+        except (OSError, TimeoutError, httptools.HttpParserError) as error:
+            raise PeerUnavailable(f"control did not answer: {error!r}") from error
+        answer.check()
+        return bytes(answer.body)
+
+    async def view_lines(self, silence: timedelta) -> AsyncIterator[bytes]:
+        """Lines of the view, until control ends it. PeerUnavailable when it breaks off or says nothing for long."""
+        try:
+            async with self._asked("GET", VIEW, b"") as (reader, answer):
+                while not answer.is_complete:
+                    async with asyncio.timeout(silence.total_seconds()):
+                        answer.feed(await reader.read(_PIECE))
+                    answer.check()
+                    *lines, rest = answer.body.split(b"\n")
+                    answer.body = rest
+                    if len(rest) > _MAX_LINE:
+                        raise PeerUnavailable("control's view is too large")
+                    for line in lines:
+                        yield bytes(line)
+        except (OSError, TimeoutError, httptools.HttpParserError) as error:
+            raise PeerUnavailable(f"control's view broke off: {error!r}") from error
+
+    @asynccontextmanager
+    async def _asked(self, method: str, path: str, body: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, _Answer]]:
+        """A connection on which a request was sent. OSError or TimeoutError when it cannot be made."""
+        async with asyncio.timeout(_CALL_SECONDS):
+            reader, writer = await self._connect()
+        try:
+            head = (
+                f"{method} {path} HTTP/1.1\r\nHost: control\r\nAuthorization: Bearer {self._key}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            )
+            writer.write(head.encode() + body)
+            yield reader, _Answer()
+        finally:
+            writer.transport.abort()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._origin.socket:
+            return await asyncio.open_unix_connection(self._origin.socket)
+        return await asyncio.open_connection(self._origin.host, self._origin.port)
+
+
+class ViewFollower:
+    """Keeps the directory as control tells it. Connecting again is how a full view is asked for."""
+
+    def __init__(self, link: ControlLink, directory: Directory, *, silence: timedelta, reconnect: Backoff) -> None:
+        self._link = link
+        self._directory = directory
+        self._silence = silence
+        self._reconnect = reconnect
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            heard = False
+            try:
+                async for line in self._link.view_lines(self._silence):
+                    self._directory.hear(decode_line(line), now=asyncio.get_running_loop().time())
+                    if not heard:
+                        heard, failures = True, 0
+                        self._say(self._directory.version)
+                log.info("control ended the view", extra={"event": "gateway.view_ended"})
+            except (CorralError, msgspec.MsgspecError) as error:
+                if not failures:
+                    log.warning("no view from control: %s", error, extra={"event": "gateway.view_lost"})
+            failures += 1
+            await asyncio.sleep(self._reconnect.delay(failures).total_seconds())
+
+    def _say(self, version: int | None) -> None:
+        log.info("view received", extra={"event": "gateway.view_received", "version": version})
+
+
+class Reporter:
+    """Tells control every period what is under way and what ended."""
+
+    def __init__(
+        self,
+        link: ControlLink,
+        directory: Directory,
+        ledger: Ledger,
+        *,
+        waiting: Callable[[], dict[str, int]],
+        period: timedelta,
+    ) -> None:
+        self._link = link
+        self._directory = directory
+        self._ledger = ledger
+        self._waiting = waiting
+        self._period = period
+        self._was_silent = False
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._period.total_seconds())
+            await self.send()
+
+    async def send(self) -> None:
+        """One report; what control does not take is sent again next time."""
+        directory = self._directory
+        report = self._ledger.report(
+            in_flight=directory.in_flight(), waiting=self._waiting(), view_version=directory.version
+        )
+        try:
+            await self._link.report(report)
+        except CorralError as error:
+            if not self._was_silent:
+                log.warning("control took no report: %s", error, extra={"event": "gateway.report_failed"})
+            self._was_silent = True
+        else:
+            self._was_silent = False
+            self._ledger.acknowledged()

@@ -1,0 +1,173 @@
+"""Gives requests to replicas: at once where one has room, in fair order where not, after a load where there is none."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from corral.base.errors import CorralError
+from corral.base.tasks import end_tasks, start_task
+from corral.gateway.admit import FairQueue
+from corral.gateway.answers import Refusal
+from corral.gateway.config import GatewayConfig
+from corral.gateway.view import Directory, Replica
+from corral.protocol.view import Loading
+
+log = logging.getLogger(__name__)
+
+
+class Waiter(Protocol):
+    """A request that wants a replica of a model."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def owner(self) -> str:
+        """Whose turn it is, where requests wait."""
+
+    @property
+    def excluded(self) -> set[str]:
+        """Replicas that already failed this request."""
+
+    def assign(self, replica: Replica) -> None: ...
+    def wait(self, seconds: float) -> None: ...
+    def refuse(self, refusal: Refusal) -> None: ...
+
+
+class Ensurer(Protocol):
+    """How control is asked for a model."""
+
+    async def ensure(self, model: str) -> Loading: ...
+
+
+class Tasks:
+    """Short tasks of requests. Each ends by itself or with its request; the rest ends with the process."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        task = start_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def close(self) -> None:
+        await end_tasks(*self._running)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task failed", exc_info=error, extra={"event": "task.failed", "task": task.get_name()})
+
+
+class Dispatcher:
+    """Deciding is synchronous: between two awaits every free place is taken or nobody waits for it."""
+
+    def __init__(self, config: GatewayConfig, directory: Directory, ensurer: Ensurer, tasks: Tasks) -> None:
+        self._config = config
+        self._directory = directory
+        self._ensurer = ensurer
+        self._tasks = tasks
+        self._queues: dict[str, FairQueue[Waiter]] = {}
+        self._loading: dict[str, Loading] = {}
+        self._ensuring: dict[str, asyncio.Task[None]] = {}
+        directory.on_change(self._view_changed)
+
+    def submit(self, waiter: Waiter) -> None:
+        """Assign at once, or let it wait. Refusal when too many wait already."""
+        model = waiter.model
+        queue = self._queues.get(model)
+        if not queue:
+            replica = self._directory.pick(model, waiter.excluded)
+            if replica is not None:
+                waiter.assign(replica)
+                return
+        if queue is None:
+            queue = self._queues[model] = FairQueue()
+        if len(queue) >= self._config.limits.queue:
+            raise Refusal.busy(429, f"too many requests wait for the model {model}", code="queue_full")
+        queue.add(waiter.owner, waiter)
+        if self._directory.serves(model):
+            waiter.wait(self._config.time_outs.queue)
+        else:
+            waiter.wait(self._config.time_outs.load)
+            self._ensure(model)
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """It waits no more, for whatever reason."""
+        queue = self._queues.get(waiter.model)
+        if queue is not None:
+            queue.remove(waiter.owner, waiter)
+            if not queue:
+                del self._queues[waiter.model]
+
+    def freed(self, model: str) -> None:
+        """A place at a replica of this model is free again."""
+        if model in self._queues:
+            self._pump(model)
+
+    def waiting(self) -> dict[str, int]:
+        return {model: len(queue) for model, queue in self._queues.items()}
+
+    def why_waited(self, model: str) -> Refusal:
+        """What to tell a request whose time to wait is over."""
+        if self._directory.serves(model):
+            return Refusal.busy(503, f"all replicas of the model {model} are busy", code="model_busy", retry_after=5)
+        loading = self._loading.get(model)
+        if loading is None:
+            text = f"the model {model} is not loaded, and control did not answer"
+            return Refusal.busy(503, text, code="control_unavailable")
+        return Refusal.loading(loading)
+
+    def _view_changed(self) -> None:
+        for model in list(self._queues):
+            self._pump(model)
+            if model in self._queues and not self._directory.serves(model):
+                self._ensure(model)
+
+    def _pump(self, model: str) -> None:
+        queue = self._queues.get(model)
+        while queue and (first := queue.first()) is not None:
+            replica = self._directory.pick(model, first.excluded)
+            if replica is None:
+                return
+            queue.pop()
+            if not queue:
+                self._queues.pop(model, None)
+            first.assign(replica)
+            queue = self._queues.get(model)
+
+    # Cold models.
+
+    def _ensure(self, model: str) -> None:
+        """One loop per model asks control, however many requests wait."""
+        if model not in self._ensuring:
+            self._ensuring[model] = self._tasks.start(self._keep_asking(model), name=f"ensure {model}")
+
+    async def _keep_asking(self, model: str) -> None:
+        try:
+            while model in self._queues and not self._directory.serves(model):
+                await self._ask_once(model)
+                if model in self._queues:
+                    await asyncio.sleep(self._config.ensure_period.total_seconds())
+        finally:
+            self._ensuring.pop(model, None)
+            self._loading.pop(model, None)
+
+    async def _ask_once(self, model: str) -> None:
+        try:
+            loading = await self._ensurer.ensure(model)
+        except CorralError as error:
+            self._loading.pop(model, None)
+            log.info("control was not asked: %s", error, extra={"event": "gateway.ensure_failed", "model": model})
+            return
+        self._loading[model] = loading
+        if loading.state == "failed":
+            self._refuse_all(model, lambda: Refusal.loading(loading))
+
+    def _refuse_all(self, model: str, refusal: Callable[[], Refusal]) -> None:
+        queue = self._queues.pop(model, None)
+        for waiter in [] if queue is None else queue.all():
+            waiter.refuse(refusal())

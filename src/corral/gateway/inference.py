@@ -1,0 +1,141 @@
+"""A request to a model: who asks is known by now; which replica answers is decided here."""
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from corral.gateway.admit import asked_model
+from corral.gateway.answers import Refusal
+from corral.gateway.exchange import Client, Exchange, Outcome, Services
+from corral.gateway.head import API_KEY, RequestHead, write_head
+from corral.gateway.upstream import AnswerHead, Failure
+from corral.gateway.usage import Tail
+from corral.gateway.view import Replica
+from corral.protocol.view import KeyEntry
+
+ROUTES: Final[Mapping[bytes, bytes]] = {
+    prefix + path: b"/v1" + path
+    for path in (b"/chat/completions", b"/completions", b"/embeddings")
+    for prefix in (b"/v1", b"")
+}
+"""Paths that models answer, and what they are called there."""
+_RETRIES: Final = 1
+"""On other replicas, before the first byte."""
+_SLOW: Final = frozenset({Failure.FIRST_BYTE_TIMED_OUT, Failure.CONNECT_TIMED_OUT})
+
+
+class Inference(Exchange):
+    """Counts at its replica from `assign` until it leaves it, and never otherwise."""
+
+    def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes, key: KeyEntry) -> None:
+        super().__init__(services, client, head, body)
+        self.model = ""
+        self.owner = key.id or key.hash
+        self.excluded: set[str] = set()
+        self.idle_seconds = services.config.time_outs.idle
+        self._replica: Replica | None = None
+        self._is_counted = False
+        self._is_second_try = False
+        self._tail = Tail()
+
+    def start(self) -> None:
+        entry = self._services.directory.find_model(asked_model(self._body))
+        self.model = entry.name
+        self._services.dispatcher.submit(self)
+
+    # What the dispatcher calls.
+
+    def assign(self, replica: Replica) -> None:
+        self._replica = replica
+        self._is_second_try = False
+        self._is_counted = True
+        replica.in_flight += 1
+        self._ask(replica.origin)
+
+    def wait(self, seconds: float) -> None:
+        self._deadline = self._services.loop.time() + seconds
+
+    # What the base calls.
+
+    def _request_head(self) -> bytes:
+        head = self._head
+        replica = cast(Replica, self._replica)
+        head.lines = [line for line in head.lines if not line.startswith(API_KEY)]
+        target = ROUTES[head.path]
+        return write_head(
+            head,
+            target=target + b"?" + head.query if head.query else target,
+            host=replica.host,
+            authorization=replica.authorization,
+            added=self._client.forwarded,
+            length=len(self._body),
+        )
+
+    def upstream_data(self, data: bytes) -> None:
+        self._moved = True
+        self._client.write(data)
+        self._tail.add(data)
+
+    def upstream_began(self, head: AnswerHead, first: bytes) -> None:
+        super().upstream_began(head, first)
+        if first:
+            self._tail.add(first)
+
+    def _accept(self, head: AnswerHead) -> Failure | None:
+        if head.status == 101:
+            return Failure.GARBAGE
+        if head.status == 401:
+            return Failure.DENIED  # another process has this port by now, or this one another key
+        if self._replica is not None:
+            self._replica.restore()
+        return None
+
+    def _time_is_over(self) -> None:
+        if not self._is_counted:
+            self._services.dispatcher.withdraw(self)
+            self.refuse(self._services.dispatcher.why_waited(self.model))
+        else:
+            super()._time_is_over()
+
+    def _recover(self, failure: Failure) -> None:
+        replica = cast(Replica, self._replica)
+        if failure is Failure.STALE and not self._is_second_try:
+            self._is_second_try = True
+            self._ask_afresh(replica.origin)
+            return
+        self._blame(replica, failure)
+        self.excluded.add(replica.id)
+        self._leave()
+        if len(self.excluded) > _RETRIES or not self._services.directory.serves(self.model, self.excluded):
+            self.refuse(_failed(self.model, failure))
+            return
+        try:
+            self._services.dispatcher.submit(self)
+        except Refusal as refusal:
+            self.refuse(refusal)
+
+    def _broke_off(self, failure: Failure) -> None:
+        if self._replica is not None:
+            self._blame(self._replica, failure)
+
+    def _blame(self, replica: Replica, failure: Failure) -> None:
+        replica.demote()
+        self._services.ledger.failed(replica.id, failure)
+
+    def _leave(self) -> None:
+        if self._is_counted and self._replica is not None:
+            self._is_counted = False
+            self._replica.in_flight -= 1
+            self._services.dispatcher.freed(self.model)
+
+    def _left(self, outcome: Outcome) -> None:
+        if not self._is_counted and self.model:
+            self._services.dispatcher.withdraw(self)
+        if self._replica is not None:
+            usage = self._tail.usage() if outcome is Outcome.OK else None
+            self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage)
+        self._leave()
+
+
+def _failed(model: str, failure: Failure) -> Refusal:
+    status, code = (504, "replica_timed_out") if failure in _SLOW else (502, "replica_failed")
+    return Refusal.busy(status, f"the replica of the model {model} failed: {failure}", code=code, retry_after=1)

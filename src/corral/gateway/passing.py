@@ -1,0 +1,68 @@
+"""Everything that is no inference: passed to control as it is, and WebSockets through it as a tunnel."""
+
+from typing import Final
+
+from corral.gateway.answers import Refusal
+from corral.gateway.exchange import Exchange, Outcome
+from corral.gateway.head import write_head
+from corral.gateway.upstream import AnswerHead, Failure
+
+_REPEATABLE: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+_AWAY: Final = frozenset({Failure.REFUSED, Failure.CONNECT_TIMED_OUT, Failure.CLOSED, Failure.STALE})
+_TUNNEL: Final = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+
+
+class Passing(Exchange):
+    """A request that changes something goes out on a new connection, since it could not be sent a second time."""
+
+    _is_second_try = False
+
+    def start(self) -> None:
+        if self._head.method in _REPEATABLE:
+            self._ask(self._services.control)
+        else:
+            self._ask_afresh(self._services.control)
+
+    def _request_head(self) -> bytes:
+        head = self._head
+        return write_head(
+            head,
+            target=head.path + b"?" + head.query if head.query else head.path,
+            host=head.host or self._services.control.host_header,
+            authorization=head.authorization,
+            added=self._added(),
+            length=len(self._body),
+        )
+
+    def _added(self) -> bytes:
+        forwarded = self._client.forwarded
+        if self._head.host:
+            forwarded += b"X-Forwarded-Host: " + self._head.host + b"\r\n"
+        return forwarded + _TUNNEL if self._head.wants_tunnel else forwarded
+
+    def _accept(self, head: AnswerHead) -> Failure | None:
+        return Failure.GARBAGE if head.status == 101 and not self._head.wants_tunnel else None
+
+    def upstream_began(self, head: AnswerHead, first: bytes) -> None:
+        if head.status != 101 or not self._head.wants_tunnel:
+            super().upstream_began(head, first)
+            return
+        self._begin(head)
+        self._keep = False
+        self._client.write(head.raw + first)
+        self._client.begin_tunnel()
+
+    def _recover(self, failure: Failure) -> None:
+        if failure is Failure.STALE and not self._is_second_try:
+            self._is_second_try = True
+            self._ask_afresh(self._services.control)
+        elif failure in _AWAY:
+            text = "the control plane is away; models that are loaded still answer"
+            self.refuse(Refusal.busy(503, text, code="control_unavailable"))
+        elif failure is Failure.FIRST_BYTE_TIMED_OUT:
+            self.refuse(Refusal(504, "the control plane did not answer in time", code="control_timed_out"))
+        else:
+            self.refuse(Refusal(502, f"the control plane failed: {failure}", code="control_failed"))
+
+    def _left(self, outcome: Outcome) -> None:
+        """Nothing is counted here."""

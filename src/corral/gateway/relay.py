@@ -1,0 +1,384 @@
+"""The client's side: reads requests strictly, one after another, and writes their answers in the same order.
+
+A client may send its next request before the last one is answered; a bounded part of it is kept until its turn comes.
+The exception: what follows a chunked body in the same piece is thrown away, and the connection closed after the
+answer, since only the parser knows where the body ended. A client that closes its sending side is gone.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, Protocol, cast
+
+from corral.gateway.answers import CONTINUE, Refusal
+from corral.gateway.exchange import Exchange, Services
+from corral.gateway.head import RequestHead, RequestReader
+from corral.gateway.routes import Router
+from corral.protocol.view import KeyEntry
+
+_END: Final = b"\r\n\r\n"
+_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
+_EMPTY_LINES: Final = b"\r\n" * 4
+_NO_HEAD: Final = RequestHead()
+_LINGER_BYTES: Final = 1024 * 1024
+
+
+class _State(Enum):
+    HEAD = 0
+    BODY = 1
+    BUSY = 2
+    TUNNEL = 3
+    LINGERING = 4
+    CLOSING = 5
+
+
+class Registry(Protocol):
+    """Who knows all clients of the process."""
+
+    @property
+    def is_draining(self) -> bool: ...
+    def opened(self, client: "ClientConnection") -> bool:
+        """False when there are too many."""
+
+    def closed(self, client: "ClientConnection") -> None: ...
+
+
+class ClientConnection(asyncio.Protocol):
+    """Implements `exchange.Client`."""
+
+    def __init__(self, services: Services, router: Router, registry: Registry) -> None:
+        self._services = services
+        self._router = router
+        self._registry = registry
+        self._limits = services.config.limits
+        self._time_outs = services.config.time_outs
+        self._time = services.loop.time
+        self._reader = RequestReader()
+        self._state = _State.HEAD
+        self._deadline = 0.0
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._write: Callable[[bytes], None] = _nowhere
+        self._held = b""
+        self._partial = bytearray()
+        self._scanned = 0
+        self._head = _NO_HEAD
+        self._key: KeyEntry | None = None
+        self._remaining = 0
+        self._body_held = 0
+        self._progress_mark = 0
+        self._exchange: Exchange | None = None
+        self._advancing = self._reading_paused = False
+        self._stalled_at: float | None = None
+        self._stalled_size = 0
+        self.closes = False
+        self.is_full = False
+        self.forwarded = b""
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._write = self._transport.write
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer)
+        self.forwarded = _forwarded(self._transport)
+        self._deadline = self._time() + self._time_outs.head
+        if not self._registry.opened(self):
+            self.refuse(Refusal.busy(503, "too many connections", code="too_many_connections"))
+
+    def data_received(self, data: bytes) -> None:
+        state = self._state
+        if state is _State.HEAD or state is _State.BODY or state is _State.BUSY:
+            self._held = self._held + data if self._held else data
+            if state is not _State.BUSY:
+                self._advance()
+            if len(self._held) > self._limits.read_ahead:
+                self.pause()
+        elif state is _State.TUNNEL:
+            if self._exchange is not None:
+                self._exchange.client_data(data)
+        elif state is _State.LINGERING:
+            self._remaining -= len(data)
+            if self._remaining <= 0:
+                self._transport.abort()
+
+    def eof_received(self) -> None:
+        if self._exchange is not None:
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._leave_exchange()
+        self._state = _State.CLOSING
+        self.body_sent()
+        self._write = _nowhere
+        self._registry.closed(self)
+
+    def pause_writing(self) -> None:
+        self.is_full = True
+        self._stalled_at, self._stalled_size = self._time(), self._transport.get_write_buffer_size()
+        if self._exchange is not None:
+            self._exchange.client_full()
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        self._stalled_at = None
+        if self._exchange is not None:
+            self._exchange.client_writable()
+        elif self._state is _State.HEAD:  # requests that waited until their answers have room
+            self.resume()
+            self._advance()
+
+    # Reading.
+
+    def _advance(self) -> None:
+        """Work on what is there until more is needed or a request is being answered. Never runs inside itself."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._held and self._state in (_State.HEAD, _State.BODY) and not self.is_full:
+                data, self._held = self._held, b""
+                if self._state is _State.HEAD:
+                    self._take_head(data)
+                else:
+                    self._take_body(data)
+        except Refusal as refusal:
+            self.refuse(refusal)
+        finally:
+            self._advancing = False
+
+    def _take_head(self, data: bytes) -> None:
+        if self._partial or not (end := data.find(_END) + 1):
+            data = self._joined(data)
+            if not data:
+                return
+            end = data.find(_END) + 1
+        if data.startswith(b"\r\n"):
+            if data.startswith(_EMPTY_LINES):
+                raise Refusal.bad_framing("there are only empty lines")
+            self._held = data[2:]  # some clients send an empty line after a body
+            return
+        end += len(_END) - 1
+        if end > self._limits.head:
+            raise _head_too_large()
+        self._begin_request(data[:end], data[end:])
+
+    def _joined(self, data: bytes) -> bytes:
+        """What came of a head so far, once it is whole; empty until then."""
+        if not self._partial:
+            self._deadline = self._time() + self._time_outs.head
+        partial = self._partial
+        partial += data
+        since = max(self._scanned - len(_END), 0)
+        self._scanned = len(partial)
+        found = partial.find(_END, since)
+        if _BARE_LF.search(partial, since, found if found >= 0 else len(partial)):
+            raise Refusal.bad_framing("a line ends without a carriage return")
+        if found < 0:
+            if len(partial) > self._limits.head:
+                raise _head_too_large()
+            return b""
+        whole = bytes(partial)
+        partial.clear()
+        self._scanned = 0
+        return whole
+
+    def _begin_request(self, raw: bytes, rest: bytes) -> None:
+        self._head = _NO_HEAD  # so that a refusal of this head is not answered as the last one would be
+        self._head = head = self._reader.read_head(raw)
+        self.closes = not head.keep_alive or self._registry.is_draining
+        self._key = self._admitted(head)
+        if self._reader.is_complete:
+            self._held = rest
+            self._dispatch(head)
+            return
+        self._state = _State.BODY
+        self._remaining = head.length or 0
+        self._progress_mark = 0
+        self._deadline = self._time() + self._time_outs.body
+        if head.expects_continue and not rest and not head.is_http10:
+            self._write(CONTINUE)
+        self._held = rest
+
+    def _admitted(self, head: RequestHead) -> KeyEntry | None:
+        try:
+            if (head.length or 0) > self._limits.body:
+                raise _body_too_large(self._limits.body)
+            return self._router.admit(head)
+        except Refusal as refusal:
+            refusal.closes = refusal.closes or not self._reader.is_complete
+            raise
+
+    def _take_body(self, data: bytes) -> None:
+        head, reader = self._head, self._reader
+        if not head.is_chunked:
+            data, self._held = data[: self._remaining], data[self._remaining :]
+            self._remaining -= len(data)
+        before = reader.body_size
+        reader.feed(data)
+        self._hold_body(reader.body_size - before)
+        if not reader.is_complete:
+            return
+        if reader.has_overrun:
+            self.closes = True
+        self._dispatch(head)
+
+    def _hold_body(self, size: int) -> None:
+        bodies = self._services.bodies
+        self._body_held += size
+        bodies.held += size
+        if self._body_held > self._limits.body:
+            raise _body_too_large(self._limits.body)
+        if bodies.held > self._limits.bodies:
+            refusal = Refusal.busy(503, "too many requests are being received", code="overloaded")
+            refusal.closes = True
+            raise refusal
+
+    def _dispatch(self, head: RequestHead) -> None:
+        """Raises Refusal; what the exchange refuses later comes through `refuse` as well."""
+        self._state = _State.BUSY
+        self._deadline = 0.0
+        exchange = self._router.exchange(self, head, self._reader.take_body(), self._key)
+        if exchange is None:
+            answer = self._router.answer(head)
+            self._write(answer.as_bytes(closes=self.closes, is_head=head.method == b"HEAD"))
+            self.finish(keep=True)
+            return
+        self._exchange = exchange
+        exchange.start()
+
+    # Answering: what exchanges call.
+
+    def write(self, data: bytes) -> None:
+        self._write(data)
+
+    def body_sent(self) -> None:
+        self._services.bodies.held -= self._body_held
+        self._body_held = 0
+
+    def finish(self, *, keep: bool) -> None:
+        self._exchange = None
+        self.body_sent()
+        if not keep or self.closes or self._registry.is_draining or self._state is _State.TUNNEL:
+            self._close()
+            return
+        self._state = _State.HEAD
+        self._deadline = self._time() + self._time_outs.keep_alive
+        if not self.is_full:
+            self.resume()
+            if self._held:
+                self._advance()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer with an error. The connection goes on unless what follows cannot be trusted or is not worth it."""
+        self._leave_exchange()
+        self.closes = self.closes or refusal.closes or self._registry.is_draining
+        self._write(refusal.answer().as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
+        if refusal.closes:
+            self._linger()
+        else:
+            self.finish(keep=True)
+
+    def abort(self) -> None:
+        self._leave_exchange()
+        self._state = _State.CLOSING
+        self._transport.abort()
+
+    def begin_tunnel(self) -> None:
+        self._state = _State.TUNNEL
+        data, self._held = self._held, b""
+        if data and self._exchange is not None:
+            self._exchange.client_data(data)
+
+    def pause(self) -> None:
+        if not self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    # Ending.
+
+    def drain(self) -> None:
+        """No further request; one that is being answered is finished first."""
+        if self._state is _State.HEAD and not self._partial:
+            self._close()
+        elif self._state is _State.TUNNEL:
+            self.abort()
+
+    def sweep(self, now: float) -> None:
+        """Called every now and then: time-outs end here."""
+        if self._stalled_at is not None and self._is_stalled(now):
+            self.abort()
+        elif self._exchange is not None:
+            self._exchange.sweep(now)
+        elif self._deadline and now >= self._deadline:
+            self._expire(now)
+
+    def _is_stalled(self, now: float) -> bool:
+        size = self._transport.get_write_buffer_size()
+        if size != self._stalled_size:
+            self._stalled_at, self._stalled_size = now, size
+            return False
+        return now - (self._stalled_at or now) >= self._time_outs.stalled_client
+
+    def _expire(self, now: float) -> None:
+        match self._state:
+            case _State.BODY if self._reader.body_size - self._progress_mark >= self._limits.body_progress:
+                self._progress_mark = self._reader.body_size
+                self._deadline = now + self._time_outs.body
+            case _State.BODY:
+                self.refuse(Refusal(408, "the body did not come in time", code="request_timeout", closes=True))
+            case _State.HEAD if self._partial:
+                self.refuse(Refusal(408, "the head did not come in time", code="request_timeout", closes=True))
+            case _:
+                self.abort()
+
+    def _linger(self) -> None:
+        """Let the client read the answer before the connection breaks under what it still sends."""
+        self.body_sent()
+        self._state = _State.LINGERING
+        self._held = b""
+        self._partial.clear()
+        self._remaining = _LINGER_BYTES
+        self._deadline = self._time() + self._time_outs.linger
+        self.resume()
+        if self._transport.can_write_eof() and not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def _close(self) -> None:
+        """After all that was written has been sent, which may take a while."""
+        self._state = _State.CLOSING
+        self._deadline = self._time() + self._time_outs.stalled_client
+        self._held = b""
+        self._transport.close()
+
+    def _leave_exchange(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.client_gone()
+
+
+def _nowhere(data: bytes) -> None:
+    """The connection is gone; whoever still writes will hear of it."""
+
+
+def _forwarded(transport: asyncio.Transport) -> bytes:
+    """What the gateway itself says of the sender."""
+    peer = transport.get_extra_info("peername")
+    scheme = b"https" if transport.get_extra_info("sslcontext") is not None else b"http"
+    lines = b"X-Forwarded-Proto: " + scheme + b"\r\n"
+    if isinstance(peer, tuple) and peer:
+        lines += b"X-Forwarded-For: " + str(peer[0]).encode() + b"\r\n"
+    return lines
+
+
+def _head_too_large() -> Refusal:
+    return Refusal(431, "the head of the request is too large", code="head_too_large", closes=True)
+
+
+def _body_too_large(limit: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {limit} bytes", code="body_too_large", closes=True)

@@ -1,0 +1,82 @@
+"""Which request is answered by whom: by a model, by the gateway itself, or by control."""
+
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from corral.gateway.admit import admit_key
+from corral.gateway.answers import Answer, Refusal
+from corral.gateway.exchange import Client, Exchange, Services
+from corral.gateway.head import RequestHead
+from corral.gateway.inference import ROUTES, Inference
+from corral.gateway.passing import Passing
+from corral.protocol.view import KeyEntry, ModelEntry
+
+METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
+_READING: Final = frozenset({b"GET", b"HEAD"})
+_MODELS: Final = frozenset({b"/v1/models", b"/models"})
+_MODEL: Final = b"/v1/models/"
+
+
+class Router:
+    """Looks at heads before bodies are read, and starts what answers once they are."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def admit(self, head: RequestHead) -> KeyEntry | None:
+        """Who asks a model; None for requests that others authenticate. Refusal for what is not worth a body."""
+        if head.method not in METHODS:
+            raise Refusal(405, "this method is not known here", code="method_not_allowed", closes=True)
+        path = head.path
+        if path in ROUTES:
+            _only(head, b"POST")
+        elif not (path in _MODELS or path.startswith(_MODEL)) or head.method not in _READING:
+            return None
+        self._check_age()
+        return admit_key(self._services.directory, head.key, now=self._services.clock.now().timestamp())
+
+    def exchange(self, client: Client, head: RequestHead, body: bytes, key: KeyEntry | None) -> Exchange | None:
+        """What relays this request; None when `answer` has to."""
+        if head.path in ROUTES and key is not None:
+            return Inference(self._services, client, head, body, key)
+        if key is not None or (head.path in (b"/healthz", b"/readyz") and head.method in _READING):
+            return None
+        return Passing(self._services, client, head, body)
+
+    def answer(self, head: RequestHead) -> Answer:
+        """Raises Refusal."""
+        match head.path:
+            case b"/healthz":
+                return Answer(200, {"status": "ok"})
+            case b"/readyz":
+                return self._readiness()
+            case path if path in _MODELS:
+                return Answer(200, {"object": "list", "data": [*map(_shown, self._services.directory.models())]})
+            case path:
+                name = unquote_to_bytes(path.removeprefix(_MODEL)).decode(errors="replace")
+                return Answer(200, _shown(self._services.directory.find_model(name)))
+
+    def _readiness(self) -> Answer:
+        directory = self._services.directory
+        if directory.version is None:
+            return Answer(503, {"status": "no view", "message": "the gateway has not heard from control yet"})
+        age = round(directory.age(self._services.loop.time()), 1)
+        return Answer(200, {"status": "ready", "view_version": directory.version, "view_age_seconds": age})
+
+    def _check_age(self) -> None:
+        bound = self._services.config.max_view_age
+        directory = self._services.directory
+        if bound is None or directory.version is None:
+            return
+        if directory.age(self._services.loop.time()) > bound.total_seconds():
+            raise Refusal.busy(503, "control has been away for longer than `max_view_age`", code="view_too_old")
+
+
+def _only(head: RequestHead, method: bytes) -> None:
+    if head.method != method:
+        text = f"use {method.decode()} here"
+        raise Refusal(405, text, code="method_not_allowed", headers={"Allow": method.decode()})
+
+
+def _shown(entry: ModelEntry) -> dict[str, object]:
+    return {"id": entry.name, "object": "model", "created": entry.created, "owned_by": entry.owned_by}

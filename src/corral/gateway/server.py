@@ -1,0 +1,97 @@
+"""The listening side of a gateway: accepts clients, looks after their time-outs, and ends in good order."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import fields
+from typing import Final
+
+from corral.gateway.config import TimeOuts
+from corral.gateway.exchange import Services
+from corral.gateway.relay import ClientConnection
+from corral.gateway.routes import Router
+
+log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 4096
+_SLOWEST_LOOK: Final = 0.5
+_FASTEST_LOOK: Final = 0.01
+_LOOKS: Final = 5
+"""How often a time-out is looked at before it is over: it may come late by this share."""
+
+
+class Server:
+    """All clients of the process."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._router = Router(services)
+        self._clients: set[ClientConnection] = set()
+        self._all_gone = asyncio.Event()
+        self._all_gone.set()
+        self._look_seconds = _look_seconds(services.config.time_outs)
+        self.is_draining = False
+
+    @property
+    def client_count(self) -> int:
+        return len(self._clients)
+
+    @asynccontextmanager
+    async def serving(self, listener: socket.socket) -> AsyncIterator[None]:
+        """Accept until the end of the block; then finish what is being answered, up to the bound."""
+
+        def make() -> ClientConnection:
+            return ClientConnection(self._services, self._router, self)
+
+        loop, tls = self._services.loop, self._services.config.tls
+        server = await loop.create_server(make, sock=listener, backlog=_BACKLOG, ssl=tls)
+        try:
+            yield
+        finally:
+            server.close()
+            await self._drain()
+            await server.wait_closed()
+
+    async def _drain(self) -> None:
+        """Idle connections end at once; what is left at the bound is cut off."""
+        self.is_draining = True
+        for client in list(self._clients):
+            client.drain()
+        bound = self._services.config.time_outs.drain
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(bound):
+                await self._all_gone.wait()
+        if self._clients:
+            log.warning("cut off", extra={"event": "gateway.cut_off", "clients": len(self._clients)})
+        for client in list(self._clients):
+            client.abort()
+        await self._all_gone.wait()
+
+    async def watch_time_outs(self) -> None:
+        """One look at all connections every now and then costs less than a timer for each."""
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            now = self._services.loop.time()
+            for client in list(self._clients):
+                client.sweep(now)
+            self._services.pool.sweep(now)
+
+    # What clients call.
+
+    def opened(self, client: ClientConnection) -> bool:
+        self._clients.add(client)
+        self._all_gone.clear()
+        return len(self._clients) <= self._services.config.limits.connections
+
+    def closed(self, client: ClientConnection) -> None:
+        self._clients.discard(client)
+        if not self._clients:
+            self._all_gone.set()
+
+
+def _look_seconds(time_outs: TimeOuts) -> float:
+    shortest: float = min(getattr(time_outs, field.name) for field in fields(time_outs))
+    return max(min(shortest / _LOOKS, _SLOWEST_LOOK), _FASTEST_LOOK)

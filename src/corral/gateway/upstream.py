@@ -1,0 +1,313 @@
+"""One connection to a replica or to control: sends one request at a time, and passes the answer on as it comes.
+
+The parser has no callbacks for headers and bodies, so it only finds the ends of messages; the bytes themselves are
+handed on untouched. Whatever is no well-formed answer, or more than one, is a failure.
+"""
+
+import asyncio
+import re
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from corral.base.errors import InvalidInput
+
+_END: Final = b"\r\n\r\n"
+_START: Final = b"HTTP/1."
+_MAX_HEAD: Final = 64 * 1024
+_LENGTH: Final = b"\r\ncontent-length:"
+_CODING: Final = b"\r\ntransfer-encoding:"
+_HOP_BY_HOP: Final = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade):[^\r\n]*", re.IGNORECASE)
+_HOPS: Final = (b"\r\nconnection:", b"\r\nkeep-alive:", b"\r\nproxy-connection:", b"\r\nupgrade:")
+_BODILESS: Final = frozenset({204, 304})
+
+
+class Origin(NamedTuple):
+    """Where to dial: a host and a port, or the path of a socket."""
+
+    host: str
+    port: int
+    socket: str
+
+    @classmethod
+    def of(cls, url: str) -> "Origin":
+        """InvalidInput when it is neither `http://host:port` nor `unix:/path`."""
+        if url.startswith("unix:"):
+            return cls("", 0, url.removeprefix("unix:"))
+        parts = urlsplit(url)
+        try:
+            port = parts.port or 80
+        except ValueError:
+            raise InvalidInput("url", f"{url!r} has no usable port") from None
+        if parts.scheme != "http" or not parts.hostname:
+            raise InvalidInput("url", f"{url!r} is neither http://host:port nor unix:/path")
+        return cls(parts.hostname, port, "")
+
+    @property
+    def host_header(self) -> bytes:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}".encode() if host else b"localhost"
+
+
+class Failure(StrEnum):
+    """Why there is no answer, or no whole one."""
+
+    REFUSED = "the connection was refused"
+    CONNECT_TIMED_OUT = "the connection was not made in time"
+    CLOSED = "the connection was closed before the end of the answer"
+    STALE = "a kept connection was closed before the first byte"
+    GARBAGE = "the answer was not well-formed HTTP"
+    DENIED = "the replica did not take its key"
+    FIRST_BYTE_TIMED_OUT = "no answer came in time"
+    IDLE_TIMED_OUT = "the answer stopped before its end"
+
+
+class AnswerHead:
+    """The head of an answer, and how its end will be known."""
+
+    __slots__ = ("_lower", "is_chunked", "own_length", "raw", "status")
+
+    def __init__(self, status: int, raw: bytes) -> None:
+        self.status = status
+        self.raw = raw
+        self._lower = lower = raw.lower()
+        self.is_chunked = _CODING in lower
+        self.own_length = self.is_chunked or _LENGTH in lower or status in _BODILESS
+        """Otherwise the answer ends when the connection does."""
+
+    def for_client(self, *, closes: bool) -> bytes:
+        """Without what was meant for us; headers that describe the connection are the gateway's own."""
+        lower, raw = self._lower, self.raw
+        if any(hop in lower for hop in _HOPS):
+            raw = _HOP_BY_HOP.sub(b"", raw)
+        return raw[:-2] + b"Connection: close\r\n\r\n" if closes else raw
+
+
+class Taker(Protocol):
+    """Who takes an answer."""
+
+    def upstream_began(self, head: AnswerHead, first: bytes) -> None: ...
+    def upstream_data(self, data: bytes) -> None: ...
+    def upstream_ended(self) -> None: ...
+    def upstream_failed(self, failure: Failure) -> None: ...
+    def upstream_full(self) -> None: ...
+    def upstream_writable(self) -> None: ...
+
+
+class Keeper(Protocol):
+    """Who owns connections while nobody uses them."""
+
+    def release(self, connection: "UpstreamConnection") -> None: ...
+    def lost(self, connection: "UpstreamConnection") -> None: ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """Belongs to a taker from `send` until the end of its answer, and to the keeper otherwise."""
+
+    __slots__ = (
+        "_closed",
+        "_complete",
+        "_held",
+        "_in_head",
+        "_is_head_request",
+        "_keep_alive",
+        "_keeper",
+        "_overrun",
+        "_own_length",
+        "_parser",
+        "_paused",
+        "_seen",
+        "_taker",
+        "_transport",
+        "_tunnel",
+        "idle_since",
+        "origin",
+        "served",
+    )
+
+    def __init__(self, keeper: Keeper, origin: Origin) -> None:
+        self.origin = origin
+        self.served = 0
+        self.idle_since = 0.0
+        self._keeper = keeper
+        self._transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self._parser = httptools.HttpResponseParser(self)
+        self._taker: Taker | None = None
+        self._held = b""
+        self._in_head = False
+        self._is_head_request = False
+        self._seen = self._own_length = False
+        self._complete = self._overrun = self._keep_alive = False
+        self._paused = self._closed = self._tunnel = False
+
+    def send(self, taker: Taker, head: bytes, body: bytes, *, is_head: bool = False) -> None:
+        self._taker = taker
+        self._held = b""
+        self._in_head = True
+        self._is_head_request = is_head
+        self._seen = self._complete = self._overrun = self._keep_alive = False
+        self.served += 1
+        if len(body) < 65536:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+
+    def write(self, data: bytes) -> None:
+        """Into a tunnel."""
+        self._transport.write(data)
+
+    def abort(self) -> None:
+        """Give up the answer, if there is one under way, and the connection. The taker hears nothing any more."""
+        self._taker = None
+        if not self._closed:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """After what was written has been sent."""
+        self._taker = None
+        self._transport.close()
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._closed and not self._transport.is_closing()
+
+    def pause(self) -> None:
+        if not self._paused and self.is_usable:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self.is_usable:
+            self._paused = False
+            self._transport.resume_reading()
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        taker = self._taker
+        if taker is None:
+            self._transport.abort()  # nobody asked for anything
+        elif self._in_head:
+            self._seen = True
+            self._read_head(taker, self._held + data if self._held else data)
+        elif self._tunnel:
+            taker.upstream_data(data)
+        elif self._is_sound(data):
+            taker.upstream_data(data)
+            if self._complete:
+                self._finish(taker)
+        else:
+            self._fail(Failure.GARBAGE)
+
+    def eof_received(self) -> None:
+        self._at_end()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closed = True
+        self._keeper.lost(self)
+        self._at_end(broken=error is not None)
+
+    def pause_writing(self) -> None:
+        if self._taker is not None:
+            self._taker.upstream_full()
+
+    def resume_writing(self) -> None:
+        if self._taker is not None:
+            self._taker.upstream_writable()
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._overrun = True
+
+    def on_message_complete(self) -> None:
+        # After `feed_data` the parser has forgotten this.
+        self._keep_alive = self._parser.should_keep_alive()
+        self._complete = True
+
+    # The answer.
+
+    def _is_sound(self, data: bytes) -> bool:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return True
+        except httptools.HttpParserError:
+            return False
+        return not self._overrun
+
+    def _read_head(self, taker: Taker, data: bytes) -> None:
+        """All that came of the answer so far. Heads that only say that one is to come are swallowed."""
+        while True:
+            end = data.find(_END) + len(_END)
+            if not data.startswith(_START[: len(data)]) or max(end, 0) > _MAX_HEAD:
+                self._fail(Failure.GARBAGE)
+                return
+            if end < len(_END):
+                self._hold(data)
+                return
+            raw, data = data[:end], data[end:]
+            if not self._is_sound(raw) and self._parser.get_status_code() != 101:
+                self._fail(Failure.GARBAGE)
+                return
+            status = self._parser.get_status_code()
+            if status == 101 or status >= 200:
+                break
+            self._complete = False
+        self._begin(taker, AnswerHead(status, raw), data)
+
+    def _hold(self, data: bytes) -> None:
+        self._held = data
+        if len(data) > _MAX_HEAD:
+            self._fail(Failure.GARBAGE)
+
+    def _begin(self, taker: Taker, head: AnswerHead, first: bytes) -> None:
+        self._in_head = False
+        self._own_length = head.own_length
+        if head.status == 101:
+            self._tunnel = True
+            taker.upstream_began(head, first)
+            return
+        if self._is_head_request:  # the parser waits for a body that will not come
+            self._complete, self._keep_alive = True, False
+        if first and (self._is_head_request or not self._is_sound(first)):
+            self._fail(Failure.GARBAGE)
+            return
+        taker.upstream_began(head, first)
+        if self._complete and self._taker is taker:
+            self._finish(taker)
+
+    def _finish(self, taker: Taker) -> None:
+        self._taker = None
+        if self._keep_alive and self.is_usable and not self._transport.get_write_buffer_size():
+            self.resume()
+            self._keeper.release(self)
+        else:
+            self._transport.abort()
+        taker.upstream_ended()
+
+    def _at_end(self, *, broken: bool = False) -> None:
+        """The other side hung up. That is the end of an answer that says no length, and of a tunnel."""
+        taker = self._taker
+        if taker is None:
+            return
+        self._taker = None
+        if not self._seen and self.served > 1:
+            taker.upstream_failed(Failure.STALE)
+        elif self._in_head or broken or (self._own_length and not self._tunnel):
+            taker.upstream_failed(Failure.CLOSED)
+        else:
+            taker.upstream_ended()
+
+    def _fail(self, failure: Failure) -> None:
+        taker = self._taker
+        self.abort()
+        if taker is not None:
+            taker.upstream_failed(failure)

@@ -1,0 +1,144 @@
+"""What control told us last, arranged for fast answers: names, replicas with their counts, keys."""
+
+import difflib
+import itertools
+import logging
+from collections.abc import Callable, Container, Iterable
+from typing import Final
+
+from corral.base.errors import InvalidInput
+from corral.domain.routing import pick
+from corral.gateway.answers import Refusal
+from corral.gateway.upstream import Origin
+from corral.protocol.view import KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply
+
+log = logging.getLogger(__name__)
+
+LOADED: Final = "loaded"
+_DEMOTION: Final = 1000
+"""Added to the rank of a replica that just failed: asked again only when no other is left, until it answers."""
+_SHOWN_NAME: Final = 100
+_NEAR_NAMES: Final = 3
+
+
+class Replica:
+    """A replica and the exact number of our requests under way there. The same object from view to view."""
+
+    __slots__ = ("_own_rank", "authorization", "host", "id", "in_flight", "limit", "model", "node", "origin", "rank")
+
+    def __init__(self, entry: ReplicaEntry) -> None:
+        self.id = entry.id
+        self.in_flight = 0
+        self._own_rank = entry.rank
+        self.learn(entry)
+
+    def learn(self, entry: ReplicaEntry) -> None:
+        """InvalidInput when its URL cannot be dialled."""
+        self.origin = Origin.of(entry.url)
+        self.host = self.origin.host_header
+        self.authorization = f"Bearer {entry.key}".encode() if entry.key else None
+        self.model = entry.model
+        self.node = entry.node_name or entry.node_id
+        self.limit = entry.limit
+        self.rank = self._own_rank = entry.rank
+
+    def demote(self) -> None:
+        self.rank = self._own_rank + _DEMOTION
+
+    def restore(self) -> None:
+        self.rank = self._own_rank
+
+
+class Directory:
+    """The view at hand. Empty until control has been heard once; then it stays, however long control is away."""
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+        self._heard_at = 0.0
+        self._replicas: dict[str, Replica] = {}
+        self._serving: dict[str, list[Replica]] = {}
+        self._turn = itertools.count()
+        self._on_change: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        self._on_change.append(listener)
+
+    @property
+    def version(self) -> int | None:
+        return None if self._view is None else self._view.version
+
+    def age(self, now: float) -> float:
+        """Seconds since control was last heard."""
+        return now - self._heard_at
+
+    def hear(self, message: ViewMessage, *, now: float) -> None:
+        """VersionGap when a full view is needed first."""
+        view = apply(self._view, message)
+        self._heard_at = now
+        if view is self._view:
+            return
+        self._view = view
+        self._arrange(view)
+        for listener in self._on_change:
+            listener()
+
+    def _arrange(self, view: View) -> None:
+        serving: dict[str, list[Replica]] = {}
+        known: dict[str, Replica] = {}
+        for entry in view.replicas.values():
+            replica = self._replicas.get(entry.id)
+            try:
+                if replica is None:
+                    replica = Replica(entry)
+                else:
+                    replica.learn(entry)
+            except InvalidInput as error:
+                log.warning("a replica cannot be used: %s", error, extra={"event": "gateway.bad_replica"})
+                continue
+            known[entry.id] = replica
+            if entry.state == LOADED:
+                serving.setdefault(entry.model, []).append(replica)
+        leaving = {id: replica for id, replica in self._replicas.items() if replica.in_flight and id not in known}
+        self._replicas = {**known, **leaving}
+        self._serving = serving
+
+    # What requests ask.
+
+    def find_model(self, name: str) -> ModelEntry:
+        """The model that serves under this name or alias. Refusal when there is none."""
+        view = self._view
+        if view is None:
+            raise Refusal.busy(503, "the gateway has not heard from control yet", code="no_view")
+        entry = view.models.get(name)
+        if entry is not None and entry.alias_of:
+            entry = view.models.get(entry.alias_of)
+        if entry is None:
+            raise Refusal(404, _unknown(name, view.models), code="model_not_found", param="model")
+        return entry
+
+    def find_key(self, hash: str) -> KeyEntry | None:
+        return None if self._view is None else self._view.keys.get(hash)
+
+    def models(self) -> list[ModelEntry]:
+        return [] if self._view is None else sorted(self._view.models.values(), key=lambda entry: entry.name)
+
+    def serves(self, model: str, exclude: Container[str] = ()) -> bool:
+        """Whether any replica could answer, now or when it has room."""
+        return any(replica.id not in exclude for replica in self._serving.get(model, ()))
+
+    def pick(self, model: str, exclude: Container[str] = ()) -> Replica | None:
+        candidates = self._serving.get(model)
+        return None if candidates is None else pick(candidates, turn=next(self._turn), exclude=exclude)
+
+    def origins(self) -> set[Origin]:
+        return {replica.origin for replica in self._replicas.values()}
+
+    def in_flight(self) -> dict[str, int]:
+        return {replica.id: replica.in_flight for replica in self._replicas.values() if replica.in_flight}
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
+    near = difflib.get_close_matches(name[:_SHOWN_NAME], list(known), n=_NEAR_NAMES)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"the model {shown!r} does not exist{hint}"

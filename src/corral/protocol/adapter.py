@@ -1,0 +1,97 @@
+"""What an adapter is told by its parent, and answers, over the descriptor that it inherits: one JSON document per line.
+
+The adapter says first where it listens. Every order has a number, which the answer repeats. A replica is known by its
+bearer key alone: ordering it again under the same key replaces it. The end of the descriptor is the adapter's end.
+"""
+
+import msgspec
+
+
+class RequestDefaults(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """What a request that says nothing gets, from the model's configuration. The numbers are LocalAI's."""
+
+    temperature: float = 0.9
+    top_p: float = 0.95
+    top_k: int = 40
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    tail_free_z: float = 1.0
+    max_tokens: int = 0
+    """0 is without limit."""
+    repeat_penalty: float = 0.0
+    repeat_last_n: int = 0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    mirostat: int = 0
+    mirostat_eta: float = 0.1
+    mirostat_tau: float = 5.0
+    seed: int = -1
+    """-1 is a new one each time."""
+    stop: tuple[str, ...] = ()
+    """Added to the request's own."""
+    threads: int = 0
+    ignore_eos: bool = False
+
+
+class PromptTemplates(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """How messages become a prompt, where the backend does not know: see `dialect/templates.py`."""
+
+    chat: str = ""
+    chat_message: str = ""
+    completion: str = ""
+    joined_by: str = "\n"
+
+
+class AdapterModel(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """How requests for one model become messages for its backend."""
+
+    name: str
+    """What answers call it."""
+    identity: str = ""
+    """What the backend compares: `ModelOptions.Model` of its load."""
+    use_tokenizer_template: bool = False
+    """Whether the backend renders the prompt from the messages."""
+    system_prompt: str = ""
+    templates: PromptTemplates = PromptTemplates()
+    defaults: RequestDefaults = RequestDefaults()
+
+
+class AdapterReplica(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A replica that only speaks gRPC."""
+
+    key: str
+    """The bearer key that selects it."""
+    address: str
+    token: str = ""
+    model: AdapterModel
+
+
+class Serve(msgspec.Struct, kw_only=True, frozen=True, tag="serve", tag_field="order"):
+    """Serve this replica from now on."""
+
+    number: int
+    replica: AdapterReplica
+
+
+class Forget(msgspec.Struct, kw_only=True, frozen=True, tag="forget", tag_field="order"):
+    """Take no more requests for this key; those under way are cut off."""
+
+    number: int
+    key: str
+
+
+class Listening(msgspec.Struct, kw_only=True, frozen=True, tag="listening", tag_field="kind"):
+    """The adapter is ready."""
+
+    host: str
+    port: int
+
+
+class Done(msgspec.Struct, kw_only=True, frozen=True, tag="done", tag_field="kind"):
+    """The order of that number is carried out."""
+
+    number: int
+
+
+Order = Serve | Forget
+Word = Listening | Done

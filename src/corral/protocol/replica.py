@@ -1,0 +1,76 @@
+"""Replicas on one node: how a process is named, where it can be reached, which ones run, and how they are stopped.
+
+Subjects `backend.stop`, `models.running` and `corral.replica.exited`. A field with a default factory is always sent,
+any other default is not, as LocalAI's peers do it.
+"""
+
+from typing import NamedTuple, Self
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class ProcessKey(NamedTuple):
+    """What one process of a node is known by: `<model>#<replica>`, or `<backend>#<replica>` without a model."""
+
+    model_id: str
+    replica_index: int
+
+    def __str__(self) -> str:
+        return f"{self.model_id}#{self.replica_index}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """None for a text that is no key. A model's name may contain `#` itself: the last one counts."""
+        model_id, separator, index = text.rpartition("#")
+        digits = index.removeprefix("-")
+        if not separator or not digits.isascii() or not digits.isdecimal():
+            return None
+        return cls(model_id, int(index))
+
+
+class ReplicaAccess(msgspec.Struct, kw_only=True):
+    """Corral's addition: the URL of the replica's own OpenAI port, and the key it asks for."""
+
+    url: str
+    key: str
+    """New at every start of the process, so that a port which is used again never answers for the wrong model."""
+
+
+class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Payload of `backend.stop`. Nothing answers it."""
+
+    backend: str = msgspec.field(default_factory=str)
+    """A backend, a model or a process key; empty means every process."""
+    force: bool = False
+    """Do not ask the backend to free its model first."""
+
+
+class RunningModel(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One process that runs and is ready."""
+
+    model_id: str = msgspec.field(default_factory=str)
+    replica_index: int = msgspec.field(default_factory=int)
+    address: str = ""
+    """As the worker itself dials it, on loopback."""
+    corral: ReplicaAccess | UnsetType = UNSET
+
+
+class RunningReply(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Answer to `models.running`."""
+
+    models: list[RunningModel] = msgspec.field(default_factory=lambda: list[RunningModel]())
+    error: str = ""
+    """When set, the list says nothing."""
+
+
+class ReplicaExited(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Corral's addition: a process that was ready is gone, and nobody had asked for it. A hint: it may be lost."""
+
+    model_id: str = msgspec.field(default_factory=str)
+    replica_index: int = msgspec.field(default_factory=int)
+    address: str = ""
+    """As in `models.running`, so that a process which was started again since is not mistaken for it."""
+    reason: str = ""
+    tail: list[str] = []
+    """The last lines of its standard error."""

@@ -1,0 +1,225 @@
+"""What control tells its gateways, and what they report back.
+
+`GET /api/v1/gateway/view` answers with one JSON document per line, for as long as the connection lasts: first a full
+view, then changes and beats. Applying a change is pure: a full view and all changes after it give the next full view.
+Whoever sees a version that does not follow its own connects again, and so asks for a full one.
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from corral.base.errors import CorralError
+
+T = TypeVar("T")
+
+
+class VersionGap(CorralError):
+    """A change of the view does not follow the version at hand."""
+
+    code = "version_gap"
+    retryable = True
+
+    def __init__(self, have: int | None, base: int) -> None:
+        super().__init__(have=have, base=base)
+
+
+class ModelEntry(msgspec.Struct, kw_only=True, frozen=True):
+    """A name that requests may ask for."""
+
+    name: str
+    alias_of: str = ""
+    """The model whose replicas answer; empty when this is a model itself."""
+    owned_by: str = "corral"
+    created: int = 0
+    """Unix seconds, as OpenAI shows it."""
+
+
+class ReplicaEntry(msgspec.Struct, kw_only=True, frozen=True):
+    """One process that answers requests for one model."""
+
+    id: str
+    model: str
+    node_id: str
+    node_name: str = ""
+    url: str
+    """`http://host:port`, or `unix:/path/of/a/socket`."""
+    key: str = ""
+    """The bearer that the replica wants; new at every start of its process."""
+    limit: int = 0
+    """How many requests the gateway that reads this may have there at once; 0 is without limit."""
+    state: str = "loaded"
+    """Only `loaded` replicas get requests; others are told so that a wait can be explained."""
+    rank: int = 0
+    """Lower is better. A silent node's replica is ranked lower than others, and still asked when there is no other."""
+
+
+class KeyEntry(msgspec.Struct, kw_only=True, frozen=True):
+    """An API key by the hash of its secret."""
+
+    hash: str
+    id: str = ""
+    scopes: tuple[str, ...] = ()
+    expires_at: float | None = None
+    """Unix seconds."""
+
+
+class View(msgspec.Struct, kw_only=True, frozen=True, tag="full", tag_field="kind"):
+    """Everything that a gateway needs to serve, at one version."""
+
+    version: int
+    models: dict[str, ModelEntry] = {}
+    """By name."""
+    replicas: dict[str, ReplicaEntry] = {}
+    """By id."""
+    keys: dict[str, KeyEntry] = {}
+    """By hash."""
+
+
+class ViewChange(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag="change", tag_field="kind"):
+    """What became of one version in the next: entries that are new or other, and names of entries that are gone."""
+
+    base: int
+    version: int
+    models: list[ModelEntry] = []
+    replicas: list[ReplicaEntry] = []
+    keys: list[KeyEntry] = []
+    gone_models: list[str] = []
+    gone_replicas: list[str] = []
+    gone_keys: list[str] = []
+
+
+class Beat(msgspec.Struct, kw_only=True, frozen=True, tag="beat", tag_field="kind"):
+    """Nothing changed, and control is alive."""
+
+    version: int
+
+
+ViewMessage = View | ViewChange | Beat
+
+_decoder = msgspec.json.Decoder(ViewMessage)
+_encoder = msgspec.json.Encoder()
+
+
+def encode_line(message: ViewMessage) -> bytes:
+    """One document, ended by the only line feed in it."""
+    return _encoder.encode(message) + b"\n"
+
+
+def decode_line(line: bytes) -> ViewMessage:
+    """msgspec.MsgspecError when this is none."""
+    message: ViewMessage = _decoder.decode(line)
+    return message
+
+
+def apply(view: View | None, message: ViewMessage) -> View:
+    """The view after a message. VersionGap when the message does not follow the view at hand."""
+    match message:
+        case View():
+            return message
+        case Beat(version=version):
+            if view is None or view.version != version:
+                raise VersionGap(None if view is None else view.version, version)
+            return view
+        case ViewChange():
+            if view is None or view.version != message.base:
+                raise VersionGap(None if view is None else view.version, message.base)
+            return _changed(view, message)
+
+
+def _changed(view: View, change: ViewChange) -> View:
+    return View(
+        version=change.version,
+        models=_merged(view.models, {entry.name: entry for entry in change.models}, change.gone_models),
+        replicas=_merged(view.replicas, {entry.id: entry for entry in change.replicas}, change.gone_replicas),
+        keys=_merged(view.keys, {entry.hash: entry for entry in change.keys}, change.gone_keys),
+    )
+
+
+def _merged(old: Mapping[str, T], new: Mapping[str, T], gone: list[str]) -> dict[str, T]:
+    merged = {**old, **new}
+    for name in gone:
+        merged.pop(name, None)
+    return merged
+
+
+def change_between(old: View, new: View) -> ViewChange:
+    """The change that leads from one view to another; control's side of `apply`."""
+    return ViewChange(
+        base=old.version,
+        version=new.version,
+        models=_new_or_other(old.models, new.models),
+        replicas=_new_or_other(old.replicas, new.replicas),
+        keys=_new_or_other(old.keys, new.keys),
+        gone_models=sorted(old.models.keys() - new.models.keys()),
+        gone_replicas=sorted(old.replicas.keys() - new.replicas.keys()),
+        gone_keys=sorted(old.keys.keys() - new.keys.keys()),
+    )
+
+
+def _new_or_other(old: Mapping[str, T], new: Mapping[str, T]) -> list[T]:
+    return [entry for name, entry in new.items() if old.get(name) != entry]
+
+
+class Finished(msgspec.Struct, kw_only=True):
+    """Requests that ended since the last report, summed over all of one replica, key and outcome."""
+
+    replica: str
+    model: str
+    key: str
+    """The id of the key that asked."""
+    outcome: str
+    """`ok`, `refused` (the engine answered with an error), `failed`, `timed_out` or `client_gone`."""
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    usage_unknown: int = 0
+    """How many of the requests told no usage: their tokens are in neither sum."""
+
+
+class Failure(msgspec.Struct, kw_only=True):
+    """What went wrong with a replica since the last report."""
+
+    replica: str
+    reason: str
+    times: int = 1
+
+
+class GatewayReport(msgspec.Struct, kw_only=True):
+    """Body of `POST /api/v1/gateway/report`. Sent again unchanged until it is acknowledged: see `sequence`."""
+
+    gateway: str
+    """New at every start of a gateway."""
+    sequence: int
+    """Counts from 1. What was counted under one number must not be counted again."""
+    view_version: int | None = None
+    in_flight: dict[str, int] = {}
+    """Requests under way by replica, at the moment of sending."""
+    waiting: dict[str, int] = {}
+    """Requests that wait for a replica, by model."""
+    finished: list[Finished] = []
+    failures: list[Failure] = []
+
+
+class EnsureModel(msgspec.Struct, kw_only=True):
+    """Body of `POST /api/v1/gateway/ensure`: somebody asks for a model that has no replica."""
+
+    model: str
+
+
+class Loading(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """How far a cold load is. The field names are LocalAI's; `eta_seconds` and `message` are ours."""
+
+    model: str
+    state: str
+    """`failed` when it makes no sense to wait; any other word tells what is being done."""
+    node: str = ""
+    progress: float = 0
+    bytes_sent: int = 0
+    total_bytes: int = 0
+    file_index: int = 0
+    total_files: int = 0
+    eta_seconds: float | None = None
+    message: str = ""
+    retry_after_seconds: int = 5

@@ -1,0 +1,1 @@
+"""gRPC to backends: the only room that knows it."""

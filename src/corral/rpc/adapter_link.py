@@ -1,0 +1,112 @@
+"""A parent's end of the descriptor to its adapter: see `protocol/adapter.py`.
+
+    link = AdapterLink.open()
+    process = start_process(Command(argv=[…, str(link.descriptor)], handed_over=[link.descriptor], …))
+    async with link:
+        listening = await link.listening()
+        await link.serve(replica)
+
+One link lasts as long as one adapter process; the next process gets a new one and every replica again.
+"""
+
+import asyncio
+import itertools
+import socket
+from typing import Final, Self
+
+import msgspec
+
+from corral.base.errors import ChildFailed
+from corral.base.tasks import end_tasks, start_task
+from corral.protocol.adapter import AdapterReplica, Done, Forget, Listening, Serve, Word
+
+_LINE_BYTES: Final = 1024 * 1024
+
+
+class AdapterLink:
+    """Orders are carried out one after the other. ChildFailed when the adapter is gone."""
+
+    def __init__(self, ours: socket.socket, descriptor: int) -> None:
+        self._socket = ours
+        self.descriptor = descriptor
+        """The adapter's end: to be handed over to its process, which is then the only one to have it."""
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._listening: asyncio.Future[Listening] | None = None
+        self._hearing: asyncio.Task[None] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    @classmethod
+    def open(cls) -> Self:
+        ours, theirs = socket.socketpair()
+        return cls(ours, theirs.detach())
+
+    async def __aenter__(self) -> Self:
+        reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=_LINE_BYTES)
+        self._listening = asyncio.get_running_loop().create_future()
+        self._hearing = start_task(self._hear(reader), name="hear the adapter")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """The adapter ends when it sees this."""
+        if self._hearing is not None:
+            await end_tasks(self._hearing)
+        if self._writer is not None:
+            self._writer.close()
+        self._fail_the_waiting()
+
+    async def listening(self) -> Listening:
+        """Where the adapter serves HTTP, once it does."""
+        if self._listening is None:
+            raise RuntimeError("the link is not open")
+        return await asyncio.shield(self._listening)  # many may wait: one that goes must not end it for the others
+
+    async def serve(self, replica: AdapterReplica) -> None:
+        """Returns when requests under this key are answered."""
+        number = next(self._numbers)
+        await self._order(number, msgspec.json.encode(Serve(number=number, replica=replica)))
+
+    async def forget(self, key: str) -> None:
+        number = next(self._numbers)
+        await self._order(number, msgspec.json.encode(Forget(number=number, key=key)))
+
+    async def _order(self, number: int, line: bytes) -> None:
+        if self._writer is None or self._hearing is None or self._hearing.done():
+            raise ChildFailed("the adapter is gone", child="adapter")
+        done = self._waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._writer.write(line + b"\n")
+            await done
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _hear(self, reader: asyncio.StreamReader) -> None:
+        decoder = msgspec.json.Decoder(Word)
+        try:
+            while line := await reader.readline():
+                self._take(decoder.decode(line))
+        except ConnectionError:
+            pass  # the same as its end
+        finally:
+            self._fail_the_waiting()
+
+    def _take(self, word: Word) -> None:
+        match word:
+            case Listening():
+                if self._listening is not None and not self._listening.done():
+                    self._listening.set_result(word)
+            case Done(number=number):
+                if (done := self._waiting.get(number)) is not None and not done.done():
+                    done.set_result(None)
+
+    def _fail_the_waiting(self) -> None:
+        for done in self._waiting.values():
+            _fail(done)
+        if self._listening is not None:
+            _fail(self._listening)
+
+
+def _fail(future: "asyncio.Future[None] | asyncio.Future[Listening]") -> None:
+    if not future.done():
+        future.set_exception(ChildFailed("the adapter is gone", child="adapter"))
+        future.exception()  # seen, even if nobody is waiting any more

@@ -1,0 +1,91 @@
+"""What can go wrong with a backend, told apart by what to do about it.
+
+BackendError
+├── BackendBusy           retryable: no answer before the deadline; the process may be working
+├── BackendGone           retryable: nobody serves at the address any more
+├── ModelNotLoaded        retryable after a load
+├── OtherModelLoaded      the address serves another model: never try it again for this one
+├── NotOffered            the backend does not have this method
+├── TokenRefused
+├── ReplyTooLarge         beyond the limit of the messages, either way
+├── RequestRefused        the backend finds fault with the request
+├── LoadFailed            the backend could not load the model
+└── BackendFailed         anything else
+"""
+
+from corral.base.errors import CorralError
+
+
+class BackendError(CorralError):
+    """The backend did not do it."""
+
+    code = "backend_error"
+
+    def __init__(self, address: str, said: str = "") -> None:
+        self.address = address
+        self.said = said
+        summary = (type(self).__doc__ or "").strip().splitlines()[0].rstrip(".")
+        super().__init__(f"{summary} ({address}): {said}" if said else f"{summary} ({address})", address=address)
+
+
+class BackendBusy(BackendError):
+    """The backend did not answer before the deadline."""
+
+    code = "backend_busy"
+    retryable = True
+
+
+class BackendGone(BackendError):
+    """The backend cannot be reached."""
+
+    code = "backend_gone"
+    retryable = True
+
+
+class ModelNotLoaded(BackendError):
+    """The backend has no model loaded."""
+
+    code = "model_not_loaded"
+    retryable = True
+
+
+class OtherModelLoaded(BackendError):
+    """The backend has another model loaded."""
+
+    code = "other_model_loaded"
+
+
+class NotOffered(BackendError):
+    """The backend does not offer this."""
+
+    code = "not_offered"
+
+
+class TokenRefused(BackendError):
+    """The backend refused our token."""
+
+    code = "backend_token_refused"
+
+
+class ReplyTooLarge(BackendError):
+    """The message is larger than backend and client allow."""
+
+    code = "backend_message_too_large"
+
+
+class RequestRefused(BackendError):
+    """The backend refused the request."""
+
+    code = "backend_request_refused"
+
+
+class LoadFailed(BackendError):
+    """The backend could not load the model."""
+
+    code = "load_failed"
+
+
+class BackendFailed(BackendError):
+    """The backend failed."""
+
+    code = "backend_failed"

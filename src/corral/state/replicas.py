@@ -1,0 +1,157 @@
+"""Replicas: every column of theirs is read and written here. Only `domain.replica.Replica` comes out.
+
+Every change is guarded by the state before it, as `domain.replica.NEXT` allows. The keys of replicas are sealed with
+the secrets key: without them a control that starts anew could not tell its gateways what already serves.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, and_, delete, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from corral.base.ids import NodeId, ReplicaId
+from corral.domain.event import Event
+from corral.domain.replica import FINAL, LIVE, Replica, ReplicaState, before
+from corral.state.db import Database
+from corral.state.dialect import insert_into
+from corral.state.events import append
+from corral.state.schema import replicas
+from corral.state.secrets import Secrets
+
+_LIVE: Final = sorted(LIVE)
+_FINAL: Final = sorted(FINAL)
+
+
+class KeySealer:
+    """Turns a replica's key into what is stored, and back."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+
+    def seal(self, id: ReplicaId, key: str, at: datetime) -> bytes | None:
+        return self._secrets.seal(f"replica/{id}", key, at=at).sealed if key else None
+
+    def unseal(self, id: ReplicaId, sealed: bytes | None) -> str:
+        return "" if sealed is None else self._secrets.unseal(f"replica/{id}", sealed)
+
+
+# For those who have a transaction open.
+
+
+async def insert_replica(connection: AsyncConnection, replica: Replica) -> bool:
+    """Take a place. False: another replica lives there."""
+    row = {
+        "id": replica.id,
+        "node_id": replica.node_id,
+        "model": replica.model,
+        "index": replica.index,
+        "revision": replica.revision,
+        "backend": replica.backend,
+        "created_at": replica.created_at,
+        "state": replica.state.value,
+        "reason": "",
+        "changed_at": replica.changed_at,
+        "address": "",
+        "url": "",
+        "sealed_key": None,
+    }
+    statement = insert_into(connection, replicas).values(row).on_conflict_do_nothing()
+    return (await connection.execute(statement)).rowcount == 1
+
+
+async def change_replica(
+    connection: AsyncConnection,
+    id: ReplicaId,
+    state: ReplicaState,
+    *,
+    at: datetime,
+    values: Mapping[str, object] | None = None,
+) -> bool:
+    """Go on to a state. False: the replica is in none from which that is allowed."""
+    allowed = and_(replicas.c.id == id, replicas.c.state.in_(sorted(before(state))))
+    changed = {"state": state.value, "changed_at": at, **(values or {})}
+    return (await connection.execute(update(replicas).where(allowed).values(changed))).rowcount == 1
+
+
+async def lose_replicas_of(connection: AsyncConnection, node_id: NodeId, *, reason: str, at: datetime) -> None:
+    """In the transaction that removes the node."""
+    living = and_(replicas.c.node_id == node_id, replicas.c.state.in_(_LIVE))
+    lost = {"state": ReplicaState.LOST.value, "reason": reason, "changed_at": at}
+    await connection.execute(update(replicas).where(living).values(lost))
+
+
+async def _lose(connection: AsyncConnection, id: ReplicaId, reason: str, at: datetime) -> bool:
+    return await change_replica(connection, id, ReplicaState.LOST, at=at, values={"reason": reason})
+
+
+class Replicas:
+    def __init__(self, database: Database, secrets: Secrets) -> None:
+        self._db = database
+        self._sealer = KeySealer(secrets)
+
+    async def get(self, id: ReplicaId) -> Replica | None:
+        found = await self._fetch(replicas.c.id == id)
+        return found[0] if found else None
+
+    async def living(self) -> list[Replica]:
+        """All that are not in a final state, oldest first."""
+        return await self._fetch(replicas.c.state.in_(_LIVE))
+
+    async def of_model(self, model: str) -> list[Replica]:
+        """Those that are gone too, for people to see why."""
+        return await self._fetch(replicas.c.model == model)
+
+    async def lose(
+        self, ids: Iterable[ReplicaId], *, reason: str, at: datetime, events: Sequence[Event]
+    ) -> list[ReplicaId]:
+        """They are gone without our doing; returns which of them this call lost. Without any, no event is written."""
+        async with self._db.begin() as connection:
+            values = {"reason": reason}
+            lost = [
+                id
+                for id in sorted(ids)
+                if await change_replica(connection, id, ReplicaState.LOST, at=at, values=values)
+            ]
+            if lost:
+                await append(connection, events)
+        return lost
+
+    async def learn(self, replica: Replica, *, url: str, key: str, at: datetime) -> bool:
+        """Its node says where the very same process is reached. False: it is no longer loaded, or knows it already."""
+        if (url, key) == (replica.url, replica.key):
+            return False
+        loaded = and_(replicas.c.id == replica.id, replicas.c.state == ReplicaState.LOADED.value)
+        values = {"url": url, "sealed_key": self._sealer.seal(replica.id, key, at)}
+        async with self._db.begin() as connection:
+            return (await connection.execute(update(replicas).where(loaded).values(values))).rowcount == 1
+
+    async def trim(self, before: datetime) -> int:
+        """Forget what has been in a final state for so long."""
+        old = and_(replicas.c.state.in_(_FINAL), replicas.c.changed_at < before)
+        async with self._db.begin() as connection:
+            return (await connection.execute(delete(replicas).where(old))).rowcount
+
+    async def _fetch(self, which: ColumnElement[bool]) -> list[Replica]:
+        statement = select(replicas).where(which).order_by(replicas.c.created_at, replicas.c.id)
+        async with self._db.read() as connection:
+            return [self._replica(row) for row in await connection.execute(statement)]
+
+    def _replica(self, row: Row[Any]) -> Replica:
+        place = row._mapping  # a tuple has a method of the name `index`
+        return Replica(
+            id=row.id,
+            node_id=row.node_id,
+            model=row.model,
+            index=place["index"],
+            revision=row.revision,
+            backend=row.backend,
+            state=ReplicaState(row.state),
+            address=row.address,
+            url=row.url,
+            key=self._sealer.unseal(row.id, row.sealed_key),
+            reason=row.reason,
+            created_at=row.created_at,
+            changed_at=row.changed_at,
+        )

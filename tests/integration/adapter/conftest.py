@@ -1,0 +1,58 @@
+"""An adapter process before an `echo` process."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+
+from corral.protocol.adapter import AdapterModel, AdapterReplica
+from corral.rpc.messages import ModelOptions
+from corral.testing.adapters import RunningAdapter, running_adapter
+from corral.testing.backends import SOON, TOKEN, RunningBackend, running_backend
+
+MODEL = AdapterModel(name="echo-model", identity="m.bin", use_tokenizer_template=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What a client sees, and what is behind it."""
+
+    adapter: RunningAdapter
+    echo: RunningBackend
+    session: aiohttp.ClientSession
+
+    async def load(self, *options: str) -> None:
+        await self.echo.client.load(ModelOptions(Model="m.bin", Options=options), timeout=SOON)
+
+    async def tell(self, key: str, model: AdapterModel = MODEL, *, token: str = TOKEN) -> None:
+        replica = AdapterReplica(key=key, address=self.echo.address, token=token, model=model)
+        await self.adapter.link.serve(replica)
+
+    def post(self, path: str, body: Any, *, key: str = "k1") -> Any:
+        """An answer under way; use it as an asynchronous context."""
+        given = {"data": body} if isinstance(body, bytes) else {"json": body}
+        return self.session.post(self.adapter.url + path, headers={"Authorization": f"Bearer {key}"}, **given)
+
+    async def ask(self, path: str, body: Any, *, key: str = "k1") -> tuple[int, Any]:
+        async with self.post(path, body, key=key) as answer:
+            return answer.status, await answer.json()
+
+    async def in_flight(self) -> int:
+        async with self.session.get(self.adapter.url + "/healthz") as answer:
+            return int((await answer.json())["in_flight"])
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    """Loaded, and served under the key `k1`."""
+    async with (
+        running_backend("echo") as echo,
+        running_adapter() as adapter,
+        aiohttp.ClientSession() as session,
+    ):
+        served = Served(adapter=adapter, echo=echo, session=session)
+        await served.load()
+        await served.tell("k1")
+        yield served

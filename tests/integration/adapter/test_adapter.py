@@ -1,0 +1,190 @@
+"""OpenAI's API before a backend that only speaks gRPC: real processes on both sides."""
+
+import asyncio
+import base64
+import json
+import struct
+from typing import Any
+
+import aiohttp
+import pytest
+
+from corral.base.errors import ChildFailed
+from corral.protocol.adapter import AdapterModel, AdapterReplica, PromptTemplates
+from corral.rpc.messages import StatusResponse
+from corral.testing.backends import SECOND, SOON
+
+CHAT = "/v1/chat/completions"
+HELLO = {"model": "echo-model", "messages": [{"role": "user", "content": "hello brave new world"}]}
+
+
+def events_of(text: str) -> list[Any]:
+    return [json.loads(event.removeprefix("data: ")) for event in text.split("\n\n") if event.startswith("data: {")]
+
+
+async def test_a_chat_is_answered_whole(served: Any) -> None:
+    status, answer = await served.ask(CHAT, HELLO)
+    assert status == 200
+    assert answer["object"] == "chat.completion"
+    assert answer["model"] == "echo-model"
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "hello brave new world"}
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 4, "total_tokens": 8}
+
+
+async def test_a_chat_is_streamed_event_by_event(served: Any) -> None:
+    body = HELLO | {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 3}
+    async with served.post(CHAT, body) as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        text = await answer.text()
+    events = events_of(text)
+    assert text.endswith("data: [DONE]\n\n")
+    assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert [event["choices"][0]["delta"].get("content") for event in events[1:4]] == ["hello", " brave", " new"]
+    assert events[4]["choices"][0]["finish_reason"] == "length"
+    assert events[5]["usage"]["completion_tokens"] == 3
+    assert len({event["id"] for event in events}) == 1
+
+
+async def test_completions_answer_every_prompt(served: Any) -> None:
+    status, answer = await served.ask("/v1/completions", {"prompt": ["a b", "c"]})
+    assert status == 200
+    assert [(one["index"], one["text"]) for one in answer["choices"]] == [(0, "a b"), (1, "c")]
+    async with served.post("/v1/completions", {"prompt": ["a b", "c"], "stream": True}) as streamed:
+        events = events_of(await streamed.text())
+    texts = [(event["choices"][0]["index"], event["choices"][0]["text"]) for event in events]
+    assert texts == [(0, "a"), (0, " b"), (0, ""), (1, "c"), (1, "")]
+
+
+async def test_embeddings_come_as_numbers_or_in_base64(served: Any) -> None:
+    _, plain = await served.ask("/v1/embeddings", {"input": ["one", "two"]})
+    _, packed = await served.ask("/v1/embeddings", {"input": ["one", "two"], "encoding_format": "base64"})
+    for one, other in zip(plain["data"], packed["data"], strict=True):
+        numbers = struct.unpack("<8f", base64.b64decode(other["embedding"]))
+        assert list(numbers) == pytest.approx(one["embedding"])
+    _, tokens = await served.ask("/v1/embeddings", {"input": [1, 2, 3]})
+    assert len(tokens["data"]) == 1
+
+
+async def test_without_the_tokenizers_template_we_render_the_prompt(served: Any) -> None:
+    templates = PromptTemplates(chat_message="<{{.RoleName}}> {{.Content}}", chat="{{.Input}} <assistant>")
+    await served.tell("k2", AdapterModel(name="rendered", identity="m.bin", templates=templates))
+    _, answer = await served.ask(CHAT, HELLO, key="k2")
+    assert answer["choices"][0]["message"]["content"] == "<user> hello brave new world <assistant>"
+
+
+BAD: list[tuple[Any, str | None]] = [
+    (b"{", None),
+    (b"\xff", None),
+    ({}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": 3}, "messages"),
+    ({"messages": [{"content": "x"}]}, "messages[0].role"),
+    (HELLO | {"temperature": "hot"}, "temperature"),
+    (HELLO | {"n": 2}, "n"),
+    (HELLO | {"max_tokens": 2**40}, "max_tokens"),
+    (HELLO | {"response_format": {"type": "json_object"}}, "response_format"),
+    ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages.content.type"),
+]
+
+
+async def test_bad_requests_are_refused_in_openais_shape(served: Any) -> None:
+    for body, param in BAD:
+        status, answer = await served.ask(CHAT, body)
+        assert status == 400, body
+        assert answer["error"]["type"] == "invalid_request_error"
+        assert answer["error"]["param"] == param
+        assert answer["error"]["message"]
+
+
+async def test_a_key_that_nobody_gave_is_refused(served: Any) -> None:
+    assert (await served.ask(CHAT, HELLO, key="other"))[0] == 401
+    await served.adapter.link.forget("k1")
+    assert (await served.ask(CHAT, HELLO))[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("options", "status"), [(["error_after:0"], 502), (["crash_after:0"], 503), (["hang_after:0"], None)]
+)
+async def test_a_failure_before_the_first_token_has_a_status(
+    served: Any, options: list[str], status: int | None
+) -> None:
+    await served.load(*options)
+    if status is None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2), served.post(CHAT, HELLO | {"stream": True}):
+                pass
+        return
+    got, answer = await served.ask(CHAT, HELLO | {"stream": True})
+    assert (got, answer["error"]["type"]) == (status, "server_error")
+    assert served.echo.address not in answer["error"]["message"]
+
+
+async def test_a_model_that_is_not_loaded_and_another_one_are_503(served: Any) -> None:
+    await served.tell("k2", AdapterModel(name="other", identity="other.bin"))
+    status, answer = await served.ask(CHAT, HELLO, key="k2")
+    assert (status, answer["error"]["code"]) == (503, "other_model_loaded")
+    await served.echo.client.free(timeout=SOON)
+    status, answer = await served.ask(CHAT, HELLO)
+    assert (status, answer["error"]["code"]) == (503, "model_not_loaded")
+
+
+async def test_a_failure_mid_stream_is_told_in_the_stream(served: Any) -> None:
+    await served.load("error_after:2")
+    async with served.post(CHAT, HELLO | {"stream": True}) as answer:
+        assert answer.status == 200
+        text = await answer.text()
+    assert "[DONE]" not in text
+    assert events_of(text)[-1]["error"]["code"] == "backend_failed"
+
+
+async def test_a_client_that_goes_ends_its_own_call_and_no_other(served: Any) -> None:
+    await served.load("hang_after:1")
+    async with served.post(CHAT, HELLO | {"stream": True}) as stays:
+        assert b"assistant" in await stays.content.readline()
+        for _ in range(5):
+            async with served.post(CHAT, HELLO | {"stream": True}) as goes:
+                await goes.content.readline()
+                goes.close()
+        await until(served, in_flight=1)
+        assert not stays.content.at_eof()
+        assert (await served.echo.client.status(timeout=SECOND)).state == StatusResponse.BUSY
+        stays.close()
+    await until(served, in_flight=0)
+    async with asyncio.timeout(SOON.total_seconds()):
+        while (await served.echo.client.status(timeout=SECOND)).state != StatusResponse.READY:
+            pass
+
+
+async def until(served: Any, *, in_flight: int) -> None:
+    async with asyncio.timeout(SOON.total_seconds()):
+        while await served.in_flight() != in_flight:
+            pass
+
+
+async def test_telling_a_replica_again_does_not_disturb_its_requests(served: Any) -> None:
+    await served.load("hang_after:1")
+    async with served.post(CHAT, HELLO | {"stream": True}) as under_way:
+        await under_way.content.readline()
+        await served.tell("k1")
+        assert await served.in_flight() == 1
+        await served.tell("k1", token="another")
+        rest = await under_way.text()
+        assert events_of(rest)[-1]["error"]["code"] == "backend_gone"
+
+
+async def test_many_clients_at_once_are_all_answered(served: Any) -> None:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(served.ask(CHAT, HELLO)) for _ in range(100)]
+    assert {task.result()[0] for task in tasks} == {200}
+    assert await served.in_flight() == 0
+
+
+async def test_the_adapter_ends_with_its_parents_descriptor_and_at_sigterm(served: Any) -> None:
+    served.adapter.process.terminate()
+    assert await served.adapter.process.wait() == 0
+    replica = AdapterReplica(key="k", address="127.0.0.1:1", model=AdapterModel(name="x"))
+    with pytest.raises(ChildFailed):
+        await served.adapter.link.serve(replica)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await served.ask(CHAT, HELLO)

@@ -1,0 +1,223 @@
+"""A whole worker on a real NATS server is asked for backends: what it answers, byte for byte where that binds."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral.agent.config import WorkerConfig
+from corral.agent.identity import SECRET_FILE
+from corral.app.exit_codes import ExitCode
+from corral.base.errors import BusTimeout
+from corral.base.ids import NodeId
+from corral.bus.client import NatsBus
+from corral.bus.config import BusConfig
+from corral.bus.port import Message
+from corral.bus.server import NatsServer
+from corral.protocol import go_json, subjects
+from corral.protocol.install import InstallReply, InstallRequest
+from corral.protocol.replica import ReplicaExited, RunningReply
+from corral.rpc.backend import Backend
+from corral.testing.backend_scripts import Pipe, open_pipe, write_backend, write_serving_backend
+from corral.testing.backends import BACKENDS
+
+NODE = NodeId("11111111-2222-4333-8444-555555555555")
+SOON = timedelta(seconds=30)
+SECOND = timedelta(seconds=1)
+
+
+class Asker:
+    """A frontend's side of the bus."""
+
+    def __init__(self, bus: NatsBus) -> None:
+        self.bus = bus
+
+    async def ask(self, subject: Any, data: bytes = b"{}") -> dict[str, Any]:
+        answer = await self.bus.request(subject(NODE), data, timeout=SOON)
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    async def install(self, backend: str, model: str = "") -> InstallReply:
+        request = msgspec.json.encode(InstallRequest(backend=backend, model_id=model))
+        answer = await self.bus.request(subjects.backend_install(NODE), request, timeout=SOON)
+        return go_json.decode(answer, InstallReply)
+
+    async def running(self) -> list[str]:
+        answer = await self.bus.request(subjects.models_running(NODE), b"", timeout=SOON)
+        models = msgspec.json.decode(answer, type=RunningReply).models
+        return sorted(f"{model.model_id}#{model.replica_index}" for model in models)
+
+    async def stop(self, payload: bytes) -> None:
+        """Sent as a request: the lack of an answer is the only sign that there is none."""
+        with pytest.raises(BusTimeout):
+            await self.bus.request(subjects.backend_stop(NODE), payload, timeout=SECOND / 2)
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    return tmp_path / "backends"
+
+
+@pytest.fixture
+def on_nats(config: WorkerConfig, nats: NatsServer, installed: Path) -> WorkerConfig:
+    return replace(config, bus=BusConfig(url=nats.worker_url), backends_path=installed, system_backends=(BACKENDS,))
+
+
+@pytest.fixture
+async def asker(nats: NatsServer) -> AsyncIterator[Asker]:
+    async with NatsBus(BusConfig(url=nats.frontend_url)) as bus:
+        await bus.wait_connected()
+        yield Asker(bus)
+
+
+@pytest.fixture
+async def joined(worker: Any, on_nats: WorkerConfig) -> AsyncIterator[Any]:
+    async with worker(on_nats) as running:
+        await running.clock.until_sleeping(1)
+        yield running
+
+
+async def test_a_process_is_installed_listed_and_stopped(joined: Any, asker: Asker, base_port: int) -> None:
+    reply = await asker.ask(subjects.backend_install, b'{"BACKEND":"echo","Model_ID":"m1","zzz":{"a":1}}')
+    address = f"127.0.0.1:{base_port}"
+    assert reply == {"success": True, "address": address}
+    assert await asker.ask(subjects.models_running) == {
+        "models": [{"model_id": "m1", "replica_index": 0, "address": address}]
+    }
+    async with Backend(address, token="tok") as client:
+        await client.health(timeout=SECOND)
+
+    await asker.stop(b'{"backend":"m1"}')
+
+    assert await asker.ask(subjects.models_running) == {"models": []}
+
+
+async def test_the_address_has_the_advertised_host_and_the_local_port(
+    worker: Any, on_nats: WorkerConfig, asker: Asker, installed: Path, base_port: int
+) -> None:
+    directory = write_serving_backend(installed, "engine")
+    (directory / "corral.json").write_text('{"http": {"protocol": "openai"}}')
+    told = replace(on_nats, addresses=replace(on_nats.addresses, advertise_addr="node.example:7777"))
+    async with worker(told) as running:
+        await running.clock.until_sleeping(1)
+        reply = await asker.ask(subjects.backend_install, b'{"backend":"engine","model_id":"m1"}')
+        listed = (await asker.ask(subjects.models_running))["models"][0]
+        await asker.stop(b"")
+
+    assert reply["address"] == f"node.example:{base_port}"
+    assert reply["corral"]["url"] == f"http://node.example:{base_port + 1}"
+    assert len(reply["corral"]["key"]) >= 32
+    assert listed["address"] == f"127.0.0.1:{base_port}"
+    assert listed["corral"] == reply["corral"]
+
+
+async def test_what_is_on_disk_is_listed(joined: Any, asker: Asker) -> None:
+    listed = await asker.ask(subjects.backend_list, b"not json at all")
+    assert sorted(listed["backends"], key=lambda one: str(one["name"])) == [
+        {"name": "echo", "is_system": True, "is_meta": False},
+        {"name": "llama-cpp", "is_system": True, "is_meta": False},
+    ]
+
+
+async def test_a_worker_without_backends_says_null(worker: Any, on_nats: WorkerConfig, asker: Asker) -> None:
+    async with worker(replace(on_nats, system_backends=())) as running:
+        await running.clock.until_sleeping(1)
+        assert await asker.ask(subjects.backend_list) == {"backends": None}
+
+
+@pytest.mark.parametrize("payload", [b"", b"{bad", b"[]", b"5", b'{"backend":5}', b'{"replica_index":"1"}'])
+async def test_an_install_that_cannot_be_read_is_refused(joined: Any, asker: Asker, payload: bytes) -> None:
+    reply = await asker.ask(subjects.backend_install, payload)
+    assert set(reply) == {"success", "error"}
+    assert reply["success"] is False
+    assert reply["error"].startswith("invalid request: ")
+
+
+@pytest.mark.parametrize("payload", [b"null", b"{}", b'{"backend":"nope"}', b'{"backend":"echo","force":true}'])
+async def test_an_install_that_cannot_be_done_is_an_error(joined: Any, asker: Asker, payload: bytes) -> None:
+    reply = await asker.ask(subjects.backend_install, payload)
+    assert set(reply) == {"success", "error"}
+    assert reply["success"] is False
+    assert "cannot fetch backends" in reply["error"]
+
+
+async def test_one_that_dies_answers_with_its_last_words(joined: Any, asker: Asker, installed: Path) -> None:
+    write_backend(installed, "dies", shell="echo 'no such library' >&2; exit 1")
+    reply = await asker.install("dies", "m1")
+    assert not reply.success
+    assert "no such library" in reply.error
+
+
+@pytest.mark.parametrize("payload", [b"", b"null", b"{}", b'{"backend":"","force":true}'])
+async def test_nothing_said_stops_everything(joined: Any, asker: Asker, payload: bytes) -> None:
+    await asker.install("echo", "m1")
+    await asker.install("echo")
+    await asker.stop(payload)
+    assert await asker.running() == []
+
+
+@pytest.mark.parametrize("payload", [b"{bad", b"[]", b'"m1"', b'{"backend":["m1"]}'])
+async def test_a_stop_that_cannot_be_read_stops_nothing(joined: Any, asker: Asker, payload: bytes) -> None:
+    await asker.install("echo", "m1")
+    await asker.stop(payload)
+    assert await asker.running() == ["m1#0"]
+
+
+async def test_the_end_of_the_worker_answers_whoever_waits_and_leaves_nothing(
+    worker: Any, on_nats: WorkerConfig, asker: Asker, installed: Path, tmp_path: Path
+) -> None:
+    with open_pipe(tmp_path / "pipe") as pipe:
+        await _stop_while_starting(worker, on_nats, asker, installed, pipe)
+
+
+async def _stop_while_starting(worker: Any, on_nats: WorkerConfig, asker: Asker, installed: Path, pipe: Pipe) -> None:
+    write_backend(installed, "hangs", shell=f"echo came > {pipe.path}; exec sleep 1000")
+    async with worker(on_nats) as running:
+        await running.clock.until_sleeping(1)
+        await asker.install("echo", "m1")
+        request = msgspec.json.encode(InstallRequest(backend="hangs", model_id="m2"))
+        answer = asyncio.create_task(asker.bus.request(subjects.backend_install(NODE), request, timeout=SOON))
+        await pipe.line()
+        running.stop.set()
+        reply = go_json.decode(await answer, InstallReply)
+        assert await running.ended() is ExitCode.OK
+    assert (reply.success, "stopped before it was ready" in reply.error) == (False, True)
+
+
+@pytest.mark.parametrize("features", [["node-secret", "replica-exits"], ["node-secret"]])
+async def test_a_frontend_that_wants_to_is_told_of_a_death(
+    worker: Any, on_nats: WorkerConfig, asker: Asker, frontend: Any, answer: Any, features: list[str]
+) -> None:
+    welcome = {"version": "1", "features": features}
+    frontend.will_answer("register", answer(201, {"id": NODE, "corral": welcome}))
+    told: asyncio.Queue[Message] = asyncio.Queue()
+    await asker.bus.subscribe(subjects.REPLICAS_EXITED, told.put)
+    async with worker(on_nats) as running:
+        await running.clock.until_sleeping(1)
+        reply = await asker.install("echo", "m1")
+        async with Backend(reply.address, token=_secret_of(on_nats)) as client:
+            await client.health(timeout=SECOND)
+        record = next((on_nats.data_path / "processes").iterdir())
+        os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+        while await asker.running():
+            pass
+        await asker.bus.flush()
+
+        if "replica-exits" not in features:
+            assert told.empty()
+            return
+        exited = msgspec.json.decode((await told.get()).data, type=ReplicaExited)
+    assert (exited.model_id, exited.address) == ("m1", reply.address)
+    assert exited.reason == "backend m1#0 ended by itself (signal 9)"
+
+
+def _secret_of(config: WorkerConfig) -> str:
+    return (config.data_path / SECRET_FILE).read_text().strip()

@@ -1,0 +1,144 @@
+"""llama.cpp with a real model, over gRPC and over its own HTTP port."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from corral.base.processes import Process
+from corral.rpc import errors
+from corral.rpc.messages import Message, ModelOptions, PredictOptions, StatusResponse
+from corral.testing.backends import KEY, SECOND, SOON, RunningBackend, running_backend
+from corral.testing.models import QUESTION
+from corral.testing.waiting import wait_until
+
+ASKED = PredictOptions(
+    UseTokenizerTemplate=True, Messages=[Message(role="user", content=QUESTION)], Tokens=24, ModelIdentity="smol"
+)
+
+
+def options(file: Path, **more: Any) -> ModelOptions:
+    return ModelOptions(Model="smol", ModelFile=str(file), ContextSize=512, Threads=1, MMap=True, **more)
+
+
+@asynccontextmanager
+async def loaded(file: Path, **more: Any) -> AsyncIterator[RunningBackend]:
+    async with running_backend("llama_cpp") as backend:
+        await backend.client.load(options(file, **more), timeout=SOON)
+        yield backend
+
+
+async def post(backend: RunningBackend, path: str, body: dict[str, Any], *, key: str = KEY) -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {key}"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(backend.http_url + path, json=body, headers=headers) as r,
+    ):
+        return r.status, await r.text()
+
+
+async def test_it_knows_the_capital_of_france_both_ways(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        reply = await backend.client.predict(ASKED)
+        assert "Paris" in reply.message.decode()
+        assert reply.tokens > 0
+        assert reply.prompt_tokens > 20
+        parts = [part async for part in backend.client.predict_stream(ASKED)]
+        assert "Paris" in b"".join(part.message for part in parts).decode()
+        assert parts[-1].tokens == reply.tokens
+
+        body = {"model": "the-model", "messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
+        status, text = await post(backend, "/v1/chat/completions", body)
+        answer = json.loads(text)
+        assert (status, answer["model"]) == (200, "the-model")
+        assert "Paris" in answer["choices"][0]["message"]["content"]
+        status, text = await post(backend, "/v1/chat/completions", body | {"stream": True})
+        assert status == 200
+        assert text.endswith("data: [DONE]\n\n")
+
+
+async def test_its_http_port_wants_the_key(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        status, text = await post(backend, "/v1/completions", {"prompt": "x"}, key="wrong")
+        assert (status, "error" in json.loads(text)) == (401, True)
+
+
+async def test_it_counts_tokens_and_refuses_what_does_not_fit(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        assert len(await backend.client.tokenize(PredictOptions(Prompt="hello world"))) == 2
+        with pytest.raises(errors.RequestRefused, match="exceeds the available context size"):
+            await backend.client.predict(PredictOptions(Prompt="hi " * 2000, Tokens=4))
+        with pytest.raises(errors.NotOffered, match="embeddings"):
+            await backend.client.embedding(PredictOptions(Embeddings="hello"))
+
+
+async def test_an_embedding_model_embeds_both_ways(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file, Embeddings=True) as backend:
+        result = await backend.client.embedding(PredictOptions(Embeddings="hello"))
+        assert (result.dim, result.tokens, len(result.embeddings)) == (576, 1, 576)
+        status, text = await post(backend, "/v1/embeddings", {"input": "hello", "model": "the-model"})
+        assert status == 200
+        assert json.loads(text)["data"][0]["embedding"] == pytest.approx(list(result.embeddings), abs=1e-4)
+
+
+async def test_a_client_that_goes_frees_its_slot(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        endless = PredictOptions(Prompt="Once upon a time", Tokens=400, IgnoreEOS=True)
+        async with aclosing(backend.client.predict_stream(endless)) as parts:
+            await anext(parts)
+        assert "Paris" in (await backend.client.predict(ASKED, timeout=timedelta(seconds=20))).message.decode()
+
+
+async def test_it_is_healthy_while_it_loads(chat_model_file: Path) -> None:
+    async with running_backend("llama_cpp") as backend, asyncio.TaskGroup() as group:
+        load = group.create_task(backend.client.load(options(chat_model_file), timeout=SOON))
+        while not load.done():
+            await backend.client.health(timeout=SECOND)
+
+
+async def test_freeing_ends_the_engine_and_closes_its_port(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        (engine,) = psutil.Process(backend.process.pid).children()
+        await backend.client.free(timeout=SOON)
+        assert not engine.is_running()
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await post(backend, "/v1/completions", {"prompt": "x"})
+        assert (await backend.client.status(timeout=SECOND)).state == StatusResponse.UNINITIALIZED
+        await backend.client.load(options(chat_model_file), timeout=SOON)
+
+
+async def test_a_file_that_is_no_model_says_so(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"not a model")
+    async with running_backend("llama_cpp") as backend:
+        with pytest.raises(errors.LoadFailed, match=r"could not load .*bad\.gguf"):
+            await backend.client.load(options(bad), timeout=SOON)
+        with pytest.raises(errors.LoadFailed, match="no model file at"):
+            await backend.client.load(options(tmp_path / "none.gguf"), timeout=SOON)
+
+
+async def test_when_the_engine_dies_the_backend_does_too(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        (engine,) = psutil.Process(backend.process.pid).children()
+        engine.kill()
+        assert await backend.process.wait() == 1
+        assert any("ended by itself" in line for line in backend.process.tail)
+
+
+async def test_when_the_backend_is_killed_the_engine_dies_too(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        (engine,) = psutil.Process(backend.process.pid).children()
+        psutil.Process(backend.process.pid).kill()
+        await until_dead(backend.process, engine)
+
+
+async def until_dead(process: Process, engine: psutil.Process) -> None:
+    await process.wait()
+    await asyncio.to_thread(wait_until, lambda: not engine.is_running(), "the end of the engine")

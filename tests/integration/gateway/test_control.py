@@ -1,0 +1,243 @@
+"""The gateway and control: the view, cold models, what is passed on, and what works while control is away."""
+
+import asyncio
+from datetime import timedelta
+
+import aiohttp
+import msgspec
+
+from corral.app.gateway import open_gateway
+from corral.gateway.config import GatewayConfig, Limits, TimeOuts
+from corral.protocol.view import Loading, ModelEntry, ViewChange
+from corral.testing.engine import Pace
+from corral.testing.gateway import GATEWAY_KEY, MODEL, World, chat, replicas, request, world
+
+
+async def test_everything_else_is_passed_to_control_with_its_own_key(gateway: World) -> None:
+    head = b"X-Forwarded-For: 6.6.6.6\r\nX_Forwarded_For: 6.6.6.6\r\nCookie: a=b\r\n"
+    answer = await gateway.ask(request(b"{}", method="PUT", path="/api/v1/nodes?x=1", head=head, key="theirs"))
+
+    assert answer.status == 200
+    [(method, target, headers, body)] = gateway.control.passed
+    assert (method, target, body) == ("PUT", "/api/v1/nodes?x=1", b"{}")
+    assert headers["Authorization"] == "Bearer theirs"
+    assert headers["Host"] == headers["X-Forwarded-Host"] == "corral.test"
+    assert headers["X-Forwarded-For"] == "127.0.0.1"
+    assert headers["X-Forwarded-Proto"] == "http"
+    assert headers["Cookie"] == "a=b"
+    assert "X_Forwarded_For" not in headers
+
+
+async def test_a_head_request_passes_without_a_body(gateway: World) -> None:
+    async with gateway.client() as client:
+        for _ in range(2):
+            await client.send(request(method="HEAD", path="/ui"))
+            answer = await client.read_answer(is_head=True)
+            assert (answer.status, int(answer.headers["content-length"]) > 0) == (200, True)
+    await gateway.until_quiet()
+
+
+async def test_web_sockets_pass_through(gateway: World) -> None:
+    url = f"http://127.0.0.1:{gateway.port}/ws"
+    async with aiohttp.ClientSession() as session, session.ws_connect(url) as socket:
+        for text in ("one", "two" * 50_000):
+            await socket.send_str(text)
+            assert await socket.receive_str() == f"echo {text}"
+    await gateway.until(lambda: gateway.gateway.server.client_count == 0)
+    await gateway.until_quiet()
+
+
+async def test_other_upgrades_are_ordinary_requests(gateway: World) -> None:
+    head = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    answer = await gateway.ask(request(method="GET", path="/ui", head=head))
+
+    assert answer.status == 200
+    [(_, _, headers, _)] = gateway.control.passed
+    assert not {"Upgrade", "HTTP2-Settings", "Connection"} & set(headers)
+
+
+async def test_a_client_that_leaves_ends_its_request_to_control(gateway: World) -> None:
+    async with gateway.client() as client:
+        await client.send(request(method="GET", path="/api/hold"))
+        await gateway.until(lambda: bool(gateway.control.passed))
+    await gateway.until(lambda: gateway.gateway.server.client_count == 0)
+    await gateway.until_quiet()
+    gateway.control.hold.set()
+
+
+async def test_models_answer_while_control_is_away_and_the_rest_says_so(gateway: World) -> None:
+    await gateway.control.stop()
+
+    for method, body in (("GET", None), ("POST", b"{}")):
+        away = await gateway.ask(request(body, method=method, path="/api/v1/nodes"))
+        assert (away.status, away.error["code"]) == (503, "control_unavailable")
+        assert away.headers["retry-after"]
+    assert (await gateway.ask(request(chat()))).is_whole
+    assert (await gateway.ask(request(method="GET", path="/readyz", key=None))).status == 200
+    cold = ModelEntry(name="cold")
+    gateway.gateway.services.directory.hear(
+        ViewChange(base=1, version=2, models=[cold]), now=asyncio.get_running_loop().time()
+    )
+
+    gateway.control.view = msgspec.structs.replace(gateway.control.view, version=7)
+    served = gateway.control.views_served
+    await gateway.control.start()
+    await gateway.until(lambda: gateway.control.views_served > served)
+    await gateway.until(lambda: gateway.gateway.services.directory.version == 7)
+    assert (await gateway.ask(request(method="GET", path="/api/v1/nodes"))).status == 200
+
+
+async def test_what_ended_while_control_was_away_is_reported_once_it_is_back(gateway: World) -> None:
+    await gateway.control.stop()
+    gateway.control.reports.clear()
+    for _ in range(3):
+        await gateway.ask(request(chat()))
+    await gateway.control.start()
+
+    def told() -> int:
+        batches = {report.sequence: report for report in gateway.control.reports}
+        return sum(line.requests for report in batches.values() for line in report.finished)
+
+    await gateway.until(lambda: told() == 3)
+
+
+async def test_a_gap_in_the_versions_brings_a_full_view(gateway: World) -> None:
+    served = gateway.control.views_served
+    gateway.control.view = msgspec.structs.replace(gateway.control.view, version=9)
+    gateway.control.tell(ViewChange(base=8, version=9))
+
+    await gateway.until(lambda: gateway.gateway.services.directory.version == 9)
+    assert gateway.control.views_served == served + 1
+
+
+async def test_a_revoked_key_stops_working_with_the_next_change(gateway: World) -> None:
+    gateway.control.change(keys={})
+    await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
+    assert (await gateway.ask(request(chat()))).status == 401
+
+
+async def test_a_gateway_that_starts_without_control_answers_and_heals() -> None:
+    async with world() as source:
+        config = GatewayConfig(control_url="http://127.0.0.1:9", control_key=GATEWAY_KEY)
+        async with open_gateway(config) as alone:
+            other = World(gateway=alone, control=source.control, engines=source.engines, port=alone.port)
+            assert (await other.ask(request(method="GET", path="/healthz", key=None))).status == 200
+            assert (await other.ask(request(method="GET", path="/readyz", key=None))).status == 503
+            assert (await other.ask(request(chat()))).error["code"] == "no_view"
+            assert (await other.ask(request(method="GET", path="/ui"))).error["code"] == "control_unavailable"
+
+
+# Cold models.
+
+
+async def test_a_hundred_first_requests_wait_for_one_load_and_are_all_served() -> None:
+    async with world() as cold:
+        loaded = cold.control.view.replicas
+        cold.control.change(replicas={})
+        await cold.until(lambda: cold.gateway.services.directory.version == 2)
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(cold.ask(request(chat()))) for _ in range(100)]
+            await cold.until(lambda: cold.gateway.services.dispatcher.waiting() == {MODEL: 100})
+            await cold.until(lambda: bool(cold.control.ensured))
+            cold.control.change(replicas=loaded)
+        assert all(task.result().is_whole for task in asked)
+        assert set(cold.control.ensured) == {MODEL}
+        await cold.until_quiet()
+
+
+async def test_a_load_that_takes_longer_than_the_budget_tells_how_far_it_is() -> None:
+    async with world(time_outs=TimeOuts(load=0.2)) as cold:
+        cold.control.change(replicas={})
+        await cold.until(lambda: cold.gateway.services.directory.version == 2)
+        answer = await cold.ask(request(chat()))
+
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+        assert answer.error["code"] == "model_loading"
+        assert answer.error["message"] == "model echo is staging on node w1"
+        loading = msgspec.json.decode(answer.body, type=dict[str, object])["loading"]
+        assert loading == msgspec.to_builtins(
+            Loading(model=MODEL, state="staging", node="w1", bytes_sent=10, total_bytes=100, eta_seconds=9)
+        )
+        await cold.until_quiet()
+
+
+async def test_a_load_that_cannot_succeed_is_told_at_once() -> None:
+    async with world() as cold:
+        cold.control.loading = Loading(model="", state="failed", message="no node has the files")
+        cold.control.change(replicas={})
+        await cold.until(lambda: cold.gateway.services.directory.version == 2)
+        answer = await cold.ask(request(chat()))
+
+        assert (answer.status, answer.error["code"]) == (503, "model_load_failed")
+        assert answer.error["message"] == "no node has the files"
+        await cold.until_quiet()
+
+
+async def test_a_cold_model_without_control_is_told_after_the_budget() -> None:
+    async with world(time_outs=TimeOuts(load=0.2)) as cold:
+        cold.control.change(replicas={})
+        await cold.until(lambda: cold.gateway.services.directory.version == 2)
+        await cold.control.stop()
+        answer = await cold.ask(request(chat()))
+
+        assert (answer.status, answer.error["code"]) == (503, "control_unavailable")
+        await cold.until_quiet()
+
+
+async def test_a_client_that_leaves_a_cold_model_is_forgotten() -> None:
+    async with world() as cold:
+        cold.control.change(replicas={})
+        await cold.until(lambda: cold.gateway.services.directory.version == 2)
+        async with cold.client() as client:
+            await client.send(request(chat()))
+            await cold.until(lambda: cold.gateway.services.dispatcher.waiting() == {MODEL: 1})
+        await cold.until_quiet()
+        cold.control.change(replicas=replicas(cold.engine))
+        await cold.until(lambda: cold.gateway.services.directory.version == 3)
+        assert not cold.engine.requests
+
+
+# The end.
+
+
+async def test_a_drain_finishes_answers_and_closes_idle_connections() -> None:
+    pace = Pace()
+    async with world() as source:
+        source.engine.behave = pace
+        config = GatewayConfig(control_url=source.control.url, control_key=GATEWAY_KEY, limits=Limits())
+        async with asyncio.TaskGroup() as group, open_gateway(config) as ending:
+            other = World(gateway=ending, control=source.control, engines=source.engines, port=ending.port)
+            await other.until(lambda: ending.services.directory.version is not None)
+            idle = await asyncio.open_connection("127.0.0.1", ending.port)
+            asked = group.create_task(other.ask(request(chat())))
+            await pace.begun.acquire()
+
+            async def let_go() -> None:
+                assert await idle[0].read() == b""  # closed at once
+                idle[1].close()
+                assert not asked.done()
+                pace.go_on.set()
+
+            group.create_task(let_go())
+        assert asked.result().is_whole
+
+
+async def test_a_drain_has_an_end() -> None:
+    async with world() as stuck:  # whose bound is short
+        stuck.engine.behave = pace = Pace()
+        reader, writer = await asyncio.open_connection("127.0.0.1", stuck.port)
+        writer.write(request(chat()))
+        await pace.begun.acquire()
+    await reader.read()
+    writer.close()
+
+
+async def test_an_old_view_stops_serving_where_that_is_wanted() -> None:
+    async with world() as source:
+        config = GatewayConfig(control_url=source.control.url, control_key=GATEWAY_KEY, max_view_age=timedelta(hours=1))
+        async with open_gateway(config) as strict:
+            other = World(gateway=strict, control=source.control, engines=source.engines, port=strict.port)
+            await other.until(lambda: strict.services.directory.version is not None)
+            assert (await other.ask(request(chat()))).status == 200
+            strict.services.directory._heard_at -= 3601
+            assert (await other.ask(request(chat()))).error["code"] == "view_too_old"

@@ -1,0 +1,152 @@
+"""What passes through the gateway, and in which form."""
+
+import msgspec
+
+from corral.protocol.view import ModelEntry
+from corral.testing.engine import DONE, EVENTS, LAST_EVENT, answering
+from corral.testing.gateway import KEY, World, chat, request, world
+
+STREAM = b"".join((*EVENTS, LAST_EVENT, DONE))
+
+
+async def test_a_stream_passes_unchanged_and_only_the_head_is_written_anew(gateway: World) -> None:
+    body = chat()
+    head = (
+        b"X-Forwarded-For: 6.6.6.6\r\nforwarded: for=6.6.6.6\r\nX-Custom: kept\r\nConnection: x-drop\r\nX-Drop: 1\r\n"
+    )
+
+    answer = await gateway.ask(request(body, path="/v1/chat/completions?a=b", head=head))
+
+    assert answer.status == 200
+    assert answer.body == STREAM
+    [got] = gateway.engine.requests
+    assert (got.method, got.target, got.body) == ("POST", "/v1/chat/completions?a=b", body)
+    assert got.header("authorization") == "Bearer k0"
+    assert got.header("host") == f"127.0.0.1:{gateway.engine.port}"
+    assert got.header("x-forwarded-for") == "127.0.0.1"
+    assert got.header("x-custom") == "kept"
+    assert got.header("x-drop") is None
+    assert KEY not in str(got.headers)
+    await gateway.until_quiet()
+
+
+async def test_connections_are_kept_on_both_sides(gateway: World) -> None:
+    async with gateway.client() as client:
+        for _ in range(5):
+            await client.send(request(chat()))
+            assert (await client.read_answer()).body == STREAM
+
+    assert gateway.engine.accepted == 1
+    assert gateway.gateway.services.pool.idle_count == 1
+
+
+async def test_requests_sent_ahead_are_answered_in_order(gateway: World) -> None:
+    gateway.engine.behave = answering
+    bodies = [chat(text="x" * size) for size in (1, 20, 300)]
+    async with gateway.client() as client:
+        await client.send(b"".join(map(request, bodies)))
+        answers = [await client.read_answer() for _ in bodies]
+
+    assert [msgspec.json.decode(answer.body)["got"] for answer in answers] == [len(body) for body in bodies]
+
+
+async def test_what_follows_a_chunked_body_in_one_piece_is_not_answered(gateway: World) -> None:
+    body = chat()
+    chunked = request(None, head=b"Transfer-Encoding: chunked\r\n") + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    async with gateway.client() as client:
+        await client.send(chunked + request(chat()))
+        answer = await client.read_answer()
+        assert answer.headers["connection"] == "close"
+        assert await client.until_closed() == b""
+
+    [got] = gateway.engine.requests
+    assert got.body == body
+
+
+async def test_a_chunked_body_arrives_with_a_length(gateway: World) -> None:
+    body = chat()
+    async with gateway.client() as client:
+        head = request(None, head=b"Transfer-Encoding: chunked\r\n")
+        await client.send(head, *(b"1\r\n%c\r\n" % byte for byte in body), b"0\r\nX-Trailer: 1\r\n\r\n")
+        assert (await client.read_answer()).status == 200
+        await client.send(request(body))
+        assert (await client.read_answer()).status == 200
+
+    assert [got.body for got in gateway.engine.requests] == [body, body]
+    assert gateway.engine.requests[0].header("x-trailer") is None
+
+
+async def test_a_client_of_http_1_0_gets_what_it_understands(gateway: World) -> None:
+    gateway.engine.behave = answering
+    async with gateway.client() as client:
+        await client.send(request(chat(), version="1.0"))
+        answer = await client.read_answer()
+        assert answer.status == 200
+        assert answer.headers["connection"] == "close"
+        assert await client.until_closed() == b""
+
+
+async def test_a_body_is_asked_for_only_when_it_is_welcome(gateway: World) -> None:
+    body = chat()
+    async with gateway.client() as client:
+        raw = request(body, head=b"Expect: 100-continue\r\n")
+        await client.send(raw[: -len(body)])
+        assert await client.read_head() == (100, {})
+        await client.send(body)
+        assert (await client.read_answer()).status == 200
+    async with gateway.client() as client:
+        raw = request(body, key="wrong", head=b"Expect: 100-continue\r\n")
+        await client.send(raw[: -len(body)])
+        assert (await client.read_answer()).status == 401
+
+    assert gateway.engine.requests[0].header("expect") is None
+
+
+async def test_names_without_a_version_and_aliases_work(gateway: World) -> None:
+    answer = await gateway.ask(request(chat("other"), path="/chat/completions"))
+
+    assert answer.status == 200
+    assert gateway.engine.requests[0].target == "/v1/chat/completions"
+
+
+async def test_models_are_listed_from_the_view(gateway: World) -> None:
+    gateway.control.change(models={"a": ModelEntry(name="a", created=5, owned_by="me")})
+    await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
+
+    answer = await gateway.ask(request(method="GET", path="/v1/models"))
+    one = await gateway.ask(request(method="GET", path="/v1/models/a"))
+    head = await gateway.ask(request(method="HEAD", path="/v1/models"), is_head=True)
+
+    expected = {"id": "a", "object": "model", "created": 5, "owned_by": "me"}
+    assert msgspec.json.decode(answer.body) == {"object": "list", "data": [expected]}
+    assert msgspec.json.decode(one.body) == expected
+    assert head.headers["content-length"] == str(len(answer.body))
+
+
+async def test_usage_is_read_from_the_tail_and_reported_once(gateway: World) -> None:
+    await gateway.ask(request(chat()))
+    gateway.engine.behave = answering
+    await gateway.ask(request(chat()))
+    await gateway.until_quiet()
+    await gateway.until(lambda: sum(line.requests for one in gateway.control.reports for line in one.finished) == 2)
+
+    lines = [line for report in gateway.control.reports for line in report.finished]
+    assert sum(line.prompt_tokens for line in lines) == 10
+    assert sum(line.completion_tokens for line in lines) == 6
+    assert {line.outcome for line in lines} == {"ok"}
+    assert {line.key for line in lines} == {"key1"}
+
+
+async def test_replicas_are_asked_in_turn() -> None:
+    async with world(engines=2) as both:
+        for _ in range(6):
+            await both.ask(request(chat()))
+        assert [len(engine.requests) for engine in both.engines] == [3, 3]
+
+
+async def test_health_and_readiness_need_no_key(gateway: World) -> None:
+    health = await gateway.ask(request(method="GET", path="/healthz", key=None))
+    ready = await gateway.ask(request(method="GET", path="/readyz", key=None))
+
+    assert (health.status, ready.status) == (200, 200)
+    assert msgspec.json.decode(ready.body)["view_version"] == 1

@@ -1,0 +1,138 @@
+"""OpenAI's requests as messages for backends."""
+
+import json
+from typing import Any
+
+import pytest
+
+from corral.base.errors import InvalidInput
+from corral.dialect.openai import chat_options, completion_options, embedding_options, prompts_of
+from corral.dialect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    check_chat,
+    check_completion,
+    parse,
+)
+from corral.protocol.adapter import AdapterModel, PromptTemplates, RequestDefaults
+from corral.rpc.messages import PredictOptions
+
+MODEL = AdapterModel(name="m", identity="m.bin", use_tokenizer_template=True)
+HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def chat(body: dict[str, Any], model: AdapterModel = MODEL) -> PredictOptions:
+    request = parse(json.dumps(HELLO | body).encode(), ChatRequest)
+    check_chat(request)
+    return chat_options(request, model)
+
+
+def test_a_request_that_says_nothing_gets_localais_defaults() -> None:
+    """Those that a LocalAI frontend was seen to send, apart from what it draws or adds for one machine."""
+    options = chat({}, AdapterModel(name="m", identity="m.bin"))
+    assert options.Prompt == "hi\n"
+    assert (options.TopK, options.TopP, options.Temperature) == (40, pytest.approx(0.95), pytest.approx(0.9))
+    assert (options.TailFreeSamplingZ, options.TypicalP, options.MirostatTAU) == (1.0, 1.0, 5.0)
+    assert (options.MMap, options.PromptCacheAll, options.ModelIdentity) == (True, True, "m.bin")
+    assert not options.UseTokenizerTemplate
+    assert not options.Messages
+
+
+def test_what_the_request_says_wins_over_the_models_defaults() -> None:
+    model = AdapterModel(
+        name="m",
+        use_tokenizer_template=True,
+        system_prompt="Be brief.",
+        defaults=RequestDefaults(temperature=0.2, max_tokens=64, stop=("</s>",)),
+    )
+    quiet = chat({}, model)
+    assert (quiet.Temperature, quiet.Tokens, list(quiet.StopPrompts)) == (pytest.approx(0.2), 64, ["</s>"])
+    assert [message.role for message in quiet.Messages] == ["system", "user"]
+    loud = chat({"temperature": 0, "max_completion_tokens": 5, "max_tokens": 9, "stop": "END", "seed": 3}, model)
+    assert (loud.Temperature, loud.Tokens, list(loud.StopPrompts), loud.Seed) == (0.0, 5, ["</s>", "END"], 3)
+
+
+def test_messages_keep_their_parts_where_the_contract_wants_them() -> None:
+    options = chat(
+        {
+            "messages": [
+                {"role": "system", "content": "s"},
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "look"},
+                        {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+                    ],
+                },
+                {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "f"}}]},
+                {"role": "tool", "tool_call_id": "c", "content": "42"},
+            ],
+            "tools": [{"type": "function"}],
+            "tool_choice": "auto",
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
+    )
+    assert [message.content for message in options.Messages] == ["s", "look", "", "42"]
+    assert list(options.Images) == ["QUJD"]
+    assert json.loads(options.Messages[2].tool_calls)[0]["id"] == "c"
+    assert options.Messages[3].tool_call_id == "c"
+    assert (json.loads(options.Tools), json.loads(options.ToolChoice)) == ([{"type": "function"}], "auto")
+    assert json.loads(options.Metadata["chat_template_kwargs"]) == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": 1}]}, "messages[0].role"),
+        ({"n": 3}, "n"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": []}, "temperature"),
+        ({"seed": 2**40}, "seed"),
+        ({"max_tokens": 2**31}, "max_tokens"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, None),
+    ],
+)
+def test_a_bad_field_is_named(body: dict[str, Any], field: str | None) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        chat(body)
+    assert refused.value.field == (field or "messages.content.image_url")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"nul"])
+def test_what_is_not_json_is_said_so(body: bytes) -> None:
+    with pytest.raises(InvalidInput, match="not JSON"):
+        parse(body, ChatRequest)
+
+
+def test_a_completion_has_one_call_for_each_prompt() -> None:
+    request = parse(b'{"prompt": ["a", "b"], "max_tokens": -1}', CompletionRequest)
+    check_completion(request)
+    model = AdapterModel(name="m", templates=PromptTemplates(completion="Q: {{.Input}}"))
+    made = [completion_options(request, prompt, model) for prompt in prompts_of(request)]
+    assert [(one.Prompt, one.Tokens) for one in made] == [("Q: a", 0), ("Q: b", 0)]
+
+
+@pytest.mark.parametrize(
+    ("body", "texts"),
+    [
+        ('{"input": "a"}', ["a"]),
+        ('{"input": ["a", "b"]}', ["a", "b"]),
+        ('{"input": [1, 2]}', [[1, 2]]),
+        ('{"input": [[1], [2, 3]]}', [[1], [2, 3]]),
+    ],
+)
+def test_texts_and_tokens_can_be_embedded(body: str, texts: list[Any]) -> None:
+    request = parse(body.encode(), EmbeddingRequest)
+    assert request.texts() == texts
+    made = [embedding_options(text, MODEL) for text in request.texts()]
+    assert [one.Embeddings or list(one.EmbeddingTokens) for one in made] == texts
+
+
+@pytest.mark.parametrize("body", ['{"input": []}', '{"input": ["a", 1]}', '{"input": {}}', "{}"])
+def test_what_cannot_be_embedded_is_refused(body: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse(body.encode(), EmbeddingRequest).texts()

@@ -1,0 +1,143 @@
+"""Model configurations: what is accepted, which revision it is, and what a backend is told."""
+
+from pathlib import PurePath
+
+import pytest
+
+from corral.base.errors import InvalidInput
+from corral.domain.model import ModelProblem, collect, load_options, read_model, revision_of
+from corral.rpc.messages import ModelOptions
+
+SMALL = {"name": "small", "backend": "llama-cpp", "parameters": {"model": "small.gguf"}}
+
+
+def test_a_model_needs_a_name_a_backend_and_weights() -> None:
+    spec = read_model(SMALL, source="small.yaml")
+
+    assert (spec.name, spec.backend, spec.model, spec.source) == ("small", "llama-cpp", "small.gguf", "small.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "a\nb"}, "name"),
+        ({"name": "a#0"}, "name"),
+        ({"name": " a"}, "name"),
+        ({"name": ["a"]}, "name"),
+        ({"backend": None}, "backend"),
+        ({"backend": "../x"}, "backend"),
+        ({"parameters": {}}, "parameters.model"),
+        ({"parameters": "text"}, "parameters.model"),
+        ({"parameters": {"model": "/etc/passwd"}}, "parameters.model"),
+        ({"parameters": {"model": "a/../../b"}}, "parameters.model"),
+        ({"context_size": "many"}, "context_size"),
+        ({"context_size": 2**40}, "context_size"),
+        ({"threads": True}, "threads"),
+        ({"embeddings": 1}, "embeddings"),
+        ({"options": "parallel:2"}, "options"),
+        ({"options": [1]}, "options"),
+        ({"lora_scales": ["a"]}, "lora_scales"),
+        ({"cfg_scale": "x"}, "cfg_scale"),
+        ({"limits": {"max_concurrent": -1}}, "limits.max_concurrent"),
+        ({"alias": "other"}, "alias"),
+    ],
+)
+def test_a_bad_value_is_refused_by_the_name_of_its_key(change: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_model({**SMALL, **change}, source="small.yaml")
+
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("config", [None, "text", 3, ["name"]])
+def test_what_is_no_mapping_is_no_model(config: object) -> None:
+    with pytest.raises(InvalidInput):
+        read_model(config, source="x.yaml")
+
+
+def test_the_revision_follows_the_configuration_and_not_the_order_of_its_keys() -> None:
+    turned = dict(reversed(SMALL.items()))
+
+    assert revision_of(turned) == revision_of(SMALL)
+    assert revision_of({**SMALL, "threads": 2}) != revision_of(SMALL)
+
+
+def test_the_options_are_ones_that_the_contract_knows() -> None:
+    config = {
+        **SMALL,
+        "parameters": {"model": "small.gguf", "seed": 7, "batch": 64},
+        "context_size": 2048,
+        "embeddings": True,
+        "f16": True,
+        "flash_attention": True,
+        "gpu_layers": 3,
+        "mmproj": "eyes.gguf",
+        "options": ["parallel:2"],
+        "engine_args": {"b": 1, "a": [2]},
+        "known_usecases": ["FLAG_SCORE"],
+        "tensor_split": "1,2",
+    }
+    options = ModelOptions(
+        **load_options(read_model(config, source="s"), models=PurePath("/srv/models"), threads=2)  # type: ignore[arg-type]
+    )
+
+    assert options.Model == "small.gguf"
+    assert options.ModelFile == "/srv/models/small.gguf"
+    assert options.ModelPath == "/srv/models"
+    assert options.MMProj == "/srv/models/eyes.gguf"
+    assert (options.ContextSize, options.Seed, options.NBatch, options.Threads) == (2048, 7, 64, 2)
+    assert (options.Embeddings, options.F16Memory, options.MMap, options.EnableScore) == (True, True, True, True)
+    assert (options.FlashAttention, options.NGPULayers, list(options.Options)) == ("on", 3, ["parallel:2"])
+    assert options.EngineArgs == '{"a": [2], "b": 1}'
+
+
+def test_what_is_not_said_is_what_localai_would_send() -> None:
+    options = load_options(read_model(SMALL, source="s"), models=PurePath("/m"), threads=4)
+
+    assert options["ContextSize"] == 4096
+    assert options["NGPULayers"] == 99_999_999
+    assert options["FlashAttention"] == "auto"
+    assert options["MMap"] is True
+    assert options["Threads"] == 4
+    assert "Seed" not in options
+
+
+def test_own_threads_win() -> None:
+    spec = read_model({**SMALL, "threads": 9}, source="s")
+
+    assert load_options(spec, models=PurePath("/m"), threads=4)["Threads"] == 9
+
+
+def test_weights_that_are_an_address_have_no_file() -> None:
+    spec = read_model({**SMALL, "parameters": {"model": "huggingface://org/name"}}, source="s")
+
+    assert "ModelFile" not in load_options(spec, models=PurePath("/m"), threads=4)
+
+
+def test_an_alias_answers_with_the_model_it_names() -> None:
+    alias = read_model({"name": "gpt", "alias": "small"}, source="gpt.yaml")
+    catalogue = collect([read_model(SMALL, source="small.yaml"), alias])
+
+    found = catalogue.serving("gpt")
+    assert found is not None
+    assert found.name == "small"
+    assert catalogue.serving("nobody") is None
+    assert catalogue.problems == ()
+
+
+def test_second_names_and_aliases_that_lead_nowhere_are_shown_and_left_out() -> None:
+    found = collect(
+        [
+            ModelProblem(source="broken.yaml", problem="is no YAML"),
+            read_model(SMALL, source="small.yaml"),
+            read_model({**SMALL, "threads": 1}, source="twin.yaml"),
+            read_model({"name": "lost", "alias": "nobody"}, source="lost.yaml"),
+            read_model({"name": "one", "alias": "small"}, source="one.yaml"),
+            read_model({"name": "two", "alias": "one"}, source="two.yaml"),
+        ]
+    )
+
+    assert sorted(found.models) == ["one", "small"]
+    assert found.models["small"].source == "small.yaml"
+    assert [problem.source for problem in found.problems] == ["broken.yaml", "twin.yaml", "lost.yaml", "two.yaml"]

@@ -1,0 +1,79 @@
+"""The states of replicas and load jobs, and which process belongs to which replica."""
+
+from datetime import timedelta
+
+import pytest
+
+from corral.base.ids import LeaseToken
+from corral.domain import load_job, replica
+from corral.domain.load_job import LoadPolicy, LoadState, may_claim, may_reopen
+from corral.domain.replica import FINAL, LIVE, Process, ReplicaState, before
+from corral.testing.samples import a_load_job, a_replica, after
+
+
+def test_every_state_has_a_line_in_its_table() -> None:
+    assert set(replica.NEXT) == set(ReplicaState)
+    assert set(load_job.NEXT) == set(LoadState)
+
+
+def test_a_final_state_is_never_left() -> None:
+    assert {ReplicaState.IDLE, ReplicaState.FAILED, ReplicaState.LOST} == FINAL
+    assert not LIVE & FINAL
+    for state in LIVE:
+        assert ReplicaState.LOST in replica.NEXT[state]
+
+
+def test_only_a_loading_replica_becomes_loaded() -> None:
+    assert before(ReplicaState.LOADED) == {ReplicaState.LOADING}
+    assert before(ReplicaState.RESERVED) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("process", "same"),
+    [
+        ({}, True),
+        ({"address": "10.0.0.1:50052"}, True),
+        ({"key": "other"}, False),
+        ({"key": "", "address": "127.0.0.1:50052"}, True),
+        ({"key": "", "address": "127.0.0.1:50099"}, False),
+        ({"index": 1}, False),
+        ({"model": "other"}, False),
+    ],
+)
+def test_a_process_is_known_by_its_key_and_without_one_by_its_port(process: dict[str, object], same: bool) -> None:
+    known = a_replica(model="small", index=0, address="127.0.0.1:50052", key="k1")
+    given = {"model": "small", "index": 0, "address": "127.0.0.1:50052", "key": "k1", **process}
+
+    assert Process(**given).is_of(known) is same  # type: ignore[arg-type]
+
+
+def test_a_pending_job_waits_for_its_time() -> None:
+    job = a_load_job(retry_at=after(5))
+
+    assert not may_claim(job, after(4))
+    assert may_claim(job, after(5))
+
+
+def test_a_job_is_taken_over_only_when_its_lease_has_ended() -> None:
+    job = a_load_job(state=LoadState.LOADING, lease_token=LeaseToken("a"), lease_until=after(30))
+
+    assert not may_claim(job, after(29))
+    assert may_claim(job, after(30))
+
+
+def test_a_failed_job_is_opened_again_after_its_cooldown_or_for_another_revision() -> None:
+    job = a_load_job(state=LoadState.FAILED, revision="r1", retry_at=after(10))
+
+    assert not may_claim(job, after(99))
+    assert not may_reopen(job, "r1", after(9))
+    assert may_reopen(job, "r1", after(10))
+    assert may_reopen(job, "r2", after(0))
+    assert not may_reopen(a_load_job(), "r2", after(99))
+
+
+def test_larger_weights_get_more_time_up_to_a_bound() -> None:
+    policy = LoadPolicy()
+
+    assert policy.load_time(0) == timedelta(minutes=5)
+    assert policy.load_time(3 * 1024**3) == timedelta(minutes=6)
+    assert policy.load_time(10**15) == timedelta(hours=6)
