@@ -43,7 +43,8 @@ def test_what_gave_is_told_with_its_story_and_how_to_do_it_again(
     assert "somebody trips over the cable" in told
     assert "it is dark" in told
     assert "again: python -m chaos --only registry --seed 8 --rounds 1" in told
-    assert told.splitlines()[-1].split() == ["registry", "2", "2", "0.0", "2", "7", "8"]
+    scenario, rounds, steps, _seconds, *rest = told.splitlines()[-1].split()
+    assert [scenario, rounds, steps, *rest] == ["registry", "2", "2", "2", "7", "8"]
 
 
 def test_the_table_counts_by_scenario() -> None:
