@@ -27,6 +27,7 @@ from corral.control.credentials import Credentials, FirstKeys
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.control.gateway_reports import GatewayReports
+from corral.control.happenings import Happenings
 from corral.control.health import Health
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
@@ -36,10 +37,11 @@ from corral.control.load_jobs import Loads, LoadStores
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
+from corral.control.readiness import Readiness
 from corral.control.registry import Registry
 from corral.control.replica_health import ReplicaHealth
 from corral.control.scheduler import Scheduler
-from corral.control.view import ViewKeeper
+from corral.control.view import ViewKeeper, ViewSources
 from corral.protocol.subjects import POKE_EVENTS
 from corral.state.db import Database
 from corral.state.events import Events
@@ -142,7 +144,7 @@ async def wire(
         configured_token=config.registration_token, file=config.credentials_file
     )
     frontend_id = FrontendId(config.instance_id) if config.instance_id else new_frontend_id()
-    feed = Feed(bus)
+    feed, readiness = Feed(bus), Readiness(database, bus)
     replicas, models = Replicas(database, stores.secrets), Models(config.models_path)
     keeper = HearingKeeper(HearingPeriods(database), bus, clock, policy)
     watch = Health(nodes, keeper, feed, clock, policy)
@@ -150,6 +152,8 @@ async def wire(
     fleet = Fleet(nodes, keeper, clock, policy)
     client = NodeClient(bus, nodes, clock)
     watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock)
+    happenings = Happenings(events)
+    await happenings.begin()
     tokens = Tokens(stores.secrets, credentials.registration_token)
     loads = Loads(
         LoadStores(jobs=LoadJobs(database, stores.secrets), replicas=replicas, nodes=nodes),
@@ -181,9 +185,22 @@ async def wire(
         models=models,
         loads=loads,
         replicas=replicas,
-        view=ViewKeeper(models, replicas, nodes, keys, fleet, clock),
+        view=ViewKeeper(
+            ViewSources(
+                models=models,
+                replicas=replicas,
+                nodes=nodes,
+                keys=keys,
+                fleet=fleet,
+                readiness=readiness,
+                metrics_public=config.metrics_public,
+            ),
+            clock,
+        ),
+        readiness=readiness,
         gateways=GatewayReports(watch_replicas, clock),
         events=events,
+        happenings=happenings,
         feed=feed,
         stopping=asyncio.Event(),
     )

@@ -1,6 +1,7 @@
 """The gateway process: everything wired by hand, started, and ended in reverse order."""
 
 import asyncio
+import contextlib
 import errno
 import gc
 import logging
@@ -26,10 +27,12 @@ from corral.gateway.pool import Pool
 from corral.gateway.server import Server
 from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory
+from corral.gateway.vitals import Vitals
 
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096
+_GOODBYE_SECONDS: Final = 1.0
 _COLLECT_AFTER: Final = 20_000
 """Allocations between two looks for garbage that only cycles keep."""
 
@@ -88,13 +91,7 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
             services=services,
             server=Server(services),
             follower=ViewFollower(link, services.directory, silence=config.view_silence, reconnect=config.reconnect),
-            reporter=Reporter(
-                link,
-                services.directory,
-                services.ledger,
-                waiting=services.dispatcher.waiting,
-                period=config.report_period,
-            ),
+            reporter=Reporter(link, services.ledger, complete=Vitals(services).complete, period=config.report_period),
         )
         async with _running(gateway), gateway.server.serving(listener):
             yield gateway
@@ -102,9 +99,9 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
 
 def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
     """Who works with whom."""
-    directory, tasks = Directory(), Tasks()
-    control = Origin.of(config.control_url)
     loop = asyncio.get_running_loop()
+    directory, tasks = Directory(now=loop.time()), Tasks()
+    control = Origin.of(config.control_url)
     pool = Pool(config.limits, config.time_outs, loop)
     directory.on_change(lambda: pool.keep_only({control, *directory.origins()}))
     return Services(
@@ -138,6 +135,14 @@ async def _running(gateway: Gateway) -> AsyncIterator[None]:
             yield
         finally:
             stop.set()
+    await _say_goodbye(gateway.reporter)
+
+
+async def _say_goodbye(reporter: Reporter) -> None:
+    """So that control does not take us for one whose share is unknown."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_GOODBYE_SECONDS):
+            await reporter.send(is_last=True)
 
 
 def listen(config: GatewayConfig) -> socket.socket:

@@ -14,19 +14,27 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Answer:
-    """A whole answer."""
+    """A whole answer: bytes of some type, or anything that can be written as JSON."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "content_type", "headers", "status")
 
-    def __init__(self, status: int, body: object, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        body: object,
+        headers: Mapping[str, str] | None = None,
+        *,
+        content_type: str = "application/json",
+    ) -> None:
         self.status = status
-        self.body = _encoder.encode(body)
+        self.body = body if isinstance(body, bytes) else _encoder.encode(body)
         self.headers = headers or {}
+        self.content_type = content_type
 
     def as_bytes(self, *, closes: bool, is_head: bool) -> bytes:
         lines = [
             b"HTTP/1.1 %d %s" % (self.status, _REASONS.get(self.status, b"")),
-            b"Content-Type: application/json",
+            b"Content-Type: " + self.content_type.encode("latin-1"),
             b"Content-Length: %d" % len(self.body),
             *(f"{name}: {value}".encode("latin-1") for name, value in self.headers.items()),
         ]

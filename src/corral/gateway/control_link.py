@@ -157,6 +157,7 @@ class ViewFollower:
                 if not failures:
                     log.warning("no view from control: %s", error, extra={"event": "gateway.view_lost"})
             failures += 1
+            self._directory.lost(now=asyncio.get_running_loop().time())
             await asyncio.sleep(self._reconnect.delay(failures).total_seconds())
 
     def _say(self, version: int | None) -> None:
@@ -169,16 +170,15 @@ class Reporter:
     def __init__(
         self,
         link: ControlLink,
-        directory: Directory,
         ledger: Ledger,
         *,
-        waiting: Callable[[], dict[str, int]],
+        complete: Callable[[GatewayReport], GatewayReport],
         period: timedelta,
     ) -> None:
+        """`complete` adds to a report what is true at the moment of sending."""
         self._link = link
-        self._directory = directory
         self._ledger = ledger
-        self._waiting = waiting
+        self._complete = complete
         self._period = period
         self._was_silent = False
 
@@ -187,12 +187,10 @@ class Reporter:
             await asyncio.sleep(self._period.total_seconds())
             await self.send()
 
-    async def send(self) -> None:
+    async def send(self, *, is_last: bool = False) -> None:
         """One report; what control does not take is sent again next time."""
-        directory = self._directory
-        report = self._ledger.report(
-            in_flight=directory.in_flight(), waiting=self._waiting(), view_version=directory.version
-        )
+        report = self._complete(self._ledger.report())
+        report.is_last = is_last
         try:
             await self._link.report(report)
         except CorralError as error:

@@ -64,6 +64,14 @@ class Failure(StrEnum):
     IDLE_TIMED_OUT = "the answer stopped before its end"
 
 
+TIME_OUTS: Final = {
+    Failure.CONNECT_TIMED_OUT: "connect",
+    Failure.FIRST_BYTE_TIMED_OUT: "first_byte",
+    Failure.IDLE_TIMED_OUT: "idle",
+}
+"""Failures that are time-outs, and what `config.TimeOuts` calls them."""
+
+
 class AnswerHead:
     """The head of an answer, and how its end will be known."""
 

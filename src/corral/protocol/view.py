@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from corral.base.errors import CorralError
+from corral.protocol.gateway_counters import GatewayCounts
 
 T = TypeVar("T")
 
@@ -65,6 +66,15 @@ class KeyEntry(msgspec.Struct, kw_only=True, frozen=True):
     """Unix seconds."""
 
 
+class ControlState(msgspec.Struct, kw_only=True, frozen=True):
+    """What control says of itself."""
+
+    problems: tuple[str, ...] = ()
+    """What it lacks at the moment, in words that everybody may read."""
+    metrics_public: bool = False
+    """Whether `/metrics` needs no key."""
+
+
 class View(msgspec.Struct, kw_only=True, frozen=True, tag="full", tag_field="kind"):
     """Everything that a gateway needs to serve, at one version."""
 
@@ -75,6 +85,7 @@ class View(msgspec.Struct, kw_only=True, frozen=True, tag="full", tag_field="kin
     """By id."""
     keys: dict[str, KeyEntry] = {}
     """By hash."""
+    control: ControlState = ControlState()
 
 
 class ViewChange(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag="change", tag_field="kind"):
@@ -88,6 +99,8 @@ class ViewChange(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, 
     gone_models: list[str] = []
     gone_replicas: list[str] = []
     gone_keys: list[str] = []
+    control: ControlState | None = None
+    """Only when it is another one."""
 
 
 class Beat(msgspec.Struct, kw_only=True, frozen=True, tag="beat", tag_field="kind"):
@@ -134,6 +147,7 @@ def _changed(view: View, change: ViewChange) -> View:
         models=_merged(view.models, {entry.name: entry for entry in change.models}, change.gone_models),
         replicas=_merged(view.replicas, {entry.id: entry for entry in change.replicas}, change.gone_replicas),
         keys=_merged(view.keys, {entry.hash: entry for entry in change.keys}, change.gone_keys),
+        control=change.control or view.control,
     )
 
 
@@ -155,6 +169,7 @@ def change_between(old: View, new: View) -> ViewChange:
         gone_models=sorted(old.models.keys() - new.models.keys()),
         gone_replicas=sorted(old.replicas.keys() - new.replicas.keys()),
         gone_keys=sorted(old.keys.keys() - new.keys.keys()),
+        control=new.control if new.control != old.control else None,
     )
 
 
@@ -200,6 +215,10 @@ class GatewayReport(msgspec.Struct, kw_only=True):
     """Requests that wait for a replica, by model."""
     finished: list[Finished] = []
     failures: list[Failure] = []
+    counts: GatewayCounts | None = None
+    """All that it has counted since its start."""
+    is_last: bool = False
+    """The process ends: nothing of its is under way any more, and no report will follow."""
 
 
 class EnsureModel(msgspec.Struct, kw_only=True):

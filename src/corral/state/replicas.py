@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, and_, delete, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId, ReplicaId
@@ -102,6 +102,15 @@ class Replicas:
     async def of_model(self, model: str) -> list[Replica]:
         """Those that are gone too, for people to see why."""
         return await self._fetch(replicas.c.model == model)
+
+    async def on_node(self, node_id: NodeId) -> list[Replica]:
+        """Those that live there."""
+        return await self._fetch(and_(replicas.c.node_id == node_id, replicas.c.state.in_(_LIVE)))
+
+    async def count_by_state(self) -> dict[ReplicaState, int]:
+        statement = select(replicas.c.state, func.count()).group_by(replicas.c.state)
+        async with self._db.read() as connection:
+            return {ReplicaState(state): count for state, count in await connection.execute(statement)}
 
     async def lose(
         self, ids: Iterable[ReplicaId], *, reason: str, at: datetime, events: Sequence[Event]

@@ -151,7 +151,8 @@ class StubControl:
         self.loading = Loading(model="", state="staging", node="w1", bytes_sent=10, total_bytes=100, eta_seconds=9)
         self.passed: list[tuple[str, str, dict[str, str], bytes]] = []
         self.hold = asyncio.Event()
-        """Answers of `/api/hold` wait for it."""
+        """Answers of `hangs_at` wait for it."""
+        self.hangs_at = "/api/hold"
         self.views_served = 0
         self._followers: set[asyncio.Queue[ViewMessage]] = set()
         self._news = asyncio.Event()
@@ -229,7 +230,7 @@ class StubControl:
 
     async def _other(self, request: web.Request) -> web.Response:
         self.passed.append((request.method, request.path_qs, dict(request.headers), await request.read()))
-        if request.path == "/api/hold":
+        if request.path == self.hangs_at:
             await self.hold.wait()
         return web.json_response({"path": request.path})
 

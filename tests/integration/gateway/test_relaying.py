@@ -149,4 +149,5 @@ async def test_health_and_readiness_need_no_key(gateway: World) -> None:
     ready = await gateway.ask(request(method="GET", path="/readyz", key=None))
 
     assert (health.status, ready.status) == (200, 200)
-    assert msgspec.json.decode(ready.body)["view_version"] == 1
+    told = msgspec.json.decode(ready.body)
+    assert (told["status"], told["control"], told["view"]["version"]) == ("ready", {"state": "up"}, 1)
