@@ -12,6 +12,7 @@ from corral.control.config import ControlConfig
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.control.gateway_reports import GatewayReports
+from corral.control.gateway_shares import GatewayShares
 from corral.control.happenings import Happenings
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
@@ -47,6 +48,7 @@ class AdminContext:
     view: ViewKeeper
     readiness: Readiness
     gateways: GatewayReports
+    shares: GatewayShares
     events: Events
     happenings: Happenings
     feed: Feed

@@ -9,13 +9,14 @@ from starlette.responses import Response
 
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
+from corral.admin.replica_shapes import replica_view
 from corral.admin.route import Access, RouteSpec
 from corral.base.errors import NotFound
 from corral.base.ids import NodeId
 from corral.domain.load_job import LoadJob
 from corral.domain.model import ModelSpec
 from corral.domain.replica import LIVE, Replica, ReplicaState
-from corral.protocol.model_views import LoadJobView, ModelList, ModelProblemView, ModelView, ReplicaView
+from corral.protocol.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
 from corral.protocol.times import format_time
 
 COLD = "cold"
@@ -60,7 +61,6 @@ def _view(
     job: LoadJob | None,
     names: Mapping[NodeId, str],
 ) -> ModelView:
-    in_flight = context.gateways.in_flight()
     return ModelView(
         name=spec.name,
         backend=spec.backend,
@@ -69,7 +69,7 @@ def _view(
         revision=spec.revision,
         source=spec.source,
         state=_state(replicas, job),
-        replicas=[_replica_view(one, names.get(one.node_id, ""), in_flight[one.id]) for one in replicas],
+        replicas=[replica_view(context, one, node=names.get(one.node_id, "")) for one in replicas],
         load_job=None if job is None else _job_view(job),
     )
 
@@ -81,23 +81,6 @@ def _state(replicas: Sequence[Replica], job: LoadJob | None) -> str:
     if job is not None:
         return job.state.value
     return LOADING if living else COLD
-
-
-def _replica_view(replica: Replica, node: str, in_flight: int) -> ReplicaView:
-    return ReplicaView(
-        id=replica.id,
-        node_id=replica.node_id,
-        node=node,
-        index=replica.index,
-        state=replica.state.value,
-        revision=replica.revision,
-        address=replica.address,
-        url=replica.url,
-        reason=replica.reason,
-        in_flight=in_flight,
-        created_at=format_time(replica.created_at),
-        changed_at=format_time(replica.changed_at),
-    )
 
 
 def _job_view(job: LoadJob) -> LoadJobView:

@@ -11,6 +11,7 @@ from corral import __version__
 from corral.admin.answers import answer, node_error, worker_denied
 from corral.admin.context import AdminContext, Caller
 from corral.admin.joining import read_heartbeat, read_registration, secret_of
+from corral.admin.replica_shapes import replica_rows
 from corral.admin.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
 from corral.auth.http import NodeClaim
 from corral.auth.principals import JoinToken
@@ -18,6 +19,7 @@ from corral.base.errors import AccessDenied, InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.control.registry import Registered
 from corral.domain.node import BY_WORKER, Node, NodeStatus, NodeType
+from corral.domain.replica import ReplicaState
 from corral.protocol.go_json import decode
 from corral.protocol.keys import hash_secret, same
 from corral.protocol.registration import (
@@ -30,6 +32,7 @@ from corral.protocol.registration import (
     RegisterRequest,
     RegisterResponse,
 )
+from corral.protocol.replica_views import ReplicaRow
 from corral.protocol.times import ZERO, format_time
 
 _INVALID_TOKEN = "invalid registration token"  # noqa: S105 - a message
@@ -154,13 +157,17 @@ async def deregister(context: AdminContext, request: Request, caller: Caller) ->
 
 
 async def models(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """A gateway that is silent may have anything under way: a worker that waits for an end waits for that too."""
     try:
         await _check(context, _node_id(request), _claim(caller))
     except AccessDenied:
         return worker_denied(_INVALID_TOKEN)
     except NotFound:
-        pass
-    return answer([])
+        return answer([])
+    rows = replica_rows(context, await context.replicas.on_node(_node_id(request)))
+    for row in rows if context.gateways.silent() else []:
+        row.in_flight += row.state == ReplicaState.LOADED
+    return answer(rows)
 
 
 async def _act(
@@ -274,7 +281,7 @@ ROUTES = [
         path="/api/node/{id}/models",
         handler=models,
         summary="The replicas on this node, which a draining worker waits for.",
-        gives=list[dict[str, object]],
+        gives=list[ReplicaRow],
         codes={200: "a list, empty for an unknown node", **_UNAUTHORIZED},
     ),
 ]

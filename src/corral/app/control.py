@@ -27,6 +27,7 @@ from corral.control.credentials import Credentials, FirstKeys
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.control.gateway_reports import GatewayReports
+from corral.control.gateway_shares import GatewayShares
 from corral.control.happenings import Happenings
 from corral.control.health import Health
 from corral.control.hearing import HearingKeeper
@@ -42,7 +43,7 @@ from corral.control.registry import Registry
 from corral.control.replica_health import ReplicaHealth
 from corral.control.scheduler import Scheduler
 from corral.control.view import ViewKeeper, ViewSources
-from corral.protocol.subjects import POKE_EVENTS
+from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.hearing import HearingPeriods
@@ -80,6 +81,7 @@ class Control:
         """Until `stop`: then event streams end, requests under way finish, loops are cancelled."""
         context = self.context
         await context.bus.subscribe(POKE_EVENTS, context.feed.on_message)
+        await context.bus.subscribe(GATEWAY_SHARES, context.shares.on_message)
         await run_services(stop, server=server.run(ending=self._end_streams), **self.loops())
 
     def loops(self) -> dict[str, Coroutine[None, None, None]]:
@@ -152,6 +154,7 @@ async def wire(
     fleet = Fleet(nodes, keeper, clock, policy)
     client = NodeClient(bus, nodes, clock)
     watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock)
+    gateways = GatewayReports(watch_replicas, clock)
     happenings = Happenings(events)
     await happenings.begin()
     tokens = Tokens(stores.secrets, credentials.registration_token)
@@ -198,7 +201,8 @@ async def wire(
             clock,
         ),
         readiness=readiness,
-        gateways=GatewayReports(watch_replicas, clock),
+        gateways=gateways,
+        shares=GatewayShares(bus, gateways, frontend_id),
         events=events,
         happenings=happenings,
         feed=feed,

@@ -9,7 +9,7 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.control.replica_health import ReplicaHealth
 from corral.protocol.gateway_counters import GatewayCounts
-from corral.protocol.view import GatewayReport
+from corral.protocol.view import GatewayReport, GatewayShare
 
 SILENT_AFTER: Final = timedelta(seconds=5)
 """What a gateway said longer ago counts as unknown."""
@@ -27,6 +27,8 @@ class _Gateway:
     sequence: int = 0
     in_flight: Mapping[str, int] = field(default_factory=dict)
     counts: GatewayCounts | None = None
+    is_ours: bool = True
+    """It reports here, and not to another frontend."""
     has_left: bool = False
     """It said that it ends. Known only so that a batch of its that comes again does not count again."""
 
@@ -54,12 +56,21 @@ class GatewayReports:
         now = self._clock.now()
         known = self._gateways.setdefault(report.gateway, _Gateway(heard_at=now))
         known.heard_at, known.in_flight, known.counts = now, report.in_flight, report.counts
-        known.has_left = report.is_last
+        known.has_left, known.is_ours = report.is_last, True
         self._last_used.update(dict.fromkeys(report.in_flight, now))
         if report.sequence > known.sequence:
             known.sequence = report.sequence
             self._last_used.update((finished.replica, now) for finished in report.finished)
             self._health.suspect(failure.replica for failure in report.failures)
+        self._forget_silent(now)
+
+    def hear_of(self, share: GatewayShare) -> None:
+        """Another frontend tells of a gateway of its own."""
+        now = self._clock.now()
+        known = self._gateways.setdefault(share.gateway, _Gateway(heard_at=now))
+        known.heard_at, known.in_flight = now, share.in_flight
+        known.has_left, known.is_ours = share.is_last, False
+        self._last_used.update(dict.fromkeys(share.in_flight, now))
         self._forget_silent(now)
 
     def in_flight(self) -> Counter[str]:
@@ -81,7 +92,7 @@ class GatewayReports:
         return self._last_used.get(replica)
 
     def seen(self) -> list[SeenGateway]:
-        """All that are known and did not leave in good order, the silent ones too."""
+        """All that report here and did not leave in good order, the silent ones too."""
         now = self._clock.now()
         return [
             SeenGateway(
@@ -91,7 +102,7 @@ class GatewayReports:
                 counts=gateway.counts,
             )
             for id, gateway in sorted(self._gateways.items())
-            if not gateway.has_left
+            if gateway.is_ours and not gateway.has_left
         ]
 
     def _present(self) -> list[_Gateway]:

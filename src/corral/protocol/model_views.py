@@ -4,21 +4,7 @@ from typing import Any
 
 import msgspec
 
-
-class ReplicaView(msgspec.Struct, kw_only=True):
-    id: str
-    node_id: str
-    node: str
-    index: int
-    state: str
-    revision: str
-    address: str
-    url: str
-    reason: str = ""
-    in_flight: int = 0
-    """Requests under way there, as far as gateways were heard lately."""
-    created_at: str
-    changed_at: str
+from corral.protocol.replica_views import ReplicaView
 
 
 class LoadJobView(msgspec.Struct, kw_only=True):

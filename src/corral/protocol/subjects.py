@@ -9,6 +9,9 @@ _UNSAFE: Final = str.maketrans({character: "-" for character in ".*> \t\n"})
 POKE_EVENTS: Final = "corral.poke.events"
 """Rung by the frontend that stored an event; the others then read the table."""
 
+GATEWAY_SHARES: Final = "corral.gateway.shares"
+"""What the gateways of one frontend have under way, told to the others."""
+
 REPLICAS_EXITED: Final = "nodes.*.corral.replica.exited"
 """What every node says of processes that ended by themselves."""
 

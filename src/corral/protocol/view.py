@@ -221,6 +221,15 @@ class GatewayReport(msgspec.Struct, kw_only=True):
     """The process ends: nothing of its is under way any more, and no report will follow."""
 
 
+class GatewayShare(msgspec.Struct, kw_only=True):
+    """What one gateway has under way, as its frontend tells the others."""
+
+    frontend: str
+    gateway: str
+    in_flight: dict[str, int] = {}
+    is_last: bool = False
+
+
 class EnsureModel(msgspec.Struct, kw_only=True):
     """Body of `POST /api/v1/gateway/ensure`: somebody asks for a model that has no replica."""
 

@@ -6,7 +6,7 @@ the secrets key: without them a control that starts anew could not tell its gate
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Row, and_, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -86,6 +86,14 @@ async def _lose(connection: AsyncConnection, id: ReplicaId, reason: str, at: dat
     return await change_replica(connection, id, ReplicaState.LOST, at=at, values={"reason": reason})
 
 
+class Place(NamedTuple):
+    """A living replica without what only its users need: keys are not unsealed for it."""
+
+    id: ReplicaId
+    node_id: NodeId
+    state: ReplicaState
+
+
 class Replicas:
     def __init__(self, database: Database, secrets: Secrets) -> None:
         self._db = database
@@ -98,6 +106,13 @@ class Replicas:
     async def living(self) -> list[Replica]:
         """All that are not in a final state, oldest first."""
         return await self._fetch(replicas.c.state.in_(_LIVE))
+
+    async def places(self) -> list[Place]:
+        """Where all living ones are."""
+        statement = select(replicas.c.id, replicas.c.node_id, replicas.c.state).where(replicas.c.state.in_(_LIVE))
+        async with self._db.read() as connection:
+            rows = await connection.execute(statement)
+            return [Place(id, node_id, ReplicaState(state)) for id, node_id, state in rows]
 
     async def of_model(self, model: str) -> list[Replica]:
         """Those that are gone too, for people to see why."""
