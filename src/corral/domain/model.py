@@ -18,6 +18,7 @@ ALL_LAYERS: Final = 99_999_999
 DEFAULT_CONTEXT: Final = 4096
 DEFAULT_BATCH: Final = 512
 _LONGEST_NAME: Final = 200
+_LONGEST_PATH: Final = 1024
 _BACKEND: Final = re.compile(r"[A-Za-z0-9_-]+(@[A-Za-z0-9_-]+)?")
 _INT32: Final = 2**31
 _MISSING: Final = object()
@@ -58,6 +59,10 @@ class Catalogue:
 
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
     problems: tuple[ModelProblem, ...] = ()
+
+    def problems_of(self, name: str) -> list[ModelProblem]:
+        """What was passed over under this name: that of a model, or of a file with or without its suffix."""
+        return [one for one in self.problems if name in (one.name, one.source, PurePath(one.source).stem)]
 
     def serving(self, name: str) -> ModelSpec | None:
         """The model whose replicas answer for a name."""
@@ -162,9 +167,15 @@ def _weights(config: Config) -> str:
     model = _text(config, "parameters.model")
     if not model:
         raise InvalidInput("parameters.model", "is missing")
-    if model.startswith("/") or ".." in PurePath(model).parts:
-        raise InvalidInput("parameters.model", "must be below the models directory")
+    _check_below(model, "parameters.model")
     return model
+
+
+def _check_below(path: str, key: str) -> None:
+    if len(path) > _LONGEST_PATH or not path.isprintable():
+        raise InvalidInput(key, f"must be one line of up to {_LONGEST_PATH} characters")
+    if path.startswith("/") or ".." in PurePath(path).parts:
+        raise InvalidInput(key, f"must be below the models directory, got {path[:80]!r}")
 
 
 def _bounded(value: object, key: str) -> int:
@@ -211,6 +222,14 @@ def _number(config: Config, key: str, default: object = _MISSING) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(key, f"must be a number, got {_kind(value)}")
     return float(value)
+
+
+def _path(config: Config, key: str, default: object = "") -> str:
+    """Of a file below the models directory."""
+    path = _text(config, key, default)
+    if isinstance(path, str):
+        _check_below(path, key)
+    return path
 
 
 def _switch(config: Config, key: str, default: object = _MISSING) -> object:
@@ -282,9 +301,9 @@ _FIELDS: Final = (
     _Field("LoraAdapter", "lora_adapter", _text, _MISSING),
     _Field("NoMulMatQ", "no_mulmatq", _switch),
     _Field("AudioPath", "tts.audio_path", _text, _MISSING),
-    _Field("DraftModel", "draft_model", _text, _MISSING),
+    _Field("DraftModel", "draft_model", _path, _MISSING),
     _Field("Quantization", "quantization", _text, _MISSING),
-    _Field("MMProj", "mmproj", _text, _MISSING),
+    _Field("MMProj", "mmproj", _path, _MISSING),
     _Field("LoraScale", "lora_scale", _number),
     _Field("RopeScaling", "rope_scaling", _text, _MISSING),
     _Field("YarnExtFactor", "yarn_ext_factor", _number),
