@@ -6,27 +6,21 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-from starlette.requests import Request
 
-from corral.admin.context import Caller
-from corral.admin.metrics import metrics
 from corral.app.control import Control, Stores, wire
-from corral.base.errors import DatabaseUnavailable, NotFound
+from corral.base.errors import NotFound
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Message
 from corral.control.load_jobs import Loads
 from corral.domain.event import EventKind
 from corral.protocol import subjects
-from corral.protocol.gateway_counters import GatewayCounts, ModelCounts, RequestCount
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.registration import FEATURES, CorralHello
 from corral.protocol.replica import ReplicaAccess, RunningModel, RunningReply
-from corral.protocol.view import Beat, GatewayReport, View, ViewChange
+from corral.protocol.view import Beat, View, ViewChange
 from corral.rpc.errors import LoadFailed
 from corral.rpc.messages import ModelOptions
 from corral.state.db import Database
@@ -315,63 +309,3 @@ async def test_a_gateway_reports_and_asks_over_http(world: World) -> None:
     assert (await world.frontend.call("POST", "/api/v1/gateway/ensure", {"model": "x"}, key=own)).status == 404
     shown = msgspec.json.decode((await world.frontend.call("GET", "/api/v1/models/small")).body)
     assert (shown["state"], shown["replicas"][0]["node"]) == ("loaded", "w1")
-
-
-async def test_gateways_are_told_what_control_lacks_and_keep_the_rest(world: World) -> None:
-    view, database = world.control.context.view, world.stores.database
-    await world.node("w1")
-    await world.loads.ensure("small")
-    await world.loads.tick()
-    before = await view_of(world.control)
-    database._closed = True
-    try:
-        with pytest.raises(DatabaseUnavailable):
-            await view.refresh()
-    finally:
-        database._closed = False
-
-    assert view.current is not None
-    assert view.current.control.problems == ("the database does not answer",)
-    assert (view.current.replicas, view.current.version) == (before.replicas, before.version + 1)
-    assert (await view_of(world.control)).control.problems == ()
-
-
-async def test_one_page_of_metrics_shows_control_its_fleet_and_its_gateways(world: World) -> None:
-    own = "key-of-the-gateways"
-    await world.node("w1")
-    await world.loads.ensure("small")
-    await world.loads.tick()
-    lines = [RequestCount(code=200, outcome="ok", requests=3)]
-    counts = GatewayCounts(connections=4, models={"small": ModelCounts(requests=lines, in_flight=2)})
-    report = GatewayReport(gateway="g", sequence=1, counts=counts)
-    await world.frontend.call("POST", "/api/v1/gateway/report", msgspec.to_builtins(report, str_keys=True), key=own)
-    page = (await world.frontend.call("GET", "/metrics")).body.decode()
-
-    for line in (
-        'corral_nodes{status="healthy"} 1.0',
-        'corral_replicas{state="loaded"} 1.0',
-        'corral_replicas{state="lost"} 0.0',
-        'corral_load_jobs{state="failed"} 0.0',
-        'corral_events_total{kind="model.loaded"} 1.0',
-        'corral_events_total{kind="model.load_failed"} 0.0',
-        'corral_models{kind="usable"} 1.0',
-        "corral_database_up 1.0",
-        'corral_gateway_up{gateway="g"} 1',
-        'corral_gateway_connections_total{gateway="g"} 4',
-        'corral_gateway_requests_total{gateway="g",model="small",code="200",outcome="ok"} 3',
-        'corral_gateway_in_flight{gateway="g",model="small"} 2',
-    ):
-        assert line in page.splitlines(), line
-    names = [family.name for family in text_string_to_metric_families(page)]
-    assert len(names) == len(set(names))
-
-
-async def test_metrics_tell_that_the_database_is_away(world: World) -> None:
-    """Called as the route does where metrics are public: to know a key, control needs the database."""
-    database = world.stores.database
-    database._closed = True
-    try:
-        page = (await metrics(world.control.context, cast(Request, None), Caller())).body
-    finally:
-        database._closed = False
-    assert b"corral_database_up 0.0" in bytes(page).splitlines()
