@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import uvloop
@@ -80,8 +80,8 @@ async def run_gateway(
 async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> AsyncIterator[Gateway]:
     """Serves until the end of the block. The loops run until the last answer: a drain needs time-outs and reports."""
     async with AsyncExitStack() as stack:
-        listener = listen(config)
-        stack.callback(listener.close)
+        listener = stack.enter_context(listen(config))
+        plain = [] if config.plain_port is None else [stack.enter_context(listen_plainly(config, config.plain_port))]
         link = ControlLink(config)
         services = wire(config, link, clock or SystemClock())
         stack.callback(services.pool.close)
@@ -93,7 +93,7 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
             follower=ViewFollower(link, services.directory, silence=config.view_silence, reconnect=config.reconnect),
             reporter=Reporter(link, services.ledger, complete=Vitals(services).complete, period=config.report_period),
         )
-        async with _running(gateway), gateway.server.serving(listener):
+        async with _running(gateway), gateway.server.serving(listener, *plain):
             yield gateway
 
 
@@ -102,7 +102,7 @@ def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
     loop = asyncio.get_running_loop()
     directory, tasks = Directory(now=loop.time()), Tasks()
     control = Origin.of(config.control_url)
-    pool = Pool(config.limits, config.time_outs, loop)
+    pool = Pool(config.limits, config.time_outs, loop, tls=config.control_tls)
     directory.on_change(lambda: pool.keep_only({control, *directory.origins()}))
     return Services(
         config=config,
@@ -143,6 +143,11 @@ async def _say_goodbye(reporter: Reporter) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_GOODBYE_SECONDS):
             await reporter.send(is_last=True)
+
+
+def listen_plainly(config: GatewayConfig, port: int) -> socket.socket:
+    """For programs of this machine, which need no TLS and could not check our certificate."""
+    return listen(replace(config, host="127.0.0.1", port=port))
 
 
 def listen(config: GatewayConfig) -> socket.socket:

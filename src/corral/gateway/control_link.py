@@ -69,7 +69,9 @@ class ControlLink:
 
     def __init__(self, config: GatewayConfig) -> None:
         self._origin = Origin.of(config.control_url)
+        self._host = self._origin.host_header.decode()
         self._key = config.control_key
+        self._tls = config.control_tls if self._origin.tls else None
 
     async def ensure(self, model: str) -> Loading:
         """PeerUnavailable or PeerRefused when control does not say."""
@@ -119,7 +121,7 @@ class ControlLink:
             reader, writer = await self._connect()
         try:
             head = (
-                f"{method} {path} HTTP/1.1\r\nHost: control\r\nAuthorization: Bearer {self._key}\r\n"
+                f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nAuthorization: Bearer {self._key}\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             )
             writer.write(head.encode() + body)
@@ -130,7 +132,7 @@ class ControlLink:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._origin.socket:
             return await asyncio.open_unix_connection(self._origin.socket)
-        return await asyncio.open_connection(self._origin.host, self._origin.port)
+        return await asyncio.open_connection(self._origin.host, self._origin.port, ssl=self._tls)
 
 
 class ViewFollower:
@@ -144,17 +146,19 @@ class ViewFollower:
 
     async def run(self) -> None:
         failures = 0
+        told = ""
         while True:
             heard = False
             try:
                 async for line in self._link.view_lines(self._silence):
                     self._directory.hear(decode_line(line), now=asyncio.get_running_loop().time())
                     if not heard:
-                        heard, failures = True, 0
+                        heard, failures, told = True, 0, ""
                         self._say(self._directory.version)
                 log.info("control ended the view", extra={"event": "gateway.view_ended"})
             except (CorralError, msgspec.MsgspecError) as error:
-                if not failures:
+                if str(error) != told:  # each new reason once, not each try
+                    told = str(error)
                     log.warning("no view from control: %s", error, extra={"event": "gateway.view_lost"})
             failures += 1
             self._directory.lost(now=asyncio.get_running_loop().time())

@@ -87,6 +87,8 @@ class Inference(Exchange):
         self._tail.add(data)
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
+        if self._services.config.expose_node and self._replica is not None:
+            head.add(b"X-LocalAI-Node: " + self._replica.node_id.encode("latin-1", "replace"))
         super().upstream_began(head, first)
         if first:
             self._tail.add(first)

@@ -26,7 +26,19 @@ _UNKNOWN_CONTROL: Final = ControlState()
 class Replica:
     """A replica and the exact number of our requests under way there. The same object from view to view."""
 
-    __slots__ = ("_own_rank", "authorization", "host", "id", "in_flight", "limit", "model", "node", "origin", "rank")
+    __slots__ = (
+        "_own_rank",
+        "authorization",
+        "host",
+        "id",
+        "in_flight",
+        "limit",
+        "model",
+        "node",
+        "node_id",
+        "origin",
+        "rank",
+    )
 
     def __init__(self, entry: ReplicaEntry) -> None:
         self.id = entry.id
@@ -41,6 +53,7 @@ class Replica:
         self.authorization = f"Bearer {entry.key}".encode() if entry.key else None
         self.model = entry.model
         self.node = entry.node_name or entry.node_id
+        self.node_id = entry.node_id
         self.limit = entry.limit
         self.rank = self._own_rank = entry.rank
 

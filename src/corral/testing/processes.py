@@ -89,7 +89,8 @@ class FrontendProcess(CorralProcess, AdminApi):
 
     async def until_ready(self) -> None:
         """It serves, and has the database and NATS."""
-        await self._until_answers("/readyz")
+        for path in ("/readyz", "/api/v1/ready"):
+            await self._until_answers(path)
 
     async def until_serving(self) -> None:
         """It serves, whatever else is missing."""
