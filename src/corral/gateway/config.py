@@ -81,7 +81,7 @@ class GatewayConfig:
     """After so long without control nothing is served any more; None serves the last view for ever."""
     reconnect: Backoff = Backoff(first=timedelta(milliseconds=100), cap=timedelta(seconds=2))
     control_tls: ssl.SSLContext | None = None
-    """Whom to trust, where the way to control is HTTPS."""
+    """Whom to trust, where the way to control is HTTPS; None trusts the system's authorities."""
     tls: ssl.SSLContext | None = None
     """Serve HTTPS when given."""
     plain_port: int | None = None

@@ -6,6 +6,7 @@ call has a connection of its own.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -71,7 +72,7 @@ class ControlLink:
         self._origin = Origin.of(config.control_url)
         self._host = self._origin.host_header.decode()
         self._key = config.control_key
-        self._tls = config.control_tls if self._origin.tls else None
+        self._tls = (config.control_tls or ssl.create_default_context()) if self._origin.tls else None
 
     async def ensure(self, model: str) -> Loading:
         """PeerUnavailable or PeerRefused when control does not say."""

@@ -54,10 +54,16 @@ class Pool:
             if origin.socket:
                 _, connection = await self._loop.create_unix_connection(make, origin.socket)
             else:
-                tls = self._tls if origin.tls else None
+                tls = self._trust() if origin.tls else None
                 _, connection = await self._loop.create_connection(make, origin.host, origin.port, ssl=tls)
         self._open.add(connection)
         return connection
+
+    def _trust(self) -> ssl.SSLContext:
+        """The system's authorities unless others were named; read only when somebody speaks TLS."""
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
 
     def release(self, connection: UpstreamConnection) -> None:
         idle = self._idle.setdefault(connection.origin, [])

@@ -236,18 +236,24 @@ class EnsureModel(msgspec.Struct, kw_only=True):
     model: str
 
 
-class Loading(msgspec.Struct, kw_only=True, omit_defaults=False):
-    """How far a cold load is. The field names are LocalAI's; `eta_seconds` and `message` are ours."""
+class Loading(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How far a cold load is, in LocalAI's words and `message`. What is not known is left out, and never guessed."""
 
     model: str
     state: str
     """`failed` when it makes no sense to wait; any other word tells what is being done."""
     node: str = ""
-    progress: float = 0
-    bytes_sent: int = 0
-    total_bytes: int = 0
-    file_index: int = 0
-    total_files: int = 0
+    progress: float | None = None
+    bytes_sent: int | None = None
+    total_bytes: int | None = None
+    file_index: int | None = None
+    total_files: int | None = None
     eta_seconds: float | None = None
     message: str = ""
     retry_after_seconds: int = 5
+    """For the header; clients do not see it here."""
+
+    def for_client(self) -> dict[str, object]:
+        shown: dict[str, object] = msgspec.to_builtins(self)
+        shown.pop("retry_after_seconds", None)
+        return shown

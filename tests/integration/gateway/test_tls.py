@@ -5,11 +5,13 @@ import ssl
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from corral.app.gateway import open_gateway
 from corral.app.tls import client_tls, server_tls
 from corral.gateway.config import GatewayConfig, TimeOuts
+from corral.protocol.view import ViewChange
 from corral.testing.certificates import Authority
 from corral.testing.engine import Pace
 from corral.testing.gateway import GATEWAY_KEY, RawClient, World, chat, request, world
@@ -106,9 +108,7 @@ async def test_a_control_that_nobody_vouches_for_is_not_believed(
         )
         async with open_gateway(config) as wary:
             other = World(gateway=wary, control=source.control, engines=source.engines, port=wary.port)
-            async with asyncio.timeout(30):
-                while "certificate verify failed" not in caplog.text:  # noqa: ASYNC110 - the log has no event
-                    await asyncio.sleep(0)
+            await other.until(lambda: "certificate verify failed" in caplog.text)
             assert (await other.ask(request(method="GET", path="/readyz", key=None))).status == 503
             assert (await other.ask(request(method="GET", path="/api/v1/nodes"))).status == 503
         assert not [one for one in source.control.passed if one[1] == "/api/v1/nodes"]
@@ -120,3 +120,26 @@ async def test_a_control_that_nobody_vouches_for_is_not_believed(
             for _ in range(2):  # the second on a kept connection
                 assert (await other.ask(request(method="GET", path="/api/v1/nodes"))).status == 200
             await other.control.until_news()
+
+
+async def test_without_a_word_on_trust_only_the_system_s_authorities_count(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also for a replica: what asks for TLS never gets a word in the clear."""
+    async with world() as source:
+        await source.control.stop()
+        source.control.tls = serving(authority)
+        await source.control.start()
+        served = source.control.views_served
+        entry = msgspec.structs.replace(source.control.view.replicas["r0"], url=source.control.url)
+        source.gateway.services.directory.hear(
+            ViewChange(base=1, version=2, replicas=[entry]), now=asyncio.get_running_loop().time()
+        )
+        answer = await source.ask(request(chat()))
+        assert (answer.status, answer.error["code"]) == (502, "replica_failed")
+        config = GatewayConfig(control_url=source.control.url, control_key=GATEWAY_KEY)
+        async with open_gateway(config) as careful:
+            other = World(gateway=careful, control=source.control, engines=source.engines, port=careful.port)
+            await other.until(lambda: "certificate verify failed" in caplog.text)
+        assert source.control.views_served == served
+        assert not source.control.passed

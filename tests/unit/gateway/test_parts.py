@@ -70,10 +70,11 @@ def test_a_ledger_stays_small_however_long_control_is_away() -> None:
 def test_addresses_are_understood() -> None:
     assert Origin.of("http://10.0.0.1:8080") == Origin("10.0.0.1", 8080, "")
     assert Origin.of("http://[::1]:8080").host_header == b"[::1]:8080"
+    assert Origin.of("https://control") == Origin("control", 443, "", tls=True)
     assert Origin.of("unix:/run/control.sock") == Origin("", 0, "/run/control.sock")
 
 
-@pytest.mark.parametrize("url", ["", "10.0.0.1:8080", "https://a:1", "http://", "http://a:port", "http://a:99999"])
+@pytest.mark.parametrize("url", ["", "10.0.0.1:8080", "ftp://a:1", "http://", "http://a:port", "http://a:99999"])
 def test_what_cannot_be_dialled_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput):
         Origin.of(url)
