@@ -19,8 +19,6 @@ from typing import Final
 
 from bench.readings import MEGABYTE, memory_of, processor_seconds
 from bench.report import Cell, Row, Table, at_least, figure
-from corral.app.gateway import main
-from corral.gateway.config import GatewayConfig
 from corral.protocol.keys import hash_secret
 from corral.protocol.view import KeyEntry, ModelEntry, ReplicaEntry, View
 from corral.testing.gateway import GATEWAY_KEY, StubControl
@@ -271,7 +269,8 @@ async def open_gateway(url: str, key: str, *, core: int | None = None) -> AsyncI
     control.view = view_of(url, key)
     await control.start()
     try:
-        async with running([sys.executable, "-m", "bench.gateway", control.url], core=core) as (pid, said):
+        words = [sys.executable, "-m", "bench.gateway_process", control.url, GATEWAY_KEY]
+        async with running(words, core=core) as (pid, said):
             yield Way(name="gateway", port=int(said), pid=pid)
     finally:
         await control.stop()
@@ -326,13 +325,3 @@ async def _call(*words: str) -> None:
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.DEVNULL)
     if await process.wait():
         raise RuntimeError(f"{words[0]} failed")
-
-
-def serve(control_url: str) -> None:
-    """The process that is measured: a gateway as it is shipped, which says its port."""
-    config = GatewayConfig(control_url=control_url, control_key=GATEWAY_KEY)
-    main(config, ready=lambda port: print(port, flush=True))
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1])
