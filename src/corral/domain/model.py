@@ -63,6 +63,10 @@ class Catalogue:
         spec = self.models.get(name)
         return self.models.get(spec.alias_of) if spec is not None and spec.alias_of else spec
 
+    def may_hide(self, name: str) -> bool:
+        """Whether a file that was passed over may hold this model: then it counts as neither there nor deleted."""
+        return any(problem.name in ("", name) for problem in self.problems)
+
 
 def read_model(config: object, *, source: str) -> ModelSpec:
     """Check one configuration. InvalidInput names the key that is wrong."""

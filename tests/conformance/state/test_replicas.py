@@ -218,6 +218,6 @@ async def test_what_ended_long_ago_is_forgotten(jobs: LoadJobs, replicas: Replic
 async def test_a_job_without_a_model_is_dropped_by_its_holder_only(jobs: LoadJobs) -> None:
     job = await claimed(jobs)
 
-    assert not await jobs.drop(job, OTHER)
-    assert await jobs.drop(job, MINE)
+    assert not await jobs.drop(job, OTHER, at=after(2))
+    assert await jobs.drop(job, MINE, at=after(2))
     assert await jobs.all() == []
