@@ -24,6 +24,7 @@ name: {name}
 backend: llama-cpp
 parameters:
   model: {weights}
+  temperature: 0.2
 context_size: 2048
 threads: {threads}
 template:

@@ -73,7 +73,12 @@ class Loading:
             request.corral = CorralInstall(model=adapter_model(spec))
         installed = await self._nodes.install(node.id, request, timeout=policy.install)
         address = installed.address or node.address
-        fields = load_options(spec, models=self._models.directory.absolute(), threads=self._threads)
+        fields = load_options(
+            spec,
+            models=self._models.directory.absolute(),
+            threads=self._threads,
+            is_asked_directly=installed.is_asked_directly,
+        )
         await self._backends.load(
             address,
             token=await self._tokens.of(node.id),

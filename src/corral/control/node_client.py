@@ -60,6 +60,8 @@ class Installed:
     """Empty when the node did not say: then the address of the node itself is meant."""
     url: str = ""
     key: str = field(default="", repr=False)
+    is_asked_directly: bool = False
+    """Requests come to the backend as they are, and not through an adapter."""
 
 
 class NodeClient:
@@ -73,8 +75,10 @@ class NodeClient:
         reply = await self._needed(node_id, subjects.backend_install(node_id), request, InstallReply, timeout)
         if not reply.success:
             raise NodeRefused(reply.error or "the node did not say why", node_id=node_id)
-        url, key = _access(reply.corral)
-        return Installed(address=reply.address, url=url, key=key)
+        told = reply.corral
+        if told is UNSET:
+            return Installed(address=reply.address)
+        return Installed(address=reply.address, url=told.url, key=told.key, is_asked_directly=not told.adapted)
 
     async def running(self, node_id: NodeId) -> list[Process]:
         """The node's own report of its processes."""

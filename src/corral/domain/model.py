@@ -85,7 +85,7 @@ def read_model(config: object, *, source: str) -> ModelSpec:
         max_concurrent=_bounded(fields.whole(config, "limits.max_concurrent", 0), "limits.max_concurrent"),
     )
     # So that a wrong type is said now, and not at the first load.
-    load_options(spec, models=PurePath(), threads=1)
+    load_options(spec, models=PurePath(), threads=1, is_asked_directly=True)
     request_rules(config)
     return spec
 
@@ -127,8 +127,13 @@ class _Field(NamedTuple):
     default: object = fields.MISSING
 
 
-def load_options(spec: ModelSpec, *, models: PurePath, threads: int) -> dict[str, object]:
-    """Fields of `ModelOptions` by name. `models` is the directory as the node sees it."""
+def load_options(
+    spec: ModelSpec, *, models: PurePath, threads: int, is_asked_directly: bool = False
+) -> dict[str, object]:
+    """Fields of `ModelOptions` by name. `models` is the directory as the node sees it.
+
+    A replica that is asked directly gets requests as they are: it must know itself what they leave open.
+    """
     options: dict[str, object] = {"Model": spec.model, "Threads": threads, "ModelPath": str(models)}
     if "://" not in spec.model:
         options["ModelFile"] = str(models / spec.model)
@@ -141,8 +146,16 @@ def load_options(spec: ModelSpec, *, models: PurePath, threads: int) -> dict[str
             options[name] = str(models / str(options[name]))
     if engine := fields.found(spec.config, "engine_args"):
         options["EngineArgs"] = json.dumps(engine, sort_keys=True)
+    if is_asked_directly and (defaults := _request_defaults(spec.config)):
+        options["Options"] = [*_listed(options.get("Options")), *defaults]
     options["EnableScore"] = "score" in {str(word).lower().removeprefix("flag_") for word in _usecases(spec.config)}
     return options
+
+
+def _request_defaults(config: Config) -> list[str]:
+    """What requests that say nothing get, as entries of `Options`."""
+    values = ((name, read(config, f"parameters.{name}", fields.MISSING)) for name, read in _REQUEST_DEFAULTS.items())
+    return [f"default_{name}:{value}" for name, value in values if value is not fields.MISSING]
 
 
 def _name(config: Config) -> str:
@@ -179,8 +192,11 @@ def _bounded(value: object, key: str) -> int:
 
 
 def _usecases(config: Config) -> list[object]:
-    words = fields.found(config, "known_usecases")
-    return words if isinstance(words, list) else []
+    return _listed(fields.found(config, "known_usecases"))
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _context(config: Config, key: str, default: object) -> object:
@@ -252,3 +268,15 @@ _FIELDS: Final = (
     _Field("Reranking", "reranking", fields.switch),
     _Field("Overrides", "overrides", fields.texts),
 )
+_REQUEST_DEFAULTS: Final = {
+    "temperature": fields.number,
+    "top_p": fields.number,
+    "top_k": fields.whole,
+    "min_p": fields.number,
+    "typical_p": fields.number,
+    "repeat_penalty": fields.number,
+    "repeat_last_n": fields.whole,
+    "frequency_penalty": fields.number,
+    "presence_penalty": fields.number,
+    "max_tokens": fields.whole,
+}

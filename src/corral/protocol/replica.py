@@ -29,12 +29,14 @@ class ProcessKey(NamedTuple):
         return cls(model_id, int(index))
 
 
-class ReplicaAccess(msgspec.Struct, kw_only=True):
+class ReplicaAccess(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Corral's addition: where the replica speaks OpenAI's HTTP, on its own port or through an adapter."""
 
     url: str
     key: str
     """New at every start of the process, so that a port which is used again never answers for the wrong model."""
+    adapted: bool = False
+    """An adapter answers there, and completes requests by itself."""
 
 
 class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):

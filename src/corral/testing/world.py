@@ -36,10 +36,12 @@ class FakeLoader:
 
     def __init__(self) -> None:
         self.loads: list[tuple[str, str, str]] = []
+        self.options: list[list[str]] = []
         self.error: str = ""
 
     async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
         self.loads.append((address, token, options.Model))
+        self.options.append(list(options.Options))
         if self.error:
             raise LoadFailed(address, self.error)
 
@@ -55,6 +57,8 @@ class FakeNode:
     error: str = ""
     deaf: bool = False
     """Stops nothing, whatever it is told."""
+    adapts: bool = False
+    """Its processes are reached through an adapter."""
     _started: int = 0
 
     async def on_install(self, message: Message) -> None:
@@ -74,7 +78,7 @@ class FakeNode:
         """With a key and ports of its own; the first has the key `k1` and the ports 7000 and 7001."""
         self._started += 1
         port = 7000 + 10 * (self._started - 1)
-        access = ReplicaAccess(url=f"http://127.0.0.1:{port + 1}", key=f"k{self._started}")
+        access = ReplicaAccess(url=f"http://127.0.0.1:{port + 1}", key=f"k{self._started}", adapted=self.adapts)
         process = RunningModel(
             model_id=key.model_id, replica_index=key.replica_index, address=f"127.0.0.1:{port}", corral=access
         )

@@ -135,6 +135,7 @@ async def test_a_backend_without_http_gets_the_advertised_url_of_the_adapter(
     assert first == again
     assert first["corral"]["url"] == second["corral"]["url"] == f"http://node.example:{base_port + 1}"
     assert len(first["corral"]["key"]) >= 32
+    assert first["corral"]["adapted"] is True
     assert first["corral"]["key"] != second["corral"]["key"]
     assert [one["corral"] for one in listed] == [first["corral"], second["corral"]]
 

@@ -200,6 +200,18 @@ async def test_a_worker_that_can_translate_is_told_how(world: World) -> None:
     }
 
 
+@pytest.mark.parametrize("adapts", [True, False])
+async def test_only_a_backend_that_is_asked_directly_is_told_what_requests_leave_open(
+    world: World, adapts: bool
+) -> None:
+    world.write(MODEL + "  temperature: 0.5\n")
+    node = await world.node("w1")
+    node.adapts = adapts
+    await world.loaded()
+
+    assert world.loader.options == [[] if adapts else ["default_temperature:0.5"]]
+
+
 async def test_a_worker_that_did_not_name_the_feature_is_told_nothing(world: World) -> None:
     node = await world.node("w1", features=["node-secret"])
     await world.loaded()
