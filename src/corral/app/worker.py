@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ import uvloop
 
 from corral import __version__
 from corral.agent import addresses
+from corral.agent.adapters import Adapters
 from corral.agent.backend_directory import BackendDirectory
 from corral.agent.backend_logs import BackendLogs
 from corral.agent.backends import Backends, NoInstaller
@@ -43,6 +45,7 @@ from corral.base.clock import Clock, SystemClock
 from corral.base.errors import CorralError, PeerRefused
 from corral.base.ids import Incarnation, new_incarnation
 from corral.base.private_files import make_private_directory
+from corral.base.processes import Command
 from corral.bus.client import NatsBus
 from corral.bus.port import Handler, Message
 from corral.protocol import subjects
@@ -95,10 +98,15 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers)
         )
         await stack.enter_async_context(bus)
-        supervisor = await stack.enter_async_context(_supervisor(config, places, presence, bus, clock))
+        ports = _ports(places, clock)
+        adapters = await stack.enter_async_context(_adapters(config, places, ports, clock))
+        supervisor = await stack.enter_async_context(_supervisor(config, places, ports, presence, bus, clock))
         capability = (await hardware.measure()).capability
         backends = Backends(
-            directory=_backend_directory(config, capability), supervisor=supervisor, installer=NoInstaller()
+            directory=_backend_directory(config, capability),
+            supervisor=supervisor,
+            adapters=adapters,
+            installer=NoInstaller(),
         )
         handlers = BackendHandlers(backends, advertised=places.advertise)
         session = await stack.enter_async_context(_session(config))
@@ -182,19 +190,34 @@ def _registrar(
     )
 
 
-def _supervisor(
-    config: WorkerConfig, places: addresses.Addresses, presence: Presence, bus: NatsBus, clock: Clock
-) -> Supervisor:
+def _ports(places: addresses.Addresses, clock: Clock) -> Ports:
+    """One range for backends, their own HTTP ports and the adapter."""
     bind_host = addresses.backend_bind_host(places.advertise)
     ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
+    return Ports(ranges, clock=clock, is_free=lambda port: can_listen(bind_host, port))
+
+
+def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, clock: Clock) -> Adapters:
+    def command(descriptor: int, place: addresses.HostPort) -> Command:
+        words = ["--orders", str(descriptor), "--listen", str(place), "--log-format", config.log_format]
+        argv = [sys.executable, "-P", "-m", "corral.app.adapter", *words]
+        return Command(argv=argv, env=config.backend_environment, handed_over=[descriptor])
+
+    bind_host = addresses.backend_bind_host(places.advertise)
+    return Adapters(bind_host=bind_host, command=command, ports=ports, clock=clock, config=config.adapter)
+
+
+def _supervisor(
+    config: WorkerConfig, places: addresses.Addresses, ports: Ports, presence: Presence, bus: NatsBus, clock: Clock
+) -> Supervisor:
     return Supervisor(
         surroundings=Surroundings(
-            bind_host=bind_host,
+            bind_host=addresses.backend_bind_host(places.advertise),
             environment=config.backend_environment,
             token=lambda: presence.bearer,
             limits=config.supervision,
         ),
-        ports=Ports(ranges, clock=clock, is_free=lambda port: can_listen(bind_host, port)),
+        ports=ports,
         connect=_connect,
         logs=BackendLogs(clock),
         remains=Remains(config.data_path / "processes", mark_variable=MARK_VARIABLE),

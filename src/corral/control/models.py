@@ -33,7 +33,14 @@ class Models:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.catalogue = Catalogue()
+        self.is_readable = True
+        """Whether the last look found the directory. Without it, nothing can be said of what is not in it."""
         self._known: dict[str, _Read] = {}
+
+    def revision_of(self, name: str) -> str:
+        """Empty for a model that there is not."""
+        spec = self.catalogue.models.get(name)
+        return "" if spec is None else spec.revision
 
     def find(self, name: str) -> ModelSpec:
         """The model that answers for a name."""
@@ -47,7 +54,12 @@ class Models:
         self.scan()
 
     def scan(self) -> None:
-        self._known = {path.name: self._read(path) for path in self._files()}
+        """A directory that cannot be read takes no model away."""
+        files = self._files()
+        self.is_readable = files is not None
+        if files is None:
+            return
+        self._known = {path.name: self._read(path) for path in files}
         catalogue = collect(one for read in self._known.values() for one in read.found)
         if catalogue == self.catalogue:
             return
@@ -67,14 +79,14 @@ class Models:
         except OSError:
             return 0
 
-    def _files(self) -> list[Path]:
+    def _files(self) -> list[Path] | None:
+        """None when the directory cannot be read. That is said once, and not at all where there never was one."""
         try:
             found = list(self.directory.iterdir())
-        except FileNotFoundError:
-            return []
         except OSError as error:
-            log.warning("models cannot be read: %s", error.strerror, extra={"event": "models.unreadable"})
-            return []
+            if self.is_readable and (self._known or not isinstance(error, FileNotFoundError)):
+                log.warning("models cannot be read: %s", error.strerror, extra={"event": "models.unreadable"})
+            return None
         return sorted(path for path in found if path.suffix in SUFFIXES and not path.name.startswith("."))
 
     def _read(self, path: Path) -> _Read:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from corral.base.errors import InvalidInput
+from corral.protocol.adapter import AdapterModel
 from corral.protocol.replica import ProcessKey, ReplicaAccess
 
 ReplicaIndex = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
@@ -22,6 +23,13 @@ class Gallery(msgspec.Struct, kw_only=True, omit_defaults=True):
     mirrors: list[str] = []
     verification: dict[str, str] = {}
     """Whose signatures are asked for; none when empty."""
+
+
+class CorralInstall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a Corral frontend adds, for workers that named the feature `adapter`."""
+
+    model: AdapterModel | UnsetType = UNSET
+    """How requests are translated, should the backend have no HTTP port of its own."""
 
 
 class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -41,6 +49,7 @@ class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Replace what is installed, and start afresh."""
     op_id: str = ""
     """Whoever wants to hear of the progress subscribes to a subject that carries it."""
+    corral: CorralInstall | UnsetType = UNSET
 
     def galleries(self) -> list[Gallery] | None:
         """The galleries of this call alone; None for the worker's own. InvalidInput when the text cannot be read."""

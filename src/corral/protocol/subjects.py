@@ -13,6 +13,11 @@ REPLICAS_EXITED: Final = "nodes.*.corral.replica.exited"
 """What every node says of processes that ended by themselves."""
 
 
+def node_of(subject: str) -> NodeId:
+    """Whose subject `nodes.<id>.…` this is."""
+    return NodeId(subject.split(".")[1])
+
+
 def token(text: str) -> str:
     """Make a value safe as one part of a subject, by the rule both peers share."""
     return text.translate(_UNSAFE)
