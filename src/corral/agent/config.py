@@ -110,4 +110,6 @@ class WorkerConfig:
     """Told to a Corral frontend, which counts silence in it; LocalAI frontends assume this default."""
     disk_timeout: timedelta = timedelta(seconds=2)
     """Of one look at the disk, which never returns when a network file system hangs."""
+    gpu_timeout: timedelta = timedelta(seconds=5)
+    """Of one look at the GPUs. Drivers of machines with many take seconds to start; some hang for good."""
     departure: DepartureConfig = field(default_factory=DepartureConfig)

@@ -5,7 +5,9 @@ import logging
 import os
 import socket
 from contextlib import AbstractContextManager, AsyncExitStack
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import aiohttp
@@ -21,8 +23,9 @@ from corral.agent.config import WorkerConfig
 from corral.agent.departure import Departure
 from corral.agent.exit_reports import ExitReports
 from corral.agent.frontend_client import FrontendClient, open_session
+from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
 from corral.agent.handlers import BackendHandlers
-from corral.agent.hardware import CapabilityRule, Hardware, Machine, NoGpus
+from corral.agent.hardware import CapabilityRule, Hardware, Machine
 from corral.agent.heartbeat import Heartbeat
 from corral.agent.http import HttpServer
 from corral.agent.identity import Identity, Memory, node_name
@@ -164,9 +167,14 @@ def _hardware(config: WorkerConfig) -> Hardware:
         models_path=config.models_path,
         disk_timeout=config.disk_timeout,
         capability=CapabilityRule(forced=config.node.capability, run_file=config.node.capability_run_file),
-        gpus=NoGpus(),
+        gpus=MachineGpus(detectors_of_this_machine(_load_nvml), timeout=config.gpu_timeout),
         cgroup=Cgroup(),
     )
+
+
+def _load_nvml() -> ModuleType:
+    """Only machines with NVIDIA's GPUs pay for it."""
+    return import_module("pynvml")
 
 
 def _registrar(
