@@ -647,6 +647,23 @@ class UpSettings:
         default=timedelta(seconds=2),
         default_text="2s",
     )
+    models: Path | None = setting(
+        PATH,
+        "Directory of the model files, which frontend and workers share.",
+        flag="--models",
+        env=("CORRAL_MODELS_PATH", "LOCALAI_MODELS_PATH", "MODELS_PATH"),
+        default=None,
+        default_text="`models` in the data directory",
+    )
+    first_model: Path | None = setting(
+        PATH,
+        """A GGUF file that a new fleet without models starts with, under the name smollm2. `make up` names the one that
+        it fetched.""",
+        flag="--first-model",
+        env=("CORRAL_FIRST_MODEL",),
+        default=None,
+        default_text="none",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,12 @@ class Loading:
         request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index)
         installed = await self._nodes.install(node.id, request, timeout=policy.install)
         address = installed.address or node.address
-        fields = load_options(spec, models=self._models.directory.absolute(), threads=self._threads)
+        fields = load_options(
+            spec,
+            models=self._models.directory.absolute(),
+            threads=self._threads,
+            is_asked_directly=bool(installed.url),
+        )
         await self._backends.load(
             address,
             token=await self._tokens.of(node.id),

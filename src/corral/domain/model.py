@@ -81,7 +81,8 @@ def read_model(config: object, *, source: str) -> ModelSpec:
         model=_weights(config),
         max_concurrent=_bounded(_whole(config, "limits.max_concurrent", 0), "limits.max_concurrent"),
     )
-    load_options(spec, models=PurePath(), threads=1)  # so that a wrong type is said now, and not at the first load
+    # So that a wrong type is said now, and not at the first load.
+    load_options(spec, models=PurePath(), threads=1, is_asked_directly=True)
     return spec
 
 
@@ -122,8 +123,13 @@ class _Field(NamedTuple):
     default: object = _MISSING
 
 
-def load_options(spec: ModelSpec, *, models: PurePath, threads: int) -> dict[str, object]:
-    """Fields of `ModelOptions` by name. `models` is the directory as the node sees it."""
+def load_options(
+    spec: ModelSpec, *, models: PurePath, threads: int, is_asked_directly: bool = False
+) -> dict[str, object]:
+    """Fields of `ModelOptions` by name. `models` is the directory as the node sees it.
+
+    A replica that is asked directly gets requests as they are: it must know itself what they leave open.
+    """
     options: dict[str, object] = {"Model": spec.model, "Threads": threads, "ModelPath": str(models)}
     if "://" not in spec.model:
         options["ModelFile"] = str(models / spec.model)
@@ -136,8 +142,16 @@ def load_options(spec: ModelSpec, *, models: PurePath, threads: int) -> dict[str
             options[name] = str(models / str(options[name]))
     if engine := _found(spec.config, "engine_args"):
         options["EngineArgs"] = json.dumps(engine, sort_keys=True)
+    if is_asked_directly and (defaults := _request_defaults(spec.config)):
+        options["Options"] = [*_listed(options.get("Options")), *defaults]
     options["EnableScore"] = "score" in {str(word).lower().removeprefix("flag_") for word in _usecases(spec.config)}
     return options
+
+
+def _request_defaults(config: Config) -> list[str]:
+    """What requests that say nothing get, as entries of `Options`."""
+    values = ((name, read(config, f"parameters.{name}", _MISSING)) for name, read in _REQUEST_DEFAULTS.items())
+    return [f"default_{name}:{value}" for name, value in values if value is not _MISSING]
 
 
 def _name(config: Config) -> str:
@@ -174,8 +188,11 @@ def _bounded(value: object, key: str) -> int:
 
 
 def _usecases(config: Config) -> list[object]:
-    words = _found(config, "known_usecases")
-    return words if isinstance(words, list) else []
+    return _listed(_found(config, "known_usecases"))
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _found(config: Config, key: str) -> object:
@@ -314,3 +331,15 @@ _FIELDS: Final = (
     _Field("Reranking", "reranking", _switch),
     _Field("Overrides", "overrides", _texts),
 )
+_REQUEST_DEFAULTS: Final = {
+    "temperature": _number,
+    "top_p": _number,
+    "top_k": _whole,
+    "min_p": _number,
+    "typical_p": _number,
+    "repeat_penalty": _number,
+    "repeat_last_n": _whole,
+    "frequency_penalty": _number,
+    "presence_penalty": _number,
+    "max_tokens": _whole,
+}
