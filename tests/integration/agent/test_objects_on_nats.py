@@ -1,7 +1,6 @@
 """A whole worker that gets files from a real object storage, asked over a real NATS server."""
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -13,25 +12,11 @@ from corral.agent.config import WorkerConfig
 from corral.base.errors import NoResponders
 from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
-from corral.bus.config import BusConfig
-from corral.bus.server import NatsServer
 from corral.files.s3 import S3Objects
 from corral.protocol import subjects
 from corral.testing.s3 import S3Server
 
 GOLDEN_ID = NodeId("11111111-2222-4333-8444-555555555555")
-
-
-@pytest.fixture
-def on_nats(config: WorkerConfig, nats: NatsServer) -> WorkerConfig:
-    return replace(config, bus=BusConfig(url=nats.worker_url))
-
-
-@pytest.fixture
-async def control(nats: NatsServer) -> AsyncIterator[NatsBus]:
-    async with NatsBus(BusConfig(url=nats.frontend_url)) as bus:
-        await bus.wait_connected()
-        yield bus
 
 
 async def ask(control: NatsBus, subject: str, request: dict[str, Any]) -> Any:
