@@ -13,6 +13,7 @@ from corral.agent.addresses import AddressConfig
 from corral.base.logs import Format
 from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
+from corral.files.storage import StorageConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,4 +135,8 @@ class WorkerConfig:
     """Told to a Corral frontend, which counts silence in it; LocalAI frontends assume this default."""
     disk_timeout: timedelta = timedelta(seconds=2)
     """Of one look at the disk, which never returns when a network file system hangs."""
+    storage: StorageConfig | None = None
+    """Object storage through which frontends may send files; None: they come over HTTP."""
+    gpu_timeout: timedelta = timedelta(seconds=5)
+    """Of one look at the GPUs. Drivers of machines with many take seconds to start; some hang for good."""
     departure: DepartureConfig = field(default_factory=DepartureConfig)

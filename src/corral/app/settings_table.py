@@ -568,6 +568,42 @@ class WorkerSettings:
         env=("CORRAL_CAPABILITY_RUN_FILE", "LOCALAI_FORCE_META_BACKEND_CAPABILITY_RUN_FILE"),
         default=Path("/run/localai/capability"),
     )
+    storage_url: str = setting(
+        HTTP_URL,
+        """Object storage (S3) through which frontends may send files to this worker. None by default: files come over
+        HTTP. A storage that is away stops nothing but what needs it.""",
+        flag="--storage",
+        env=("CORRAL_STORAGE_URL", "LOCALAI_STORAGE_URL"),
+        default="",
+    )
+    storage_bucket: str = setting(
+        TEXT,
+        "Bucket in the object storage. LocalAI's frontends use this one unless they are told otherwise.",
+        flag="--storage-bucket",
+        env=("CORRAL_STORAGE_BUCKET", "LOCALAI_STORAGE_BUCKET"),
+        default="localai",
+    )
+    storage_region: str = setting(
+        TEXT,
+        "Region of the object storage. Many servers do not care, and take the first that Amazon had.",
+        flag="--storage-region",
+        env=("CORRAL_STORAGE_REGION", "LOCALAI_STORAGE_REGION"),
+        default="us-east-1",
+    )
+    storage_access_key: str = setting(
+        SECRET,
+        "Access key for the object storage; needs the secret key beside it. Without, as the machine's role allows.",
+        env=("CORRAL_STORAGE_ACCESS_KEY", "LOCALAI_STORAGE_ACCESS_KEY"),
+        default="",
+        secret=True,
+    )
+    storage_secret_key: str = setting(
+        SECRET,
+        "Secret key for the object storage. None by default, as the access key.",
+        env=("CORRAL_STORAGE_SECRET_KEY", "LOCALAI_STORAGE_SECRET_KEY"),
+        default="",
+        secret=True,
+    )
     registration_retry: timedelta = setting(
         duration(timedelta(milliseconds=100), timedelta(hours=1), bounds="from 100ms to 1h"),
         """Longest pause between attempts to register; the first ones come sooner. 30 s: a frontend that was away for
@@ -743,11 +779,6 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "GALLERIES": "Corral does not fetch models yet",
     "LOCALAI_PREFETCH_MODELS": "Corral does not fetch models yet",
     "PREFETCH_MODELS": "Corral does not fetch models yet",
-    "LOCALAI_STORAGE_URL": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_BUCKET": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_REGION": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_ACCESS_KEY": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_SECRET_KEY": "Corral does not move model files yet",
     "LOCALAI_DISTRIBUTED_SHARED_MODELS": "Corral does not move model files yet",
     "LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK": "Corral does not place models yet",
     "LOCALAI_MODEL_SCHEDULING": "Corral does not place models yet",

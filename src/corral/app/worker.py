@@ -5,8 +5,11 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, AsyncExitStack
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import aiohttp
@@ -23,19 +26,22 @@ from corral.agent.config import WorkerConfig
 from corral.agent.departure import Departure
 from corral.agent.exit_reports import ExitReports
 from corral.agent.frontend_client import FrontendClient, open_session
+from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
 from corral.agent.handlers import BackendHandlers
-from corral.agent.hardware import CapabilityRule, Hardware, Machine, NoGpus
+from corral.agent.hardware import CapabilityRule, Hardware, Machine
 from corral.agent.heartbeat import Heartbeat
 from corral.agent.http import HttpServer
 from corral.agent.identity import Identity, Memory, node_name
 from corral.agent.lifecycle import Lifecycle, Membership
+from corral.agent.object_files import ObjectFiles, ObjectPlaces
+from corral.agent.object_handlers import ObjectHandlers
 from corral.agent.ports import Ports, can_listen, ephemeral_ports, usable_ranges
 from corral.agent.presence import Presence
 from corral.agent.process import MARK_VARIABLE, Link
 from corral.agent.readiness import Readiness
 from corral.agent.registration import Profile, Registrar
 from corral.agent.remains import Remains
-from corral.agent.subscriptions import NodeSubscriptions
+from corral.agent.subscriptions import NodeSubscriptions, Subject
 from corral.agent.supervisor import Supervisor, Surroundings
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
@@ -113,7 +119,9 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         frontend = FrontendClient(session, config.frontend.urls)
         membership = Membership(
             registrar=_registrar(config, frontend, profile, hardware, clock),
-            subscriptions=NodeSubscriptions(bus, {subjects.node_stop: _stopper(stop), **handlers.table()}),
+            subscriptions=NodeSubscriptions(
+                bus, {subjects.node_stop: _stopper(stop), **handlers.table(), **_object_handlers(config, clock, stack)}
+            ),
             heartbeat=Heartbeat(
                 frontend=frontend,
                 gauge=hardware,
@@ -172,9 +180,14 @@ def _hardware(config: WorkerConfig) -> Hardware:
         models_path=config.models_path,
         disk_timeout=config.disk_timeout,
         capability=CapabilityRule(forced=config.node.capability, run_file=config.node.capability_run_file),
-        gpus=NoGpus(),
+        gpus=MachineGpus(detectors_of_this_machine(_load_nvml), timeout=config.gpu_timeout),
         cgroup=Cgroup(),
     )
+
+
+def _load_nvml() -> ModuleType:
+    """Only machines with NVIDIA's GPUs pay for it."""
+    return import_module("pynvml")
 
 
 def _registrar(
@@ -234,6 +247,17 @@ def _connect(address: str, token: str) -> Link:
 
 def _backend_directory(config: WorkerConfig, capability: str) -> BackendDirectory:
     return BackendDirectory(installed=config.backends_path, system=config.system_backends, capability=capability)
+
+
+def _object_handlers(config: WorkerConfig, clock: Clock, stack: AsyncExitStack) -> Mapping[Subject, Handler]:
+    """Without object storage nobody listens, which tells a frontend to send files over HTTP."""
+    if config.storage is None:
+        return {}
+    from corral.files.s3 import S3Objects
+
+    files = ObjectFiles(S3Objects(config.storage), ObjectPlaces.beside(config.models_path), clock)
+    stack.push_async_callback(files.close)
+    return ObjectHandlers(files).table()
 
 
 def _stopper(stop: asyncio.Event) -> Handler:

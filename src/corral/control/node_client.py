@@ -14,11 +14,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from corral.base.clock import Clock
-from corral.base.errors import BusTimeout, BusUnavailable, CorralError, NoResponders
+from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
 from corral.base.ids import NodeId
 from corral.bus.port import Bus
 from corral.domain.replica import Process
-from corral.protocol import subjects
+from corral.protocol import go_json, subjects
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.inventory import InstalledBackend, ListReply
 from corral.protocol.replica import ReplicaAccess, RunningReply, StopRequest
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 RUNNING_WITHIN: Final = timedelta(seconds=10)
 LIST_WITHIN: Final = timedelta(seconds=30)
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class NodeUnreachable(CorralError):
@@ -121,12 +121,12 @@ class NodeClient:
     async def _ask(self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta) -> T:
         try:
             content = await self._bus.request(subject, msgspec.json.encode(request), timeout=timeout)
-            return msgspec.json.decode(content, type=answer)
+            return go_json.decode(content, answer)
         except NoResponders as error:
             raise NodeUnreachable("the node does not respond on NATS", node_id=node_id) from error
         except BusTimeout as error:
             raise NodeBusy(f"no answer within {timeout.total_seconds():.0f} s", node_id=node_id) from error
-        except msgspec.DecodeError as error:
+        except InvalidInput as error:
             raise NodeRefused(f"the node answers what nobody understands: {error}", node_id=node_id) from error
 
 

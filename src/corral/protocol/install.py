@@ -32,6 +32,16 @@ class CorralInstall(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How requests are translated, should the backend have no HTTP port of its own."""
 
 
+def read_galleries(text: str) -> list[Gallery] | None:
+    """None for no text at all; an empty list is a list. InvalidInput when the text cannot be read."""
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=list[Gallery] | None) or []
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput("backend_galleries", str(error)) from error
+
+
 class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What is wanted. Without a model it is an administrator's install, whose process is named after the backend."""
 
@@ -53,12 +63,7 @@ class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def galleries(self) -> list[Gallery] | None:
         """The galleries of this call alone; None for the worker's own. InvalidInput when the text cannot be read."""
-        if not self.backend_galleries:
-            return None
-        try:
-            return msgspec.json.decode(self.backend_galleries, type=list[Gallery])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidInput("backend_galleries", str(error)) from error
+        return read_galleries(self.backend_galleries)
 
     @property
     def process_key(self) -> ProcessKey:

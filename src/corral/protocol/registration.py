@@ -94,6 +94,18 @@ class RegisterResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
     corral: CorralWelcome | UnsetType = UNSET
 
 
+class ApproveResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Answer to `POST /api/nodes/<id>/approve`."""
+
+    id: str = msgspec.field(default_factory=str)
+    message: str = msgspec.field(default_factory=str)
+    name: str = msgspec.field(default_factory=str)
+    node_type: str = msgspec.field(default_factory=str)
+    status: str = msgspec.field(default_factory=str)
+    nats_jwt: str = ""
+    nats_user_seed: str = ""
+
+
 class CorralBeat(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a Corral worker adds to its heartbeat."""
 
