@@ -229,6 +229,12 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def run_up() -> Callable[..., AbstractContextManager[RunningUp]]:
+    """`corral up` in a directory, for as long as a block lasts."""
+    return running_up
+
+
 @pytest.fixture(scope="module")
 def answering_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
     """One fleet for all tests of a module that ask real models, and leave its processes alone.
