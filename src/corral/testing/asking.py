@@ -29,9 +29,10 @@ class Asked:
     status: int
     """0 when there was no answer at all."""
     events: int = 0
-    is_whole: bool = False
-    """Whether the stream said itself that it was at its end, and its connection did not contradict."""
+    is_done: bool = False
+    """Whether the stream said itself that it was at its end."""
     problem: str = ""
+    """What the connection broke with, or what an error said."""
 
     @property
     def ended(self) -> float:
@@ -39,7 +40,12 @@ class Asked:
 
     @property
     def is_served(self) -> bool:
-        return self.status == 200 and self.is_whole
+        return self.status == 200 and self.is_done and not self.problem
+
+    @property
+    def is_cut_off(self) -> bool:
+        """It had begun, and the client was made to see that it did not come to its end."""
+        return self.status == 200 and not self.is_done and bool(self.problem)
 
     @property
     def shown(self) -> str:
@@ -57,6 +63,7 @@ class Question:
     url: str
     key: str = field(repr=False)
     model: str
+    text: str = "Tell me a long story."
     tokens: int = 2
 
     async def ask(self, *, on_event: Callable[[], None] = lambda: None) -> Asked:
@@ -78,8 +85,7 @@ class Question:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             problem = f"{type(error).__name__}: {error}"
         seconds = time.monotonic() - began
-        is_whole = is_done and not problem
-        return Asked(began=began, seconds=seconds, status=status, events=events, is_whole=is_whole, problem=problem)
+        return Asked(began=began, seconds=seconds, status=status, events=events, is_done=is_done, problem=problem)
 
     def _post(self) -> "aiohttp.client._RequestContextManager":
         body = {
@@ -87,7 +93,7 @@ class Question:
             "stream": True,
             "temperature": 0,
             "max_tokens": self.tokens,
-            "messages": [{"role": "user", "content": "Tell me a long story."}],
+            "messages": [{"role": "user", "content": self.text}],
         }
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         return self.session.post(f"{self.url}/v1/chat/completions", data=msgspec.json.encode(body), headers=headers)

@@ -24,6 +24,8 @@ from corral.testing.waiting import eventually
 
 MODEL: Final = "chat"
 WORKERS: Final = ("w1", "w2")
+_ADDRESS: Final = "--addr"
+"""What a worker tells every backend, and nobody else."""
 INTERVAL_SECONDS: Final = 0.5
 """Of heartbeats: silent workers are offline after six of them."""
 
@@ -68,12 +70,14 @@ class ServingFleet:
         return [event.data for event in await self.control.record() if event.kind == kind]
 
     def backend_processes(self) -> dict[int, str]:
-        """Pids and command lines of all that runs below the workers."""
+        """Pids and command lines of all backends, and of what these started."""
         return {
             process.pid: " ".join(process.cmdline())
             for worker in self.workers.values()
             if worker.is_running
-            for process in worker.started()
+            for backend in worker.started()
+            if _ADDRESS in backend.cmdline()
+            for process in [backend, *backend.children(recursive=True)]
         }
 
     async def until_healthy(self, *names: str) -> None:
