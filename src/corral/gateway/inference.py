@@ -20,6 +20,8 @@ ROUTES: Final[Mapping[bytes, bytes]] = {
 """Paths that models answer, and what they are called there."""
 _RETRIES: Final = 1
 """On other replicas, before the first byte."""
+_GONE: Final = frozenset({Failure.REFUSED, Failure.CLOSED, Failure.DENIED})
+"""What one meets at the address of a process that has died."""
 _SLOW: Final = frozenset({Failure.FIRST_BYTE_TIMED_OUT, Failure.CONNECT_TIMED_OUT})
 
 
@@ -91,8 +93,9 @@ class Inference(Exchange):
 
     def _time_is_over(self) -> None:
         if not self._is_counted:
+            why = self._services.dispatcher.why_waited(self)
             self._services.dispatcher.withdraw(self)
-            self.refuse(self._services.dispatcher.why_waited(self.model))
+            self.refuse(why)
         else:
             super()._time_is_over()
 
@@ -105,13 +108,23 @@ class Inference(Exchange):
         self._blame(replica, failure)
         self.excluded.add(replica.id)
         self._leave()
-        if len(self.excluded) > _RETRIES or not self._services.directory.serves(self.model, self.excluded):
+        if len(self.excluded) > _RETRIES:
             self.refuse(_failed(self.model, failure))
+            return
+        if not self._services.directory.serves(self.model, self.excluded):
+            self._outlive(failure)
             return
         try:
             self._services.dispatcher.submit(self)
         except Refusal as refusal:
             self.refuse(refusal)
+
+    def _outlive(self, failure: Failure) -> None:
+        """There is no other replica: there may be one soon, if this one is gone."""
+        if failure in _GONE:
+            self._services.dispatcher.strand(self, _failed(self.model, failure))
+        else:
+            self.refuse(_failed(self.model, failure))
 
     def _broke_off(self, failure: Failure) -> None:
         if self._replica is not None:

@@ -9,6 +9,7 @@ import pytest
 
 from corral.base.errors import NotFound
 from corral.domain.event import EventKind
+from corral.domain.key import Scope
 from corral.protocol.replica import ReplicaAccess
 from corral.protocol.view import Beat, View, ViewChange
 from corral.testing.world import MODEL, SECRET, World, view_of
@@ -53,6 +54,14 @@ async def test_who_follows_gets_the_view_then_changes_and_beats(world: World) ->
         assert [entry.name for entry in change.models] == ["more"]
         world.control.context.view.ring()
         assert isinstance(await anext(messages), Beat)
+
+
+async def test_keys_of_every_scope_are_told_so_that_a_gateway_can_say_which_one_is_missing(world: World) -> None:
+    new = await world.control.context.key_ring.create("g", [Scope.GATEWAY], by="test", lifetime=None)
+
+    entry = (await view_of(world.control)).keys[new.record.hash]
+
+    assert entry.scopes == ("gateway",)
 
 
 async def test_a_revoked_key_leaves_the_view(world: World) -> None:
