@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from bench import fleet, frameworks, gateway, readings
+from bench import engines, fleet, frameworks, gateway, readings, warm
 from bench import start as starting
 from bench.report import Table, as_document, as_text
 
@@ -38,6 +38,8 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "start": _start,
     "frameworks": _frameworks,
     "gateway": gateway.gateway,
+    "engines": engines.engines,
+    "warm": warm.warm,
 }
 UNNAMED: Final = ("heartbeats", "start")
 

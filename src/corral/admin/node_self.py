@@ -11,7 +11,7 @@ from corral import __version__
 from corral.admin.answers import answer, node_error, worker_denied
 from corral.admin.context import AdminContext, Caller
 from corral.admin.joining import read_heartbeat, read_registration, secret_of
-from corral.admin.replica_shapes import replica_rows
+from corral.admin.replica_shapes import SERVING, replica_rows
 from corral.admin.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
 from corral.auth.http import NodeClaim
 from corral.auth.principals import JoinToken
@@ -19,7 +19,6 @@ from corral.base.errors import AccessDenied, InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.control.registry import Registered
 from corral.domain.node import BY_WORKER, Node, NodeStatus, NodeType
-from corral.domain.replica import ReplicaState
 from corral.protocol.go_json import decode
 from corral.protocol.keys import hash_secret, same
 from corral.protocol.registration import (
@@ -166,7 +165,7 @@ async def models(context: AdminContext, request: Request, caller: Caller) -> Res
         return answer([])
     rows = replica_rows(context, await context.replicas.on_node(_node_id(request)))
     for row in rows if context.gateways.silent() else []:
-        row.in_flight += row.state == ReplicaState.LOADED
+        row.in_flight += row.state in SERVING
     return answer(rows)
 
 

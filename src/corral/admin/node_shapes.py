@@ -50,7 +50,7 @@ def node_detail(seen: SeenNode, load: NodeLoad, policy: LivenessPolicy) -> NodeD
     node, facts = seen.node, seen.node.facts
     return NodeDetail(
         **asdict(node_view(seen, load)),
-        in_flight=load.in_flight if load.is_known or not load.loaded else None,
+        in_flight=load.in_flight if load.is_known else None,
         approved=facts.approved_at is not None,
         approved_by=facts.approved_by,
         approved_at=_time(facts.approved_at),

@@ -17,6 +17,8 @@ _LOCALAI_STATES: Final = {state: state.value for state in LIVE} | {
     ReplicaState.RESERVED: ReplicaState.STAGING.value,
 }
 """The words that LocalAI has. Replicas that are gone have no row there at all."""
+SERVING: Final = frozenset({ReplicaState.LOADED, ReplicaState.UNLOADING})
+"""States in which requests may be under way: what is being ended may still answer the last ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,28 +30,36 @@ class NodeLoad:
     in_flight: int = 0
     """As far as it is known."""
     is_known: bool = True
-    """False while a gateway is silent: its share may be anything."""
+    """False while a gateway is silent: its share may be anything, where there is something to ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetLoad:
     by_node: Mapping[NodeId, NodeLoad] = field(default_factory=dict)
-    elsewhere: NodeLoad = NodeLoad()
 
     def of(self, node_id: NodeId) -> NodeLoad:
-        return self.by_node.get(node_id, self.elsewhere)
+        return self.by_node.get(node_id, _NOTHING)
+
+
+_NOTHING: Final = NodeLoad()
 
 
 async def fleet_load(context: AdminContext) -> FleetLoad:
-    is_known = context.gateways.silent() == 0
+    all_heard = context.gateways.silent() == 0
     reported = context.gateways.in_flight()
     loaded: Counter[NodeId] = Counter()
+    serving: Counter[NodeId] = Counter()
     in_flight: Counter[NodeId] = Counter()
     for place in await context.replicas.places():
         loaded[place.node_id] += place.state is ReplicaState.LOADED
+        serving[place.node_id] += place.state in SERVING
         in_flight[place.node_id] += reported[place.id]
-    by_node = {id: NodeLoad(loaded=loaded[id], in_flight=in_flight[id], is_known=is_known) for id in loaded}
-    return FleetLoad(by_node=by_node, elsewhere=NodeLoad(is_known=is_known))
+    return FleetLoad(
+        by_node={
+            id: NodeLoad(loaded=loaded[id], in_flight=in_flight[id], is_known=all_heard or not serving[id])
+            for id in loaded
+        }
+    )
 
 
 def replica_rows(context: AdminContext, replicas: list[Replica]) -> list[ReplicaRow]:
@@ -95,6 +105,6 @@ def replica_view(context: AdminContext, replica: Replica, *, node: str) -> Repli
 
 
 def _known_in_flight(context: AdminContext, replica: Replica) -> int | None:
-    if replica.state is not ReplicaState.LOADED:
+    if replica.state not in SERVING:
         return 0
     return None if context.gateways.silent() else context.gateways.in_flight()[replica.id]

@@ -21,7 +21,7 @@ from corral.base.retry import Backoff
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
-from corral.control import health, hearing, housekeeping, models, replica_health, view
+from corral.control import health, hearing, housekeeping, models, orphans, replica_health, unloading, view
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
 from corral.control.feed import Feed
@@ -38,12 +38,15 @@ from corral.control.load_jobs import Loads, LoadStores
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
+from corral.control.orphans import Orphans
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
+from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
 from corral.control.scheduler import Scheduler
+from corral.control.unloading import Unloading
 from corral.control.view import ViewKeeper, ViewSources
-from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS
+from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS, REPLICAS_EXITED
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.hearing import HearingPeriods
@@ -75,6 +78,9 @@ class Control:
     credentials: Credentials
     health: Health
     replica_health: ReplicaHealth
+    replica_exits: ReplicaExits
+    unloading: Unloading
+    orphans: Orphans
     housekeeping: Housekeeping
 
     async def run(self, stop: asyncio.Event, server: AdminServer) -> None:
@@ -82,6 +88,7 @@ class Control:
         context = self.context
         await context.bus.subscribe(POKE_EVENTS, context.feed.on_message)
         await context.bus.subscribe(GATEWAY_SHARES, context.shares.on_message)
+        await context.bus.subscribe(REPLICAS_EXITED, self.replica_exits.on_message)
         await run_services(stop, server=server.run(ending=self._end_streams), **self.loops())
 
     def loops(self) -> dict[str, Coroutine[None, None, None]]:
@@ -96,6 +103,8 @@ class Control:
             "replicas": self._every(
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
+            "unloading": self._every(unloading.PERIOD, Poke(), self.unloading.sweep, "unloading"),
+            "orphans": self._every(orphans.PERIOD, Poke(), self.orphans.sweep, "orphans"),
             "view": self._keep_view(),
             "housekeeping": self._every(housekeeping.PERIOD, Poke(), self.housekeeping.tidy, "housekeeping"),
         }
@@ -154,12 +163,12 @@ async def wire(
     fleet = Fleet(nodes, keeper, clock, policy)
     client = NodeClient(bus, nodes, clock)
     watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock)
-    gateways = GatewayReports(watch_replicas, clock)
     happenings = Happenings(events)
     await happenings.begin()
     tokens = Tokens(stores.secrets, credentials.registration_token)
+    jobs, leases = LoadJobs(database, stores.secrets), Leases(database)
     loads = Loads(
-        LoadStores(jobs=LoadJobs(database, stores.secrets), replicas=replicas, nodes=nodes),
+        LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
         models,
         Scheduler(fleet, replicas),
         Loading(client, models, tokens, loader or GrpcLoader(), threads=config.threads),
@@ -167,6 +176,7 @@ async def wire(
         clock,
         policy=config.loads,
     )
+    gateways = GatewayReports(watch_replicas, clock)
     context = AdminContext(
         config=config,
         frontend_id=frontend_id,
@@ -208,13 +218,15 @@ async def wire(
         feed=feed,
         stopping=asyncio.Event(),
     )
-    tidying = Housekeeping(events, Leases(database), clock, holder=frontend_id, event_retention=config.event_retention)
     return Control(
         context=context,
         credentials=credentials,
         health=watch,
         replica_health=watch_replicas,
-        housekeeping=tidying,
+        replica_exits=ReplicaExits(replicas, watch_replicas),
+        unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),
+        orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, holder=frontend_id),
+        housekeeping=Housekeeping(events, leases, clock, holder=frontend_id, event_retention=config.event_retention),
     )
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from corral.bus.config import BusConfig
     from corral.control.config import ControlConfig
     from corral.domain.load_job import LoadPolicy
+    from corral.files.storage import StorageConfig
     from corral.gateway.config import GatewayConfig
 
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
@@ -209,6 +210,7 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
         backends_path=settings.backends or settings.data / "backends",
         system_backends=(settings.system_backends, *_shipped_backends()),
         backend_environment=backend_environment(environment),
+        storage=_storage_config(settings),
         node=NodeConfig(
             name=settings.name,
             labels=settings.labels,
@@ -227,6 +229,21 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
         ),
         heartbeat_interval=settings.heartbeat_interval,
         departure=DepartureConfig(drain_timeout=settings.drain_timeout),
+    )
+
+
+def _storage_config(settings: WorkerSettings) -> "StorageConfig | None":
+    from corral.files.storage import StorageConfig
+
+    if not settings.storage_url:
+        return None
+    _need_both("storage_access_key", settings.storage_access_key, "storage_secret_key", settings.storage_secret_key)
+    return StorageConfig(
+        url=settings.storage_url,
+        bucket=settings.storage_bucket,
+        region=settings.storage_region,
+        access_key=settings.storage_access_key,
+        secret_key=settings.storage_secret_key,
     )
 
 

@@ -684,6 +684,42 @@ class WorkerSettings:
         env=("CORRAL_CAPABILITY_RUN_FILE", "LOCALAI_FORCE_META_BACKEND_CAPABILITY_RUN_FILE"),
         default=Path("/run/localai/capability"),
     )
+    storage_url: str = setting(
+        HTTP_URL,
+        """Object storage (S3) through which frontends may send files to this worker. None by default: files come over
+        HTTP. A storage that is away stops nothing but what needs it.""",
+        flag="--storage",
+        env=("CORRAL_STORAGE_URL", "LOCALAI_STORAGE_URL"),
+        default="",
+    )
+    storage_bucket: str = setting(
+        TEXT,
+        "Bucket in the object storage. LocalAI's frontends use this one unless they are told otherwise.",
+        flag="--storage-bucket",
+        env=("CORRAL_STORAGE_BUCKET", "LOCALAI_STORAGE_BUCKET"),
+        default="localai",
+    )
+    storage_region: str = setting(
+        TEXT,
+        "Region of the object storage. Many servers do not care, and take the first that Amazon had.",
+        flag="--storage-region",
+        env=("CORRAL_STORAGE_REGION", "LOCALAI_STORAGE_REGION"),
+        default="us-east-1",
+    )
+    storage_access_key: str = setting(
+        SECRET,
+        "Access key for the object storage; needs the secret key beside it. Without, as the machine's role allows.",
+        env=("CORRAL_STORAGE_ACCESS_KEY", "LOCALAI_STORAGE_ACCESS_KEY"),
+        default="",
+        secret=True,
+    )
+    storage_secret_key: str = setting(
+        SECRET,
+        "Secret key for the object storage. None by default, as the access key.",
+        env=("CORRAL_STORAGE_SECRET_KEY", "LOCALAI_STORAGE_SECRET_KEY"),
+        default="",
+        secret=True,
+    )
     registration_retry: timedelta = setting(
         duration(timedelta(milliseconds=100), timedelta(hours=1), bounds="from 100ms to 1h"),
         """Longest pause between attempts to register; the first ones come sooner. 30 s: a frontend that was away for
@@ -779,6 +815,23 @@ class UpSettings:
         default=timedelta(seconds=2),
         default_text="2s",
     )
+    models: Path | None = setting(
+        PATH,
+        "Directory of the model files, which frontend and workers share.",
+        flag="--models",
+        env=("CORRAL_MODELS_PATH", "LOCALAI_MODELS_PATH", "MODELS_PATH"),
+        default=None,
+        default_text="`models` in the data directory",
+    )
+    first_model: Path | None = setting(
+        PATH,
+        """A GGUF file that a new fleet without models starts with, under the name smollm2. `make up` names the one that
+        it fetched.""",
+        flag="--first-model",
+        env=("CORRAL_FIRST_MODEL",),
+        default=None,
+        default_text="none",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -857,11 +910,6 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "GALLERIES": "Corral does not fetch models yet",
     "LOCALAI_PREFETCH_MODELS": "Corral does not fetch models yet",
     "PREFETCH_MODELS": "Corral does not fetch models yet",
-    "LOCALAI_STORAGE_URL": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_BUCKET": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_REGION": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_ACCESS_KEY": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_SECRET_KEY": "Corral does not move model files yet",
     "LOCALAI_DISTRIBUTED_SHARED_MODELS": "Corral does not move model files yet: nodes have to share them in any case",
     "LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK": "Corral puts no model files on a node's disk yet",
     "LOCALAI_MODEL_SCHEDULING": "Corral has no rules of scheduling yet: it chooses the node itself",

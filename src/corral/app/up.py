@@ -17,6 +17,7 @@ from corral.app.children import Child, Children
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
 from corral.app.failures import sole_cause
+from corral.app.first_model import NAME, give_first_model
 from corral.app.listening import take_port
 from corral.app.probe import http_url
 from corral.app.settings import FrontendSettings, LogSettings, UpSettings, child_environment
@@ -60,7 +61,7 @@ class UpWords(Protocol):
 
     def waiting(self, reasons: list[str]) -> None: ...
 
-    def ready(self, *, url: str, healthy: int, seconds: float) -> None: ...
+    def ready(self, *, url: str, healthy: int, seconds: float, model: str | None) -> None: ...
 
     def stopping(self) -> None: ...
 
@@ -90,11 +91,13 @@ class Up:
         self._words = words
         self._began = began
         self._is_ready = False
+        self._has_first_model = False
         self._pids: dict[str, int] = {}
         self._nats = NatsServer(
             settings.data / "nats", host=settings.nats_host, port=settings.nats_port, port_setting="--nats-port"
         )
         self._sources = sources
+        self._models = make_private_directory(settings.models or settings.data / "models").absolute()
         self._trusted_token = new_secret()
         self._has_tls = server_tls(settings.tls_cert, settings.tls_key) is not None
         _refuse_hidden_tls(sources)
@@ -120,6 +123,7 @@ class Up:
             "CORRAL_PORT": str(self._public_port),
             **self._tls_environment(),
             "CORRAL_DATA": str(self._settings.data),
+            "CORRAL_MODELS_PATH": str(self._models),
             "CORRAL_NATS_URL": self._nats.frontend_url,
             "CORRAL_TRUSTED_REGISTRATION_TOKEN": self._trusted_token,
         }
@@ -140,7 +144,7 @@ class Up:
                 "CORRAL_REGISTER_TO": self._frontend.url,
                 "CORRAL_REGISTRATION_TOKEN": self._trusted_token,
                 "CORRAL_NATS_URL": self._nats.worker_url,
-                "CORRAL_MODELS_PATH": str(make_private_directory(self._settings.data / "models")),
+                "CORRAL_MODELS_PATH": str(self._models),
                 "CORRAL_HEARTBEAT_INTERVAL": f"{self._settings.heartbeat_interval.total_seconds():f}s",
             },
         )
@@ -165,6 +169,7 @@ class Up:
         return ExitCode.OK
 
     async def _keep(self, children: Children) -> None:
+        self._has_first_model = await asyncio.to_thread(give_first_model, self._models, self._settings.first_model)
         await self._start_nats(children)
         async with task_group() as starts:
             starts.create_task(self._start(children, self._frontend.child), name="start the frontend")
@@ -251,7 +256,8 @@ class Up:
         if keys is not None and keys != self._known_keys:
             self._words.new_keys(keys)
         seconds = time.monotonic() - self._began
-        self._words.ready(url=self._public_url, healthy=len(self._workers), seconds=seconds)
+        model = NAME if self._has_first_model and self._workers else None
+        self._words.ready(url=self._public_url, healthy=len(self._workers), seconds=seconds, model=model)
 
 
 def _refuse_hidden_tls(sources: Sources) -> None:

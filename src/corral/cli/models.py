@@ -84,7 +84,7 @@ def _facts(model: "ModelView") -> list[tuple[str, str]]:
 
 def _replica(replica: "ReplicaView") -> str:
     told = f"{replica.node} #{replica.index} {replica.state}"
-    if replica.state == "loaded":
+    if replica.state in ("loaded", "unloading"):
         busy = "an unknown number of" if replica.in_flight is None else str(replica.in_flight)
         told += f", {busy} requests under way"
     return f"{told} ({replica.reason})" if replica.reason else told

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from corral.base.errors import NotFound
-from corral.control.model_files import Found, ReadFile, read_file
+from corral.control.model_files import ReadFile, read_file
 from corral.domain.model import Catalogue, ModelProblem, ModelSpec, collect
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,14 @@ class Models:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.catalogue = Catalogue()
+        self.is_readable = True
+        """Whether the last look found the directory. Without it, nothing can be said of what is not in it."""
         self._known: Mapping[str, ReadFile] = {}
+
+    def revision_of(self, name: str) -> str:
+        """Empty for a model that there is not."""
+        spec = self.catalogue.models.get(name)
+        return "" if spec is None else spec.revision
 
     def find(self, name: str) -> ModelSpec:
         """The model that answers for a name."""
@@ -51,9 +58,13 @@ class Models:
         """The same at once, for a start."""
         self._take(_read_directory(self.directory, self._known))
 
-    def _take(self, known: Mapping[str, ReadFile]) -> None:
-        self._known = known
-        catalogue = collect(one for read in known.values() for one in read.found)
+    def _take(self, read: Mapping[str, ReadFile] | ModelProblem | None) -> None:
+        """A directory that cannot be read takes no model away."""
+        self.is_readable = isinstance(read, Mapping)
+        if isinstance(read, Mapping):
+            self._known = read
+        found = [one for file in self._known.values() for one in file.found]
+        catalogue = collect([*found, read] if isinstance(read, ModelProblem) else found)
         if catalogue == self.catalogue:
             return
         self._tell(catalogue.problems)
@@ -80,25 +91,22 @@ class Models:
             return 0
 
 
-def _read_directory(directory: Path, known: Mapping[str, ReadFile]) -> dict[str, ReadFile]:
-    """What every file holds, by its name. Unchanged ones are not opened."""
+def _read_directory(directory: Path, known: Mapping[str, ReadFile]) -> Mapping[str, ReadFile] | ModelProblem | None:
+    """What every file holds, by its name; unchanged ones are not opened.
+
+    A problem when the directory cannot be read, and None where there never was one.
+    """
     try:
         paths = sorted(path for path in directory.iterdir() if _is_meant(path))
-    except FileNotFoundError:
-        return {}
     except OSError as error:
-        return _instead(directory, f"cannot be read: {error.strerror}")
+        if isinstance(error, FileNotFoundError) and not known:
+            return None
+        return ModelProblem(source=str(directory), problem=f"cannot be read: {error.strerror}")
     found = {path.name: read_file(path, known.get(path.name)) for path in paths[:MOST_FILES]}
     if len(paths) > MOST_FILES:
         problem = f"holds {len(paths)} files, of which the first {MOST_FILES} are read"
-        found |= _instead(directory, problem)
+        found[""] = ReadFile((0, 0, 0), [ModelProblem(source=str(directory), problem=problem)])
     return found
-
-
-def _instead(directory: Path, problem: str) -> dict[str, ReadFile]:
-    """A word about the directory itself."""
-    about: Found = ModelProblem(source=str(directory), problem=problem)
-    return {"": ReadFile((0, 0, 0), [about])}
 
 
 def _is_meant(path: Path) -> bool:

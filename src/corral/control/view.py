@@ -7,7 +7,7 @@ that is away changes nothing: the last view stays what it is.
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -18,7 +18,7 @@ from corral.base.tasks import Poke
 from corral.control.fleet import Fleet
 from corral.control.models import Models
 from corral.control.readiness import Readiness
-from corral.domain.key import ApiKey, Scope
+from corral.domain.key import ApiKey
 from corral.domain.node import Node, NodeStatus
 from corral.domain.replica import Replica, ReplicaState
 from corral.protocol.view import (
@@ -103,7 +103,7 @@ class ViewKeeper:
                 for replica in living
                 if (entry := self._replica_entry(replica, nodes.get(replica.node_id))) is not None
             },
-            keys={key.hash: _key_entry(key) for key in keys if _opens(key, now)},
+            keys={key.hash: _key_entry(key) for key in keys if key.is_valid(now)},
             control=control,
         )
 
@@ -163,10 +163,7 @@ def _message(told: View | None, current: View) -> ViewMessage:
     return Beat(version=current.version) if told is current else change_between(told, current)
 
 
-def _opens(key: ApiKey, now: datetime) -> bool:
-    return key.is_valid(now) and key.allows(Scope.INFERENCE)
-
-
 def _key_entry(key: ApiKey) -> KeyEntry:
+    """Of every scope: a key that may not ask models is told so, and not that it is unknown."""
     expires_at = None if key.expires_at is None else key.expires_at.timestamp()
     return KeyEntry(hash=key.hash, id=key.id, scopes=tuple(sorted(key.scopes)), expires_at=expires_at)

@@ -31,6 +31,9 @@ class TimeOuts:
     """How long a request waits for a free place at a replica that is there."""
     load: float = 30.0
     """The wait budget: how long a request waits for a model that is not loaded. May be infinite."""
+    replacement: float = 5.0
+    """How long a request whose only replica hung up waits for control to say that it is gone. Then it waits for a load,
+    as for any model that is not loaded; without a word of control it fails."""
     idle_upstream: float = 60.0
     """How long an unused connection to a replica is kept."""
     drain: float = 25.0

@@ -20,6 +20,10 @@ ROUTES: Final[Mapping[bytes, bytes]] = {
 """Paths that models answer, and what they are called there."""
 _RETRIES: Final = 1
 """On other replicas, before the first byte."""
+_GONE: Final = frozenset({Failure.REFUSED, Failure.CLOSED, Failure.DENIED})
+"""What one meets at the address of a process that has died."""
+_WAITED_FOR: Final = {"model_busy": "queue", "replica_failed": "replacement"}
+"""The time-out of a wait, by the code of what is then said. Any other wait was for a load."""
 
 
 class Inference(Exchange):
@@ -55,6 +59,8 @@ class Inference(Exchange):
         self._is_counted = True
         replica.in_flight += 1
         tally = self._services.tally
+        if self.excluded:
+            tally.retries += 1
         if self._waits_since is not None:
             tally.waited(self.model, self._services.loop.time() - self._waits_since)
             self._waits_since = None
@@ -62,8 +68,10 @@ class Inference(Exchange):
         self._ask(replica.origin)
 
     def wait(self, seconds: float) -> None:
-        self._waits_since = self._services.loop.time()
-        self._deadline = self._waits_since + seconds
+        now = self._services.loop.time()
+        self._deadline = now + seconds
+        if self._waits_since is None:
+            self._waits_since = now
 
     # What the base calls.
 
@@ -104,9 +112,10 @@ class Inference(Exchange):
 
     def _time_is_over(self) -> None:
         if not self._is_counted:
-            self._services.tally.time_outs["queue" if self._services.directory.serves(self.model) else "load"] += 1
+            why = self._services.dispatcher.why_waited(self)
+            self._services.tally.time_outs[_WAITED_FOR.get(why.code, "load")] += 1
             self._services.dispatcher.withdraw(self)
-            self.refuse(self._services.dispatcher.why_waited(self.model))
+            self.refuse(why)
         else:
             super()._time_is_over()
 
@@ -120,14 +129,23 @@ class Inference(Exchange):
         self._blame(replica, failure)
         self.excluded.add(replica.id)
         self._leave()
-        if len(self.excluded) > _RETRIES or not self._services.directory.serves(self.model, self.excluded):
+        if len(self.excluded) > _RETRIES:
             self.refuse(_failed(self.model, failure))
             return
-        self._services.tally.retries += 1
+        if not self._services.directory.serves(self.model, self.excluded):
+            self._outlive(failure)
+            return
         try:
             self._services.dispatcher.submit(self)
         except Refusal as refusal:
             self.refuse(refusal)
+
+    def _outlive(self, failure: Failure) -> None:
+        """There is no other replica: there may be one soon, if this one is gone."""
+        if failure in _GONE:
+            self._services.dispatcher.strand(self, _failed(self.model, failure))
+        else:
+            self.refuse(_failed(self.model, failure))
 
     def _broke_off(self, failure: Failure) -> None:
         if self._replica is not None:

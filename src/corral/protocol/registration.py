@@ -30,9 +30,11 @@ class Feature:
     """Heartbeat answers tell the worker its status."""
     REPLICA_EXITS: Final = "replica-exits"
     """The worker says at once when a process ended by itself."""
+    ADAPTER: Final = "adapter"
+    """The worker gives processes without an HTTP port a URL, if it is told how to translate for their model."""
 
 
-FEATURES: Final = (Feature.NODE_SECRET, Feature.HEARTBEAT_STATUS, Feature.REPLICA_EXITS)
+FEATURES: Final = (Feature.NODE_SECRET, Feature.HEARTBEAT_STATUS, Feature.REPLICA_EXITS, Feature.ADAPTER)
 
 
 class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -90,6 +92,18 @@ class RegisterResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
     nats_jwt: str = ""
     nats_user_seed: str = ""
     corral: CorralWelcome | UnsetType = UNSET
+
+
+class ApproveResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Answer to `POST /api/nodes/<id>/approve`."""
+
+    id: str = msgspec.field(default_factory=str)
+    message: str = msgspec.field(default_factory=str)
+    name: str = msgspec.field(default_factory=str)
+    node_type: str = msgspec.field(default_factory=str)
+    status: str = msgspec.field(default_factory=str)
+    nats_jwt: str = ""
+    nats_user_seed: str = ""
 
 
 class CorralBeat(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -142,6 +142,29 @@ class Replicas:
                 await append(connection, events)
         return lost
 
+    async def unload(self, id: ReplicaId, *, reason: str, at: datetime, events: Sequence[Event]) -> bool:
+        """Take it out of service. False: it is not loaded any more."""
+        return await self._go_on(id, ReplicaState.UNLOADING, at=at, values={"reason": reason}, events=events)
+
+    async def end(self, id: ReplicaId, *, at: datetime, events: Sequence[Event]) -> bool:
+        """Its process is gone, as was wanted; its place is free. False: it was not being unloaded."""
+        return await self._go_on(id, ReplicaState.IDLE, at=at, values={}, events=events)
+
+    async def _go_on(
+        self,
+        id: ReplicaId,
+        state: ReplicaState,
+        *,
+        at: datetime,
+        values: Mapping[str, object],
+        events: Sequence[Event],
+    ) -> bool:
+        async with self._db.begin() as connection:
+            won = await change_replica(connection, id, state, at=at, values=values)
+            if won:
+                await append(connection, events)
+        return won
+
     async def learn(self, replica: Replica, *, url: str, key: str, at: datetime) -> bool:
         """Its node says where the very same process is reached. False: it is no longer loaded, or knows it already."""
         if (url, key) == (replica.url, replica.key):

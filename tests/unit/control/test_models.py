@@ -179,6 +179,19 @@ def test_a_directory_that_is_missing_or_no_directory_has_no_models(tmp_path: Pat
     assert problems(Models(tmp_path / "file")) == {str(tmp_path / "file"): "cannot be read: Not a directory"}
 
 
+def test_a_directory_that_goes_away_takes_no_model_with_it(models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    assert problems(models) == {}
+    aside = models.directory.with_name("aside")
+    models.directory.rename(aside)
+    for _ in range(2):
+        assert problems(models) == {str(models.directory): "cannot be read: No such file or directory"}
+        assert (list(models.catalogue.models), models.is_readable) == (["good"], False)
+    assert sum(record.levelno == logging.WARNING for record in caplog.records) == 1
+    aside.rename(models.directory)
+    assert problems(models) == {}
+    assert (list(models.catalogue.models), models.is_readable) == (["good"], True)
+
+
 async def test_a_file_is_read_again_when_it_changes(models: Models) -> None:
     write(models, "good.yaml", "[")
     await models.look()
