@@ -5,12 +5,10 @@ are gone until it is heard again.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from typing import Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Metric, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client import PROCESS_COLLECTOR as PROCESS_METRICS
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,69 +20,79 @@ from corral.control.gateway_reports import SeenGateway
 from corral.domain.load_job import LoadState
 from corral.domain.replica import ReplicaState
 from corral.protocol.gateway_counters import REPORT_AGE, UP, families
-from corral.protocol.metrics import Family, Sample, render
+from corral.protocol.metrics import Description, Family, Kind, Sample, render
 
+_BUILD: Final = Description("corral_build_info", Kind.GAUGE, "Version of this frontend; always 1.", ("version",))
+_NATS: Final = Description("corral_nats_connected", Kind.GAUGE, "1 while NATS is connected.")
+_DATABASE: Final = Description("corral_database_up", Kind.GAUGE, "1 while the database answers.")
+_NODES: Final = Description("corral_nodes", Kind.GAUGE, "Nodes by status.", ("status",))
+_REPLICAS: Final = Description(
+    "corral_replicas", Kind.GAUGE, "Replicas by state; those that ended stay for a day.", ("state",)
+)
+_LOAD_JOBS: Final = Description("corral_load_jobs", Kind.GAUGE, "Cold loads that are not done, by state.", ("state",))
+_MODELS: Final = Description(
+    "corral_models", Kind.GAUGE, "Models in the models directory that are `usable`, and those `passed_over`.", ("kind",)
+)
+_LAST_EVENT: Final = Description("corral_last_event", Kind.GAUGE, "Sequence number of the newest event.")
+_EVENTS: Final = Description(
+    "corral_events_total",
+    Kind.COUNTER,
+    "Events of the fleet by kind, such as `model.loaded` and `model.load_failed`, since this frontend started.",
+    ("kind",),
+)
+_HEARTBEATS: Final = Description("corral_heartbeats_total", Kind.COUNTER, "Heartbeats stored by this frontend.")
 
-class _Counted(Collector):
-    """Counters that are kept elsewhere, since the registry lives for one scrape only."""
-
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
-
-    def collect(self) -> Iterator[Metric]:
-        text = "Heartbeats stored by this frontend."
-        yield CounterMetricFamily("corral_heartbeats", text, value=self._context.heartbeats.taken)
-        text = "Events of the fleet by kind, as far as they were written since this frontend started."
-        events = CounterMetricFamily("corral_events", text, labels=["kind"])
-        for kind, times in sorted(self._context.happenings.counts.items()):
-            events.add_metric([kind.value], times)
-        yield events
+OF_CONTROL: Final = (
+    _BUILD,
+    _NATS,
+    _DATABASE,
+    _NODES,
+    _REPLICAS,
+    _LOAD_JOBS,
+    _MODELS,
+    _LAST_EVENT,
+    _EVENTS,
+    _HEARTBEATS,
+)
 
 
 async def metrics(context: AdminContext, request: Request, caller: Caller) -> Response:
-    own = await _own_metrics(context)
-    return Response(own + gateway_metrics(context.gateways.seen()).encode(), media_type=CONTENT_TYPE_LATEST)
-
-
-async def _own_metrics(context: AdminContext) -> bytes:
     registry = CollectorRegistry()
     registry.register(PROCESS_METRICS)
-    Gauge("corral_build_info", "Version of this frontend.", ["version"], registry=registry).labels(__version__).set(1)
-    connected = Gauge("corral_nats_connected", "1 while NATS is connected.", registry=registry)
-    connected.set(1 if context.bus.connected else 0)
-    models = Gauge(
-        "corral_models", "Models in the models directory, and files passed over.", ["kind"], registry=registry
-    )
-    models.labels("usable").set(len(context.models.catalogue.models))
-    models.labels("passed_over").set(len(context.models.catalogue.problems))
-    database = Gauge("corral_database_up", "1 while the database answers.", registry=registry)
+    own = render(await _own_families(context)).encode()
+    gateways = gateway_metrics(context.gateways.seen()).encode()
+    return Response(generate_latest(registry) + own + gateways, media_type=CONTENT_TYPE_LATEST)
+
+
+async def _own_families(context: AdminContext) -> list[Family]:
+    catalogue = context.models.catalogue
     try:
-        await _stored(context, registry)
-        database.set(1)
+        stored = await _stored(context)
     except CorralError:
-        database.set(0)
-    registry.register(_Counted(context))
-    return generate_latest(registry)
+        stored = []
+    return [
+        _BUILD.with_values({__version__: 1}),
+        _NATS.with_value(int(context.bus.connected)),
+        _DATABASE.with_value(int(bool(stored))),
+        *stored,
+        _MODELS.with_values({"usable": len(catalogue.models), "passed_over": len(catalogue.problems)}),
+        _EVENTS.with_values({kind.value: times for kind, times in sorted(context.happenings.counts.items())}),
+        _HEARTBEATS.with_value(context.heartbeats.taken),
+    ]
 
 
-async def _stored(context: AdminContext, registry: CollectorRegistry) -> None:
+async def _stored(context: AdminContext) -> list[Family]:
     """What only the database knows."""
-    nodes = Gauge("corral_nodes", "Nodes by status.", ["status"], registry=registry)
-    for status, count in (await context.fleet.count_by_status()).items():
-        nodes.labels(status.value).set(count)
-    replicas = Gauge(
-        "corral_replicas", "Replicas by state; those that ended stay for a day.", ["state"], registry=registry
-    )
-    by_state = await context.replicas.count_by_state()
-    for state in ReplicaState:
-        replicas.labels(state.value).set(by_state.get(state, 0))
-    jobs = Gauge("corral_load_jobs", "Cold loads that are not done, by state.", ["state"], registry=registry)
-    open_jobs = Counter(job.state for job in (await context.loads.jobs()).values())
-    for job_state in LoadState:
-        jobs.labels(job_state.value).set(open_jobs[job_state])
-    last = Gauge("corral_last_event", "Sequence number of the newest event.", registry=registry)
-    last.set(await context.events.last_sequence())
+    statuses = await context.fleet.count_by_status()
+    replicas = await context.replicas.count_by_state()
+    jobs = Counter(job.state for job in (await context.loads.jobs()).values())
     await context.happenings.catch_up()
+    return [
+        _NODES.with_values({status.value: count for status, count in statuses.items()}),
+        _REPLICAS.with_values({state.value: replicas.get(state, 0) for state in ReplicaState}),
+        _LOAD_JOBS.with_values({state.value: jobs[state] for state in LoadState}),
+        _LAST_EVENT.with_value(await context.events.last_sequence()),
+    ]
 
 
 def gateway_metrics(gateways: list[SeenGateway]) -> str:
@@ -94,8 +102,7 @@ def gateway_metrics(gateways: list[SeenGateway]) -> str:
         up.samples.append(Sample(label, 0 if gateway.is_silent else 1))
         age.samples.append(Sample(label, round(gateway.age.total_seconds(), 3)))
     heard = {one.id: one.counts for one in gateways if one.counts is not None and not one.is_silent}
-    shown: list[Family] = [up, age, *families(heard)]
-    return render(shown)
+    return render([up, age, *families(heard)])
 
 
 ROUTES = [

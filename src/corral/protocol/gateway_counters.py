@@ -5,12 +5,11 @@ are here once, for control, which shows those of all gateways, and for a gateway
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from corral.protocol.metrics import Family, Kind, Sample
+from corral.protocol.metrics import Description, Family, Kind, Sample
 
 
 class RequestCount(msgspec.Struct, kw_only=True, array_like=True):
@@ -59,48 +58,42 @@ class GatewayCounts(msgspec.Struct, kw_only=True, omit_defaults=True):
     memory_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """A metric without its samples."""
-
-    name: str
-    kind: Kind
-    help: str
-
-    def family(self) -> Family:
-        return Family(name=self.name, kind=self.kind, help=self.help)
+def _counter(name: str, help: str, *labels: str) -> Description:
+    return Description(f"corral_gateway_{name}_total", Kind.COUNTER, help, ("gateway", *labels))
 
 
-def _counter(name: str, help: str) -> Description:
-    return Description(f"corral_gateway_{name}_total", Kind.COUNTER, help)
-
-
-def _gauge(name: str, help: str) -> Description:
-    return Description(f"corral_gateway_{name}", Kind.GAUGE, help)
+def _gauge(name: str, help: str, *labels: str) -> Description:
+    return Description(f"corral_gateway_{name}", Kind.GAUGE, help, ("gateway", *labels))
 
 
 UP: Final = _gauge("up", "1 for a gateway that reported lately; 0 for one that is silent, whose other series are gone.")
 REPORT_AGE: Final = _gauge("report_age_seconds", "Since the gateway's last report.")
-_INFO: Final = _gauge("info", "Where a gateway runs, and which version it is; always 1.")
+_INFO: Final = _gauge("info", "Where a gateway runs, and which version it is; always 1.", "host", "pid", "version")
 _CONNECTIONS: Final = _counter("connections", "Client connections accepted.")
 _OPEN: Final = _gauge("open_connections", "Client connections at the moment.")
 _REQUESTS: Final = _counter(
-    "requests", "Requests to models that ended, by the status that the client got and by how they ended."
+    "requests",
+    "Requests to models that ended, by the status that the client got and by how they ended.",
+    "model",
+    "code",
+    "outcome",
 )
-_IN_FLIGHT: Final = _gauge("in_flight", "Requests at a replica at the moment, by model.")
-_WAITING: Final = _gauge("waiting", "Requests that wait for a replica at the moment, by model.")
-_WAITS: Final = _counter("waits", "Requests that got a replica only after they had waited.")
-_WAIT_SECONDS: Final = _counter("wait_seconds", "How long those requests waited, together.")
-_PROMPT: Final = _counter("prompt_tokens", "Tokens of prompts, where the engine told them.")
-_COMPLETION: Final = _counter("completion_tokens", "Tokens of answers, where the engine told them.")
-_REQUEST_BYTES: Final = _counter("request_bytes", "Bytes of request bodies that were sent to replicas.")
-_ANSWER_BYTES: Final = _counter("answer_bytes", "Bytes of answers that replicas gave, without their heads.")
-_REFUSALS: Final = _counter("refusals", "Requests that the gateway answered with an error itself, by its code.")
-_PASSED: Final = _counter("passed", "Requests that were passed to control, by the status that the client got.")
+_IN_FLIGHT: Final = _gauge("in_flight", "Requests at a replica at the moment, by model.", "model")
+_WAITING: Final = _gauge("waiting", "Requests that wait for a replica at the moment, by model.", "model")
+_WAITS: Final = _counter("waits", "Requests that got a replica only after they had waited.", "model")
+_WAIT_SECONDS: Final = _counter("wait_seconds", "How long those requests waited, together.", "model")
+_PROMPT: Final = _counter("prompt_tokens", "Tokens of prompts, where the engine told them.", "model")
+_COMPLETION: Final = _counter("completion_tokens", "Tokens of answers, where the engine told them.", "model")
+_REQUEST_BYTES: Final = _counter("request_bytes", "Bytes of request bodies that were sent to replicas.", "model")
+_ANSWER_BYTES: Final = _counter("answer_bytes", "Bytes of answers that replicas gave, without their heads.", "model")
+_REFUSALS: Final = _counter("refusals", "Requests that the gateway answered with an error itself, by its code.", "code")
+_PASSED: Final = _counter("passed", "Requests that were passed to control, by the status that the client got.", "code")
 _RETRIES: Final = _counter("upstream_retries", "Requests that were given to another replica after one failed.")
 _RECONNECTS: Final = _counter("upstream_reconnects", "Requests sent again because a kept connection had been closed.")
-_TIME_OUTS: Final = _counter("time_outs", "What took too long, by the name of the time-out.")
-_UPSTREAM: Final = _gauge("upstream_connections", "Connections to replicas and to control, by whether they are in use.")
+_TIME_OUTS: Final = _counter("time_outs", "What took too long, by the name of the time-out.", "kind")
+_UPSTREAM: Final = _gauge(
+    "upstream_connections", "Connections to replicas and to control, by whether they are in use.", "state"
+)
 _BODY_BYTES: Final = _gauge("held_body_bytes", "Bytes of request bodies that are held at the moment.")
 _VIEW_AGE: Final = _gauge("view_age_seconds", "Since the gateway last heard of control; absent before the first time.")
 _MEMORY: Final = _gauge("resident_memory_bytes", "Memory of the gateway process.")

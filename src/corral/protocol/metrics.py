@@ -34,6 +34,31 @@ class Family:
     samples: list[Sample] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A metric without its samples; the reference is made of these."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+    def family(self) -> Family:
+        return Family(name=self.name, kind=self.kind, help=self.help)
+
+    def with_values(self, values: Mapping[str, float]) -> Family:
+        """One sample for each value of its only label."""
+        (label,) = self.labels
+        family = self.family()
+        family.samples = [Sample({label: value}, number) for value, number in values.items()]
+        return family
+
+    def with_value(self, number: float) -> Family:
+        family = self.family()
+        family.samples = [Sample({}, number)]
+        return family
+
+
 def render(families: Iterable[Family]) -> str:
     """Families without samples are left out: nothing is known of them."""
     return "".join(_family(family) for family in families if family.samples)

@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from corral.admin.context import Caller
-from corral.admin.metrics import metrics
+from corral.admin.metrics import OF_CONTROL, metrics
 from corral.base.errors import DatabaseUnavailable
 from corral.bus.port import Bus
 from corral.domain.event import Event, EventKind
-from corral.protocol.gateway_counters import GatewayCounts, ModelCounts, RequestCount
+from corral.protocol.gateway_counters import PER_GATEWAY, REPORT_AGE, UP, GatewayCounts, ModelCounts, RequestCount
 from corral.protocol.view import GatewayReport
 from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
@@ -50,15 +50,15 @@ async def test_one_page_shows_control_its_fleet_and_its_gateways(frontend: Front
     page = await page_of(frontend)
 
     for line in (
-        'corral_nodes{status="healthy"} 1.0',
-        'corral_replicas{state="loaded"} 0.0',
-        'corral_load_jobs{state="pending"} 1.0',
-        'corral_load_jobs{state="failed"} 0.0',
-        'corral_events_total{kind="node.registered"} 1.0',
-        'corral_events_total{kind="model.loaded"} 0.0',
-        'corral_models{kind="usable"} 1.0',
-        'corral_models{kind="passed_over"} 1.0',
-        "corral_database_up 1.0",
+        'corral_nodes{status="healthy"} 1',
+        'corral_replicas{state="loaded"} 0',
+        'corral_load_jobs{state="pending"} 1',
+        'corral_load_jobs{state="failed"} 0',
+        'corral_events_total{kind="node.registered"} 1',
+        'corral_events_total{kind="model.loaded"} 0',
+        'corral_models{kind="usable"} 1',
+        'corral_models{kind="passed_over"} 1',
+        "corral_database_up 1",
         'corral_gateway_up{gateway="g"} 1',
         'corral_gateway_connections_total{gateway="g"} 4',
         'corral_gateway_requests_total{gateway="g",model="small",code="200",outcome="ok"} 3',
@@ -69,11 +69,27 @@ async def test_one_page_shows_control_its_fleet_and_its_gateways(frontend: Front
     assert len(names) == len(set(names))
 
 
+async def test_every_sample_has_the_labels_that_the_reference_names(frontend: Frontend) -> None:
+    model = ModelCounts(requests=[RequestCount(code=200, outcome="ok", requests=3)])
+    counts = GatewayCounts(
+        models={"small": model}, refusals={"x": 1}, passed={200: 1}, time_outs={"idle": 1}, view_age_seconds=1
+    )
+    frontend.control.context.gateways.take(GatewayReport(gateway="g", sequence=1, counts=counts))
+    known = {one.name: set(one.labels) for one in (*OF_CONTROL, UP, REPORT_AGE, *PER_GATEWAY)}
+    shown = {
+        sample.name: set(sample.labels)
+        for family in text_string_to_metric_families(await page_of(frontend))
+        for sample in family.samples
+        if sample.name.startswith("corral_")
+    }
+    assert shown == known
+
+
 async def test_events_are_counted_once_however_often_somebody_looks(frontend: Frontend, clock: ManualClock) -> None:
     event = Event(kind=EventKind.MODEL_LOADED, at=clock.now(), actor="test")
     await frontend.control.context.events.record([event] * 1500)
     for _ in range(2):
-        assert 'corral_events_total{kind="model.loaded"} 1500.0' in await page_of(frontend)
+        assert 'corral_events_total{kind="model.loaded"} 1500' in await page_of(frontend)
 
 
 async def test_metrics_tell_that_the_database_is_away(frontend: Frontend, database: Database) -> None:
@@ -83,7 +99,7 @@ async def test_metrics_tell_that_the_database_is_away(frontend: Frontend, databa
         page = (await metrics(frontend.control.context, cast(Request, None), Caller())).body
     finally:
         database._closed = False
-    assert b"corral_database_up 0.0" in bytes(page).splitlines()
+    assert b"corral_database_up 0" in bytes(page).splitlines()
 
 
 async def test_gateways_are_told_what_control_lacks_and_keep_the_rest(frontend: Frontend, database: Database) -> None:
