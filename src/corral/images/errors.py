@@ -1,0 +1,128 @@
+"""How fetching and unpacking an image may fail.
+
+ImageError
+├── SourceInvalid           the uri or the reference cannot be understood
+├── ImageNotFound           404: no such repository, tag or digest
+├── RegistryRefused         401, 403: who asks may not have it
+├── RegistryUnavailable     retryable: 429, 5xx, no connection, too slow
+├── ContentMismatch         retryable: what came is not what was announced
+├── ManifestUnusable        not an image that can be unpacked
+│   └── PlatformMissing     an index without an image for this machine
+├── UnpackRefused           the content would do harm
+│   └── LimitExceeded       the content is larger than a limit allows
+├── DiskFull                retryable: somebody may make room
+├── TargetUnusable          the place to unpack to cannot be used
+├── PullCancelled           somebody ended it
+└── PullerDied              retryable: the child process ended without a word
+"""
+
+from collections.abc import Iterator
+
+from corral.base.errors import CorralError
+
+
+class ImageError(CorralError):
+    """The image cannot be had."""
+
+    code = "image_error"
+
+
+class SourceInvalid(ImageError):
+    """The source of the image cannot be understood."""
+
+    code = "image_source_invalid"
+
+
+class ImageNotFound(ImageError):
+    """There is no such image."""
+
+    code = "image_not_found"
+
+
+class RegistryRefused(ImageError):
+    """The registry refuses."""
+
+    code = "registry_refused"
+
+
+class RegistryUnavailable(ImageError):
+    """The registry does not answer as it should."""
+
+    code = "registry_unavailable"
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        """Seconds that the registry asked us to wait."""
+        super().__init__(message)
+
+
+class ContentMismatch(ImageError):
+    """What came is not what was announced."""
+
+    code = "image_content_mismatch"
+    retryable = True
+
+
+class ManifestUnusable(ImageError):
+    """This is not an image that can be unpacked."""
+
+    code = "image_unusable"
+
+
+class PlatformMissing(ManifestUnusable):
+    """There is no image for this machine."""
+
+    code = "image_platform_missing"
+
+
+class UnpackRefused(ImageError):
+    """The image holds something that is not unpacked."""
+
+    code = "unpack_refused"
+
+
+class LimitExceeded(UnpackRefused):
+    """The image is larger than a limit allows."""
+
+    code = "unpack_limit"
+
+
+class DiskFull(ImageError):
+    """There is too little room on the disk."""
+
+    code = "disk_full"
+    retryable = True
+
+
+class TargetUnusable(ImageError):
+    """The place to unpack to cannot be used."""
+
+    code = "unpack_target"
+
+
+class PullCancelled(ImageError):
+    """The pull was cancelled."""
+
+    code = "pull_cancelled"
+
+
+class PullerDied(ImageError):
+    """The process that pulls ended without a word."""
+
+    code = "puller_died"
+    retryable = True
+
+
+def error_with(code: str, message: str) -> ImageError:
+    """The error that another process told us of; of an unknown code, the general one."""
+    for kind in _tree(ImageError):
+        if kind.code == code:
+            return kind(message)
+    return ImageError(message)
+
+
+def _tree(kind: type[ImageError]) -> Iterator[type[ImageError]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from _tree(narrower)
