@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import BinaryIO, Final
 
 from corral.images.errors import ContentMismatch, LimitExceeded, UnpackRefused
 from corral.images.limits import UnpackLimits
@@ -24,6 +24,7 @@ _OLD_SPARSE: Final = b"S"
 _EXTENSIONS: Final = frozenset({_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_SOLARIS, _PAX_GLOBAL})
 _MEANT_FOR_ONE: Final = (b"path", b"linkpath", b"size", b"GNU.sparse")
 _MAX_NUMBER_TEXT: Final = 20
+_READ_BYTES: Final = 1024 * 1024
 
 
 class Kind(Enum):
@@ -104,12 +105,37 @@ class Pieces:
             missing -= len(part)
         return b"".join(parts)
 
+    def skip(self, size: int) -> int:
+        """Pass over so much; how much of it was not there."""
+        while size and (piece := self.some(size)):
+            size -= len(piece)
+        return size
+
+
+class FilePieces(Pieces):
+    """A file on this machine, in which one can go on without reading."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(())
+        self._file = file
+
+    @property
+    def position(self) -> int:
+        return self._file.tell()
+
+    def some(self, most: int) -> memoryview:
+        return memoryview(self._file.read(min(most, _READ_BYTES)))
+
+    def skip(self, size: int) -> int:
+        self._file.seek(size, os.SEEK_CUR)
+        return 0
+
 
 class TarStream:
     """`for member in stream`: read the content of a file with `content()` before going on, or it is skipped."""
 
-    def __init__(self, pieces: Iterable[bytes], limits: UnpackLimits) -> None:
-        self._pieces = Pieces(pieces)
+    def __init__(self, pieces: Pieces, limits: UnpackLimits) -> None:
+        self._pieces = pieces
         self._limits = limits
         self._content = 0
         self._padding = 0
@@ -152,10 +178,10 @@ class TarStream:
         return _Header(block)
 
     def _skip_rest(self) -> None:
-        for _ in self.content():
-            pass
-        self._pieces.exactly(self._padding)
-        self._padding = 0
+        if self._pieces.skip(self._content):
+            raise ContentMismatch("the archive ends inside a file")
+        self._pieces.skip(self._padding)
+        self._content = self._padding = 0
 
     def _extend(self, header: "_Header", extensions: dict[bytes, bytes], sparse_numbers: list[bytes]) -> None:
         size = header.number(124, 12, "size")

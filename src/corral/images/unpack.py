@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 from corral.images.decompress import decompressed
 from corral.images.errors import LimitExceeded, PullCancelled, UnpackRefused
 from corral.images.limits import BYTES_KNOB, ENTRIES_KNOB, RATIO_COUNTS_FROM, RATIO_KNOB, UnpackLimits
-from corral.images.tar_stream import Kind, Member, TarStream
+from corral.images.tar_stream import Kind, Member, Pieces, TarStream
 from corral.images.tree import Parts, Place, Tree
 
 _WHITEOUT: Final = ".wh."
@@ -60,7 +60,7 @@ class Unpacker:
 
     def apply(self, layer: BinaryIO, size: int, *, whiteouts: bool = True) -> None:
         """Unpack one layer of so many compressed bytes over what is there. `on_position` hears how far it is."""
-        members = TarStream(self._watched(layer, size), self._limits)
+        members = TarStream(Pieces(self._watched(layer, size)), self._limits)
         is_lowest, brought = self._layers == 0, set[Parts]()
         self._layers += 1
         for member in members:

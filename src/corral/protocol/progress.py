@@ -17,7 +17,19 @@ class Phase(StrEnum):
     RESOLVING = "resolving"
     DOWNLOADING = "downloading"
     EXTRACTING = "extracting"
+    VERIFYING = "verifying"
+    """Corral's own: everything is there, and is looked at once more."""
     STARTING = "starting"
+
+
+class InstallBytes(msgspec.Struct, kw_only=True):
+    """The same as the words of an event, in numbers, and their order: what Corral's workers add."""
+
+    sequence: int
+    """Larger in each event of one operation at one node."""
+    current: int
+    total: int
+    """0 while it is not known."""
 
 
 class InstallProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -33,6 +45,7 @@ class InstallProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
     percentage: float = msgspec.field(default_factory=float)
     """From 0 to 100. LocalAI's worker begins anew with each layer and again when it extracts."""
     phase: str = ""
+    corral: InstallBytes | None = None
 
 
 def size_text(size: int) -> str:

@@ -72,3 +72,16 @@ class ManualClock:
     async def _let_tasks_run(self) -> None:
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
+
+
+class HurriedClock(ManualClock):
+    """Waits for nobody: time passes as soon as somebody sleeps. `slept` tells how long each wanted to."""
+
+    def __init__(self, start: datetime = START) -> None:
+        super().__init__(start)
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self._passed += timedelta(seconds=seconds)
+        await asyncio.sleep(0)

@@ -13,7 +13,7 @@ import pytest
 from corral.images.decompress import decompressed
 from corral.images.errors import PullCancelled
 from corral.images.limits import UnpackLimits
-from corral.images.tar_stream import TarStream
+from corral.images.tar_stream import Pieces, TarStream
 from corral.images.tree import Tree
 from corral.images.unpack import Unpacker, unpack
 from corral.testing.images import (
@@ -217,7 +217,7 @@ def test_the_reader_agrees_with_the_standard_librarys() -> None:
     ]
     for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
         data = tar_of(*members, format=form)
-        stream = TarStream([data[at : at + 700] for at in range(0, len(data), 700)], LIMITS)
+        stream = TarStream(Pieces(data[at : at + 700] for at in range(0, len(data), 700)), LIMITS)
 
         found = [(member.name, b"".join(stream.content())) for member in stream]
 

@@ -1,0 +1,85 @@
+"""The puller process: fetches, checks and unpacks one image, tells how far it is, and ends.
+
+    python -m corral.app.puller --order DESCRIPTOR
+
+The order comes through an inherited descriptor, since it holds credentials. Lines of JSON go to the standard output:
+progress, and in the end a result or a failure. It ends at SIGTERM, SIGINT, and with its parent.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+
+import msgspec
+import psutil
+import uvloop
+
+from corral.app.exit_codes import ExitCode
+from corral.app.signals import stop_on_signals
+from corral.base.clock import SystemClock
+from corral.base.tasks import end_tasks, running, start_task
+from corral.images.errors import ImageError, PullCancelled
+from corral.images.orders import PullFailure, PullLine, PullOrder, PullResult
+from corral.images.progress import Reporter, Scale
+from corral.images.pull import Pull
+
+
+def main(words: Sequence[str]) -> ExitCode:
+    parser = argparse.ArgumentParser(prog="corral puller")
+    parser.add_argument("--order", type=int, required=True, help="the inherited descriptor that the order comes from")
+    with os.fdopen(parser.parse_args(words).order, "rb") as file:
+        order = msgspec.json.decode(file.read(), type=PullOrder)
+    os.umask(0o022)
+    _step_back(order.niceness)
+    return uvloop.run(run_puller(order))
+
+
+def _step_back(niceness: int) -> None:
+    """Behind everything that serves: what waits for an install waits for minutes, what waits for a token does not."""
+    os.nice(niceness)
+    if sys.platform == "linux" and niceness:
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, 7)
+
+
+async def run_puller(order: PullOrder) -> ExitCode:
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        scale = Scale()
+        reporter = Reporter(scale, _tell, SystemClock())
+        async with running(reporter.run(), name="progress"):
+            line = await _outcome(Pull(order, scale=scale, clock=SystemClock()), stop)
+        reporter.flush()
+        _tell(line)
+    return ExitCode.OK if isinstance(line, PullResult) else ExitCode.FAILED
+
+
+async def _outcome(pull: Pull, stop: asyncio.Event) -> PullResult | PullFailure:
+    work = start_task(pull.run(), name="pull")
+    stopping = start_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            await end_tasks(work)
+            return _failure(PullCancelled())
+        return await work
+    except ImageError as error:
+        return _failure(error)
+    finally:
+        await end_tasks(stopping)
+
+
+def _failure(error: ImageError) -> PullFailure:
+    return PullFailure(code=error.code, message=str(error), retryable=error.retryable)
+
+
+def _tell(line: PullLine) -> None:
+    """One write per line: our parent reads whole lines, and reads all the time."""
+    data = msgspec.json.encode(line) + b"\n"
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,214 @@
+"""Images as files: OCI layouts in a directory or an archive, and what `docker save` writes. Writes directories only."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final, Protocol
+
+import msgspec
+
+from corral.images.contents import Image, LocalLayer
+from corral.images.digests import check_digest, digest_of
+from corral.images.errors import ContentMismatch, ImageNotFound, LimitExceeded, ManifestUnusable
+from corral.images.limits import ENTRIES_KNOB, MANIFEST_BYTES, UnpackLimits
+from corral.images.manifests import (
+    OCI_CONFIG,
+    OCI_INDEX,
+    OCI_LAYER_GZIP,
+    OCI_MANIFEST,
+    Descriptor,
+    Index,
+    choose_image,
+    read_manifest,
+)
+from corral.images.platforms import Platform
+from corral.images.tar_stream import FilePieces, Kind, TarStream
+
+LAYOUT_FILE: Final = "oci-layout"
+_INDEX_FILE: Final = "index.json"
+_DOCKER_FILE: Final = "manifest.json"
+_VERSION: Final = b'{"imageLayoutVersion":"1.0.0"}'
+_MAX_NESTING: Final = 4
+_MAX_ALIASES: Final = 8
+
+
+class _DockerImage(msgspec.Struct, frozen=True, kw_only=True):
+    layers: Sequence[str] = msgspec.field(name="Layers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    path: Path
+    offset: int
+    size: int
+
+
+class _Files(Protocol):
+    """Named content, in a directory or in an archive."""
+
+    def find(self, name: str) -> _Part | None: ...
+
+
+class _Directory:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, name: str) -> _Part | None:
+        path = self._folder / name
+        return _Part(path=path, offset=0, size=path.stat().st_size) if path.is_file() else None
+
+
+class _Archive:
+    """The table of contents is read once; old versions of Docker wrote equal layers as links."""
+
+    def __init__(self, path: Path, limits: UnpackLimits) -> None:
+        self._path = path
+        self._parts: dict[str, _Part] = {}
+        self._aliases: dict[str, str] = {}
+        with path.open("rb") as file:
+            pieces = FilePieces(file)
+            for number, member in enumerate(TarStream(pieces, limits)):
+                if number > limits.entries:
+                    raise LimitExceeded(f"{path}: more than {limits.entries} entries ({ENTRIES_KNOB})")
+                name = os.path.normpath(member.name)
+                if member.kind is Kind.FILE:
+                    self._parts[name] = _Part(path=path, offset=pieces.position, size=member.size)
+                elif member.kind is Kind.SYMLINK:
+                    self._aliases[name] = os.path.normpath(PurePosixPath(name).parent / member.link)
+                elif member.kind is Kind.HARD_LINK:
+                    self._aliases[name] = os.path.normpath(member.link)
+
+    def find(self, name: str) -> _Part | None:
+        name = os.path.normpath(name)
+        for _ in range(_MAX_ALIASES):
+            if name not in self._aliases:
+                break
+            name = self._aliases[name]
+        return self._parts.get(name)
+
+
+def is_layout(folder: Path) -> bool:
+    return (folder / LAYOUT_FILE).is_file()
+
+
+def read_image(path: Path, platform: Platform, limits: UnpackLimits) -> Image:
+    """The image in an OCI layout or in what `docker save` wrote. Looks at files: call it in a thread."""
+    if not path.exists():
+        raise ImageNotFound(f"there is no {path}")
+    files: _Files = _Directory(path) if path.is_dir() else _Archive(path, limits)
+    if files.find(LAYOUT_FILE) is not None and (top := files.find(_INDEX_FILE)) is not None:
+        return _read_layout(files, top, path, platform)
+    if (table := files.find(_DOCKER_FILE)) is not None:
+        return _read_docker(files, table, path)
+    raise ManifestUnusable(f"{path} is neither an OCI layout nor what `docker save` writes")
+
+
+def _read_layout(files: _Files, top: _Part, path: Path, platform: Platform) -> Image:
+    document = read_manifest(_content(top), name=str(path))
+    digests: list[str] = []
+    while isinstance(document, Index):
+        if len(digests) > _MAX_NESTING:
+            raise ManifestUnusable(f"{path}: lists in lists, more than {_MAX_NESTING} deep")
+        chosen = choose_image(document, platform, name=str(path))
+        digests.append(chosen.digest)
+        document = read_manifest(_checked_content(files, chosen, path), name=str(path))
+    layers = [_layer(files, layer, path) for layer in document.layers]
+    return Image(name=str(path), layers=layers, digest=digests[0], platform_digest=digests[-1])
+
+
+def _layer(files: _Files, layer: Descriptor, path: Path) -> LocalLayer:
+    part = _blob(files, layer.digest, path)
+    return LocalLayer(path=part.path, offset=part.offset, size=layer.size, digest=layer.digest)
+
+
+def _blob(files: _Files, digest: str, path: Path) -> _Part:
+    algorithm, _, digits = check_digest(digest).partition(":")
+    part = files.find(f"blobs/{algorithm}/{digits}")
+    if part is None:
+        raise ImageNotFound(f"{path} has no blob {digest}")
+    return part
+
+
+def _checked_content(files: _Files, descriptor: Descriptor, path: Path) -> bytes:
+    content = _content(_blob(files, descriptor.digest, path))
+    if digest_of(content, like=descriptor.digest) != descriptor.digest:
+        raise ContentMismatch(f"{path}: its blob {descriptor.digest} has another content")
+    return content
+
+
+def _content(part: _Part) -> bytes:
+    if part.size > MANIFEST_BYTES:
+        raise ManifestUnusable(f"{part.path}: a manifest of {part.size} bytes")
+    with part.path.open("rb") as file:
+        file.seek(part.offset)
+        return file.read(part.size)
+
+
+def _read_docker(files: _Files, table: _Part, path: Path) -> Image:
+    try:
+        images = msgspec.json.decode(_content(table), type=list[_DockerImage])
+    except msgspec.DecodeError as error:
+        raise ManifestUnusable(f"{path}: its {_DOCKER_FILE} cannot be read: {error}") from error
+    if len(images) != 1:
+        raise ManifestUnusable(f"{path} holds {len(images)} images; expected is exactly one")
+    parts = {name: files.find(name) for name in images[0].layers}
+    if missing := [name for name, part in parts.items() if part is None]:
+        raise ImageNotFound(f"{path} has no layer {missing[0]!r}")
+    found = [parts[name] for name in images[0].layers]
+    layers = [LocalLayer(path=one.path, offset=one.offset, size=one.size) for one in found if one is not None]
+    return Image(name=str(path), layers=layers)
+
+
+class LayoutWriter:
+    """Writes an OCI layout, the same bytes for the same input. Call `finish` when all is added."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._blobs = folder / "blobs" / "sha256"
+        self._blobs.mkdir(parents=True, exist_ok=True)
+
+    def add_blob(self, content: bytes, media_type: str = OCI_LAYER_GZIP) -> Descriptor:
+        digest = digest_of(content)
+        (self._blobs / digest.removeprefix("sha256:")).write_bytes(content)
+        return Descriptor(media_type=media_type, digest=digest, size=len(content))
+
+    def add_image(
+        self,
+        layers: Sequence[Descriptor],
+        *,
+        platform: Platform,
+        diff_ids: Sequence[str],
+        annotations: Mapping[str, str] | None = None,
+    ) -> Descriptor:
+        """`diff_ids` are the digests of the layers before they were compressed."""
+        rootfs = {"type": "layers", "diff_ids": list(diff_ids)}
+        config = self.add_blob(
+            _json({"architecture": platform.architecture, "os": platform.os, "rootfs": rootfs}), OCI_CONFIG
+        )
+        document: dict[str, object] = {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": config,
+            "layers": list(layers),
+        }
+        if annotations:
+            document["annotations"] = dict(annotations)
+        written = self.add_blob(_json(document), OCI_MANIFEST)
+        return msgspec.structs.replace(written, platform=platform)
+
+    def add_index(self, images: Sequence[Descriptor]) -> Descriptor:
+        return self.add_blob(_index(images), OCI_INDEX)
+
+    def finish(self, entries: Sequence[Descriptor]) -> None:
+        """What the layout offers: one image, one index, or several images."""
+        (self._folder / _INDEX_FILE).write_bytes(_index(entries))
+        (self._folder / LAYOUT_FILE).write_bytes(_VERSION)
+
+
+def _index(entries: Sequence[Descriptor]) -> bytes:
+    return _json({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(entries)})
+
+
+def _json(document: object) -> bytes:
+    return msgspec.json.encode(document)

@@ -1,0 +1,85 @@
+"""What a puller is told, and what it tells: one order through an inherited descriptor, then lines on its output."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from corral.images.auth import Credential
+from corral.images.limits import UnpackLimits
+from corral.images.network import Network
+from corral.images.platforms import Platform
+
+
+class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Fetch, check and unpack one image."""
+
+    sources: tuple[str, ...]
+    """Uris, tried in this order: the first one and its mirrors."""
+    target: str
+    """A directory that is not there yet. It is there, and whole, when all went well, and otherwise not at all."""
+    cache: str
+    """A directory for what is fetched, on a disk with room; unfinished layers stay there for the next attempt."""
+    platform: Platform
+    expected_digest: str = ""
+    """Of the index or of the image for this machine; anything else is refused. Empty: whatever the source has."""
+    sha256: str = ""
+    """Of an archive that is no image, in hexadecimal digits. Empty: not known."""
+    credentials: tuple[Credential, ...] = ()
+    network: Network = Network()
+    limits: UnpackLimits = UnpackLimits()
+    parallel: int = 3
+    """Layers that are fetched at a time. Three fill a usual line; registries refuse those who open many."""
+    keep_layers: bool = False
+    """Whether layers stay in the cache after they were unpacked."""
+    is_durable: bool = True
+    """Whether everything is on the disk, and not only in memory, before success is told."""
+    niceness: int = 10
+    """How far behind everything else on the machine, from 0 to 19."""
+
+
+class PullProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
+    """How far it is. Bytes count twice, when they are fetched and when they are unpacked: one scale has both."""
+
+    sequence: int
+    """Larger in each line."""
+    phase: str
+    name: str = ""
+    """Of the image."""
+    layer: int = 0
+    """Which one is at work, from 1 on; 0: none in particular."""
+    layers: int = 0
+    current_bytes: int = 0
+    """Never less than before, as a share of the total."""
+    total_bytes: int = 0
+    """0 while it is not known."""
+
+    @property
+    def percentage(self) -> float:
+        return 100.0 * self.current_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+class PullResult(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """All is there."""
+
+    source: str
+    """The uri that it came from."""
+    digest: str = ""
+    """Of what the uri named: of the index, where there is one. Empty: nobody knows."""
+    platform_digest: str = ""
+    """Of the image for this machine."""
+    downloaded_bytes: int = 0
+    """What came over the network this time."""
+    size_bytes: int = 0
+    """Of all files, unpacked."""
+    entries: int = 0
+
+
+class PullFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """Nothing is there but unfinished layers in the cache."""
+
+    code: str
+    message: str
+    retryable: bool
+
+
+PullLine: TypeAlias = PullProgress | PullResult | PullFailure

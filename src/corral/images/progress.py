@@ -1,0 +1,120 @@
+"""How far a pull is: one scale for fetching and unpacking that never goes back, told at most four times a second."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.images.orders import PullProgress
+from corral.protocol.progress import InstallBytes, InstallProgress, Phase, size_text
+
+DEBOUNCE: Final = timedelta(milliseconds=250)
+
+
+class Scale:
+    """Sums up positions, which may be set from any thread."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._phase = Phase.RESOLVING
+        self._fetched: dict[int, int] = {}
+        self._fetched_sizes: dict[int, int] = {}
+        self._unpacked: dict[int, int] = {}
+        self._unpacked_sizes: dict[int, int] = {}
+        self._layer = 0
+        self._share = (0, 1)
+        """The largest that was told, as a fraction: rounding would make it creep."""
+        self._sequence = 0
+
+    def begin(self, name: str, sizes: dict[int, int], *, fetched: dict[int, int]) -> None:
+        """An image, with the sizes of its layers, and of those that are to be fetched. A mirror begins anew."""
+        self._name = name
+        self._fetched, self._unpacked = dict.fromkeys(fetched, 0), dict.fromkeys(sizes, 0)
+        self._fetched_sizes, self._unpacked_sizes = dict(fetched), dict(sizes)
+        self._layer = 0
+
+    def enter(self, phase: Phase) -> None:
+        self._phase = phase
+
+    def size(self, layer: int, size: int) -> None:
+        """Of a layer, now that it is known."""
+        self._unpacked_sizes[layer] = size
+        if layer in self._fetched_sizes:
+            self._fetched_sizes[layer] = size
+
+    def fetched(self, layer: int, position: int) -> None:
+        self._layer = layer
+        if layer in self._fetched:
+            self._fetched[layer] = max(self._fetched[layer], position)
+
+    def unpacked(self, layer: int, position: int) -> None:
+        if self._phase is not Phase.DOWNLOADING:
+            self._layer = layer
+        self._unpacked[layer] = max(self._unpacked.get(layer, 0), position)
+
+    def reading(self) -> PullProgress:
+        total = sum(self._fetched_sizes.values()) + sum(self._unpacked_sizes.values())
+        current = min(sum(self._fetched.values()) + sum(self._unpacked.values()), total)
+        if total:
+            part, whole = self._share
+            current = max(current, -(-part * total // whole))
+            self._share = (current, total)
+        self._sequence += 1
+        return PullProgress(
+            sequence=self._sequence,
+            phase=self._phase.value,
+            name=self._name,
+            layer=min(self._layer + 1, len(self._unpacked)),
+            layers=len(self._unpacked),
+            current_bytes=current,
+            total_bytes=total,
+        )
+
+
+class Reporter:
+    """Tells of changes, a quarter of a second apart, and of the last one in the end."""
+
+    def __init__(self, scale: Scale, tell: Callable[[PullProgress], None], clock: Clock) -> None:
+        self._scale = scale
+        self._tell = tell
+        self._clock = clock
+        self._told: tuple[object, ...] = ()
+
+    async def run(self) -> None:
+        while True:
+            self.flush()
+            await self._clock.sleep(DEBOUNCE.total_seconds())
+
+    def flush(self) -> None:
+        reading = self._scale.reading()
+        content = (reading.phase, reading.name, reading.layer, reading.current_bytes, reading.total_bytes)
+        if content != self._told:
+            self._told = content
+            self._tell(reading)
+
+
+def install_progress(progress: PullProgress, *, op_id: str, node_id: str, backend: str) -> InstallProgress:
+    """In the words of LocalAI's worker, with the numbers beside them for those who read numbers."""
+    return InstallProgress(
+        op_id=op_id,
+        node_id=node_id,
+        backend=backend,
+        file_name=_file_name(progress),
+        current=size_text(progress.current_bytes) if progress.total_bytes else "",
+        total=size_text(progress.total_bytes) if progress.total_bytes else "",
+        percentage=progress.percentage,
+        phase=progress.phase,
+        corral=InstallBytes(sequence=progress.sequence, current=progress.current_bytes, total=progress.total_bytes),
+    )
+
+
+def _file_name(progress: PullProgress) -> str:
+    if not progress.name:
+        return ""
+    match progress.phase:
+        case Phase.DOWNLOADING:
+            return f"Downloading {progress.layer}/{progress.layers} {progress.name}"
+        case Phase.EXTRACTING:
+            return f"Extracting {progress.name}"
+        case _:
+            return progress.name

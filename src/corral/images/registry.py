@@ -1,0 +1,158 @@
+"""One repository of a registry: manifests and blobs, with whatever login they need."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from corral.base.clock import Clock
+from corral.images.auth import Challenge, Credential, read_challenge
+from corral.images.blobs import Body, body_of
+from corral.images.digests import digest_of
+from corral.images.errors import ContentMismatch, RegistryRefused, RegistryUnavailable, SourceInvalid
+from corral.images.http import Answer, Fetcher
+from corral.images.limits import MANIFEST_BYTES
+from corral.images.manifests import ACCEPTED
+from corral.images.network import Network, check_url, scheme_of
+from corral.images.patience import persistently
+from corral.images.references import Reference
+
+_CLIENT: Final = "corral"
+
+
+class _Token(msgspec.Struct, frozen=True, kw_only=True):
+    token: str = ""
+    access_token: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A manifest or an index, with the digest that it really has."""
+
+    body: bytes
+    digest: str
+
+
+class Registry:
+    """Asks with the login that the registry wants, and learns a new one when the old one expires."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        reference: Reference,
+        *,
+        credential: Credential | None,
+        network: Network,
+        clock: Clock,
+    ) -> None:
+        self._fetcher = fetcher
+        self._reference = reference
+        self._credential = credential
+        self._network = network
+        self._clock = clock
+        self._base = f"{scheme_of(reference.host, network)}://{reference.host}/v2/{reference.repository}"
+        self._authorization = ""
+        self._logging_in = asyncio.Lock()
+
+    async def manifest(self, selector: str) -> Document:
+        """By tag or digest. What comes for a digest is checked against it."""
+        return await persistently(lambda: self._manifest(selector), self._network, self._clock)
+
+    async def _manifest(self, selector: str) -> Document:
+        what = f"{self._reference.name}:{selector}"
+        async with self._ask(f"{self._base}/manifests/{selector}", {"Accept": ACCEPTED}) as answer:
+            if answer.status != 200:
+                raise await answer.problem(what)
+            body = await answer.body(MANIFEST_BYTES, within=self._network.answer_seconds)
+        if ":" not in selector:
+            return Document(body=body, digest=digest_of(body))
+        digest = digest_of(body, like=selector)
+        if digest != selector:
+            raise ContentMismatch(f"{self._reference.host} gave a manifest {digest} where {selector} was asked for")
+        return Document(body=body, digest=digest)
+
+    @asynccontextmanager
+    async def blob(self, digest: str, offset: int) -> AsyncIterator[Body]:
+        """The content from there on, or from the start if the registry knows no ranges. One attempt."""
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        async with self._ask(f"{self._base}/blobs/{digest}", headers) as answer:
+            yield await body_of(answer, offset, f"{self._reference.name}@{digest}", self._network)
+
+    # Logins.
+
+    @asynccontextmanager
+    async def _ask(self, url: str, headers: dict[str, str]) -> AsyncIterator[Answer]:
+        """Once with the login that we have, and once more with the one that is wanted."""
+        used = self._authorization
+        async with self._fetcher.ask(url, headers, authorization=used) as answer:
+            if answer.status != 401 or not answer.is_from_home:
+                yield answer
+                return
+            challenge = read_challenge(answer.challenges)
+        await self._log_in(challenge, instead_of=used)
+        async with self._fetcher.ask(url, headers, authorization=self._authorization) as answer:
+            yield answer
+
+    async def _log_in(self, challenge: Challenge, *, instead_of: str) -> None:
+        # Held while asking for a token: layers that are fetched side by side want the same one.
+        async with self._logging_in:
+            if self._authorization == instead_of:
+                self._authorization = await self._authorization_for(challenge)
+
+    async def _authorization_for(self, challenge: Challenge) -> str:
+        if challenge.scheme == "bearer":
+            return "Bearer " + await self._token(challenge)
+        if self._credential is None or not self._credential.username:
+            advice = "add it to the `auths` of a Docker configuration, or set worker.registry_auth_file"
+            raise RegistryRefused(f"{self._reference.registry} wants a login, and there is none for it: {advice}")
+        if self._authorization == self._credential.basic():
+            raise RegistryRefused(f"{self._reference.registry} does not accept the login of {self._credential.place}")
+        return self._credential.basic()
+
+    async def _token(self, challenge: Challenge) -> str:
+        realm = self._checked_realm(challenge.realm)
+        wanted = {"scope": challenge.scope or f"repository:{self._reference.repository}:pull"}
+        if challenge.service:
+            wanted["service"] = challenge.service
+        status, body = await self._ask_for_token(realm, wanted)
+        if status in (400, 401, 403, 404):
+            whose = f"the login of {self._credential.place}" if self._credential else "a pull without a login"
+            raise RegistryRefused(f"{self._reference.registry} does not accept {whose} ({status} from {_host(realm)})")
+        if status != 200:
+            raise RegistryUnavailable(f"{_host(realm)} answered {status} when asked for a token")
+        try:
+            answered = msgspec.json.decode(body, type=_Token)
+        except msgspec.DecodeError:
+            raise RegistryUnavailable(f"{_host(realm)} gave something that is no token") from None
+        token = answered.token or answered.access_token
+        if not token or not token.isascii() or not token.isprintable():
+            raise RegistryRefused(f"{_host(realm)} gave no token that could be used")
+        return token
+
+    async def _ask_for_token(self, realm: str, wanted: dict[str, str]) -> tuple[int, bytes]:
+        credential = self._credential
+        if credential is not None and credential.identity_token:
+            exchange = {"grant_type": "refresh_token", "client_id": _CLIENT, "refresh_token": credential.identity_token}
+            return await self._fetcher.post(realm, {**wanted, **exchange})
+        login = credential.basic() if credential is not None and credential.username else ""
+        url = realm + ("&" if urlsplit(realm).query else "?") + urlencode(wanted)
+        async with self._fetcher.ask(url, {}, authorization=login) as answer:
+            return answer.status, await answer.body(MANIFEST_BYTES, within=self._network.answer_seconds)
+
+    def _checked_realm(self, realm: str) -> str:
+        """Where a token is had is the registry's choice; that nobody else can read along is ours."""
+        try:
+            check_url(realm, self._network)
+        except (SourceInvalid, ValueError) as error:
+            raise RegistryRefused(f"{self._reference.registry} sends us for a token where we do not go") from error
+        if self._base.startswith("https:") and not realm.startswith("https:"):
+            raise RegistryRefused(f"{self._reference.registry} sends us for a token from HTTPS to HTTP")
+        return realm
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc.rpartition("@")[2]

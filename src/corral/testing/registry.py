@@ -1,0 +1,224 @@
+"""A registry in the test's own loop that does what it is told, also what no registry should do."""
+
+import asyncio
+import base64
+import re
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import msgspec
+from aiohttp import web
+
+from corral.images.digests import digest_of
+from corral.images.manifests import OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor
+from corral.images.platforms import Platform, this_platform
+
+_LOOPBACK: Final = "127.0.0.1"
+_RANGE: Final = re.compile(r"bytes=(\d+)-")
+_PIECE: Final = 64 * 1024
+
+Fault = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
+"""From a request, and what a good registry would answer, to what this one answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """One request."""
+
+    path: str
+    headers: Mapping[str, str]
+
+    @property
+    def range(self) -> str:
+        return self.headers.get("Range", "")
+
+
+@dataclass(kw_only=True)
+class FakeRegistry:
+    """`async with FakeRegistry() as registry:` listens on loopback. Faults of a path are used up one by one."""
+
+    username: str = ""
+    password: str = ""
+    uses_tokens: bool = False
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    manifests: dict[tuple[str, str], tuple[str, bytes]] = field(default_factory=dict)
+    heard: list[Heard] = field(default_factory=list)
+    faults: dict[str, list[Fault]] = field(default_factory=lambda: defaultdict(list))
+    """By a part of the path."""
+    tokens: set[str] = field(default_factory=set)
+    knows_ranges: bool = True
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, _LOOPBACK, 0)
+        await site.start()
+        self.address = f"{_LOOPBACK}:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    # What it holds.
+
+    def add_blob(self, content: bytes, media_type: str = OCI_LAYER_GZIP) -> Descriptor:
+        digest = digest_of(content)
+        self.blobs[digest] = content
+        return Descriptor(media_type=media_type, digest=digest, size=len(content))
+
+    def add_image(
+        self, name: str, layers: Sequence[bytes], *, platform: Platform | None = None, tag: str = "latest"
+    ) -> Descriptor:
+        descriptors = [self.add_blob(layer) for layer in layers]
+        document = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "layers": descriptors}
+        return self.add_manifest(name, document, OCI_MANIFEST, tag=tag, platform=platform or this_platform())
+
+    def add_index(self, name: str, images: Sequence[Descriptor], *, tag: str = "latest") -> Descriptor:
+        document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(images)}
+        return self.add_manifest(name, document, OCI_INDEX, tag=tag)
+
+    def add_manifest(
+        self, name: str, document: object, media_type: str, *, tag: str, platform: Platform | None = None
+    ) -> Descriptor:
+        body = msgspec.json.encode(document)
+        digest = digest_of(body)
+        for selector in (tag, digest):
+            self.manifests[name, selector] = (media_type, body)
+        return Descriptor(media_type=media_type, digest=digest, size=len(body), platform=platform)
+
+    def reference(self, name: str, tag: str = "latest") -> str:
+        return f"{self.address}/{name}:{tag}"
+
+    def asked_for(self, part: str) -> list[Heard]:
+        return [one for one in self.heard if part in one.path]
+
+    # What it answers.
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self.heard.append(Heard(path=request.path_qs, headers=dict(request.headers)))
+        good = self._content(request.path)
+        for part, waiting in self.faults.items():
+            if part in request.path and waiting:
+                return await waiting.pop(0)(request, good[1] if good else b"")
+        if request.path == "/token":
+            return self._give_token(request)
+        if not self._is_welcome(request):
+            return self._challenge()
+        if good is None:
+            return web.json_response({"errors": [{"code": "NAME_UNKNOWN", "message": "nothing there"}]}, status=404)
+        return self._serve(request, *good)
+
+    def _content(self, path: str) -> tuple[str, bytes] | None:
+        match path.strip("/").split("/"):
+            case ["v2", *name, "manifests", selector]:
+                return self.manifests.get(("/".join(name), selector))
+            case ["v2", *_, "blobs", digest] if digest in self.blobs:
+                return "application/octet-stream", self.blobs[digest]
+            case ["files", *_] if path in self.blobs:
+                return "application/octet-stream", self.blobs[path]
+            case _:
+                return None
+
+    def _serve(self, request: web.Request, media_type: str, content: bytes) -> web.Response:
+        wanted = _RANGE.match(request.headers.get("Range", "")) if self.knows_ranges else None
+        if wanted is None:
+            return web.Response(body=content, content_type=media_type)
+        start = int(wanted[1])
+        if start >= len(content):
+            return web.Response(status=416)
+        stated = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
+        return web.Response(status=206, body=content[start:], headers=stated)
+
+    def _is_welcome(self, request: web.Request) -> bool:
+        shown = request.headers.get("Authorization", "")
+        if self.uses_tokens:
+            return shown.removeprefix("Bearer ") in self.tokens
+        return not self.username or shown == self.basic()
+
+    def basic(self) -> str:
+        return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+
+    def _challenge(self) -> web.Response:
+        wanted = 'Basic realm="tests"'
+        if self.uses_tokens:
+            wanted = f'Bearer realm="http://{self.address}/token",service="tests",scope="repository:x:pull"'
+        return web.Response(status=401, headers={"WWW-Authenticate": wanted})
+
+    def _give_token(self, request: web.Request) -> web.Response:
+        if self.username and request.headers.get("Authorization") != self.basic():
+            return web.Response(status=401)
+        token = f"token-{len(self.tokens)}"
+        self.tokens.add(token)
+        return web.json_response({"token": token})
+
+
+def answering(status: int, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Fault:
+    async def fault(_: web.Request, __: bytes) -> web.StreamResponse:
+        return web.Response(status=status, headers=headers, body=body)
+
+    return fault
+
+
+def cutting(at: int) -> Fault:
+    """Announces everything, and hangs up after so many bytes."""
+
+    async def fault(request: web.Request, good: bytes) -> web.StreamResponse:
+        start = int(wanted[1]) if (wanted := _RANGE.match(request.headers.get("Range", ""))) else 0
+        stated = {"Content-Range": f"bytes {start}-{len(good) - 1}/{len(good)}"} if start else {}
+        response = web.StreamResponse(status=206 if start else 200, headers=stated)
+        response.content_length = len(good) - start
+        await response.prepare(request)
+        await response.write(good[start : start + at])
+        if request.transport is not None:
+            request.transport.close()  # after what was written
+        return response
+
+    return fault
+
+
+def lying(content: bytes) -> Fault:
+    """Gives something else."""
+    return answering(200, body=content)
+
+
+def endless(piece: bytes = bytes(_PIECE)) -> Fault:
+    """Announces no length and never ends by itself."""
+
+    async def fault(request: web.Request, _: bytes) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        while True:
+            await response.write(piece)
+
+    return fault
+
+
+def stalling(after: int, until: asyncio.Event, *, reached: asyncio.Event | None = None) -> Fault:
+    """Gives so many bytes, and then nothing until the event; sets the other one when it has come so far."""
+
+    async def fault(request: web.Request, good: bytes) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_length = len(good)
+        await response.prepare(request)
+        await response.write(good[:after])
+        if reached is not None:
+            reached.set()
+        await until.wait()
+        return response
+
+    return fault
+
+
+def silent(until: asyncio.Event) -> Fault:
+    """Takes the request and says nothing until the event."""
+
+    async def fault(_: web.Request, __: bytes) -> web.StreamResponse:
+        await until.wait()
+        return web.Response(status=500)
+
+    return fault
