@@ -66,6 +66,10 @@ CHAT_MODEL_VARIABLE = "CORRAL_FIRST_MODEL"
 # Libraries that a package of the lock needs from the system, and Debian's packages that have them.
 NATIVE_LIBRARIES = {"libgomp.so.1": "libgomp1"}
 
+# Programs that only the tests need, and Debian's packages that have them. Unpacked, never installed: the package would
+# start a service on all interfaces.
+TEST_PROGRAMS = {"docker-registry": "docker-registry"}
+
 # Settings of the user's that would make `pip install --target` refuse, or chatter.
 PIP_QUIETED = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -94,6 +98,7 @@ class Checkout:
         self.python = self.venv / "bin" / "python"
         self.stamp = self.venv / "corral-stamp.json"
         self.libraries = self.venv / "lib" / "native"
+        self.programs = self.build / "programs"
         self.requirements = root / "requirements"
 
     def lock(self, level: str) -> Path:
@@ -353,7 +358,8 @@ class Uv:
 def setup(checkout: Checkout, *, dev: bool) -> None:
     """Bring `.venv` up to date. A developer's one stays one when only `corral` is asked for."""
     level = level_for(checkout, dev=dev)
-    if checkout.is_ready(level) and not missing_libraries(checkout) and checkout.chat_model.exists():
+    nothing_missing = not missing_libraries(checkout) and not missing_programs(checkout, level)
+    if checkout.is_ready(level) and nothing_missing and checkout.chat_model.exists():
         return
     with exclusive(checkout) as runner:
         level = level_for(checkout, dev=dev)  # whoever held the lock may have done it all
@@ -362,6 +368,8 @@ def setup(checkout: Checkout, *, dev: bool) -> None:
             install(checkout, uv, level)
         for name in missing_libraries(checkout):
             provide_library(name, checkout, runner)
+        for name in missing_programs(checkout, level):
+            provide_program(name, checkout, runner)
         if not checkout.chat_model.exists():
             provide_chat_model(checkout, uv)
 
@@ -442,6 +450,29 @@ def provide_library(name: str, checkout: Checkout, runner: Runner) -> None:
             draft.replace(checkout.libraries / name)
     except (Trouble, StopIteration) as trouble:
         (checkout.libraries / f"{name}.not-found").touch()
+        print(trouble, flush=True)
+
+
+def missing_programs(checkout: Checkout, level: str) -> list[str]:
+    """Those that neither the system has nor we. Looked for again each time: tests fail without them."""
+    if level != "dev" or not sys.platform.startswith("linux"):
+        return []
+    return [name for name in TEST_PROGRAMS if not shutil.which(name) and not (checkout.programs / name).exists()]
+
+
+def provide_program(name: str, checkout: Checkout, runner: Runner) -> None:
+    """Put it where the tests look for it. Everything else works without it: a note will do."""
+    package = TEST_PROGRAMS[name]
+    try:
+        with step(f"Getting {package} from Debian, for tests"):
+            fetch_debian_package(
+                package, checkout, runner, advice=f"Tests that need {name} will fail: install {package}."
+            )
+            checkout.programs.mkdir(parents=True, exist_ok=True)
+            draft = checkout.programs / f"{name}.part"
+            shutil.copy(debian_folder(checkout) / "usr/bin" / name, draft)
+            draft.replace(checkout.programs / name)
+    except (Trouble, OSError) as trouble:
         print(trouble, flush=True)
 
 

@@ -168,6 +168,39 @@ def test_a_symlinked_venv_is_unlinked_not_emptied(environment: ModuleType, tmp_p
     assert (elsewhere / "precious").exists()
 
 
+# Programs for tests.
+
+
+def test_a_program_for_tests_is_unpacked_and_not_installed(
+    environment: ModuleType, checkout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(name: str, *_: object, advice: str) -> None:
+        program = environment.debian_folder(checkout) / "usr/bin" / name
+        program.parent.mkdir(parents=True)
+        program.write_text("program")
+
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(environment, "fetch_debian_package", fetch)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert environment.missing_programs(checkout, "runtime") == []
+    assert environment.missing_programs(checkout, "dev") == ["docker-registry"]
+
+    environment.provide_program("docker-registry", checkout, ScriptedRunner())
+
+    assert environment.missing_programs(checkout, "dev") == []
+    assert [place.name for place in checkout.programs.iterdir()] == ["docker-registry"]
+
+
+def test_without_a_program_for_tests_all_else_works(
+    environment: ModuleType, checkout: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+
+    environment.provide_program("docker-registry", checkout, ScriptedRunner())
+
+    assert "Tests that need docker-registry will fail" in capsys.readouterr().out
+
+
 # The chat model.
 
 
