@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from bench import engines, fleet, frameworks, gateway, readings, warm
+from bench import engines, fleet, frameworks, gateway, images, readings, warm
 from bench import start as starting
 from bench.report import Table, as_document, as_text
 
@@ -33,6 +33,10 @@ async def _frameworks(seconds: float | None) -> list[Table]:
     return [await frameworks.frameworks(each), await frameworks.whole_control(each)]
 
 
+async def _images(_: float | None) -> list[Table]:
+    return await images.images()
+
+
 BENCHES: Final[Mapping[str, Bench]] = {
     "heartbeats": _heartbeats,
     "start": _start,
@@ -40,6 +44,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "gateway": gateway.gateway,
     "engines": engines.engines,
     "warm": warm.warm,
+    "images": _images,
 }
 UNNAMED: Final = ("heartbeats", "start")
 
@@ -50,7 +55,8 @@ def main(words: Sequence[str]) -> int:
     if unknown:
         _parser().error(f"there is no bench {unknown[0]!r}; there are {', '.join(BENCHES)}")
     before = readings.machine()
-    tables = asyncio.run(_run(options.names or UNNAMED, options.seconds))
+    benches = {**BENCHES, "images": lambda _: images.images(options.megabytes)}
+    tables = asyncio.run(_run([benches[name] for name in options.names or UNNAMED], options.seconds))
     machine = {**before, "load afterwards": readings.machine()["load"]}
     if options.json:
         print(json.dumps({"machine": machine, "tables": [as_document(table) for table in tables]}, indent=2))
@@ -64,12 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(BENCHES)}")
     parser.add_argument("--seconds", type=float, metavar="N", help="how long to measure instead of the usual time")
+    parser.add_argument("--megabytes", type=int, default=images.MEGABYTES, metavar="N", help="size of the image")
     parser.add_argument("--json", action="store_true", help="print figures for machines")
     return parser
 
 
-async def _run(names: Sequence[str], seconds: float | None) -> list[Table]:
-    return [table for name in names for table in await BENCHES[name](seconds)]
+async def _run(benches: Sequence[Bench], seconds: float | None) -> list[Table]:
+    return [table for bench in benches for table in await bench(seconds)]
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from corral.base.logs import Format
 from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
 from corral.files.storage import StorageConfig
+from corral.images.config import ImagesConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,8 @@ class WorkerConfig:
     """Of one look at the disk, which never returns when a network file system hangs."""
     storage: StorageConfig | None = None
     """Object storage through which frontends may send files; None: they come over HTTP."""
+    images: ImagesConfig = field(default_factory=ImagesConfig)
+    """How images of backends are fetched and unpacked."""
     gpu_timeout: timedelta = timedelta(seconds=5)
     """Of one look at the GPUs. Drivers of machines with many take seconds to start; some hang for good."""
     departure: DepartureConfig = field(default_factory=DepartureConfig)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from corral.domain.load_job import LoadPolicy
     from corral.files.storage import StorageConfig
     from corral.gateway.config import GatewayConfig
+    from corral.images.config import ImagesConfig
 
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
 
@@ -211,6 +212,7 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
         system_backends=(settings.system_backends, *_shipped_backends()),
         backend_environment=backend_environment(environment),
         storage=_storage_config(settings),
+        images=_images_config(settings, environment),
         node=NodeConfig(
             name=settings.name,
             labels=settings.labels,
@@ -229,6 +231,29 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
         ),
         heartbeat_interval=settings.heartbeat_interval,
         departure=DepartureConfig(drain_timeout=settings.drain_timeout),
+    )
+
+
+def _images_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "ImagesConfig":
+    from corral.images.auth import config_files, read_auths
+    from corral.images.config import ImagesConfig
+    from corral.images.limits import UnpackLimits
+    from corral.images.network import Network, proxies_of
+
+    stated = settings.registry_auth_file
+    return ImagesConfig(
+        credentials=read_auths(settings.registry_auth) if settings.registry_auth else (),
+        auth_files=(stated,) if stated is not None else config_files(environment),
+        network=Network(plain_hosts=settings.plain_registries, **proxies_of(environment)),
+        limits=UnpackLimits(
+            entries=settings.unpack_max_entries,
+            total_bytes=settings.unpack_max_bytes,
+            ratio=settings.unpack_max_ratio,
+        ),
+        parallel=settings.pull_parallel,
+        keep_layers=settings.keep_layers,
+        niceness=settings.pull_niceness,
+        environment=environment,
     )
 
 

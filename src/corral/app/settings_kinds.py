@@ -304,6 +304,34 @@ def _read_host(text: str) -> str:
 HOST: Final = Kind(placeholder="HOST", allowed="a host name or an IP address", read=_read_host)
 
 
+def _read_hosts(text: str) -> tuple[str, ...]:
+    hosts = tuple(dict.fromkeys(host.strip().lower() for host in text.split(",") if host.strip()))
+    if not hosts or not all(re.fullmatch(r"(\[[0-9a-f:.]+\]|[\w.-]{1,253})(:[0-9]{1,5})?", host) for host in hosts):
+        raise ValueError(text)
+    return hosts
+
+
+HOSTS: Final = Kind(
+    placeholder="HOST[,HOST…]",
+    allowed="a host such as registry.lan or registry.lan:5000, or several, comma-separated",
+    read=_read_hosts,
+)
+
+
+def _read_registry_auth(text: str) -> str:
+    from corral.images.auth import read_auths
+
+    read_auths(text)
+    return text
+
+
+REGISTRY_AUTH: Final = Kind(
+    placeholder="JSON",
+    allowed="a Docker configuration with `auths` that hold a login",
+    read=_read_registry_auth,
+)
+
+
 def _read_labels(text: str) -> Mapping[str, str]:
     labels: dict[str, str] = {}
     for pair in (part.strip() for part in text.split(",")):

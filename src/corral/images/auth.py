@@ -74,6 +74,19 @@ def _below(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else ""
 
 
+def read_auths(text: str) -> tuple[Credential, ...]:
+    """The logins of a Docker configuration that is given as text; ValueError, without the text, when it is none."""
+    try:
+        config = msgspec.json.decode(text, type=_Config)
+    except msgspec.DecodeError:
+        raise ValueError from None
+    notes: list[str] = []
+    credentials = tuple(_credentials_of(config, notes, Path("auths")))
+    if notes or not credentials:
+        raise ValueError
+    return credentials
+
+
 def read_stored(files: Iterable[Path]) -> StoredCredentials:
     """Credentials of all files that are there. A file that cannot be read is a note: most images need none."""
     credentials: list[Credential] = []

@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypedDict
 from urllib.parse import urlsplit
 
 import msgspec
@@ -95,7 +95,18 @@ def _covers(entry: str, host: str) -> bool:
         return host == name or host.endswith(f".{name}")
 
 
-def proxies_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The fields of a Network that the usual variables give; small letters win, as everywhere."""
-    names = ("http_proxy", "https_proxy", "no_proxy")
-    return {name: environment.get(name) or environment.get(name.upper()) or "" for name in names}
+class Proxies(TypedDict):
+    """The fields of a Network that the usual variables give."""
+
+    http_proxy: str
+    https_proxy: str
+    no_proxy: str
+
+
+def proxies_of(environment: Mapping[str, str]) -> Proxies:
+    """Small letters win, as everywhere."""
+
+    def stated(name: str) -> str:
+        return environment.get(name) or environment.get(name.upper()) or ""
+
+    return Proxies(http_proxy=stated("http_proxy"), https_proxy=stated("https_proxy"), no_proxy=stated("no_proxy"))

@@ -470,6 +470,50 @@ class TestConfigurations:
         assert (config.storage.access_key, config.storage.secret_key) == ("access", "hidden")
         assert config.backend_environment.keys() & storage.keys() == set()
 
+    def test_how_images_are_fetched(self) -> None:
+        auths = '{"auths": {"quay.io": {"username": "me", "password": "hidden"}}}'
+        images = {
+            "HOME": "/home/someone",
+            "https_proxy": "http://proxy:3128",
+            "CORRAL_PLAIN_REGISTRIES": "registry.lan:5000, other.lan",
+            "CORRAL_UNPACK_MAX_BYTES": "5GiB",
+            "CORRAL_UNPACK_MAX_ENTRIES": "10",
+            "CORRAL_UNPACK_MAX_RATIO": "20",
+            "CORRAL_PULL_PARALLEL": "5",
+            "CORRAL_PULL_NICENESS": "0",
+            "CORRAL_KEEP_LAYERS": "true",
+            "DOCKER_AUTH_CONFIG": auths,
+        }
+        config = worker_config(resolve(WorkerSettings, gather({}, {**WORKER, **images})), {**WORKER, **images})
+
+        assert [credential.place for credential in config.images.credentials] == ["quay.io"]
+        assert Path("/home/someone/.docker/config.json") in config.images.auth_files
+        assert config.images.network.plain_hosts == ("registry.lan:5000", "other.lan")
+        assert config.images.network.https_proxy == "http://proxy:3128"
+        limits = config.images.limits
+        assert (limits.total_bytes, limits.entries, limits.ratio) == (5 * 1024**3, 10, 20)
+        assert (config.images.parallel, config.images.niceness, config.images.keep_layers) == (5, 0, True)
+        assert "hidden" not in repr(config)
+        assert "DOCKER_AUTH_CONFIG" not in config.backend_environment
+
+    def test_a_file_with_logins_stands_for_the_usual_places(self, tmp_path: Path) -> None:
+        (tmp_path / "auth.json").write_text("{}")
+        environment = {**WORKER, "CORRAL_REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")}
+        config = worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+
+        assert config.images.auth_files == (tmp_path / "auth.json",)
+
+    @pytest.mark.parametrize("value", ["user:secret", "{}", '{"auths": {"x": {"auth": "%secret"}}}'])
+    def test_logins_that_cannot_be_read_are_refused_and_not_shown(self, value: str) -> None:
+        with pytest.raises(SettingInvalid, match="registry_auth") as caught:
+            resolve(WorkerSettings, gather({}, {**WORKER, "CORRAL_REGISTRY_AUTH": value}))
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("value", ["https://registry.lan", "a b", ",", "host:port"])
+    def test_hosts_that_are_none_are_refused(self, value: str) -> None:
+        with pytest.raises(SettingInvalid, match="plain_registries"):
+            resolve(WorkerSettings, gather({}, {**WORKER, "CORRAL_PLAIN_REGISTRIES": value}))
+
     def test_half_of_the_keys_of_an_object_storage_are_refused(self) -> None:
         environment = {**WORKER, "CORRAL_STORAGE_URL": "http://minio:9000", "CORRAL_STORAGE_ACCESS_KEY": "access"}
         with pytest.raises(SettingInvalid, match="storage_secret_key: is needed beside storage_access_key"):

@@ -8,6 +8,7 @@ import pytest
 from bench import frameworks
 from bench.client import Connection, request
 from bench.fleet import Scale, heartbeats
+from bench.images import images
 from bench.readings import ProcessorShare, memory_of
 from bench.report import Row, Table
 from bench.start import start
@@ -40,6 +41,12 @@ async def test_heartbeats_of_a_few_nodes() -> None:
     assert rows["10 nodes: requests that failed"]["measured"] == 0
     assert all(value >= 0 for value in measured(table.rows))
     assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_pulling_a_small_image() -> None:
+    (table,) = await images(2, rounds=1)
+
+    assert all(value > 0 for value in measured(table.rows))
 
 
 async def test_starting_once() -> None:

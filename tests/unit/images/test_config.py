@@ -1,0 +1,24 @@
+"""From settings to orders."""
+
+import json
+from pathlib import Path
+
+from corral.images.auth import Credential
+from corral.images.config import ImagesConfig, Pin, make_order
+
+
+def test_an_order_has_only_the_logins_that_it_needs(tmp_path: Path) -> None:
+    auths = {place: {"username": "file", "password": "x"} for place in ("quay.io", "ghcr.io", "docker.io")}
+    (tmp_path / "config.json").write_text(json.dumps({"auths": auths, "credsStore": "desktop"}))
+    config = ImagesConfig(
+        credentials=(Credential(place="quay.io", username="setting"),), auth_files=(tmp_path / "config.json",)
+    )
+    sources = ["quay.io/a/b", "oci://quay.io/c/d", "localai/x", "/some/directory", "no uri!"]
+
+    order, notes = make_order(
+        config, sources, target=tmp_path / "target", cache=tmp_path / "cache", pin=Pin(digest="sha256:x")
+    )
+
+    assert [(one.place, one.username) for one in order.credentials] == [("quay.io", "setting"), ("docker.io", "file")]
+    assert order.expected_digest == "sha256:x"
+    assert len(notes) == 1
