@@ -85,11 +85,9 @@ class Refusal(Exception):
     @classmethod
     def loading(cls, loading: Loading) -> Self:
         """The model is on its way, or cannot come: in LocalAI's words, with how far it is."""
-        has_failed = loading.state == "failed"
-        code = "model_load_failed" if has_failed else "model_loading"
+        code = "model_load_failed" if loading.state == "failed" else "model_loading"
         refusal = cls.busy(503, _told(loading), code=code, retry_after=_retry_after(loading))
-        if not has_failed:
-            refusal._type = code  # as LocalAI has it
+        refusal._type = code
         refusal._more = {"loading": loading.for_client()}
         return refusal
 
