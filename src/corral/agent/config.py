@@ -88,6 +88,20 @@ class SupervisionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilesConfig:
+    """Where files are kept that frontends send and fetch, and for how long."""
+
+    staging_path: Path | None = None
+    """For inputs and outputs of single requests; None: `staging` beside the models, where LocalAI's worker has it."""
+    outputs_path: Path | None = None
+    """For what backends make that is to stay; None: `data` beside the models, where LocalAI's worker has it."""
+    retention: timedelta = timedelta(hours=24)
+    """Of staged files and of unfinished uploads, since they were last used: longer than any request may take."""
+    stall_timeout: timedelta = timedelta(seconds=60)
+    """Without a byte, after which a transfer is given up: a sender that vanished must not keep others from sending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """All that one worker process can be told."""
 
@@ -104,6 +118,7 @@ class WorkerConfig:
     backend_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What every backend finds in its environment, beside what the worker adds."""
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    files: FilesConfig = field(default_factory=FilesConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     addresses: AddressConfig = field(default_factory=AddressConfig)
     heartbeat_interval: timedelta = timedelta(seconds=10)

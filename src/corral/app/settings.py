@@ -160,7 +160,7 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "Con
 def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "WorkerConfig":
     """What a worker process is configured with; the environment is what its backends are started in."""
     from corral.agent.addresses import AddressConfig
-    from corral.agent.config import DepartureConfig, FrontendConfig, NodeConfig, WorkerConfig
+    from corral.agent.config import DepartureConfig, FilesConfig, FrontendConfig, NodeConfig, WorkerConfig
 
     return WorkerConfig(
         frontend=FrontendConfig(
@@ -174,6 +174,12 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
         backends_path=settings.backends or settings.data / "backends",
         system_backends=(settings.system_backends, *_shipped_backends()),
         backend_environment=backend_environment(environment),
+        files=FilesConfig(
+            staging_path=settings.staging,
+            outputs_path=settings.outputs,
+            retention=settings.file_retention,
+            stall_timeout=settings.file_stall_timeout,
+        ),
         node=NodeConfig(
             name=settings.name,
             labels=settings.labels,

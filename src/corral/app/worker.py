@@ -20,6 +20,7 @@ from corral.agent.cgroup import Cgroup
 from corral.agent.config import WorkerConfig
 from corral.agent.departure import Departure
 from corral.agent.exit_reports import ExitReports
+from corral.agent.files.serving import FileServing
 from corral.agent.frontend_client import FrontendClient, open_session
 from corral.agent.handlers import BackendHandlers
 from corral.agent.hardware import CapabilityRule, Hardware, Machine, NoGpus
@@ -27,6 +28,7 @@ from corral.agent.heartbeat import Heartbeat
 from corral.agent.http import HttpServer
 from corral.agent.identity import Identity, Memory, node_name
 from corral.agent.lifecycle import Lifecycle, Membership
+from corral.agent.log_routes import LogRoutes
 from corral.agent.ports import Ports, can_listen, ephemeral_ports, usable_ranges
 from corral.agent.presence import Presence
 from corral.agent.process import MARK_VARIABLE, Link
@@ -91,11 +93,14 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         bus = NatsBus(config.bus, name=f"corral worker {profile.name}")
         readiness = Readiness(presence, bus)
         bearers = (profile.hello.secret, profile.token)
+        logs = BackendLogs(clock)
+        files = await stack.enter_async_context(_files(config))
+        routes = (files.routes, LogRoutes(logs))
         http = await stack.enter_async_context(
-            HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers)
+            HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers, routes=routes)
         )
         await stack.enter_async_context(bus)
-        supervisor = await stack.enter_async_context(_supervisor(config, places, presence, bus, clock))
+        supervisor = await stack.enter_async_context(_supervisor(config, places, presence, bus, logs, clock))
         capability = (await hardware.measure()).capability
         backends = Backends(
             directory=_backend_directory(config, capability), supervisor=supervisor, installer=NoInstaller()
@@ -183,7 +188,7 @@ def _registrar(
 
 
 def _supervisor(
-    config: WorkerConfig, places: addresses.Addresses, presence: Presence, bus: NatsBus, clock: Clock
+    config: WorkerConfig, places: addresses.Addresses, presence: Presence, bus: NatsBus, logs: BackendLogs, clock: Clock
 ) -> Supervisor:
     bind_host = addresses.backend_bind_host(places.advertise)
     ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
@@ -196,10 +201,15 @@ def _supervisor(
         ),
         ports=Ports(ranges, clock=clock, is_free=lambda port: can_listen(bind_host, port)),
         connect=_connect,
-        logs=BackendLogs(clock),
+        logs=logs,
         remains=Remains(config.data_path / "processes", mark_variable=MARK_VARIABLE),
         exits=ExitReports(bus, presence),
     )
+
+
+def _files(config: WorkerConfig) -> FileServing:
+    """On the machine's own clock, whatever the rest goes by: files carry its times."""
+    return FileServing(config.files, models=config.models_path, clock=SystemClock())
 
 
 def _connect(address: str, token: str) -> Link:
