@@ -17,7 +17,7 @@ from corral.testing.golden import Recorded, read_recording
 VECTORS = Path(__file__).parent / "vectors" / "files.json"
 
 DELIBERATE = {
-    "client restarts at 0: livelock": "all bytes are there and right: the file gets its name, and the client its answer",
+    "client restarts at 0: livelock": "all bytes are there and right: the file gets its name",
     "NATS down": "which of two things is missing is told in our own words",
 }
 """Every answer that differs from LocalAI's on purpose, and why. There are no others."""

@@ -14,6 +14,7 @@ from typing import Final, Protocol, Self
 from aiohttp import web
 
 from corral.agent.addresses import HostPort
+from corral.agent.files.bodies import drain
 from corral.agent.files.keys import cleaned, decoded
 from corral.agent.files.refusals import Refusal
 from corral.agent.readiness import Readiness
@@ -26,6 +27,9 @@ IDLE_SECONDS: Final = 30
 CLOSE_SECONDS: Final = 5
 """How long requests that are being answered may delay the end."""
 MAX_HEAD_FIELD: Final = 8190
+LINGER_SECONDS: Final = 10.0
+"""How long a body is read on whose request was answered already. If the connection were closed at once, a sender in the
+middle of gigabytes would see that, and not the answer."""
 READ_BUFFER: Final = 512 * 1024
 """Bytes that may wait for their reader on one connection. Files come fastest in pieces of about this size."""
 
@@ -70,6 +74,7 @@ class HttpServer:
             max_line_size=MAX_HEAD_FIELD,
             max_field_size=MAX_HEAD_FIELD,
             read_bufsize=READ_BUFFER,
+            lingering_time=0,  # see LINGER_SECONDS
             auto_decompress=False,
         )
         self._runner = web.ServerRunner(server, shutdown_timeout=CLOSE_SECONDS)
@@ -107,6 +112,14 @@ class HttpServer:
         return SettingInvalid("http_address", f"cannot listen on {self._address}: {error.strerror or error}")
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await self._response(request)
+        if request.body_exists and not request.content.is_eof():
+            await response.prepare(request)
+            await response.write_eof()
+            await drain(request, seconds=LINGER_SECONDS)
+        return response
+
+    async def _response(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._handle(request)
         except Refusal as refusal:

@@ -30,9 +30,11 @@ class Feature:
     """Heartbeat answers tell the worker its status."""
     REPLICA_EXITS: Final = "replica-exits"
     """The worker says at once when a process ended by itself."""
+    FILE_RANGES: Final = "file-ranges"
+    """Parts of a worker's file can be fetched, below /v1/corral/files/."""
 
 
-FEATURES: Final = (Feature.NODE_SECRET, Feature.HEARTBEAT_STATUS, Feature.REPLICA_EXITS)
+FEATURES: Final = (Feature.NODE_SECRET, Feature.HEARTBEAT_STATUS, Feature.REPLICA_EXITS, Feature.FILE_RANGES)
 
 
 class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -101,3 +102,30 @@ async def open_file_worker(
             worker = FileWorker(root, session, server.port, logs)
             worker.link = link
             yield worker
+
+
+async def stage(worker: FileWorker, key: str, data: bytes, *, attempts: int = 10) -> int:
+    """Bring a file to a worker just as LocalAI's frontends do; returns how many bytes were sent. AssertionError when
+    they would give up, or go on for ever."""
+    digest = sha256(data).hexdigest()
+    head = await worker.ask("HEAD", f"/v1/files/{key}")
+    if head.status == 200 and head.headers.get("X-Local-Path") and head.headers.get("X-Content-SHA256") == digest:
+        return 0
+    for _ in range(attempts):
+        offset = await _resume_offset(worker, key, digest, len(data))
+        stated = {"Content-Range": f"bytes {offset}-{len(data) - 1}/{len(data)}"} if data else {}
+        answer = await worker.ask(
+            "PUT", f"/v1/files/{key}", body=data[offset:], headers={**stated, "X-Content-SHA256": digest}
+        )
+        if answer.status == 200:
+            return len(data) - offset
+        if answer.status not in (308, 416):
+            break
+    raise AssertionError(f"{key} could not be staged: {answer.status} {answer.body!r}")
+
+
+async def _resume_offset(worker: FileWorker, key: str, digest: str, size: int) -> int:
+    head = await worker.ask("HEAD", f"/v1/files/{key}")
+    present = int(head.headers.get("X-File-Size", 0))
+    is_same = head.headers.get("X-Target-SHA256", "").lower() == digest
+    return present if head.status == 200 and is_same and 0 < present < size else 0

@@ -74,6 +74,13 @@ def remove(directory: int, *names: str) -> None:
                 raise
 
 
+def remove_odd(directory: int, name: str) -> None:
+    """A link or the like that somebody left where a file of ours belongs."""
+    found = look(directory, name)
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        remove(directory, name)
+
+
 def rename(directory: int, name: str, to: str) -> None:
     os.rename(name, to, src_dir_fd=directory, dst_dir_fd=directory)
 

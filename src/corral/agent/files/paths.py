@@ -69,7 +69,8 @@ class _Walk:
     def __init__(self, base: Path, path: Path, *, create: bool) -> None:
         self._path = path
         self._create = create
-        self._roots = {str(base), os.path.realpath(base)}
+        self._real_base = os.path.realpath(base)
+        self._roots = {str(base), self._real_base}
         self._links = 0
         try:
             self._held = [os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
@@ -92,7 +93,7 @@ class _Walk:
             if name in ("", HERE):
                 continue
             if name == "..":
-                self._up()
+                self._up(pending)
             elif (target := self._link(name)) is not None:
                 self._follow(target, pending)
             elif not pending:
@@ -101,10 +102,14 @@ class _Walk:
                 pending.appendleft(name)  # it became a link just now
         return HERE
 
-    def _up(self) -> None:
-        if len(self._held) == 1:
-            raise outside(self._path)
-        os.close(self._held.pop())
+    def _up(self, pending: deque[str]) -> None:
+        """Above the base only to come back at once, as a link to a neighbour may: `../models/x`."""
+        if len(self._held) > 1:
+            os.close(self._held.pop())
+            return
+        rest = self._below_base(os.path.normpath("/".join([self._real_base, "..", *pending])))
+        pending.clear()
+        pending.extend(rest.split("/"))
 
     def _link(self, name: str) -> str | None:
         try:

@@ -2,6 +2,7 @@
 in threads, one at a time for each file.
 """
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -238,6 +239,7 @@ class _Opening:
         return Received(name=self._part, file=file, promise=promise)
 
     def _create_part(self) -> int:
+        disk.remove_odd(self._place.directory, self._part)
         try:
             file = disk.create(self._place.directory, self._part)
         except FileExistsError as error:  # by another process, just now
@@ -249,8 +251,9 @@ class _Opening:
         try:
             disk.write_text(self._place.directory, target_name(self._place.name), self._digest)
         except OSError as error:
-            if error.errno in disk.FULL:
-                raise refusals.disk_full(error) from error
+            if error.errno == errno.ENAMETOOLONG:
+                return  # the file itself has a name; it only cannot be resumed
+            disk.remove(self._place.directory, self._part)
             raise
 
     def _busy(self) -> refusals.Refusal:

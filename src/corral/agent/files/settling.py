@@ -49,6 +49,14 @@ class Settling:
                 self._thread = threading.Thread(target=self._run, name="corral-files-settling", daemon=True)
                 self._thread.start()
 
+    def finish(self) -> None:
+        """Wait for everything that was added so far."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._waiting.put(None)
+            thread.join()
+
     def close(self) -> None:
         """Begin nothing more. Waits a moment for what is being written, and no longer."""
         with self._lock:

@@ -7,6 +7,7 @@ another process holds are left alone: workers of one machine may share their dir
 import contextlib
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -106,26 +107,25 @@ class _Tree:
         for name in self._choose(files):
             self._remove_if_old(directory, name)
         for name in kinds.keys() - files:
+            is_old = self._is_old(directory, name)  # before its files go, which makes it young
             with contextlib.suppress(OSError), _opened(name, directory) as below:
                 self.sweep(below, depth + 1)
-            if self._choose is everything:
-                self._remove_if_empty(directory, name)
+            if is_old and self._choose is everything:
+                with contextlib.suppress(OSError):  # it is not empty
+                    os.rmdir(name, dir_fd=directory)
 
     def _remove_if_old(self, directory: int, name: str) -> None:
-        found = disk.look(directory, name)
-        if found is None or max(found.st_mtime, found.st_atime) >= self._limit:
-            return
         with contextlib.suppress(OSError):
-            if not is_ours(name) or not _is_held(directory, name):
+            if self._is_old(directory, name) and not (is_ours(name) and _is_held(directory, name)):
                 disk.remove(directory, name)
                 self.removed += 1
 
-    def _remove_if_empty(self, directory: int, name: str) -> None:
-        """Only old ones: a young one was made for a file that is about to come."""
+    def _is_old(self, directory: int, name: str) -> bool:
         found = disk.look(directory, name)
-        if found is not None and found.st_mtime < self._limit:
-            with contextlib.suppress(OSError):
-                os.rmdir(name, dir_fd=directory)
+        if found is None:
+            return False
+        used = found.st_mtime if stat.S_ISDIR(found.st_mode) else max(found.st_mtime, found.st_atime)
+        return used < self._limit
 
 
 def _is_held(directory: int, name: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Final
 from aiohttp import web
 
 from corral.agent.files import refusals
+from corral.agent.files.bodies import invite
 from corral.agent.files.content_range import ContentRange, parse_content_range
 from corral.agent.files.receiving import RangedUpload, Upload, WholeUpload
 from corral.agent.files.store import FileStore
@@ -17,7 +18,6 @@ from corral.agent.files.threads import Threads, settled
 
 BATCH: Final = 1024 * 1024
 """Bytes that are handed to a thread at once: enough that the handing over costs nothing."""
-_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Uploads:
@@ -60,7 +60,7 @@ class Uploads:
 
     async def _take(self, request: web.BaseRequest, upload: Upload, *, limit: int | None) -> int:
         """Append the body, at most so many bytes. What came before a failure is appended, too."""
-        _invite(request)
+        invite(request)
         writer = _Writer(upload, self._threads)
         taken = 0
         try:
@@ -135,9 +135,3 @@ class _Opened:
     def close(self) -> None:
         if isinstance(self.upload, RangedUpload):
             self.upload.close()
-
-
-def _invite(request: web.BaseRequest) -> None:
-    """Only who is let in sends the body, if the client asked first."""
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-        request.transport.write(_CONTINUE)
