@@ -31,26 +31,29 @@ class Received:
 
 
 class Upload:
-    """One file that is being received. It is this object's alone until it is closed."""
+    """One file that is being received. It is this object's alone until it is closed.
 
-    def __init__(self, store: FileStore, place: Place, received: "Received", resources: ExitStack) -> None:
+    Writing and hashing are apart, so that two threads can do them at the same time; each sees all bytes in order.
+    """
+
+    def __init__(self, store: FileStore, place: Place, received: Received, resources: ExitStack) -> None:
         self._store = store
         self._place = place
         self._name = received.name
         self._file = received.file
         self._promise = received.promise
         self._resources = resources
-        self._hasher: hashlib._Hash | None = None
+        self._hasher = store.unfinished.take(os.fstat(received.file))
         self._is_done = False
-        self.size = os.lseek(received.file, 0, os.SEEK_END)
+        self._begun_with = os.lseek(received.file, 0, os.SEEK_END)
+        self._hashed = self._begun_with
+        self.size = self._begun_with
 
     def write(self, pieces: Sequence[bytes]) -> None:
-        """Append, and hash on the way. Refused when the disk is full, which leaves nothing of the file."""
-        hasher = self._caught_up()
+        """Append. Refused when the disk is full, which leaves nothing of the file."""
         try:
             for piece in pieces:
                 disk.write_all(self._file, piece)
-                hasher.update(piece)
                 self.size += len(piece)
                 self._promise.use(len(piece))
         except OSError as error:
@@ -59,6 +62,12 @@ class Upload:
                 raise refusals.disk_full(error) from error
             os.ftruncate(self._file, self.size)
             raise refusals.failed("writing file", error) from error
+
+    def hash(self, pieces: Sequence[bytes]) -> None:
+        hasher = self._caught_up()
+        for piece in pieces:
+            hasher.update(piece)
+            self._hashed += len(piece)
 
     def finish(self, expected: str) -> Path:
         """Give the file its name if its hash is the expected one, or if none is expected; otherwise remove it."""
@@ -80,11 +89,9 @@ class Upload:
             self._resources.close()
 
     def _caught_up(self) -> "hashlib._Hash":
+        """What came in an earlier life has to be read again."""
         if self._hasher is None:
-            found = os.fstat(self._file)
-            self._hasher = self._store.unfinished.take(found) or self._store.hashes.read(
-                self._file, hashlib.sha256(), found.st_size
-            )
+            self._hasher = self._store.hashes.read(self._file, hashlib.sha256(), self._begun_with)
         return self._hasher
 
     def _commit(self, digest: str) -> None:
@@ -140,7 +147,7 @@ class RangedUpload(Upload):
         return digest or self._store.target(self._place)
 
     def _leave(self) -> None:
-        if self._hasher is not None:
+        if self._hasher is not None and self._hashed == self.size:
             self._store.unfinished.keep(os.fstat(self._file), self._hasher)
 
     def _discard(self) -> None:

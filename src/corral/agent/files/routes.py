@@ -50,10 +50,11 @@ class FileRoutes:
         return await _translated(handler, request, key)
 
     async def _head(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
-        head = await self._threads.run_long(lambda: self._store.head(key))
+        head = await self._threads.run(lambda: self._store.head(key))
         if head is None:
             raise Refusal(404, "not found")
-        response = web.StreamResponse(headers=_described(head))
+        digest = head.hash or ("" if head.target else await self._threads.run_long(lambda: self._store.digest(key)))
+        response = web.StreamResponse(headers=_described(head, digest))
         response.content_length = head.size
         return response
 
@@ -110,7 +111,7 @@ def _refused(method: str, error: OSError) -> Refusal:
     return failed("creating file" if method == "PUT" else "opening file", error)
 
 
-def _described(head: Head) -> dict[str, str]:
+def _described(head: Head, digest: str) -> dict[str, str]:
     headers = {
         "Accept-Ranges": "bytes",
         "X-File-Size": str(head.size),
@@ -118,8 +119,8 @@ def _described(head: Head) -> dict[str, str]:
     }
     if head.target:
         headers["X-Target-SHA256"] = head.target
-    elif head.hash:
-        headers["X-Content-SHA256"] = head.hash
+    elif digest:
+        headers["X-Content-SHA256"] = digest
     return headers
 
 

@@ -142,31 +142,29 @@ class FileStore:
         return disk.read_text(place.directory, target_name(place.name)).lower()
 
     def head(self, key: str) -> Head | None:
-        """None when there is no such file; refused for directories. Reads the file if its hash is not known."""
+        """None when there is no such file; refused for directories. Reads nothing but notes: see `digest`."""
         try:
             with self.place(key) as place:
-                found = self._file(place)
-                if found is None:
+                found = self.find(place)
+                if found.kind is Kind.DIRECTORY:
+                    raise bad_request("path is a directory")
+                if found.kind is Kind.MISSING:
                     return None
-                digest = "" if found.target else self._hash(place, found)
-                return Head(path=place.path, size=found.size, target=found.target, hash=digest)
+                known = self.hashes.known(place.directory, found.name) if found.kind is Kind.FINISHED else ""
+                return Head(path=place.path, size=found.size, target=found.target, hash=known)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise failed("stat failed", error) from error
 
-    def _file(self, place: Place) -> Found | None:
-        found = self.find(place)
-        if found.kind is Kind.DIRECTORY:
-            raise bad_request("path is a directory")
-        return None if found.kind is Kind.MISSING else found
-
-    def _hash(self, place: Place, found: Found) -> str:
-        """Empty when it cannot be had: then it is left out, and the peer sends the file."""
+    def digest(self, key: str) -> str:
+        """The hash of a file that has to be read for it, which may take minutes; of an unfinished one, so far. Empty
+        when it cannot be had: then it is left out of the answer, and the peer sends the file."""
         try:
-            if found.kind is Kind.FINISHED:
-                return self.hashes.of(place.directory, found.name)
-            return self.hashes.of_part(place.directory, found.name)
+            with self.place(key) as place:
+                found = self.find(place)
+                read = self.hashes.of_part if found.kind is Kind.PARTIAL else self.hashes.of
+                return read(place.directory, found.name) if found.name else ""
         except OSError:
             return ""
 

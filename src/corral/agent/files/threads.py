@@ -55,14 +55,19 @@ class Threads:
                 await self.run(opening.result().close)
 
 
-async def settled(future: "asyncio.Future[T]") -> T:
-    """Await a thread's work to its end. A cancellation takes effect only then."""
+async def finished(*futures: "asyncio.Future[T]") -> None:
+    """Wait for the end of several works, however they end. A cancellation takes effect only then."""
     cancellation: asyncio.CancelledError | None = None
-    while not future.done():
+    while not all(future.done() for future in futures):
         try:
-            await asyncio.wait([future])
+            await asyncio.wait(futures)
         except asyncio.CancelledError as error:
             cancellation = error
     if cancellation is not None:
         raise cancellation
+
+
+async def settled(future: "asyncio.Future[T]") -> T:
+    """Await a thread's work to its end, also when cancelled meanwhile."""
+    await finished(future)
     return future.result()

@@ -1,4 +1,4 @@
-"""Receives files over HTTP: takes the body as it comes and has it written and hashed in a thread, while the next bytes
+"""Receives files over HTTP: takes the body as it comes and has it written and hashed in threads, while the next bytes
 arrive. Holds a few megabytes, however large the file is."""
 
 import asyncio
@@ -14,10 +14,10 @@ from corral.agent.files.bodies import invite
 from corral.agent.files.content_range import ContentRange, parse_content_range
 from corral.agent.files.receiving import RangedUpload, Upload, WholeUpload
 from corral.agent.files.store import FileStore
-from corral.agent.files.threads import Threads, settled
+from corral.agent.files.threads import Threads, finished
 
-BATCH: Final = 1024 * 1024
-"""Bytes that are handed to a thread at once: enough that the handing over costs nothing."""
+BATCH: Final = 2 * 1024 * 1024
+"""Bytes that are handed to threads at once: enough that the handing over costs little."""
 
 
 class Uploads:
@@ -86,14 +86,14 @@ class Uploads:
 
 
 class _Writer:
-    """Has one batch written in a thread while the next one is gathered."""
+    """Has one batch written and hashed, in a thread each, while the next one is gathered."""
 
     def __init__(self, upload: Upload, threads: Threads) -> None:
         self._upload = upload
         self._threads = threads
         self._batch: list[bytes] = []
         self._size = 0
-        self._pending: asyncio.Future[None] | None = None
+        self._pending: list[asyncio.Future[None]] = []
 
     async def add(self, piece: bytes) -> None:
         self._batch.append(piece)
@@ -110,12 +110,14 @@ class _Writer:
     async def _hand_over(self) -> None:
         batch, self._batch, self._size = self._batch, [], 0
         await self._settle()
-        self._pending = self._threads.begin(functools.partial(self._upload.write, batch))
+        works = (functools.partial(self._upload.write, batch), functools.partial(self._upload.hash, batch))
+        self._pending = [self._threads.begin(work) for work in works]
 
     async def _settle(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            await settled(pending)
+        pending, self._pending = self._pending, []
+        await finished(*pending)
+        for future in pending:
+            future.result()
 
 
 @dataclass(frozen=True, slots=True)

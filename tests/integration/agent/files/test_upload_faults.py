@@ -523,8 +523,8 @@ async def test_a_small_disk(worker: FileWorker, small_disk: int | None, full_aft
     assert answer.status == 507
     assert leftovers(worker) == []
     if small_disk is not None:
-        await stage(worker, KEY, DATA[:BATCH])
-        assert is_stored(worker, DATA[:BATCH])
+        await stage(worker, KEY, DATA[: BATCH // 2])
+        assert is_stored(worker, DATA[: BATCH // 2])
 
 
 # Processes that die.
