@@ -14,7 +14,7 @@ from typing import Final, Protocol, Self
 from aiohttp import web
 
 from corral.agent.addresses import HostPort
-from corral.agent.files.bodies import drain
+from corral.agent.files.bodies import drain, is_left, is_spoilt
 from corral.agent.files.keys import cleaned, decoded
 from corral.agent.files.refusals import Refusal
 from corral.agent.readiness import Readiness
@@ -113,7 +113,9 @@ class HttpServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._response(request)
-        if request.body_exists and not request.content.is_eof():
+        if is_spoilt(request):
+            response.force_close()
+        if is_left(request):
             await response.prepare(request)
             await response.write_eof()
             await drain(request, seconds=LINGER_SECONDS)

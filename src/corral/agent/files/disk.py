@@ -113,7 +113,7 @@ def write_text(directory: int, name: str, text: str, *, mtime_ns: int | None = N
         os.close(descriptor)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

@@ -49,7 +49,7 @@ class Upload:
         self._hashed = self._begun_with
         self.size = self._begun_with
 
-    def write(self, pieces: Sequence[bytes]) -> None:
+    def write(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Append. Refused when the disk is full, which leaves nothing of the file."""
         try:
             for piece in pieces:
@@ -63,7 +63,7 @@ class Upload:
             os.ftruncate(self._file, self.size)
             raise refusals.failed("writing file", error) from error
 
-    def hash(self, pieces: Sequence[bytes]) -> None:
+    def hash(self, pieces: Sequence[bytes | memoryview]) -> None:
         hasher = self._caught_up()
         for piece in pieces:
             hasher.update(piece)

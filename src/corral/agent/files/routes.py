@@ -41,7 +41,8 @@ class FileRoutes:
         return {FILES: self._file, LISTINGS: self._listing, RANGES: self._ranges}
 
     def end(self) -> None:
-        """Nothing here goes on for ever."""
+        """The worker shall not wait for gigabytes."""
+        self._uploads.end()
 
     async def _file(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
         handler = self._files.get(request.method)

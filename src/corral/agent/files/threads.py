@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Final, Protocol, TypeVar
 
+from corral.agent.files.lanes import MOST_LANES
+
 T = TypeVar("T")
 
 SHORT_THREADS: Final = 16
@@ -26,10 +28,12 @@ class Threads:
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="corral-files")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="corral-hashing")
+        self._lanes = ThreadPoolExecutor(MOST_LANES, thread_name_prefix="corral-lanes")
+        self._lanes_in_use = 0
 
     async def close(self) -> None:
         """Wait for what runs; nothing more is begun."""
-        for pool in (self._short, self._long):
+        for pool in (self._short, self._long, self._lanes):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
 
     def begin(self, work: Callable[[], T]) -> "asyncio.Future[T]":
@@ -43,6 +47,18 @@ class Threads:
     async def run_long(self, work: Callable[[], T]) -> T:
         """For work that may take minutes. Goes on by itself when the caller is cancelled."""
         return await asyncio.get_running_loop().run_in_executor(self._long, work)
+
+    @property
+    def has_lane(self) -> bool:
+        return self._lanes_in_use < MOST_LANES
+
+    async def run_lane(self, work: Callable[[], T]) -> T:
+        """For one large body on its direct way."""
+        self._lanes_in_use += 1
+        try:
+            return await settled(asyncio.get_running_loop().run_in_executor(self._lanes, work))
+        finally:
+            self._lanes_in_use -= 1
 
     @asynccontextmanager
     async def opened(self, work: Callable[[], ClosableT]) -> AsyncIterator[ClosableT]:

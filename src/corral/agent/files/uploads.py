@@ -3,6 +3,7 @@ arrive. Holds a few megabytes, however large the file is."""
 
 import asyncio
 import functools
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,8 +11,9 @@ from typing import Final
 from aiohttp import web
 
 from corral.agent.files import refusals
-from corral.agent.files.bodies import invite
+from corral.agent.files.bodies import invite, mark_taken
 from corral.agent.files.content_range import ContentRange, parse_content_range
+from corral.agent.files.lanes import SHORTEST, Lane, Patience, take_over
 from corral.agent.files.receiving import RangedUpload, Upload, WholeUpload
 from corral.agent.files.store import FileStore
 from corral.agent.files.threads import Threads, finished
@@ -25,6 +27,11 @@ class Uploads:
         self._store = store
         self._threads = threads
         self._stall_seconds = stall_seconds
+        self._ending = threading.Event()
+
+    def end(self) -> None:
+        """Give up large bodies that are still coming; those that come in ranges can be resumed."""
+        self._ending.set()
 
     async def receive(self, request: web.BaseRequest, key: str) -> "Path | Progress":
         """The path of the finished file, or how far a file in ranges has come."""
@@ -61,6 +68,11 @@ class Uploads:
     async def _take(self, request: web.BaseRequest, upload: Upload, *, limit: int | None) -> int:
         """Append the body, at most so many bytes. What came before a failure is appended, too."""
         invite(request)
+        length = request.content_length or 0
+        if length >= SHORTEST and limit in (None, length) and self._threads.has_lane:
+            taken = await self._take_directly(request, upload, length)
+            if taken is not None:
+                return taken
         writer = _Writer(upload, self._threads)
         taken = 0
         try:
@@ -74,6 +86,20 @@ class Uploads:
                 await writer.add(piece)
         finally:
             await writer.flush()
+        return taken
+
+    async def _take_directly(self, request: web.BaseRequest, upload: Upload, length: int) -> int | None:
+        """None when there is no direct way."""
+        connection = take_over(request)
+        if connection is None:
+            return None
+        source, begun = connection
+        mark_taken(request, is_whole=False)
+        patience = Patience(stall_seconds=self._stall_seconds, is_ending=self._ending.is_set)
+        with source:
+            lane = Lane(source, upload, begun=begun, length=length, patience=patience)
+            taken = await self._threads.run_lane(lane.run)
+        mark_taken(request, is_whole=True)
         return taken
 
     async def _piece(self, request: web.BaseRequest) -> bytes:

@@ -39,6 +39,14 @@ CUTS = sorted(
 )
 
 
+@pytest.fixture(params=["ordinary", "direct"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Large bodies go past the event loop. Everything must be the same on both ways, so all bodies count as large."""
+    shortest = 1 if request.param == "direct" else SIZE * 100
+    monkeypatch.setattr("corral.agent.files.uploads.SHORTEST", shortest)
+    return str(request.param)
+
+
 def sha(data: bytes) -> str:
     return sha256(data).hexdigest()
 
@@ -270,6 +278,25 @@ async def test_more_than_the_whole_file_is_not_taken(worker: FileWorker) -> None
     assert is_stored(worker, DATA[:1000])
 
 
+async def test_whoever_finds_no_direct_way_goes_the_ordinary_one(
+    worker: FileWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.agent.files.threads.MOST_LANES", 2)
+
+    sent = await asyncio.gather(*(stage(worker, f"models/{number}", DATA) for number in range(6)))
+
+    assert sent == [SIZE] * 6
+
+
+async def test_a_connection_is_used_again_after_a_small_body_and_closed_after_a_large_one(
+    worker: FileWorker, way: str
+) -> None:
+    answer = await worker.ask("PUT", PATH, body=DATA)
+
+    assert (answer.headers.get("Connection") == "close") == (way == "direct")
+    assert is_stored(worker)
+
+
 async def test_a_compressed_body_is_stored_as_it_came(worker: FileWorker) -> None:
     """Its hash and its range speak of these bytes; unpacking them would be an invitation, too."""
     answer = await worker.ask("PUT", PATH, headers={"Content-Encoding": "gzip"}, body=DATA)
@@ -287,7 +314,7 @@ class Sender:
     def __init__(self, worker: FileWorker, data: bytes, headers: dict[str, str]) -> None:
         self._worker = worker
         self._data = data
-        self._headers = headers
+        self._headers = {"Content-Length": str(len(data)), **headers}
         self._may_go_on = asyncio.Event()
         self._task: asyncio.Task[Answer] | None = None
 
@@ -507,8 +534,8 @@ def small_disk(worker: FileWorker) -> Iterator[int | None]:
         subprocess.run(["umount", "-l", str(worker.models)], check=True)
 
 
-@pytest.mark.parametrize("way", ["ranged", "whole", "chunked"])
-async def test_a_small_disk(worker: FileWorker, small_disk: int | None, full_after: Any, way: str) -> None:
+@pytest.mark.parametrize("kind", ["ranged", "whole", "chunked"])
+async def test_a_small_disk(worker: FileWorker, small_disk: int | None, full_after: Any, kind: str) -> None:
     """In chunks nobody says how much will come, so it is found out when the disk is full."""
     if small_disk is None:
         full_after(2 * 1024 * 1024)
@@ -517,8 +544,8 @@ async def test_a_small_disk(worker: FileWorker, small_disk: int | None, full_aft
         for start in range(0, SIZE, 65_536):
             yield DATA[start : start + 65_536]
 
-    body = chunks() if way == "chunked" else DATA
-    answer = await worker.ask("PUT", PATH, headers=ranged(DATA) if way == "ranged" else {}, body=body)
+    body = chunks() if kind == "chunked" else DATA
+    answer = await worker.ask("PUT", PATH, headers=ranged(DATA) if kind == "ranged" else {}, body=body)
 
     assert answer.status == 507
     assert leftovers(worker) == []
