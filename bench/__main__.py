@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from bench import files, fleet, frameworks, gateway, readings
+from bench import engines, files, fleet, frameworks, gateway, readings, warm
 from bench import start as starting
 from bench.report import Table, as_document, as_text
 
@@ -44,6 +44,8 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "frameworks": _frameworks,
     "gateway": gateway.gateway,
     "files": _files,
+    "engines": engines.engines,
+    "warm": warm.warm,
 }
 UNNAMED: Final = ("heartbeats", "start")
 

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.readings import MEGABYTE, memory_of, processor_seconds
-from bench.report import MISSED, REACHED, Cell, Row, Table, figure
-from corral.app.gateway import main
-from corral.gateway.config import GatewayConfig
+from bench.report import Cell, Row, Table, at_least, figure
 from corral.protocol.keys import hash_secret
 from corral.protocol.view import KeyEntry, ModelEntry, ReplicaEntry, View
 from corral.testing.gateway import GATEWAY_KEY, StubControl
@@ -133,10 +131,10 @@ def _middle(turns: list[Load], kind: str) -> Load:
     return next(load for load in turns if key(load) == chosen)
 
 
-async def run_load(way: Way, clients: int, seconds: float, kind: str) -> Load:
+async def run_load(way: Way, clients: int, seconds: float, kind: str, *, key: str = KEY) -> Load:
     before = processor_seconds(way.pid) if way.pid else 0.0
     waited = waited_seconds(way.pid) if way.pid else 0.0
-    words = [str(BUILD / "native"), "load", str(way.port), str(clients), str(seconds), kind, KEY]
+    words = [str(BUILD / "native"), "load", str(way.port), str(clients), str(seconds), kind, key]
     process = await start(words, core=OTHER_CORE)
     out, _ = await process.communicate()
     used = processor_seconds(way.pid) - before if way.pid else 0.0
@@ -203,7 +201,7 @@ def goals(streams: Sequence[Mapping[str, Load]], paced: Mapping[str, Load]) -> T
         ours, caddy = found["gateway"], found.get("caddy")
         rows.append(figure(f"failed, {clients} clients", ours.failed, "", at_most=0))
         if caddy is not None and caddy.streams and clients > 1:
-            row = _at_least(f"streams/s against Caddy, {clients} clients", ours.rate / caddy.rate, 1.0)
+            row = at_least(f"streams/s against Caddy, {clients} clients", ours.rate / caddy.rate, 1.0)
             rows.append(row if ours.was_alone else {**row, "verdict": ""})
             ratio = ours.microseconds / caddy.microseconds
             rows.append(figure(f"CPU per stream against Caddy, {clients} clients", ratio, "×", at_most=0.8))
@@ -216,27 +214,25 @@ def goals(streams: Sequence[Mapping[str, Load]], paced: Mapping[str, Load]) -> T
     return Table(title="gateway: goals", rows=rows, notes=notes)
 
 
-def _at_least(what: str, measured: float, goal: float) -> Row:
-    verdict = REACHED if measured >= goal else MISSED
-    return {"what": what, "measured": measured, "unit": "×", "goal": f"≥ {goal:g}", "verdict": verdict}
-
-
 # Processes.
 
 
-async def start(words: Sequence[str], *, core: int, env: Mapping[str, str] | None = None) -> asyncio.subprocess.Process:
+async def start(
+    words: Sequence[str], *, core: int | None, env: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    """On one core, or wherever the kernel likes."""
     cores = os.sched_getaffinity(0)
     return await asyncio.create_subprocess_exec(
         *words,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, **(env or {})},
-        preexec_fn=lambda: os.sched_setaffinity(0, {core} & cores or cores),
+        preexec_fn=lambda: os.sched_setaffinity(0, cores if core is None else {core} & cores or cores),
     )
 
 
 @asynccontextmanager
 async def running(
-    words: Sequence[str], *, core: int, env: Mapping[str, str] | None = None
+    words: Sequence[str], *, core: int | None, env: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[int, str]]:
     """The process id and the first line that it says."""
     process = await start(words, core=core, env=env)
@@ -255,18 +251,29 @@ async def open_ways() -> AsyncIterator[list[Way]]:
     async with AsyncExitStack() as stack:
         _, said = await stack.enter_async_context(running([str(BUILD / "native"), "engine", "0"], core=OTHER_CORE))
         engine = int(said.split()[1])
-        control = StubControl()
-        control.view = view_of(engine)
-        await control.start()
-        stack.push_async_callback(control.stop)
-        words = [sys.executable, "-m", "bench.gateway", control.url]
-        pid, said = await stack.enter_async_context(running(words, core=PROXY_CORE))
-        ways = [Way(name="engine", port=engine), Way(name="gateway", port=int(said), pid=pid)]
+        ways = [
+            Way(name="engine", port=engine),
+            await stack.enter_async_context(open_gateway(f"http://127.0.0.1:{engine}", "engine", core=PROXY_CORE)),
+        ]
         if caddy is not None:
             ways.append(await stack.enter_async_context(open_caddy(caddy, engine)))
         for way in ways:
             await run_load(way, 8, 0.5, "stream")
         yield ways
+
+
+@asynccontextmanager
+async def open_gateway(url: str, key: str, *, core: int | None = None) -> AsyncIterator[Way]:
+    """A gateway process that passes everything for the model `m` to this URL."""
+    control = StubControl()
+    control.view = view_of(url, key)
+    await control.start()
+    try:
+        words = [sys.executable, "-m", "bench.gateway_process", control.url, GATEWAY_KEY]
+        async with running(words, core=core) as (pid, said):
+            yield Way(name="gateway", port=int(said), pid=pid)
+    finally:
+        await control.stop()
 
 
 @asynccontextmanager
@@ -287,10 +294,10 @@ async def open_caddy(program: str, engine: int) -> AsyncIterator[Way]:
         yield Way(name="caddy", port=port, pid=pid)
 
 
-def view_of(engine: int) -> View:
-    replica = ReplicaEntry(id="r", model="m", node_id="n", url=f"http://127.0.0.1:{engine}", key="engine")
-    key = KeyEntry(hash=hash_secret(KEY), id="bench", scopes=("inference",))
-    return View(version=1, models={"m": ModelEntry(name="m")}, replicas={"r": replica}, keys={key.hash: key})
+def view_of(url: str, key: str) -> View:
+    replica = ReplicaEntry(id="r", model="m", node_id="n", url=url, key=key)
+    entry = KeyEntry(hash=hash_secret(KEY), id="bench", scopes=("inference",))
+    return View(version=1, models={"m": ModelEntry(name="m")}, replicas={"r": replica}, keys={entry.hash: entry})
 
 
 async def build() -> None:
@@ -318,13 +325,3 @@ async def _call(*words: str) -> None:
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.DEVNULL)
     if await process.wait():
         raise RuntimeError(f"{words[0]} failed")
-
-
-def serve(control_url: str) -> None:
-    """The process that is measured: a gateway as it is shipped, which says its port."""
-    config = GatewayConfig(control_url=control_url, control_key=GATEWAY_KEY)
-    main(config, ready=lambda port: print(port, flush=True))
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1])

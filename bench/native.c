@@ -234,8 +234,9 @@ static void stamps(const char *data, int64_t now, struct sample *events) {
 static void load(int port, int clients, double seconds, const char *kind, const char *key) {
     struct sample whole = {0}, first = {0}, events = {0};
     int poller = epoll_create1(0), is_paced = !strcmp(kind, "paced"), failed = 0;
-    char body[128];
-    int size = snprintf(body, sizeof body, "{\"model\":\"m\",\"stream\":true,\"kind\":\"%s\"}", kind);
+    char body[192];
+    int size = snprintf(body, sizeof body, "{\"model\":\"m\",\"stream\":true,\"kind\":\"%s\","
+                        "\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}", kind);
     request_size = (size_t)sprintf(request,
                                    "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
                                    "Accept: */*\r\nUser-Agent: native\r\nAuthorization: Bearer %s\r\n"

@@ -33,6 +33,12 @@ def figure(what: str, measured: float, unit: str, *, at_most: float | None = Non
     return {"what": what, "measured": measured, "unit": unit, "goal": goal, "verdict": verdict}
 
 
+def at_least(what: str, measured: float, goal: float) -> Row:
+    """A ratio that must not be smaller than its goal."""
+    verdict = REACHED if measured >= goal else MISSED
+    return {"what": what, "measured": measured, "unit": "×", "goal": f"≥ {_text(goal)}", "verdict": verdict}
+
+
 def as_text(table: Table) -> str:
     """Columns side by side, numbers to the right."""
     columns = list(table.rows[0]) if table.rows else []

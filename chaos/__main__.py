@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos import fleet, processes, registry
+from chaos import deaths, first_requests, fleet, outages, processes, registry
 from chaos.round import Outcome, Scenario, Story, Workshop, run_round
 from corral.testing.databases import DatabaseSource
 from corral.testing.leaks import ChildWatch, Snapshot, tasks_left
@@ -25,6 +25,9 @@ SCENARIOS: Final[Mapping[str, tuple[Scenario, int]]] = {
     "sqlite": (fleet.on_sqlite, 40),
     "postgres": (fleet.on_postgres, 40),
     "processes": (processes.killed, 12),
+    "cold": (first_requests.at_once, 1),
+    "outage": (outages.one_after_another, 3),
+    "death": (deaths.of_the_worker_that_serves, 2),
 }
 """Each with the number of steps of a round: a minute or less."""
 _SHOWN_LINES: Final = 60
@@ -39,7 +42,7 @@ def main(words: Sequence[str]) -> int:
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="corral-chaos-") as folder:
         for name, number in _turns(names, seed, minutes=options.minutes, rounds=options.rounds):
-            outcomes.append(_run(name, number, Path(folder), steps=options.steps))
+            outcomes.append(_run(name, number, Path(folder), options))
             _tell(outcomes[-1])
     print("\n" + table(outcomes))
     return 1 if any(outcome.failure for outcome in outcomes) else 0
@@ -51,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=10.0, metavar="M", help="begin no round after this (10)")
     parser.add_argument("--rounds", type=int, metavar="N", help="at most so many rounds of each scenario")
     parser.add_argument("--steps", type=int, metavar="N", help="steps of a round, instead of each scenario's own")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="length of an outage (5)")
     parser.add_argument(
         "--only", action="append", metavar="NAME", choices=sorted(SCENARIOS), help=f"of {', '.join(SCENARIOS)}"
     )
@@ -69,7 +73,7 @@ def _turns(names: Sequence[str], seed: int, *, minutes: float, rounds: int | Non
         number += 1
 
 
-def _run(name: str, seed: int, folder: Path, *, steps: int | None) -> Outcome:
+def _run(name: str, seed: int, folder: Path, options: argparse.Namespace) -> Outcome:
     scenario, usual_steps = SCENARIOS[name]
     directory = folder / f"{name}-{seed}"
     directory.mkdir()
@@ -81,7 +85,8 @@ def _run(name: str, seed: int, folder: Path, *, steps: int | None) -> Outcome:
             databases=source,
             random=random.Random(seed),
             story=Story(),
-            steps=steps or usual_steps,
+            steps=options.steps or usual_steps,
+            seconds=options.seconds,
         )
         return asyncio.run(_checked_round(name, scenario, workshop, seed=seed))
 
@@ -102,6 +107,7 @@ async def _checked_round(name: str, scenario: Scenario, workshop: Workshop, *, s
 def _tell(outcome: Outcome) -> None:
     verdict = "failed" if outcome.failure else "held"
     print(f"{outcome.scenario} {outcome.seed}: {verdict}, {outcome.steps} steps, {outcome.seconds:.1f} s", flush=True)
+    print(*(f"    {line}" for line in outcome.figures), sep="\n", end="\n" if outcome.figures else "")
     if outcome.failure:
         print(*(f"    {line}" for line in outcome.story[-_SHOWN_LINES:]), sep="\n")
         print(outcome.failure)

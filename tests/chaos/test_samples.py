@@ -7,21 +7,35 @@ import pytest
 from chaos.__main__ import main, table
 from chaos.round import Outcome, Scenario, Story, Workshop, run_round
 
-from chaos import fleet, processes
+from chaos import deaths, fleet, outages, processes
 from corral.testing.databases import DatabaseSource
+
+OUTAGE_SECONDS = 4.0
+"""Longer than the silence after which a node would be offline."""
 
 
 @pytest.mark.postgres
 @pytest.mark.parametrize(
     ("scenario", "seed", "steps"),
-    [(fleet.on_sqlite, 1, 14), (fleet.on_postgres, 5, 12), (processes.killed, 1, 4)],
-    ids=["sqlite", "postgres", "processes"],
+    [
+        (fleet.on_sqlite, 1, 14),
+        (fleet.on_postgres, 5, 12),
+        (processes.killed, 1, 4),
+        (outages.one_after_another, 1, 3),
+        (deaths.of_the_worker_that_serves, 1, 2),
+    ],
+    ids=["sqlite", "postgres", "processes", "outage", "death"],
 )
 async def test_a_short_round_holds(
     scenario: Scenario, seed: int, steps: int, tmp_path: Path, database_source: DatabaseSource
 ) -> None:
     workshop = Workshop(
-        directory=tmp_path, databases=database_source, random=random.Random(seed), story=Story(), steps=steps
+        directory=tmp_path,
+        databases=database_source,
+        random=random.Random(seed),
+        story=Story(),
+        steps=steps,
+        seconds=OUTAGE_SECONDS,
     )
     outcome = await run_round("sample", scenario, workshop, seed=seed)
     assert not outcome.failure, "\n".join([*outcome.story, outcome.failure])
@@ -45,6 +59,20 @@ def test_what_gave_is_told_with_its_story_and_how_to_do_it_again(
     assert "again: python -m chaos --only registry --seed 8 --rounds 1" in told
     scenario, rounds, steps, _seconds, *rest = told.splitlines()[-1].split()
     assert [scenario, rounds, steps, *rest] == ["registry", "2", "2", "2", "7", "8"]
+
+
+def test_what_was_measured_is_told_also_when_it_held(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def measures(workshop: Workshop) -> None:
+        workshop.story.measure(f"{workshop.seconds:g} s without light")
+
+    monkeypatch.setattr("chaos.__main__.SCENARIOS", {"outage": (measures, 1)})
+    monkeypatch.setattr("logging.disable", lambda _: None)
+
+    assert main(["--only", "outage", "--rounds", "1", "--seconds", "60"]) == 0
+
+    assert "    60 s without light\n" in capsys.readouterr().out
 
 
 def test_the_table_counts_by_scenario() -> None:

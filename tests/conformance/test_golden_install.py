@@ -26,6 +26,7 @@ from corral.protocol import go_json, subjects
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.inventory import ListReply
 from corral.protocol.replica import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
+from corral.testing.adapters import adapters_on
 from corral.testing.backend_scripts import write_backend
 from corral.testing.clock import ManualClock
 
@@ -150,6 +151,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         clock = ManualClock()
+        ports = Ports([range(22301, 22401)], clock=clock, is_free=lambda _: True)
         self.supervisor = Supervisor(
             surroundings=Surroundings(
                 bind_host="127.0.0.1",
@@ -157,14 +159,15 @@ class Node:
                 token=lambda: "token",
                 limits=SupervisionConfig(),
             ),
-            ports=Ports([range(22301, 22401)], clock=clock, is_free=lambda _: True),
+            ports=ports,
             connect=lambda *_: AlwaysHealthy(),
             logs=BackendLogs(clock),
             remains=Remains(folder / "processes", mark_variable=MARK_VARIABLE),
             exits=Unheard(),
         )
         directory = BackendDirectory(installed=folder / "user", system=(folder / "system",), capability="default")
-        backends = Backends(directory=directory, supervisor=self.supervisor, installer=NoInstaller())
+        adapters = adapters_on(ports, clock)
+        backends = Backends(directory=directory, supervisor=self.supervisor, adapters=adapters, installer=NoInstaller())
         table = BackendHandlers(backends, advertised="127.0.0.3:22301").table()
         self._handlers = {subject(NODE).split(".", 2)[2]: handler for subject, handler in table.items()}
 

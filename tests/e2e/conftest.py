@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from corral.testing.models import write_model
 from corral.testing.waiting import wait_until
 
 CORRAL = [sys.executable, "-P", "-m", "corral"]
@@ -224,6 +225,28 @@ def start_up(tmp_path: Path) -> Iterator[StartUp]:
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
     """One fleet for all tests of a module that leave it as it was."""
     with running_up(tmp_path_factory.mktemp("up")) as running:
+        running.until_ready()
+        yield running
+
+
+@pytest.fixture(scope="session")
+def run_up() -> Callable[..., AbstractContextManager[RunningUp]]:
+    """`corral up` in a directory, for as long as a block lasts."""
+    return running_up
+
+
+@pytest.fixture(scope="module")
+def answering_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
+    """One fleet for all tests of a module that ask real models, and leave its processes alone.
+
+    `chat` and `embed` are loaded when somebody asks; `cold` is there for one test, which sees it loaded.
+    """
+    folder = tmp_path_factory.mktemp("answering")
+    models = folder / "models"
+    write_model(models, "chat")
+    write_model(models, "embed", embeddings=True)
+    write_model(models, "cold")
+    with running_up(folder, CORRAL_MODELS_PATH=str(models)) as running:
         running.until_ready()
         yield running
 

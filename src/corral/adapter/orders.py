@@ -3,16 +3,13 @@
 import asyncio
 import logging
 import socket
-from typing import Final
 
 import msgspec
 
 from corral.adapter.replicas import Replicas
-from corral.protocol.adapter import Done, Forget, Listening, Order, Serve, Word
+from corral.protocol.adapter import ORDER_BYTES, Done, Forget, Listening, Order, Serve, Word
 
 log = logging.getLogger(__name__)
-
-_LINE_BYTES: Final = 1024 * 1024
 
 
 class Orders:
@@ -26,7 +23,7 @@ class Orders:
     async def run(self, listening: Listening) -> None:
         """Say where we listen, then obey until the parent closes its end or dies."""
         ours = socket.socket(fileno=self._descriptor)
-        reader, writer = await asyncio.open_connection(sock=ours, limit=_LINE_BYTES)
+        reader, writer = await asyncio.open_connection(sock=ours, limit=ORDER_BYTES)
         try:
             _say(writer, listening)
             while line := await reader.readline():

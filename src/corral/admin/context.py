@@ -12,11 +12,14 @@ from corral.control.config import ControlConfig
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.control.gateway_reports import GatewayReports
+from corral.control.gateway_shares import GatewayShares
+from corral.control.happenings import Happenings
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
 from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.models import Models
+from corral.control.readiness import Readiness
 from corral.control.registry import Registry
 from corral.control.view import ViewKeeper
 from corral.state.db import Database
@@ -43,8 +46,11 @@ class AdminContext:
     loads: Loads
     replicas: Replicas
     view: ViewKeeper
+    readiness: Readiness
     gateways: GatewayReports
+    shares: GatewayShares
     events: Events
+    happenings: Happenings
     feed: Feed
     stopping: asyncio.Event
     """Set when the process is about to end, so that open event streams end first."""

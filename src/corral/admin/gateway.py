@@ -47,7 +47,9 @@ async def _may_go_on(context: AdminContext, request: Request) -> bool:
 
 
 async def report(context: AdminContext, request: Request, caller: Caller) -> Response:
-    context.gateways.take(await _body(request, GatewayReport))
+    told = await _body(request, GatewayReport)
+    context.gateways.take(told)
+    await context.shares.tell(told)
     return no_content()
 
 

@@ -1,7 +1,7 @@
 """Models for administrators: `/api/v1/models`."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from starlette.requests import Request
@@ -9,17 +9,18 @@ from starlette.responses import Response
 
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
+from corral.admin.replica_shapes import replica_view
 from corral.admin.route import Access, RouteSpec
-from corral.base.errors import NotFound
 from corral.base.ids import NodeId
 from corral.domain.load_job import LoadJob
-from corral.domain.model import ModelSpec
+from corral.domain.model import ModelProblem, ModelSpec
 from corral.domain.replica import LIVE, Replica, ReplicaState
-from corral.protocol.model_views import LoadJobView, ModelList, ModelProblemView, ModelView, ReplicaView
+from corral.protocol.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
 from corral.protocol.times import format_time
 
 COLD = "cold"
 LOADING = "loading"
+UNUSABLE = "unusable"
 
 
 async def list_models(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -33,20 +34,33 @@ async def list_models(context: AdminContext, request: Request, caller: Caller) -
         _view(context, spec, living.get(spec.alias_of or name, ()), jobs.get(spec.alias_of or name), names)
         for name, spec in sorted(catalogue.models.items())
     ]
-    problems = [ModelProblemView(source=one.source, name=one.name, problem=one.problem) for one in catalogue.problems]
-    return answer(ModelList(items=shown, problems=problems))
+    return answer(ModelList(items=shown, problems=_problem_views(catalogue.problems)))
 
 
 async def show_model(context: AdminContext, request: Request, caller: Caller) -> Response:
     name = request.path_params["name"]
-    spec = context.models.catalogue.models.get(name)
+    catalogue = context.models.catalogue
+    spec = catalogue.models.get(name)
+    problems = _problem_views(catalogue.problems_of(name))
+    if spec is None and problems:
+        return answer(_unusable(name, problems))
     if spec is None:
-        raise NotFound(f"the model {name[:100]!r} does not exist")
+        raise context.models.unknown(name)
     serving = spec.alias_of or name
     replicas = await context.replicas.of_model(serving)
     job = (await context.loads.jobs()).get(serving)
     shown = _view(context, spec, replicas, job, await _node_names(context, replicas))
-    return answer(msgspec.structs.replace(shown, config=dict(spec.config)))
+    return answer(msgspec.structs.replace(shown, config=dict(spec.config), problems=problems))
+
+
+def _problem_views(problems: Iterable[ModelProblem]) -> list[ModelProblemView]:
+    return [ModelProblemView(source=one.source, name=one.name, problem=one.problem) for one in problems]
+
+
+def _unusable(name: str, problems: list[ModelProblemView]) -> ModelView:
+    """There is no such model, but there is a file that should have been one."""
+    source = problems[0].source
+    return ModelView(name=name, backend="", model="", revision="", source=source, state=UNUSABLE, problems=problems)
 
 
 async def _node_names(context: AdminContext, replicas: Sequence[Replica]) -> Mapping[NodeId, str]:
@@ -60,7 +74,6 @@ def _view(
     job: LoadJob | None,
     names: Mapping[NodeId, str],
 ) -> ModelView:
-    in_flight = context.gateways.in_flight()
     return ModelView(
         name=spec.name,
         backend=spec.backend,
@@ -69,7 +82,7 @@ def _view(
         revision=spec.revision,
         source=spec.source,
         state=_state(replicas, job),
-        replicas=[_replica_view(one, names.get(one.node_id, ""), in_flight[one.id]) for one in replicas],
+        replicas=[replica_view(context, one, node=names.get(one.node_id, "")) for one in replicas],
         load_job=None if job is None else _job_view(job),
     )
 
@@ -81,23 +94,6 @@ def _state(replicas: Sequence[Replica], job: LoadJob | None) -> str:
     if job is not None:
         return job.state.value
     return LOADING if living else COLD
-
-
-def _replica_view(replica: Replica, node: str, in_flight: int) -> ReplicaView:
-    return ReplicaView(
-        id=replica.id,
-        node_id=replica.node_id,
-        node=node,
-        index=replica.index,
-        state=replica.state.value,
-        revision=replica.revision,
-        address=replica.address,
-        url=replica.url,
-        reason=replica.reason,
-        in_flight=in_flight,
-        created_at=format_time(replica.created_at),
-        changed_at=format_time(replica.changed_at),
-    )
 
 
 def _job_view(job: LoadJob) -> LoadJobView:
@@ -123,6 +119,6 @@ ROUTES = [
         access=Access.ADMIN,
         summary="One model with its configuration, and with the replicas of the last day.",
         gives=ModelView,
-        codes={200: "the model", 404: "no model has this name"},
+        codes={200: "the model, or the file that should have been one", 404: "no model has this name"},
     ),
 ]

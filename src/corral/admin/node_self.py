@@ -11,6 +11,7 @@ from corral import __version__
 from corral.admin.answers import answer, node_error, worker_denied
 from corral.admin.context import AdminContext, Caller
 from corral.admin.joining import read_heartbeat, read_registration, secret_of
+from corral.admin.replica_shapes import SERVING, replica_rows
 from corral.admin.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
 from corral.auth.http import NodeClaim
 from corral.auth.principals import JoinToken
@@ -30,6 +31,7 @@ from corral.protocol.registration import (
     RegisterRequest,
     RegisterResponse,
 )
+from corral.protocol.replica_views import ReplicaRow
 from corral.protocol.times import ZERO, format_time
 
 _INVALID_TOKEN = "invalid registration token"  # noqa: S105 - a message
@@ -154,13 +156,17 @@ async def deregister(context: AdminContext, request: Request, caller: Caller) ->
 
 
 async def models(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """A gateway that is silent may have anything under way: a worker that waits for an end waits for that too."""
     try:
         await _check(context, _node_id(request), _claim(caller))
     except AccessDenied:
         return worker_denied(_INVALID_TOKEN)
     except NotFound:
-        pass
-    return answer([])
+        return answer([])
+    rows = replica_rows(context, await context.replicas.on_node(_node_id(request)))
+    for row in rows if context.gateways.silent() else []:
+        row.in_flight += row.state in SERVING
+    return answer(rows)
 
 
 async def _act(
@@ -274,7 +280,7 @@ ROUTES = [
         path="/api/node/{id}/models",
         handler=models,
         summary="The replicas on this node, which a draining worker waits for.",
-        gives=list[dict[str, object]],
+        gives=list[ReplicaRow],
         codes={200: "a list, empty for an unknown node", **_UNAUTHORIZED},
     ),
 ]

@@ -5,13 +5,14 @@ from datetime import datetime
 from msgspec import UNSET
 from msgspec.structs import asdict
 
+from corral.admin.replica_shapes import NodeLoad
 from corral.control.fleet import SeenNode
 from corral.domain.node import LivenessPolicy, Node, heartbeat_interval
 from corral.protocol.node_views import NodeDetail, NodeView, PeerView
 from corral.protocol.times import format_time
 
 
-def node_view(seen: SeenNode) -> NodeView:
+def node_view(seen: SeenNode, load: NodeLoad) -> NodeView:
     node = seen.node
     capacity = node.capacity
     return NodeView(
@@ -39,16 +40,17 @@ def node_view(seen: SeenNode) -> NodeView:
         last_heartbeat=format_time(node.facts.last_heartbeat),
         created_at=format_time(node.created_at),
         updated_at=format_time(max(node.updated_at, node.facts.last_heartbeat)),
-        model_count=0,
-        in_flight_count=0,
+        model_count=load.loaded,
+        in_flight_count=load.in_flight,
         labels=node.labels.effective,
     )
 
 
-def node_detail(seen: SeenNode, policy: LivenessPolicy) -> NodeDetail:
+def node_detail(seen: SeenNode, load: NodeLoad, policy: LivenessPolicy) -> NodeDetail:
     node, facts = seen.node, seen.node.facts
     return NodeDetail(
-        **asdict(node_view(seen)),
+        **asdict(node_view(seen, load)),
+        in_flight=load.in_flight if load.is_known else None,
         approved=facts.approved_at is not None,
         approved_by=facts.approved_by,
         approved_at=_time(facts.approved_at),

@@ -12,14 +12,17 @@ from corral.admin.answers import answer, no_content, node_error
 from corral.admin.context import AdminContext, Caller
 from corral.admin.node_query import QUERY, read_filter, read_page
 from corral.admin.node_shapes import node_view
+from corral.admin.replica_shapes import fleet_load, replica_rows
 from corral.admin.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.domain.labels import label_problem
 from corral.domain.node import Node, NodeType
+from corral.domain.replica import ReplicaState
 from corral.domain.vram_budget import VramBudget
 from corral.protocol.go_json import decode, read_object
 from corral.protocol.node_views import NodeView
+from corral.protocol.replica_views import ReplicaRow
 
 
 class ReplicasValue(msgspec.Struct, kw_only=True):
@@ -37,22 +40,30 @@ async def list_nodes(context: AdminContext, request: Request, caller: Caller) ->
     """All nodes by name. With `limit` or `cursor` a page, whose successor the header `X-Next-Cursor` names."""
     filter = read_filter(request.query_params)
     page = read_page(request.query_params)
+    load = await fleet_load(context)
     if page is None:
-        return answer([node_view(seen) for seen in await context.fleet.all(filter)])
+        return answer([node_view(seen, load.of(seen.node.id)) for seen in await context.fleet.all(filter)])
     found = await context.fleet.page(filter, limit=page.limit, cursor=page.cursor)
     headers = {"X-Next-Cursor": found.next_cursor} if found.next_cursor else {}
-    return answer([node_view(seen) for seen in found.items], headers=headers)
+    return answer([node_view(seen, load.of(seen.node.id)) for seen in found.items], headers=headers)
+
+
+async def list_loaded(context: AdminContext, request: Request, caller: Caller) -> Response:
+    loaded = [replica for replica in await context.replicas.living() if replica.state is ReplicaState.LOADED]
+    healthy = await context.fleet.healthy({replica.node_id for replica in loaded})
+    return answer(replica_rows(context, [replica for replica in loaded if replica.node_id in healthy]))
 
 
 async def list_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer([])
+    return answer(replica_rows(context, await context.replicas.on_node(_node_id(request))))
 
 
 async def get_node(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
-        return answer(node_view(await context.fleet.get(_node_id(request))))
+        seen = await context.fleet.get(_node_id(request))
     except NotFound:
         return _not_found()
+    return answer(node_view(seen, (await fleet_load(context)).of(seen.node.id)))
 
 
 async def remove_node(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -224,9 +235,9 @@ ROUTES = [
     replace(
         _ADMIN,
         path="/api/nodes/models",
-        handler=list_replicas,
+        handler=list_loaded,
         summary="Loaded replicas on healthy nodes.",
-        gives=list[dict[str, object]],
+        gives=list[ReplicaRow],
         codes={200: "a list"},
     ),
     replace(
@@ -242,8 +253,8 @@ ROUTES = [
         path="/api/nodes/{id}/models",
         handler=list_replicas,
         summary="Replicas of one node in all states.",
-        gives=list[dict[str, object]],
-        codes={200: "a list"},
+        gives=list[ReplicaRow],
+        codes={200: "a list, empty for an unknown node"},
     ),
     replace(
         _ADMIN,

@@ -11,21 +11,30 @@ from corral.admin.context import AdminContext, Caller
 from corral.admin.node_query import QUERY, read_filter, read_limit
 from corral.admin.node_shapes import node_detail
 from corral.admin.nodes import read_labels
+from corral.admin.replica_shapes import fleet_load, replica_view
 from corral.admin.route import Access, RouteSpec
 from corral.base.ids import NodeId
+from corral.control.fleet import SeenNode
 from corral.domain.node import Node
 from corral.protocol.node_views import NodeDetail, NodePage
+from corral.protocol.replica_views import ReplicaView
 
 
 async def list_nodes(context: AdminContext, request: Request, caller: Caller) -> Response:
     query = request.query_params
     page = await context.fleet.page(read_filter(query), limit=read_limit(query), cursor=query.get("cursor"))
-    items = [node_detail(seen, context.fleet.policy) for seen in page.items]
+    load = await fleet_load(context)
+    items = [node_detail(seen, load.of(seen.node.id), context.fleet.policy) for seen in page.items]
     return answer(NodePage(items=items, next_cursor=page.next_cursor))
 
 
 async def get_node(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(node_detail(await context.fleet.get(_node_id(request)), context.fleet.policy))
+    return await _shown(context, await context.fleet.get(_node_id(request)))
+
+
+async def list_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
+    node = (await context.fleet.get(_node_id(request))).node
+    return answer([replica_view(context, one, node=node.name) for one in await context.replicas.on_node(node.id)])
 
 
 async def approve_node(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -61,7 +70,12 @@ async def delete_label(context: AdminContext, request: Request, caller: Caller) 
 
 
 async def _changed(context: AdminContext, change: Awaitable[Node]) -> Response:
-    return answer(node_detail(context.fleet.see(await change), context.fleet.policy))
+    return await _shown(context, context.fleet.see(await change))
+
+
+async def _shown(context: AdminContext, seen: SeenNode) -> Response:
+    load = (await fleet_load(context)).of(seen.node.id)
+    return answer(node_detail(seen, load, context.fleet.policy))
 
 
 def _node_id(request: Request) -> NodeId:
@@ -96,6 +110,15 @@ ROUTES = [
         handler=get_node,
         summary="One node with all facts.",
         codes={200: "the node", **_UNKNOWN},
+    ),
+    replace(
+        _NATIVE,
+        method="GET",
+        path="/api/v1/nodes/{id}/replicas",
+        handler=list_replicas,
+        summary="The living replicas of one node, with the requests under way there.",
+        gives=list[ReplicaView],
+        codes={200: "a list", **_UNKNOWN},
     ),
     replace(
         _NATIVE,

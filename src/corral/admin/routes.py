@@ -2,12 +2,13 @@
 
 from typing import Final
 
-from corral.admin import events, gateway, keys, models, node_self, nodes, nodes_native, pages, vitals
+from corral.admin import events, gateway, keys, metrics, models, node_self, nodes, nodes_native, pages, vitals
 from corral.admin.doctor import routes as doctor
 from corral.admin.route import RouteSpec
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     *vitals.ROUTES,
+    *metrics.ROUTES,
     *node_self.ROUTES,
     *nodes.ROUTES,
     *nodes_native.ROUTES,

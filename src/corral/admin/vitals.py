@@ -1,12 +1,11 @@
-"""Is this frontend alive, is it ready, and how does it fare: `/healthz`, `/readyz`, `/metrics`, `/api/v1/version`."""
+"""Is control alive, and is it ready: `/healthz`, `/readyz`, `/api/v1/ready`, `/api/v1/version`.
 
-from collections.abc import Iterator
+The first two are the gateway's on the public port, which answers for itself there and tells how control is. Control's
+own word reaches everybody as `/api/v1/ready`.
+"""
+
 from dataclasses import replace
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Metric, generate_latest
-from prometheus_client import PROCESS_COLLECTOR as PROCESS_METRICS
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -14,7 +13,6 @@ from corral import __version__
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec
-from corral.base.errors import CorralError
 from corral.protocol.node_views import VersionView
 from corral.protocol.registration import FEATURES
 
@@ -25,11 +23,7 @@ async def healthz(context: AdminContext, request: Request, caller: Caller) -> Re
 
 async def readyz(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Ready when the database answers and NATS is connected."""
-    reasons = [] if context.bus.connected else ["NATS is not connected"]
-    try:
-        await context.database.check()
-    except CorralError as error:
-        reasons.append(error.message)
+    reasons = await context.readiness.problems()
     if context.stopping.is_set():
         reasons.append("shutting down")
     if reasons:
@@ -39,38 +33,6 @@ async def readyz(context: AdminContext, request: Request, caller: Caller) -> Res
 
 async def version(context: AdminContext, request: Request, caller: Caller) -> Response:
     return answer(VersionView(version=__version__, frontend_id=context.frontend_id, features=list(FEATURES)))
-
-
-class _Heartbeats(Collector):
-    """A counter that we keep ourselves, since the registry lives for one scrape only."""
-
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
-
-    def collect(self) -> Iterator[Metric]:
-        text = "Heartbeats stored by this frontend."
-        yield CounterMetricFamily("corral_heartbeats", text, value=self._context.heartbeats.taken)
-
-
-async def metrics(context: AdminContext, request: Request, caller: Caller) -> Response:
-    """Counted when asked: nothing is kept on the way of a request."""
-    registry = CollectorRegistry()
-    registry.register(PROCESS_METRICS)
-    Gauge("corral_build_info", "Version of this frontend.", ["version"], registry=registry).labels(__version__).set(1)
-    registry.register(_Heartbeats(context))
-    connected = Gauge("corral_nats_connected", "1 while NATS is connected.", registry=registry)
-    connected.set(1 if context.bus.connected else 0)
-    database = Gauge("corral_database_up", "1 while the database answers.", registry=registry)
-    nodes = Gauge("corral_nodes", "Nodes by status.", ["status"], registry=registry)
-    try:
-        for status, count in (await context.fleet.count_by_status()).items():
-            nodes.labels(status.value).set(count)
-        last = Gauge("corral_last_event", "Sequence number of the newest event.", registry=registry)
-        last.set(await context.events.last_sequence())
-        database.set(1)
-    except CorralError:
-        database.set(0)
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 _VITAL = RouteSpec(
@@ -88,16 +50,15 @@ ROUTES = [
         _VITAL,
         path="/readyz",
         handler=readyz,
-        summary="The frontend can do its work.",
-        codes={200: "ready", 503: "not ready; the text says why"},
+        summary="Models can be served. The body tells how control is: `up`, `impaired` or `away`.",
+        codes={200: "ready", 503: "no view of the fleet yet, or one that is too old"},
     ),
     replace(
         _VITAL,
-        path="/metrics",
-        handler=metrics,
-        access=Access.METRICS,
-        summary="Metrics for Prometheus.",
-        codes={200: "the metrics"},
+        path="/api/v1/ready",
+        handler=readyz,
+        summary="Control can do its work: the database answers and NATS is connected.",
+        codes={200: "ready", 503: "not ready, or not there; the text says why"},
     ),
     replace(
         _VITAL,

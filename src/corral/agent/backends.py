@@ -5,11 +5,15 @@ import difflib
 import logging
 from typing import Protocol
 
+from msgspec import UNSET
+
+from corral.agent.adapters import Adapters
 from corral.agent.backend_directory import BackendDirectory, Home, make_executable
 from corral.agent.process import Launch
 from corral.agent.supervisor import Order, Supervisor
-from corral.base.errors import CorralError, NotFound
-from corral.protocol.install import InstallRequest
+from corral.base.errors import Conflict, CorralError, NotFound
+from corral.protocol.adapter import AdapterModel, AdapterReplica
+from corral.protocol.install import CorralInstall, InstallRequest
 from corral.protocol.inventory import InstalledBackend
 from corral.protocol.replica import ProcessKey
 
@@ -45,15 +49,20 @@ class NoInstaller:
 class Backends:
     """Installs, starts, stops and lists."""
 
-    def __init__(self, *, directory: BackendDirectory, supervisor: Supervisor, installer: Installer) -> None:
+    def __init__(
+        self, *, directory: BackendDirectory, supervisor: Supervisor, adapters: Adapters, installer: Installer
+    ) -> None:
         self._directory = directory
         self._supervisor = supervisor
+        self._adapters = adapters
         self._installer = installer
+        supervisor.on_end(lambda launch: adapters.forget(launch.http_key))
 
     async def install(self, request: InstallRequest) -> Launch:
-        """A ready process of the backend. What runs already is only looked at."""
+        """A ready process of the backend, with a URL if one was asked for. What runs already is only looked at."""
         key = request.process_key
         if not request.force and (launch := await self._supervisor.serving(key, request.backend)) is not None:
+            await self._give_url(launch, request)
             return launch
         request.galleries()  # a text that cannot be read is said even when no gallery turns out to be needed
         if request.force:
@@ -61,7 +70,17 @@ class Backends:
         home = await self._found(request)
         await asyncio.to_thread(make_executable, home.executable)
         order = Order(key=key, backend=request.backend, model_id=request.model_id, home=home)
-        return await self._supervisor.ensure(order)
+        launch = await self._supervisor.ensure(order)
+        try:
+            await self._give_url(launch, request)
+        except CorralError:
+            await self._undo(launch)
+            raise
+        return launch
+
+    def http_port(self, launch: Launch) -> int | None:
+        """Where this process speaks OpenAI's HTTP, itself or through the adapter; None when it does not."""
+        return self._adapters.port_of(launch.http_key) if launch.http_port is None else launch.http_port
 
     async def stop(self, name: str, *, force: bool) -> None:
         """Stop what goes by this name: a backend, a model or one process. Nothing to stop is no mistake.
@@ -83,6 +102,21 @@ class Backends:
     def running(self) -> list[Launch]:
         """What is ready."""
         return self._supervisor.running()
+
+    async def _give_url(self, launch: Launch, request: InstallRequest) -> None:
+        """Where the engine has no port of its own, the adapter learns how to translate for it, or learns it anew."""
+        model = request.corral.model if isinstance(request.corral, CorralInstall) else UNSET
+        if launch.http_port is not None or not isinstance(model, AdapterModel):
+            return
+        if not self._supervisor.runs(launch):
+            raise Conflict(f"backend {launch.key} ended before it had a URL")
+        replica = AdapterReplica(key=launch.http_key, address=launch.address, token=launch.token, model=model)
+        await self._adapters.serve(replica)
+
+    async def _undo(self, launch: Launch) -> None:
+        """Nobody was told of this process, so nobody would end it."""
+        if self._supervisor.runs(launch):
+            await self._supervisor.stop([launch.key], force=False)
 
     async def _replace(self, request: InstallRequest) -> None:
         """Every process of the backend ends with what it was started from."""

@@ -14,10 +14,11 @@ T = TypeVar("T")
 
 
 class BoundedReading(Generic[T]):
-    """Reads in a thread of its own, one reading at a time. `take` may block, but does not raise.
+    """Reads in a thread of its own, one reading at a time. `take` may block, and may raise.
 
-    A reading that hangs holds one thread, however often it is asked for, and gives None until it returns. The thread
-    is a daemon, because the end of the process must not wait for it; a pool would.
+    A reading that hangs holds one thread, however often it is asked for, and gives None until it returns. It is waited
+    for once, not by everybody who asks. The thread is a daemon, because the end of the process must not wait for it;
+    a pool would.
     """
 
     def __init__(self, take: Callable[[], T | None], *, timeout: timedelta, name: str) -> None:
@@ -26,15 +27,18 @@ class BoundedReading(Generic[T]):
         self._name = name
         self._pending: asyncio.Future[T | None] | None = None
         self._hangs = False
+        self._failure = ""
 
     async def read(self) -> T | None:
-        """The value now, or None when it cannot be read in time."""
-        if self._pending is None or self._pending.done():
-            self._pending = self._start()
-        reading = self._pending
-        await asyncio.wait({reading}, timeout=self._timeout.total_seconds())
-        self._tell(hangs=not reading.done())
-        return reading.result() if reading.done() else None
+        """The value now, or None when it cannot be read in time. Never raises."""
+        reading = self._pending = self._pending or self._start()
+        await asyncio.wait({reading}, timeout=0 if self._hangs else self._timeout.total_seconds())
+        self._note_hanging(not reading.done())
+        if not reading.done():
+            return None
+        if self._pending is reading:
+            self._pending = None
+        return reading.result()
 
     def _start(self) -> "asyncio.Future[T | None]":
         loop = asyncio.get_running_loop()
@@ -43,17 +47,37 @@ class BoundedReading(Generic[T]):
         return future
 
     def _run(self, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[T | None]") -> None:
-        value = self._take()
+        value = self._value()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(_settle, future, value)
 
-    def _tell(self, *, hangs: bool) -> None:
-        """Once per change: a file system that hangs does so for hours."""
+    def _value(self) -> T | None:
+        try:
+            value = self._take()
+        except Exception as error:
+            if self._is_new_failure(error):
+                log.warning("%s cannot be read; leaving it out", self._name, exc_info=True, extra=self._extra)
+            return None
+        if self._failure:
+            self._failure = ""
+            log.info("%s can be read again", self._name, extra=self._extra)
+        return value
+
+    def _is_new_failure(self, error: Exception) -> bool:
+        """Told once per reason, like what hangs: either may last for hours."""
+        before, self._failure = self._failure, f"{type(error).__name__}: {error}"
+        return before != self._failure
+
+    def _note_hanging(self, hangs: bool) -> None:
         if hangs == self._hangs:
             return
         self._hangs = hangs
         text = "%s does not answer; leaving it out" if hangs else "%s answers again"
-        log.log(logging.WARNING if hangs else logging.INFO, text, self._name, extra={"event": f"hardware.{self._name}"})
+        log.log(logging.WARNING if hangs else logging.INFO, text, self._name, extra=self._extra)
+
+    @property
+    def _extra(self) -> dict[str, object]:
+        return {"event": f"hardware.{self._name}"}
 
 
 def _settle(future: "asyncio.Future[T | None]", value: T | None) -> None:

@@ -10,8 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from corral.agent.addresses import AddressConfig
+from corral.base.logs import Format
 from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
+from corral.files.storage import StorageConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,26 @@ class FilesConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterConfig:
+    """How the node's adapter is kept."""
+
+    ready_within: timedelta = timedelta(seconds=30)
+    """From the start of its process to its first word. It takes less than a second; a machine that swaps takes more."""
+    obey_within: timedelta = timedelta(seconds=10)
+    """For one order, which only changes a table. An adapter that takes longer hangs, and is started again."""
+    url_within: timedelta = timedelta(seconds=60)
+    """How long an install waits for its URL, a start again after a failure included."""
+    linger: timedelta = timedelta(seconds=30)
+    """How long it stays without a replica, so that a model which is loaded anew finds it there."""
+    stop_grace: timedelta = timedelta(seconds=7)
+    """Between the request to end and the end by force: a little more than it gives requests under way."""
+    backoff: Backoff = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=10))
+    """Between a death and the next start. Requests wait for it, so it begins short."""
+    stable_after: timedelta = timedelta(seconds=60)
+    """A life of this length makes earlier deaths forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """All that one worker process can be told."""
 
@@ -119,10 +141,17 @@ class WorkerConfig:
     """What every backend finds in its environment, beside what the worker adds."""
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     files: FilesConfig = field(default_factory=FilesConfig)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
+    log_format: Format = "text"
+    """Of the adapter, whose log lines stand among the worker's own."""
     node: NodeConfig = field(default_factory=NodeConfig)
     addresses: AddressConfig = field(default_factory=AddressConfig)
     heartbeat_interval: timedelta = timedelta(seconds=10)
     """Told to a Corral frontend, which counts silence in it; LocalAI frontends assume this default."""
     disk_timeout: timedelta = timedelta(seconds=2)
     """Of one look at the disk, which never returns when a network file system hangs."""
+    storage: StorageConfig | None = None
+    """Object storage through which frontends may send files; None: they come over HTTP."""
+    gpu_timeout: timedelta = timedelta(seconds=5)
+    """Of one look at the GPUs. Drivers of machines with many take seconds to start; some hang for good."""
     departure: DepartureConfig = field(default_factory=DepartureConfig)

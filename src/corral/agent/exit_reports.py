@@ -12,6 +12,7 @@ from corral.agent.presence import Presence
 from corral.agent.process import Ending, Launch
 from corral.base.errors import CorralError
 from corral.protocol import subjects
+from corral.protocol.keys import hash_secret
 from corral.protocol.registration import Feature
 from corral.protocol.replica import ReplicaExited
 
@@ -37,6 +38,7 @@ class ExitReports:
             model_id=launch.key.model_id,
             replica_index=launch.key.replica_index,
             address=launch.address,
+            key_hash=hash_secret(launch.http_key),
             reason=ending.reason,
             tail=list(ending.tail),
         )

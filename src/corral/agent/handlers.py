@@ -71,9 +71,11 @@ class BackendHandlers:
         return RunningModel(model_id=model_id, replica_index=replica_index, address=launch.address, corral=access)
 
     def _access(self, launch: Launch) -> ReplicaAccess | msgspec.UnsetType:
-        if launch.http_port is None:
+        port = self._backends.http_port(launch)
+        if port is None:
             return msgspec.UNSET
-        return ReplicaAccess(url=f"http://{self._advertise(launch.http_port)}", key=launch.http_key)
+        url, is_adapted = f"http://{self._advertise(port)}", launch.http_port is None
+        return ReplicaAccess(url=url, key=launch.http_key, adapted=is_adapted)
 
     def _advertise(self, port: int) -> str:
         """The host that others know, with the port that is really listened on."""

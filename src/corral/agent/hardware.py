@@ -1,7 +1,7 @@
 """What this machine has: memory, disk, processors, GPUs, and the capability by which backend builds are chosen.
 
 Measures and nothing else. What cannot be read is left out, never reported as 0. Inside a container its limits count,
-not the machine's. Nothing here blocks the event loop for long: the disk, which may hang, is read in a thread.
+not the machine's. Nothing here blocks the event loop for long: disk and GPUs, which may hang, are read in threads.
 """
 
 import os
@@ -16,41 +16,12 @@ import psutil
 
 from corral.agent.bounded_reading import BoundedReading
 from corral.agent.cgroup import Cgroup
+from corral.agent.gpus.gpu import GpuReader, Gpus, Vendor, together
+from corral.agent.space import Space
+from corral.base.tasks import task_group
 
 SMALL_GPU_BYTES: Final = 4 * 1024**3
 """With no more than this, models run better without the GPU, by LocalAI's rule."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
-    """So many bytes, of which so many are free."""
-
-    total: int
-    available: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpus:
-    """All GPUs taken together; without one, empty and 0."""
-
-    vendor: str = ""
-    compute_capability: str = ""
-    total_vram: int = 0
-    available_vram: int = 0
-
-
-class GpuReader(Protocol):
-    """Where facts about GPUs come from."""
-
-    def read(self) -> Gpus:
-        """What is there now. Never blocks for long, never raises."""
-
-
-class NoGpus:
-    """A machine without GPUs, or one whose GPUs nobody can read."""
-
-    def read(self) -> Gpus:
-        return Gpus()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +75,14 @@ class Hardware:
 
     async def measure(self) -> Measurement:
         """Everything that changes, as it is now."""
-        gpus = self._gpus.read()
+        async with task_group() as group:
+            disk = group.create_task(self._disk.read(), name="read disk")
+            found = group.create_task(self._gpus.read(), name="read GPUs")
+        ram = limited_ram(read_ram(), self._cgroup)
+        gpus = together(found.result(), ram)
         return Measurement(
-            ram=limited_ram(read_ram(), self._cgroup),
-            disk=await self._disk.read(),
+            ram=ram,
+            disk=disk.result(),
             gpus=gpus,
             capability=self._capability.judge(gpus),
         )
@@ -121,13 +96,23 @@ class Hardware:
         )
 
 
-def detect_capability(gpus: Gpus, *, system: str | None = None, architecture: str | None = None) -> str:
-    """The capability of a machine on which nobody forced one."""
+def detect_capability(
+    gpus: Gpus, *, system: str | None = None, architecture: str | None = None, local: Path = Path("/usr/local")
+) -> str:
+    """The capability of a machine on which nobody forced one, by the rule of LocalAI's workers."""
+    is_arm = (architecture or platform.machine()).lower() in ("arm64", "aarch64")
     if (system or sys.platform) == "darwin":
-        return "metal" if (architecture or platform.machine()) == "arm64" else "darwin-x86"
-    if not gpus.vendor or gpus.total_vram <= SMALL_GPU_BYTES:
+        return "metal" if is_arm else "darwin-x86"
+    if gpus.vendor == Vendor.NVIDIA and is_arm:
+        return f"nvidia-l4t{_cuda(local)}"
+    if not gpus.vendor or (gpus.total_vram or 0) <= SMALL_GPU_BYTES:
         return "default"
-    return gpus.vendor
+    return f"nvidia{_cuda(local)}" if gpus.vendor == Vendor.NVIDIA else gpus.vendor
+
+
+def _cuda(local: Path) -> str:
+    """The newest CUDA that is installed in its usual place, as a capability names it."""
+    return next((f"-cuda-{version}" for version in (13, 12) if (local / f"cuda-{version}").exists()), "")
 
 
 def read_ram() -> Space | None:

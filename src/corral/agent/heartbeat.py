@@ -38,9 +38,15 @@ class Frontend(Protocol):
 
 
 def heartbeat_body(measured: Measurement, member: Member, incarnation: Incarnation) -> HeartbeatRequest:
-    """The body in the form of LocalAI's worker. What is left out keeps its last value at the frontend."""
+    """The body in the form of LocalAI's worker. What is left out keeps its last value at the frontend.
+
+    A frontend of ours also hears which GPUs there are: a driver may start after the worker did.
+    """
+    gpus = measured.gpus
     return HeartbeatRequest(
-        available_vram=measured.gpus.available_vram if measured.gpus.total_vram else UNSET,
+        available_vram=gpus.available_vram if gpus.total_vram and gpus.available_vram is not None else UNSET,
+        total_vram=gpus.total_vram if gpus.total_vram and member.is_corral else UNSET,
+        gpu_vendor=gpus.vendor if gpus.vendor and member.is_corral else UNSET,
         available_ram=measured.ram.available if measured.ram else UNSET,
         total_disk=measured.disk.total if measured.disk else UNSET,
         available_disk=measured.disk.available if measured.disk else UNSET,

@@ -58,6 +58,10 @@ class Ports:
             "others; widen the range with max_port (LOCALAI_GRPC_MAX_PORT)"
         )
 
+    def is_usable(self, port: int) -> bool:
+        """Could the owner of this port listen there now, after its process has ended?"""
+        return self._is_free(port)
+
     def release(self, port: int) -> None:
         """The owner's process is gone."""
         if (owner := self._used.pop(port, None)) is not None:

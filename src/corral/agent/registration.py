@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from corral.agent.addresses import Addresses
@@ -49,15 +49,19 @@ class Frontend(Protocol):
 
 
 def registration_body(profile: Profile, measured: Measurement) -> RegisterRequest:
-    """The body in the form of LocalAI's worker: GPU fields always, memory and disk when they could be read."""
+    """The body in the form of LocalAI's worker: who makes the GPUs always, amounts when they could be read.
+
+    Where nobody can say what is free of the video memory, all of it counts as free: no model is loaded yet.
+    """
     slots = max(profile.max_replicas_per_model, 1)
+    total_vram, available_vram = measured.gpus.total_vram, measured.gpus.available_vram
     return RegisterRequest(
         name=profile.name,
         address=profile.addresses.advertise,
         http_address=profile.addresses.advertise_http,
         token=profile.token,
-        total_vram=measured.gpus.total_vram,
-        available_vram=measured.gpus.available_vram,
+        total_vram=_if_known(total_vram),
+        available_vram=_if_known(total_vram if available_vram is None else available_vram),
         gpu_vendor=measured.gpus.vendor,
         gpu_compute_capability=measured.gpus.compute_capability,
         capability=measured.capability,
@@ -70,6 +74,10 @@ def registration_body(profile: Profile, measured: Measurement) -> RegisterReques
         labels={**profile.labels, REPLICA_SLOTS: str(slots)},
         corral=profile.hello,
     )
+
+
+def _if_known(amount: int | None) -> int | UnsetType:
+    return UNSET if amount is None else amount
 
 
 def membership(answer: RegisterResponse, profile: Profile) -> Member:

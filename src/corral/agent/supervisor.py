@@ -77,6 +77,11 @@ class Supervisor:
         self._processes: dict[ProcessKey, BackendProcess] = {}
         self._lives: dict[ProcessKey, asyncio.Task[None]] = {}
         self._is_closing = False
+        self._followers: list[Callable[[Launch], None]] = []
+
+    def on_end(self, follower: Callable[[Launch], None]) -> None:
+        """Be told of every process that is gone, however it ended. Must be quick."""
+        self._followers.append(follower)
 
     async def __aenter__(self) -> Self:
         """Nothing of an earlier life goes on: nobody would know what it serves."""
@@ -102,6 +107,11 @@ class Supervisor:
     def launches(self) -> list[Launch]:
         """Every process there is, whatever its state."""
         return [process.launch for process in self._processes.values()]
+
+    def runs(self, launch: Launch) -> bool:
+        """Whether this very process is ready, and not about to end."""
+        process = self._processes.get(launch.key)
+        return process is not None and process.launch is launch and process.is_serving
 
     async def serving(self, key: ProcessKey, backend: str) -> Launch | None:
         """The ready process of this key, if it certainly is the backend of that name, unchanged since its start.
@@ -210,6 +220,8 @@ class Supervisor:
             self._ports.release(launch.port)
             if launch.http_port is not None:
                 self._ports.release(launch.http_port)
+            for follower in self._followers:
+                follower(launch)
 
     async def _remember(self, process: BackendProcess) -> None:
         launch = process.launch

@@ -7,6 +7,7 @@ Ends when the parent closes the descriptor, at SIGTERM and at SIGINT; requests u
 
 import argparse
 import asyncio
+import logging
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -25,6 +26,8 @@ from corral.base.logs import set_up_logs
 from corral.base.tasks import end_tasks, start_task
 from corral.protocol.adapter import Listening
 
+log = logging.getLogger(__name__)
+
 _DRAIN_SECONDS: Final = 5.0
 _BACKLOG: Final = 1024
 
@@ -37,7 +40,7 @@ def main(words: Sequence[str]) -> ExitCode:
     given = parser.parse_args(words)
     set_up_logs("adapter", format=given.log_format)
     host, _, port = given.listen.rpartition(":")
-    return uvloop.run(run_adapter(given.orders, host=host, port=int(port)))
+    return uvloop.run(run_adapter(given.orders, host=host.strip("[]"), port=int(port)))
 
 
 async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
@@ -48,7 +51,9 @@ async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
             stack.push_async_callback(replicas.close)
             try:
                 listening = await _listen(stack, replicas, host, port)
-            except OSError:
+            except OSError as error:
+                told = {"event": "adapter.not_listening", "host": host, "port": port}
+                log.error("cannot listen: %s", error.strerror, extra=told)  # noqa: TRY400 - the reason says it all
                 return ExitCode.IN_USE
             obeying = start_task(Orders(orders, replicas).run(listening), name="orders")
             stopping = start_task(stop.wait(), name="stop")

@@ -21,12 +21,14 @@ from corral.base.retry import Backoff
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
-from corral.control import health, hearing, housekeeping, models, replica_health, view
+from corral.control import health, hearing, housekeeping, models, orphans, replica_health, unloading, view
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.control.gateway_reports import GatewayReports
+from corral.control.gateway_shares import GatewayShares
+from corral.control.happenings import Happenings
 from corral.control.health import Health
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
@@ -36,11 +38,15 @@ from corral.control.load_jobs import Loads, LoadStores
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
+from corral.control.orphans import Orphans
+from corral.control.readiness import Readiness
 from corral.control.registry import Registry
+from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
 from corral.control.scheduler import Scheduler
-from corral.control.view import ViewKeeper
-from corral.protocol.subjects import POKE_EVENTS
+from corral.control.unloading import Unloading
+from corral.control.view import ViewKeeper, ViewSources
+from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS, REPLICAS_EXITED
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.hearing import HearingPeriods
@@ -72,12 +78,17 @@ class Control:
     credentials: Credentials
     health: Health
     replica_health: ReplicaHealth
+    replica_exits: ReplicaExits
+    unloading: Unloading
+    orphans: Orphans
     housekeeping: Housekeeping
 
     async def run(self, stop: asyncio.Event, server: AdminServer) -> None:
         """Until `stop`: then event streams end, requests under way finish, loops are cancelled."""
         context = self.context
         await context.bus.subscribe(POKE_EVENTS, context.feed.on_message)
+        await context.bus.subscribe(GATEWAY_SHARES, context.shares.on_message)
+        await context.bus.subscribe(REPLICAS_EXITED, self.replica_exits.on_message)
         await run_services(stop, server=server.run(ending=self._end_streams), **self.loops())
 
     def loops(self) -> dict[str, Coroutine[None, None, None]]:
@@ -92,6 +103,8 @@ class Control:
             "replicas": self._every(
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
+            "unloading": self._every(unloading.PERIOD, Poke(), self.unloading.sweep, "unloading"),
+            "orphans": self._every(orphans.PERIOD, Poke(), self.orphans.sweep, "orphans"),
             "view": self._keep_view(),
             "housekeeping": self._every(housekeeping.PERIOD, Poke(), self.housekeeping.tidy, "housekeeping"),
         }
@@ -142,7 +155,7 @@ async def wire(
         configured_token=config.registration_token, file=config.credentials_file
     )
     frontend_id = FrontendId(config.instance_id) if config.instance_id else new_frontend_id()
-    feed = Feed(bus)
+    feed, readiness = Feed(bus), Readiness(database, bus)
     replicas, models = Replicas(database, stores.secrets), Models(config.models_path)
     keeper = HearingKeeper(HearingPeriods(database), bus, clock, policy)
     watch = Health(nodes, keeper, feed, clock, policy)
@@ -150,9 +163,12 @@ async def wire(
     fleet = Fleet(nodes, keeper, clock, policy)
     client = NodeClient(bus, nodes, clock)
     watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock)
+    happenings = Happenings(events)
+    await happenings.begin()
     tokens = Tokens(stores.secrets, credentials.registration_token)
+    jobs, leases = LoadJobs(database, stores.secrets), Leases(database)
     loads = Loads(
-        LoadStores(jobs=LoadJobs(database, stores.secrets), replicas=replicas, nodes=nodes),
+        LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
         models,
         Scheduler(fleet, replicas),
         Loading(client, models, tokens, loader or GrpcLoader(), threads=config.threads),
@@ -160,6 +176,7 @@ async def wire(
         clock,
         policy=config.loads,
     )
+    gateways = GatewayReports(watch_replicas, clock)
     context = AdminContext(
         config=config,
         frontend_id=frontend_id,
@@ -181,19 +198,35 @@ async def wire(
         models=models,
         loads=loads,
         replicas=replicas,
-        view=ViewKeeper(models, replicas, nodes, keys, fleet, clock),
-        gateways=GatewayReports(watch_replicas, clock),
+        view=ViewKeeper(
+            ViewSources(
+                models=models,
+                replicas=replicas,
+                nodes=nodes,
+                keys=keys,
+                fleet=fleet,
+                readiness=readiness,
+                metrics_public=config.metrics_public,
+            ),
+            clock,
+        ),
+        readiness=readiness,
+        gateways=gateways,
+        shares=GatewayShares(bus, gateways, frontend_id),
         events=events,
+        happenings=happenings,
         feed=feed,
         stopping=asyncio.Event(),
     )
-    tidying = Housekeeping(events, Leases(database), clock, holder=frontend_id, event_retention=config.event_retention)
     return Control(
         context=context,
         credentials=credentials,
         health=watch,
         replica_health=watch_replicas,
-        housekeeping=tidying,
+        replica_exits=ReplicaExits(replicas, watch_replicas),
+        unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),
+        orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, holder=frontend_id),
+        housekeeping=Housekeeping(events, leases, clock, holder=frontend_id, event_retention=config.event_retention),
     )
 
 

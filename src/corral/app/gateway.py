@@ -1,13 +1,14 @@
 """The gateway process: everything wired by hand, started, and ended in reverse order."""
 
 import asyncio
+import contextlib
 import errno
 import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import uvloop
@@ -26,10 +27,12 @@ from corral.gateway.pool import Pool
 from corral.gateway.server import Server
 from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory
+from corral.gateway.vitals import Vitals
 
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096
+_GOODBYE_SECONDS: Final = 1.0
 _COLLECT_AFTER: Final = 20_000
 """Allocations between two looks for garbage that only cycles keep."""
 
@@ -77,8 +80,8 @@ async def run_gateway(
 async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> AsyncIterator[Gateway]:
     """Serves until the end of the block. The loops run until the last answer: a drain needs time-outs and reports."""
     async with AsyncExitStack() as stack:
-        listener = listen(config)
-        stack.callback(listener.close)
+        listener = stack.enter_context(listen(config))
+        plain = [] if config.plain_port is None else [stack.enter_context(listen_plainly(config, config.plain_port))]
         link = ControlLink(config)
         services = wire(config, link, clock or SystemClock())
         stack.callback(services.pool.close)
@@ -88,24 +91,18 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
             services=services,
             server=Server(services),
             follower=ViewFollower(link, services.directory, silence=config.view_silence, reconnect=config.reconnect),
-            reporter=Reporter(
-                link,
-                services.directory,
-                services.ledger,
-                waiting=services.dispatcher.waiting,
-                period=config.report_period,
-            ),
+            reporter=Reporter(link, services.ledger, complete=Vitals(services).complete, period=config.report_period),
         )
-        async with _running(gateway), gateway.server.serving(listener):
+        async with _running(gateway), gateway.server.serving(listener, *plain):
             yield gateway
 
 
 def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
     """Who works with whom."""
-    directory, tasks = Directory(), Tasks()
-    control = Origin.of(config.control_url)
     loop = asyncio.get_running_loop()
-    pool = Pool(config.limits, config.time_outs, loop)
+    directory, tasks = Directory(now=loop.time()), Tasks()
+    control = Origin.of(config.control_url)
+    pool = Pool(config.limits, config.time_outs, loop, tls=config.control_tls)
     directory.on_change(lambda: pool.keep_only({control, *directory.origins()}))
     return Services(
         config=config,
@@ -138,6 +135,19 @@ async def _running(gateway: Gateway) -> AsyncIterator[None]:
             yield
         finally:
             stop.set()
+    await _say_goodbye(gateway.reporter)
+
+
+async def _say_goodbye(reporter: Reporter) -> None:
+    """So that control does not take us for one whose share is unknown."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_GOODBYE_SECONDS):
+            await reporter.send(is_last=True)
+
+
+def listen_plainly(config: GatewayConfig, port: int) -> socket.socket:
+    """For programs of this machine, which need no TLS and could not check our certificate."""
+    return listen(replace(config, host="127.0.0.1", port=port))
 
 
 def listen(config: GatewayConfig) -> socket.socket:

@@ -23,11 +23,12 @@ from corral.app.children import Child, Children
 from corral.app.exit_codes import NOT_WORTH_A_RESTART, ExitCode, exit_code_of
 from corral.app.failures import sole_cause
 from corral.app.listening import take_port
-from corral.app.probe import dialled, http_url, until_ok, until_socket_ok
+from corral.app.probe import dialled, http_url, until_ok, until_ok_behind_tls, until_socket_ok
 from corral.app.settings import FrontendSettings, LogSettings, child_environment, own_command
 from corral.app.settings_sources import Sources
 from corral.app.signals import stop_on_signals
 from corral.app.starting import start_patiently
+from corral.app.tls import server_tls
 from corral.base.clock import SystemClock
 from corral.base.errors import CorralError
 from corral.base.logs import set_up_logs
@@ -73,12 +74,15 @@ def report_to(descriptor: int) -> Callable[[Mapping[str, int]], None]:
 
 async def _launch(settings: FrontendSettings, sources: Sources, report: Callable[[Mapping[str, int]], None]) -> int:
     # A port that a gateway chose would be another one after each of its restarts.
+    server_tls(settings.tls_cert, settings.tls_key)  # what is wrong with them is told here, once
     family = Family(
         host=settings.host,
         port=take_port(settings.host, settings.port),
         socket=socket_path(settings.data),
         key=new_key(),
         sources=sources,
+        tls_cert=settings.tls_cert,
+        tls_key=settings.tls_key,
     )
     stop = asyncio.Event()
     with stop_on_signals(stop):
@@ -101,6 +105,12 @@ class Family:
     socket: Path
     key: str = field(repr=False)
     sources: Sources
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    @property
+    def url(self) -> str:
+        return http_url(self.host, self.port, "https" if self.tls_cert else "http")
 
 
 def socket_path(data: Path) -> Path:
@@ -119,7 +129,7 @@ async def _keep(children: Children, family: Family, gateways: int) -> None:
         starts.create_task(start_patiently(children, _control(family), clock=SystemClock()), name="start control")
         group = [_gateway(family, f"{GATEWAY}-{number}") for number in range(1, gateways + 1)]
         starts.create_task(start_patiently(children, *group, clock=SystemClock()), name="start gateways")
-    log.info("serving", extra={"event": "frontend.serving", "url": http_url(family.host, family.port)})
+    log.info("serving", extra={"event": "frontend.serving", "url": family.url})
     await children.run()
 
 
@@ -130,6 +140,8 @@ def _gateway(family: Family, name: str) -> Child:
         "CORRAL_CONTROL_URL": f"unix:{family.socket}",
         "CORRAL_REUSE_PORT": "true",
     }
+    if family.tls_cert and family.tls_key:
+        settings |= {"CORRAL_TLS_CERT": str(family.tls_cert), "CORRAL_TLS_KEY": str(family.tls_key)}
     environment = child_environment(family.sources, settings)
 
     def command() -> Command:
@@ -138,7 +150,8 @@ def _gateway(family: Family, name: str) -> Child:
         return Command(argv=argv, env=environment, handed_over=[key])
 
     async def ready() -> None:
-        await until_ok(dialled(family.host), family.port, "/healthz")
+        until = until_ok_behind_tls if family.tls_cert else until_ok
+        await until(dialled(family.host), family.port, "/healthz")
 
     return Child(
         name=name,

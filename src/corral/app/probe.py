@@ -4,6 +4,7 @@ Launchers stay small: an HTTP client would cost them more memory than everything
 """
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,15 +31,33 @@ async def ask_socket(path: Path, request: str) -> Answer | None:
 
 async def ask(host: str, port: int, path: str, headers: Mapping[str, str] | None = None) -> Answer | None:
     """What the server answers to a GET; None when it does not answer, or not in HTTP."""
+    return await _ask(host, port, path, headers or {}, tls=None)
+
+
+async def ask_behind_tls(host: str, port: int, path: str) -> Answer | None:
+    """The same of a child of ours, whose certificate need not name the address by which we reach it.
+
+    So it is not checked, and nothing secret must be sent.
+    """
+    return await _ask(host, port, path, {}, tls=_unchecked_tls())
+
+
+def _unchecked_tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def _ask(
+    host: str, port: int, path: str, headers: Mapping[str, str], *, tls: ssl.SSLContext | None
+) -> Answer | None:
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
-            return await _ask(host, port, path, headers or {})
+            streams = await asyncio.open_connection(host, port, ssl=tls)
+            return await _exchange(*streams, f"{host}:{port}", path, headers)
     except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
         return None
-
-
-async def _ask(host: str, port: int, path: str, headers: Mapping[str, str]) -> Answer:
-    return await _exchange(*await asyncio.open_connection(host, port), f"{host}:{port}", path, headers)
 
 
 async def _exchange(
@@ -64,6 +83,11 @@ async def until_ok(host: str, port: int, path: str) -> None:
     await _until_ok(lambda: ask(host, port, path))
 
 
+async def until_ok_behind_tls(host: str, port: int, path: str) -> None:
+    """The same with TLS that is not checked."""
+    await _until_ok(lambda: ask_behind_tls(host, port, path))
+
+
 async def until_socket_ok(socket: Path, path: str) -> None:
     """The same on a Unix socket."""
     await _until_ok(lambda: ask_socket(socket, path))
@@ -84,7 +108,7 @@ def dialled(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
 
 
-def http_url(host: str, port: int) -> str:
+def http_url(host: str, port: int, scheme: str = "http") -> str:
     """The URL by which this machine reaches what listens on this host and port."""
     reached = dialled(host)
-    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+    return f"{scheme}://[{reached}]:{port}" if ":" in reached else f"{scheme}://{reached}:{port}"

@@ -4,14 +4,16 @@ The table of settings is in `settings_table.py`, the rules of precedence in `set
 real environment, and settings become what the processes are configured with.
 """
 
+import math
 import os
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from corral.app.settings_kinds import PATH
+from corral.app.settings_kinds import HTTP_URL, PATH, hide_password
 from corral.app.settings_sources import (
     CONFIG_FLAG,
     CONFIG_VARIABLE,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from corral.agent.config import WorkerConfig
     from corral.bus.config import BusConfig
     from corral.control.config import ControlConfig
+    from corral.domain.load_job import LoadPolicy
+    from corral.files.storage import StorageConfig
     from corral.gateway.config import GatewayConfig
 
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
@@ -109,21 +113,43 @@ def own_command(*arguments: str) -> list[str]:
 
 def gateway_config(settings: GatewaySettings, *, key: str = "") -> "GatewayConfig":
     """What a gateway process is configured with; a key that was handed over wins over the setting."""
-    from corral.gateway.config import GatewayConfig, TimeOuts
+    from corral.app.tls import client_tls, server_tls
+    from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 
     control_key = key or settings.key
     if not control_key:
         raise SettingInvalid("key", "a key with the scope gateway is needed: set CORRAL_GATEWAY_KEY")
-    if not settings.control.startswith(("http://", "unix:")):
-        raise SettingInvalid("control", "must be the URL of a frontend, or unix: and the path of a socket")
+    is_secure = settings.control.startswith("https://")
     return GatewayConfig(
         host=settings.host,
         port=settings.port,
-        control_url=settings.control,
+        control_url=_control_url(settings.control),
         control_key=control_key,
-        time_outs=TimeOuts(load=settings.load_wait.total_seconds()),
+        control_tls=client_tls(settings.control_ca) if is_secure else None,
+        tls=server_tls(settings.tls_cert, settings.tls_key),
+        plain_port=settings.plain_port,
+        expose_node=settings.expose_node,
+        time_outs=TimeOuts(
+            load=settings.load_wait.total_seconds() or math.inf,
+            queue=settings.queue_wait.total_seconds(),
+            first_byte=settings.first_byte_timeout.total_seconds(),
+            idle=settings.idle_timeout.total_seconds(),
+        ),
+        limits=Limits(body=settings.max_request, bodies=max(Limits().bodies, 2 * settings.max_request)),
+        max_view_age=settings.max_view_age,
         reuse_port=settings.reuse_port,
     )
+
+
+def _control_url(text: str) -> str:
+    """Nothing but where to dial: a path, a query or a login would be dropped silently."""
+    if text.startswith("unix:/"):
+        return text
+    try:
+        return HTTP_URL.read(text if urlsplit(text).path in ("", "/") else "")
+    except ValueError:
+        allowed = "http://HOST:PORT or https://HOST:PORT of a frontend, or unix: and the full path of a socket"
+        raise SettingInvalid("control", f"{hide_password(text)!r} cannot be used; allowed is {allowed}") from None
 
 
 def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "ControlConfig":
@@ -152,9 +178,19 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "Con
         max_body=settings.max_body,
         models=settings.models,
         threads=settings.threads,
+        loads=_load_policy(settings),
         socket=settings.control_socket,
         gateway_key=gateway_key,
     )
+
+
+def _load_policy(settings: FrontendSettings) -> "LoadPolicy":
+    from corral.domain.load_job import LoadPolicy
+
+    fixed = settings.load_timeout
+    if fixed is None:
+        return LoadPolicy(install=settings.install_timeout)
+    return LoadPolicy(install=settings.install_timeout, load=fixed, load_per_gib=timedelta(0), longest_load=fixed)
 
 
 def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "WorkerConfig":
@@ -180,6 +216,7 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
             retention=settings.file_retention,
             stall_timeout=settings.file_stall_timeout,
         ),
+        storage=_storage_config(settings),
         node=NodeConfig(
             name=settings.name,
             labels=settings.labels,
@@ -198,6 +235,21 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
         ),
         heartbeat_interval=settings.heartbeat_interval,
         departure=DepartureConfig(drain_timeout=settings.drain_timeout),
+    )
+
+
+def _storage_config(settings: WorkerSettings) -> "StorageConfig | None":
+    from corral.files.storage import StorageConfig
+
+    if not settings.storage_url:
+        return None
+    _need_both("storage_access_key", settings.storage_access_key, "storage_secret_key", settings.storage_secret_key)
+    return StorageConfig(
+        url=settings.storage_url,
+        bucket=settings.storage_bucket,
+        region=settings.storage_region,
+        access_key=settings.storage_access_key,
+        secret_key=settings.storage_secret_key,
     )
 
 

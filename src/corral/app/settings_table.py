@@ -116,6 +116,22 @@ class FrontendSettings:
         env=("CORRAL_PORT",),
         default=8080,
     )
+    tls_cert: Path | None = setting(
+        EXISTING_FILE,
+        """Certificate of the public port in PEM form, with those between it and its authority; needs its key beside
+        it. The port then speaks HTTPS and nothing else. None by default: on loopback it would protect nothing, and a
+        certificate cannot be guessed.""",
+        flag="--tls-cert",
+        env=("CORRAL_TLS_CERT",),
+        default=None,
+    )
+    tls_key: Path | None = setting(
+        EXISTING_FILE,
+        "Key of the certificate in PEM form, without a password. None by default, as the certificate.",
+        flag="--tls-key",
+        env=("CORRAL_TLS_KEY",),
+        default=None,
+    )
     data: Path = setting(
         PATH,
         "Directory for the SQLite file and the secrets key. It must be writable and should be private.",
@@ -156,6 +172,24 @@ class FrontendSettings:
         flag="--gateways",
         env=("CORRAL_GATEWAYS",),
         default=1,
+    )
+    install_timeout: timedelta = setting(
+        duration(timedelta(seconds=1), timedelta(hours=24), bounds="from 1s to 24h"),
+        """How long a node may take to install and start the backend of a model. 15 minutes, as LocalAI has it: it may
+        have to download.""",
+        flag="--install-timeout",
+        env=("CORRAL_INSTALL_TIMEOUT", "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT"),
+        default=timedelta(minutes=15),
+        default_text="15m",
+    )
+    load_timeout: timedelta | None = setting(
+        duration(timedelta(seconds=1), timedelta(hours=24), bounds="from 1s to 24h"),
+        """How long a backend may take to load a model's weights. By default it depends on their size, as in LocalAI;
+        a value holds for all, whether it is more or less.""",
+        flag="--load-timeout",
+        env=("CORRAL_LOAD_TIMEOUT", "LOCALAI_NATS_MODEL_LOAD_TIMEOUT"),
+        default=None,
+        default_text="5 minutes and 20 s per GiB, at most 6 h",
     )
     control_socket: Path | None = setting(
         PATH,
@@ -336,12 +370,36 @@ class GatewaySettings:
         env=("CORRAL_PORT",),
         default=8080,
     )
+    tls_cert: Path | None = setting(
+        EXISTING_FILE,
+        """Certificate of the public port in PEM form, with those between it and its authority; needs its key beside
+        it. The port then speaks HTTPS and nothing else. None by default: on loopback it would protect nothing, and a
+        certificate cannot be guessed.""",
+        flag="--tls-cert",
+        env=("CORRAL_TLS_CERT",),
+        default=None,
+    )
+    tls_key: Path | None = setting(
+        EXISTING_FILE,
+        "Key of the certificate in PEM form, without a password. None by default, as the certificate.",
+        flag="--tls-key",
+        env=("CORRAL_TLS_KEY",),
+        default=None,
+    )
     control: str = setting(
         TEXT,
-        """Where control is: the URL of any frontend, or `unix:PATH` of control's socket. There is no default: a
-        gateway that guesses may serve the wrong fleet.""",
+        """Where control is: the URL of any frontend, `http://` or `https://`, or `unix:PATH` of control's socket.
+        There is no default: a gateway that guesses may serve the wrong fleet.""",
         flag="--control",
         env=("CORRAL_CONTROL_URL",),
+    )
+    control_ca: Path | None = setting(
+        EXISTING_FILE,
+        """Certificates of the authorities that a control behind HTTPS is checked against. By default those of the
+        system.""",
+        flag="--control-ca",
+        env=("CORRAL_CONTROL_CA",),
+        default=None,
     )
     key: str = setting(
         SECRET,
@@ -353,12 +411,63 @@ class GatewaySettings:
     )
     load_wait: timedelta = setting(
         duration(timedelta(0), timedelta(hours=1), bounds="from 0s to 1h"),
-        """How long a request waits for a model that is not loaded, before it is told to come back. 30 s: small models
-        are there by then, and most clients still are.""",
+        """How long a request waits for a model that is not loaded, before it is told to come back; 0 waits as long as
+        the client does. 30 s: small models are there by then, and most clients still are.""",
         flag="--load-wait",
-        env=("CORRAL_LOAD_WAIT",),
+        env=("CORRAL_LOAD_WAIT", "LOCALAI_MODEL_LOAD_WAIT"),
         default=timedelta(seconds=30),
         default_text="30s",
+    )
+    queue_wait: timedelta = setting(
+        duration(timedelta(milliseconds=100), timedelta(hours=1), bounds="from 100ms to 1h"),
+        """How long a request waits for room at replicas that are all busy. 60 s: longer than most answers take.""",
+        flag="--queue-wait",
+        env=("CORRAL_QUEUE_WAIT",),
+        default=timedelta(seconds=60),
+        default_text="60s",
+    )
+    first_byte_timeout: timedelta = setting(
+        duration(timedelta(milliseconds=100), timedelta(hours=24), bounds="from 100ms to 24h"),
+        """How long a replica, or control, may take until the first byte of its answer. 10 minutes: an answer that is
+        not streamed has none before it is ready.""",
+        flag="--first-byte-timeout",
+        env=("CORRAL_FIRST_BYTE_TIMEOUT",),
+        default=timedelta(minutes=10),
+        default_text="10m",
+    )
+    idle_timeout: timedelta = setting(
+        duration(timedelta(milliseconds=100), timedelta(hours=24), bounds="from 100ms to 24h"),
+        """How long the answer of a replica may pause between two bytes, before it is cut off and the replica suspected.
+        2 minutes: no engine that works takes so long for a token.""",
+        flag="--idle-timeout",
+        env=("CORRAL_IDLE_TIMEOUT",),
+        default=timedelta(minutes=2),
+        default_text="2m",
+    )
+    max_request: int = setting(
+        size(1024, 1024 * _MIB, bounds="from 1KiB to 1024MiB"),
+        "Bytes of one request's body that are accepted. 32 MiB: images come inside bodies, and text is far smaller.",
+        flag="--max-request",
+        env=("CORRAL_MAX_REQUEST",),
+        default=32 * _MIB,
+        default_text="32MiB",
+    )
+    max_view_age: timedelta | None = setting(
+        duration(timedelta(seconds=20), timedelta(days=365), bounds="from 20s to 365d"),
+        """How long a gateway that does not hear control goes on serving what it last knew. Without limit by default:
+        serving outlives control. A key that was revoked meanwhile works for so long.""",
+        flag="--max-view-age",
+        env=("CORRAL_MAX_VIEW_AGE",),
+        default=None,
+        default_text="unlimited",
+    )
+    expose_node: bool = setting(
+        SWITCH,
+        """Say in the header `X-LocalAI-Node` of each answer of a model which node gave it. Off by default: clients
+        need not know the fleet.""",
+        flag="--expose-node",
+        env=("CORRAL_EXPOSE_NODE", "LOCALAI_EXPOSE_NODE_HEADER"),
+        default=False,
     )
     reuse_port: bool = setting(
         SWITCH,
@@ -366,6 +475,13 @@ class GatewaySettings:
         flag="--reuse-port",
         env=("CORRAL_REUSE_PORT",),
         default=False,
+    )
+    plain_port: int | None = setting(
+        whole(1, 65535),
+        """Port on 127.0.0.1 that speaks HTTP also when the public one speaks HTTPS, for programs of this machine. Set
+        by `corral up` for its own workers; none by default.""",
+        env=("CORRAL_PLAIN_PORT",),
+        default=None,
     )
 
 
@@ -604,6 +720,42 @@ class WorkerSettings:
         env=("CORRAL_CAPABILITY_RUN_FILE", "LOCALAI_FORCE_META_BACKEND_CAPABILITY_RUN_FILE"),
         default=Path("/run/localai/capability"),
     )
+    storage_url: str = setting(
+        HTTP_URL,
+        """Object storage (S3) through which frontends may send files to this worker. None by default: files come over
+        HTTP. A storage that is away stops nothing but what needs it.""",
+        flag="--storage",
+        env=("CORRAL_STORAGE_URL", "LOCALAI_STORAGE_URL"),
+        default="",
+    )
+    storage_bucket: str = setting(
+        TEXT,
+        "Bucket in the object storage. LocalAI's frontends use this one unless they are told otherwise.",
+        flag="--storage-bucket",
+        env=("CORRAL_STORAGE_BUCKET", "LOCALAI_STORAGE_BUCKET"),
+        default="localai",
+    )
+    storage_region: str = setting(
+        TEXT,
+        "Region of the object storage. Many servers do not care, and take the first that Amazon had.",
+        flag="--storage-region",
+        env=("CORRAL_STORAGE_REGION", "LOCALAI_STORAGE_REGION"),
+        default="us-east-1",
+    )
+    storage_access_key: str = setting(
+        SECRET,
+        "Access key for the object storage; needs the secret key beside it. Without, as the machine's role allows.",
+        env=("CORRAL_STORAGE_ACCESS_KEY", "LOCALAI_STORAGE_ACCESS_KEY"),
+        default="",
+        secret=True,
+    )
+    storage_secret_key: str = setting(
+        SECRET,
+        "Secret key for the object storage. None by default, as the access key.",
+        env=("CORRAL_STORAGE_SECRET_KEY", "LOCALAI_STORAGE_SECRET_KEY"),
+        default="",
+        secret=True,
+    )
     registration_retry: timedelta = setting(
         duration(timedelta(milliseconds=100), timedelta(hours=1), bounds="from 100ms to 1h"),
         """Longest pause between attempts to register; the first ones come sooner. 30 s: a frontend that was away for
@@ -651,6 +803,22 @@ class UpSettings:
         env=("CORRAL_PORT",),
         default=8080,
     )
+    tls_cert: Path | None = setting(
+        EXISTING_FILE,
+        """Certificate of the public port in PEM form, with those between it and its authority; needs its key beside
+        it. The port then speaks HTTPS and nothing else. None by default: on loopback it would protect nothing, and a
+        certificate cannot be guessed.""",
+        flag="--tls-cert",
+        env=("CORRAL_TLS_CERT",),
+        default=None,
+    )
+    tls_key: Path | None = setting(
+        EXISTING_FILE,
+        "Key of the certificate in PEM form, without a password. None by default, as the certificate.",
+        flag="--tls-key",
+        env=("CORRAL_TLS_KEY",),
+        default=None,
+    )
     workers: int = setting(
         whole(0, 100),
         "How many workers to start; 0 for none. 2, so that the first look shows a fleet and not a machine.",
@@ -682,6 +850,23 @@ class UpSettings:
         env=("CORRAL_HEARTBEAT_INTERVAL",),
         default=timedelta(seconds=2),
         default_text="2s",
+    )
+    models: Path | None = setting(
+        PATH,
+        "Directory of the model files, which frontend and workers share.",
+        flag="--models",
+        env=("CORRAL_MODELS_PATH", "LOCALAI_MODELS_PATH", "MODELS_PATH"),
+        default=None,
+        default_text="`models` in the data directory",
+    )
+    first_model: Path | None = setting(
+        PATH,
+        """A GGUF file that a new fleet without models starts with, under the name smollm2. `make up` names the one that
+        it fetched.""",
+        flag="--first-model",
+        env=("CORRAL_FIRST_MODEL",),
+        default=None,
+        default_text="none",
     )
 
 
@@ -756,25 +941,16 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "BACKEND_GALLERIES": "Corral does not install backends yet",
     "LOCALAI_REQUIRE_BACKEND_INTEGRITY": "Corral does not install backends yet",
     "REQUIRE_BACKEND_INTEGRITY": "Corral does not install backends yet",
-    "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT": "Corral does not install backends yet",
-    "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT": "Corral does not install backends yet",
+    "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT": "Corral does not upgrade backends yet",
     "LOCALAI_GALLERIES": "Corral does not fetch models yet",
     "GALLERIES": "Corral does not fetch models yet",
     "LOCALAI_PREFETCH_MODELS": "Corral does not fetch models yet",
     "PREFETCH_MODELS": "Corral does not fetch models yet",
-    "LOCALAI_STORAGE_URL": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_BUCKET": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_REGION": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_ACCESS_KEY": "Corral does not move model files yet",
-    "LOCALAI_STORAGE_SECRET_KEY": "Corral does not move model files yet",
-    "LOCALAI_DISTRIBUTED_SHARED_MODELS": "Corral does not move model files yet",
-    "LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK": "Corral does not place models yet",
-    "LOCALAI_MODEL_SCHEDULING": "Corral does not place models yet",
-    "LOCALAI_MODEL_SCHEDULING_CONFIG": "Corral does not place models yet",
-    "LOCALAI_NATS_MODEL_LOAD_TIMEOUT": "Corral does not load models yet",
-    "LOCALAI_MODEL_LOAD_WAIT": "Corral does not load models yet",
-    "LOCALAI_DISTRIBUTED_PREFIX_CACHE": "Corral does not route requests yet",
-    "LOCALAI_DISTRIBUTED_PREFIX_CACHE_TTL": "Corral does not route requests yet",
-    "LOCALAI_EXPOSE_NODE_HEADER": "Corral does not route requests yet",
+    "LOCALAI_DISTRIBUTED_SHARED_MODELS": "Corral does not move model files yet: nodes have to share them in any case",
+    "LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK": "Corral puts no model files on a node's disk yet",
+    "LOCALAI_MODEL_SCHEDULING": "Corral has no rules of scheduling yet: it chooses the node itself",
+    "LOCALAI_MODEL_SCHEDULING_CONFIG": "Corral has no rules of scheduling yet: it chooses the node itself",
+    "LOCALAI_DISTRIBUTED_PREFIX_CACHE": "Corral does not route by prefix yet: the least busy replica answers",
+    "LOCALAI_DISTRIBUTED_PREFIX_CACHE_TTL": "Corral does not route by prefix yet: the least busy replica answers",
 }
 """Variables of LocalAI's that are taken without complaint and change nothing, with the reason."""

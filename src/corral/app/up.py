@@ -17,16 +17,19 @@ from corral.app.children import Child, Children
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
 from corral.app.failures import sole_cause
+from corral.app.first_model import NAME, give_first_model
 from corral.app.listening import take_port
+from corral.app.probe import http_url
 from corral.app.settings import FrontendSettings, LogSettings, UpSettings, child_environment
 from corral.app.settings_sources import Sources, without_settings
 from corral.app.signals import stop_on_signals
 from corral.app.starting import FINAL, start_patiently
+from corral.app.tls import server_tls
 from corral.app.up_file import UpFile, UpKeys, UpPids, remove_up_file, write_up_file
 from corral.app.up_frontend import UpFrontend
 from corral.app.up_workers import UpWorker, make_workers, worker_environment
 from corral.base.clock import SystemClock
-from corral.base.errors import ChildFailed, PathNotUsable
+from corral.base.errors import ChildFailed, PathNotUsable, SettingInvalid
 from corral.base.ids import new_secret
 from corral.base.logs import set_up_logs
 from corral.base.private_files import make_private_directory
@@ -48,6 +51,7 @@ _DECIDED_FOR_FRONTEND: Final = frozenset(
 )
 """What the environment says of NATS is meant for another server than the embedded one."""
 _LOCK: Final = "up.lock"
+LOOPBACK: Final = "127.0.0.1"
 
 
 class UpWords(Protocol):
@@ -57,7 +61,7 @@ class UpWords(Protocol):
 
     def waiting(self, reasons: list[str]) -> None: ...
 
-    def ready(self, *, url: str, healthy: int, seconds: float) -> None: ...
+    def ready(self, *, url: str, healthy: int, seconds: float, model: str | None) -> None: ...
 
     def stopping(self) -> None: ...
 
@@ -87,15 +91,23 @@ class Up:
         self._words = words
         self._began = began
         self._is_ready = False
+        self._has_first_model = False
         self._pids: dict[str, int] = {}
         self._nats = NatsServer(
             settings.data / "nats", host=settings.nats_host, port=settings.nats_port, port_setting="--nats-port"
         )
         self._sources = sources
+        self._models = make_private_directory(settings.models or settings.data / "models").absolute()
         self._trusted_token = new_secret()
+        self._has_tls = server_tls(settings.tls_cert, settings.tls_key) is not None
+        _refuse_hidden_tls(sources)
+        port = take_port(settings.host, settings.port)
+        self._public_url = http_url(settings.host, port, "https" if self._has_tls else "http")
+        self._public_port = port
         self._frontend = UpFrontend(
-            host=settings.host,
-            port=take_port(settings.host, settings.port),
+            # Our workers and commands need no TLS, and our certificate need not name 127.0.0.1.
+            host=LOOPBACK if self._has_tls else settings.host,
+            port=take_port(LOOPBACK, 0) if self._has_tls else port,
             data=settings.data,
             environment=self._frontend_environment,
             on_change=self._publish,
@@ -108,10 +120,21 @@ class Up:
         return {
             **without_settings(child_environment(self._sources), FrontendSettings, _DECIDED_FOR_FRONTEND),
             "CORRAL_HOST": self._settings.host,
-            "CORRAL_PORT": str(self._frontend.port),
+            "CORRAL_PORT": str(self._public_port),
+            **self._tls_environment(),
             "CORRAL_DATA": str(self._settings.data),
+            "CORRAL_MODELS_PATH": str(self._models),
             "CORRAL_NATS_URL": self._nats.frontend_url,
             "CORRAL_TRUSTED_REGISTRATION_TOKEN": self._trusted_token,
+        }
+
+    def _tls_environment(self) -> Mapping[str, str]:
+        if not self._has_tls:
+            return {}
+        return {
+            "CORRAL_TLS_CERT": str(self._settings.tls_cert),
+            "CORRAL_TLS_KEY": str(self._settings.tls_key),
+            "CORRAL_PLAIN_PORT": str(self._frontend.port),
         }
 
     def _worker_environment(self) -> Mapping[str, str]:
@@ -121,7 +144,7 @@ class Up:
                 "CORRAL_REGISTER_TO": self._frontend.url,
                 "CORRAL_REGISTRATION_TOKEN": self._trusted_token,
                 "CORRAL_NATS_URL": self._nats.worker_url,
-                "CORRAL_MODELS_PATH": str(make_private_directory(self._settings.data / "models")),
+                "CORRAL_MODELS_PATH": str(self._models),
                 "CORRAL_HEARTBEAT_INTERVAL": f"{self._settings.heartbeat_interval.total_seconds():f}s",
             },
         )
@@ -146,6 +169,7 @@ class Up:
         return ExitCode.OK
 
     async def _keep(self, children: Children) -> None:
+        self._has_first_model = await asyncio.to_thread(give_first_model, self._models, self._settings.first_model)
         await self._start_nats(children)
         async with task_group() as starts:
             starts.create_task(self._start(children, self._frontend.child), name="start the frontend")
@@ -232,7 +256,15 @@ class Up:
         if keys is not None and keys != self._known_keys:
             self._words.new_keys(keys)
         seconds = time.monotonic() - self._began
-        self._words.ready(url=self._frontend.url, healthy=len(self._workers), seconds=seconds)
+        model = NAME if self._has_first_model and self._workers else None
+        self._words.ready(url=self._public_url, healthy=len(self._workers), seconds=seconds, model=model)
+
+
+def _refuse_hidden_tls(sources: Sources) -> None:
+    """The frontend would speak TLS where we do not expect it."""
+    if "tls_cert" in sources.file.sections.get(FrontendSettings.section, {}):
+        problem = f"`corral up` takes it from section [up] of {sources.file.path}, not from [frontend]"
+        raise SettingInvalid("tls_cert", problem)
 
 
 async def _why_not(worker: UpWorker, status: str | None) -> str:

@@ -77,7 +77,9 @@ class UpFrontend:
             return None
 
     async def readiness(self) -> Answer | None:
-        return await ask(self._host, self.port, "/readyz")
+        """What the gateway says of itself, and once that is well, what control does."""
+        own = await ask(self._host, self.port, "/readyz")
+        return await ask(self._host, self.port, "/api/v1/ready") if own is not None and own.status == 200 else own
 
     async def nodes(self) -> NodePage | None:
         """The fleet as control sees it; None while it cannot say."""

@@ -4,8 +4,12 @@ import asyncio
 import logging
 import os
 import socket
+import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, AsyncExitStack
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import aiohttp
@@ -13,6 +17,7 @@ import uvloop
 
 from corral import __version__
 from corral.agent import addresses
+from corral.agent.adapters import Adapters
 from corral.agent.backend_directory import BackendDirectory
 from corral.agent.backend_logs import BackendLogs
 from corral.agent.backends import Backends, NoInstaller
@@ -22,20 +27,23 @@ from corral.agent.departure import Departure
 from corral.agent.exit_reports import ExitReports
 from corral.agent.files.serving import FileServing
 from corral.agent.frontend_client import FrontendClient, open_session
+from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
 from corral.agent.handlers import BackendHandlers
-from corral.agent.hardware import CapabilityRule, Hardware, Machine, NoGpus
+from corral.agent.hardware import CapabilityRule, Hardware, Machine
 from corral.agent.heartbeat import Heartbeat
 from corral.agent.http import HttpServer
 from corral.agent.identity import Identity, Memory, node_name
 from corral.agent.lifecycle import Lifecycle, Membership
 from corral.agent.log_routes import LogRoutes
+from corral.agent.object_files import ObjectFiles, ObjectPlaces
+from corral.agent.object_handlers import ObjectHandlers
 from corral.agent.ports import Ports, can_listen, ephemeral_ports, usable_ranges
 from corral.agent.presence import Presence
 from corral.agent.process import MARK_VARIABLE, Link
 from corral.agent.readiness import Readiness
 from corral.agent.registration import Profile, Registrar
 from corral.agent.remains import Remains
-from corral.agent.subscriptions import NodeSubscriptions
+from corral.agent.subscriptions import NodeSubscriptions, Subject
 from corral.agent.supervisor import Supervisor, Surroundings
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
@@ -45,6 +53,7 @@ from corral.base.clock import Clock, SystemClock
 from corral.base.errors import CorralError, PeerRefused
 from corral.base.ids import Incarnation, new_incarnation
 from corral.base.private_files import make_private_directory
+from corral.base.processes import Command
 from corral.bus.client import NatsBus
 from corral.bus.port import Handler, Message
 from corral.protocol import subjects
@@ -100,17 +109,24 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers, routes=routes)
         )
         await stack.enter_async_context(bus)
-        supervisor = await stack.enter_async_context(_supervisor(config, places, presence, bus, logs, clock))
+        ports = _ports(places, clock)
+        adapters = await stack.enter_async_context(_adapters(config, places, ports, clock))
+        supervisor = await stack.enter_async_context(_supervisor(config, places, ports, presence, bus, logs))
         capability = (await hardware.measure()).capability
         backends = Backends(
-            directory=_backend_directory(config, capability), supervisor=supervisor, installer=NoInstaller()
+            directory=_backend_directory(config, capability),
+            supervisor=supervisor,
+            adapters=adapters,
+            installer=NoInstaller(),
         )
         handlers = BackendHandlers(backends, advertised=places.advertise)
         session = await stack.enter_async_context(_session(config))
         frontend = FrontendClient(session, config.frontend.urls)
         membership = Membership(
             registrar=_registrar(config, frontend, profile, hardware, clock),
-            subscriptions=NodeSubscriptions(bus, {subjects.node_stop: _stopper(stop), **handlers.table()}),
+            subscriptions=NodeSubscriptions(
+                bus, {subjects.node_stop: _stopper(stop), **handlers.table(), **_object_handlers(config, clock, stack)}
+            ),
             heartbeat=Heartbeat(
                 frontend=frontend,
                 gauge=hardware,
@@ -169,9 +185,14 @@ def _hardware(config: WorkerConfig) -> Hardware:
         models_path=config.models_path,
         disk_timeout=config.disk_timeout,
         capability=CapabilityRule(forced=config.node.capability, run_file=config.node.capability_run_file),
-        gpus=NoGpus(),
+        gpus=MachineGpus(detectors_of_this_machine(_load_nvml), timeout=config.gpu_timeout),
         cgroup=Cgroup(),
     )
+
+
+def _load_nvml() -> ModuleType:
+    """Only machines with NVIDIA's GPUs pay for it."""
+    return import_module("pynvml")
 
 
 def _registrar(
@@ -187,19 +208,34 @@ def _registrar(
     )
 
 
-def _supervisor(
-    config: WorkerConfig, places: addresses.Addresses, presence: Presence, bus: NatsBus, logs: BackendLogs, clock: Clock
-) -> Supervisor:
+def _ports(places: addresses.Addresses, clock: Clock) -> Ports:
+    """One range for backends, their own HTTP ports and the adapter."""
     bind_host = addresses.backend_bind_host(places.advertise)
     ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
+    return Ports(ranges, clock=clock, is_free=lambda port: can_listen(bind_host, port))
+
+
+def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, clock: Clock) -> Adapters:
+    def command(descriptor: int, place: addresses.HostPort) -> Command:
+        words = ["--orders", str(descriptor), "--listen", str(place), "--log-format", config.log_format]
+        argv = [sys.executable, "-P", "-m", "corral.app.adapter", *words]
+        return Command(argv=argv, env=config.backend_environment, handed_over=[descriptor])
+
+    bind_host = addresses.backend_bind_host(places.advertise)
+    return Adapters(bind_host=bind_host, command=command, ports=ports, clock=clock, config=config.adapter)
+
+
+def _supervisor(
+    config: WorkerConfig, places: addresses.Addresses, ports: Ports, presence: Presence, bus: NatsBus, logs: BackendLogs
+) -> Supervisor:
     return Supervisor(
         surroundings=Surroundings(
-            bind_host=bind_host,
+            bind_host=addresses.backend_bind_host(places.advertise),
             environment=config.backend_environment,
             token=lambda: presence.bearer,
             limits=config.supervision,
         ),
-        ports=Ports(ranges, clock=clock, is_free=lambda port: can_listen(bind_host, port)),
+        ports=ports,
         connect=_connect,
         logs=logs,
         remains=Remains(config.data_path / "processes", mark_variable=MARK_VARIABLE),
@@ -221,6 +257,17 @@ def _connect(address: str, token: str) -> Link:
 
 def _backend_directory(config: WorkerConfig, capability: str) -> BackendDirectory:
     return BackendDirectory(installed=config.backends_path, system=config.system_backends, capability=capability)
+
+
+def _object_handlers(config: WorkerConfig, clock: Clock, stack: AsyncExitStack) -> Mapping[Subject, Handler]:
+    """Without object storage nobody listens, which tells a frontend to send files over HTTP."""
+    if config.storage is None:
+        return {}
+    from corral.files.s3 import S3Objects
+
+    files = ObjectFiles(S3Objects(config.storage), ObjectPlaces.beside(config.models_path), clock)
+    stack.push_async_callback(files.close)
+    return ObjectHandlers(files).table()
 
 
 def _stopper(stop: asyncio.Event) -> Handler:

@@ -69,9 +69,12 @@ class _Interest:
             await link.unsubscribe(remote)
 
     async def give_up(self) -> None:
+        """Returns when the server knows: whoever asks from then on finds nobody here."""
         link, self.link = self.link, None
         if link is not None and self._remote is not None:
             await link.unsubscribe(self._remote)
+            with suppress(BusUnavailable):  # a connection that is gone takes the interest with it
+                await link.ping()
 
     async def drain(self, within: timedelta) -> None:
         if self.link is not None and self._remote is not None:

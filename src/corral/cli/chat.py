@@ -2,7 +2,9 @@
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from corral.cli.client import Client
 
 _PATH = "/v1/chat/completions"
+_PATIENCE = timedelta(minutes=15)
+"""Longer than the gateway waits for anything: so it is the gateway that says what took too long."""
 
 
 @click.command(cls=CorralCommand)
@@ -24,15 +28,19 @@ _PATH = "/v1/chat/completions"
 @connected
 def chat(model: str, once: str | None, system: str) -> None:
     """Talk to a model. Ctrl-C stops an answer, Ctrl-D ends the talk."""
+    if once is not None and not once.strip():
+        raise click.UsageError("--once needs a text to ask")
     client = open_client()
     talk: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
     if once is not None:
         _answer(client, model, [*talk, {"role": "user", "content": once}])
         return
     while (said := _read()) is not None:
-        if said:
-            talk.append({"role": "user", "content": said})
-            talk.append({"role": "assistant", "content": _interruptible(client, model, talk)})
+        if said.strip():
+            asked = {"role": "user", "content": said}
+            answered = _interruptible(client, model, [*talk, asked])
+            if answered:  # what got no answer was not said: the next try must not repeat it
+                talk += [asked, {"role": "assistant", "content": answered}]
 
 
 def _read() -> str | None:
@@ -47,9 +55,10 @@ def _read() -> str | None:
 def _interruptible(client: "Client", model: str, talk: list[dict[str, str]]) -> str:
     parts: list[str] = []
     try:
-        for part in _parts(client, model, talk):
-            parts.append(part)
-            click.echo(part, nl=False)
+        with closing(_parts(client, model, talk)) as answer:
+            for part in answer:
+                parts.append(part)
+                click.echo(_harmless(part), nl=False)
     except KeyboardInterrupt:
         click.echo(click.style(" [stopped]", dim=True), nl=False)
     except (PeerRefused, PeerUnavailable) as error:
@@ -59,18 +68,27 @@ def _interruptible(client: "Client", model: str, talk: list[dict[str, str]]) -> 
 
 
 def _answer(client: "Client", model: str, talk: list[dict[str, str]]) -> None:
-    for part in _parts(client, model, talk):
-        click.echo(part, nl=False)
+    with closing(_parts(client, model, talk)) as answer:
+        for part in answer:
+            click.echo(_harmless(part), nl=False)
     click.echo()
 
 
-def _parts(client: "Client", model: str, talk: list[dict[str, str]]) -> Iterator[str]:
-    """The answer as it comes."""
-    for _, data in client.post_stream(_PATH, {"model": model, "messages": talk, "stream": True}):
-        if data == "[DONE]":
-            return
-        if part := _text(data):
-            yield part
+def _harmless(text: str) -> str:
+    """A model may write anything, and some of it would take over the terminal."""
+    return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
+
+
+def _parts(client: "Client", model: str, talk: list[dict[str, str]]) -> Generator[str, None, None]:
+    """The answer as it comes. Whoever stops reading closes it: that is how the model is told to stop."""
+    body = {"model": model, "messages": talk, "stream": True}
+    with closing(client.post_stream(_PATH, body, patience=_PATIENCE)) as events:
+        for _, data in events:
+            if data == "[DONE]":
+                return
+            if part := _text(data):
+                yield part
+    raise PeerUnavailable("the answer broke off before its end")
 
 
 def _text(data: str) -> str:

@@ -7,7 +7,9 @@ take to answer.
 import http.client
 import json
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -52,9 +54,10 @@ class Client:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_event} if last_event else {})
         yield from self._events(*self._send("GET", path, headers=headers))
 
-    def post_stream(self, path: str, body: object) -> Iterator[tuple[str, str]]:
-        """The same as the answer to a body."""
-        yield from self._events(*self._send("POST", path, body=body, headers={"Accept": "text/event-stream"}))
+    def post_stream(self, path: str, body: object, *, patience: timedelta) -> Generator[tuple[str, str], None, None]:
+        """The same as the answer to a body, which may take longer than other answers."""
+        headers = {"Accept": "text/event-stream"}
+        yield from self._events(*self._send("POST", path, body=body, headers=headers, patience=patience))
 
     def _events(
         self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
@@ -66,6 +69,7 @@ class Client:
         except _FAILURES as error:
             raise self._unreachable(error) from error
         finally:
+            response.close()  # it may have the socket to itself, and then hangs up only here
             connection.close()
 
     def _call(self, method: str, path: str, *, query: Query = (), body: object = None) -> bytes:
@@ -82,16 +86,27 @@ class Client:
         return content
 
     def _send(
-        self, method: str, path: str, *, body: object = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        patience: timedelta | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         payload = None if body is None else msgspec.json.encode(body)
-        connection = self._connection()
-        try:
-            connection.request(method, self._base + path, body=payload, headers=self._headers(payload, headers))
-            response = connection.getresponse()
-        except _FAILURES as error:
-            connection.close()
-            raise self._unreachable(error) from error
+        with ExitStack() as stack:  # so that an interrupt hangs up as well
+            connection = self._connection()
+            stack.callback(connection.close)
+            try:
+                connection.connect()
+                if patience is not None:
+                    connection.sock.settimeout(max(patience, self.target.timeout).total_seconds())
+                connection.request(method, self._base + path, body=payload, headers=self._headers(payload, headers))
+                response = connection.getresponse()
+            except _FAILURES as error:
+                raise self._unreachable(error) from error
+            stack.pop_all()
         self._note_time(response)
         return connection, response
 

@@ -11,6 +11,7 @@ from corral.cli.output import Column, console, facts, json_option, plain, print_
 
 if TYPE_CHECKING:
     from corral.protocol.model_views import ModelView
+    from corral.protocol.replica_views import ReplicaView
 
 
 @click.group()
@@ -64,19 +65,26 @@ def show_model(model: str, as_json: bool) -> None:
 
 
 def _facts(model: "ModelView") -> list[tuple[str, str]]:
+    """What there is nothing to say of is left out."""
     pairs = [
-        ("Name", plain(model.name)),
-        ("State", styled(model.state)),
-        ("Backend", plain(model.backend)),
-        ("Weights", plain(model.model)),
-        ("File", plain(model.source)),
-        ("Revision", plain(model.revision[:12])),
+        ("Name", model.name),
+        ("State", model.state),
+        ("Alias of", model.alias_of),
+        ("Backend", model.backend),
+        ("Weights", model.model),
+        ("File", model.source),
+        ("Revision", model.revision[:12]),
     ]
-    if model.alias_of:
-        pairs.append(("Alias of", plain(model.alias_of)))
     if model.load_job is not None:
-        pairs.append(("Load", plain(f"{model.load_job.state}: {model.load_job.message}".rstrip(": "))))
-    for replica in model.replicas:
-        why = f" ({replica.reason})" if replica.reason else ""
-        pairs.append(("Replica", plain(f"{replica.node} #{replica.index} {replica.state}{why}")))
-    return pairs
+        pairs.append(("Load", f"{model.load_job.state}: {model.load_job.message}".rstrip(": ")))
+    pairs += [("Replica", _replica(replica)) for replica in model.replicas]
+    pairs += [("Passed over", f"{problem.source}: {problem.problem}") for problem in model.problems]
+    return [(name, styled(text) if name == "State" else plain(text)) for name, text in pairs if text]
+
+
+def _replica(replica: "ReplicaView") -> str:
+    told = f"{replica.node} #{replica.index} {replica.state}"
+    if replica.state in ("loaded", "unloading"):
+        busy = "an unknown number of" if replica.in_flight is None else str(replica.in_flight)
+        told += f", {busy} requests under way"
+    return f"{told} ({replica.reason})" if replica.reason else told

@@ -69,6 +69,7 @@ def _pairs(node: NodeDetail, now: datetime) -> list[tuple[str, str]]:
         ("Disk free", share(node.available_disk, node.total_disk)),
         ("VRAM free", _vram(node)),
         ("GPU", plain(f"{node.gpu_vendor} {node.gpu_compute_capability}".strip())),
+        ("Builds for", plain(node.capability or "")),
         ("Replicas", f"at most {node.max_replicas_per_model} of one model{_set_by_hand(node)}"),
         ("Labels", "\n".join(plain(f"{key}={value}") + _origin(node, key) for key, value in node.labels.items())),
         ("Removed labels", plain(", ".join(node.removed_labels))),

@@ -28,6 +28,10 @@ STATUS_STYLES: Final = {
     "ok": "green",
     "warning": "yellow",
     "problem": "bold red",
+    "loaded": "green",
+    "loading": "yellow",
+    "failed": "bold red",
+    "unusable": "bold red",
 }
 
 

@@ -3,8 +3,9 @@
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -14,6 +15,8 @@ from corral.cli.options import CorralCommand, process_sources, settings_options,
 if TYPE_CHECKING:
     from corral.app.settings_sources import Sources
     from corral.app.up_file import UpKeys
+
+_QUESTION: Final = "What is the capital of France? Answer in one sentence."
 
 
 @click.command(cls=CorralCommand)
@@ -31,12 +34,12 @@ def up() -> int:
     settings = resolve(UpSettings, found)
     logs = resolve(LogSettings, found)
     warn(found.warnings)
-    return run_up(settings, logs, found, TerminalWords(client_command(settings, found)))
+    return run_up(settings, logs, found, TerminalWords(lambda *words: client_command(settings, found, *words)))
 
 
-def client_command(settings: UpSettings, sources: "Sources") -> str:
+def client_command(settings: UpSettings, sources: "Sources", *words: str) -> str:
     """How to call a client of this fleet from the same shell."""
-    arguments = [*_program(), "nodes", "list"]
+    arguments = [*_program(), *words]
     if settings.data != default_data(sources.environment):
         arguments += ["--data", str(settings.data)]
     return shlex.join(arguments)
@@ -55,7 +58,7 @@ def _program() -> list[str]:
 class TerminalWords:
     """Says it on standard output, with colours where there is a terminal."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: Callable[..., str]) -> None:
         self._command = command
 
     def new_keys(self, keys: "UpKeys") -> None:
@@ -66,13 +69,14 @@ class TerminalWords:
     def waiting(self, reasons: list[str]) -> None:
         click.echo(f"Still waiting for {'; '.join(reasons)}")
 
-    def ready(self, *, url: str, healthy: int, seconds: float) -> None:
+    def ready(self, *, url: str, healthy: int, seconds: float, model: str | None) -> None:
         nodes = {0: "no workers", 1: "1 healthy node"}.get(healthy, f"{healthy} healthy nodes")
         mark = click.style("Corral is ready", fg="green", bold=True)
         click.echo(
             f"{mark} at {click.style(url, underline=True)} with {nodes}, after {seconds:.1f} s. Ctrl-C stops it."
         )
-        click.echo(f"Try: {click.style(self._command, bold=True)}")
+        words = ("chat", model, "--once", _QUESTION) if model else ("nodes", "list")
+        click.echo(f"Try: {click.style(self._command(*words), bold=True)}")
 
     def stopping(self) -> None:
         click.echo("Stopping…")

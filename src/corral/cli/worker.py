@@ -1,5 +1,7 @@
 """`corral worker`: makes this machine a node."""
 
+from dataclasses import replace
+
 import click
 
 from corral.app.settings_table import LogSettings, WorkerSettings
@@ -25,4 +27,4 @@ def worker() -> int:
     from corral.app.worker import main
 
     set_up_logs(log.name or "worker", format=log.format, level=log.level)
-    return main(config)
+    return main(replace(config, log_format=log.format))

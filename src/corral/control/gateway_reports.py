@@ -8,11 +8,17 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.control.replica_health import ReplicaHealth
-from corral.protocol.view import GatewayReport
+from corral.protocol.gateway_counters import GatewayCounts
+from corral.protocol.view import GatewayReport, GatewayShare
 
 SILENT_AFTER: Final = timedelta(seconds=5)
 """What a gateway said longer ago counts as unknown."""
+GONE_AFTER: Final = timedelta(minutes=1)
+"""Who was silent for so long is taken for dead: nobody waits for its share any more."""
 FORGOTTEN_AFTER: Final = timedelta(minutes=10)
+_MOST_GATEWAYS: Final = 1000
+"""Whoever has a key for gateways could invent them; the longest silent go first."""
+_MOST_REPLICAS: Final = 20_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,14 +26,22 @@ class _Gateway:
     heard_at: datetime
     sequence: int = 0
     in_flight: Mapping[str, int] = field(default_factory=dict)
+    counts: GatewayCounts | None = None
+    is_ours: bool = True
+    """It reports here, and not to another frontend."""
+    has_left: bool = False
+    """It said that it ends. Known only so that a batch of its that comes again does not count again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What finished requests are summed by."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenGateway:
+    """A gateway as it is at one moment."""
 
-    model: str
-    outcome: str
+    id: str
+    age: timedelta
+    """Since its last report."""
+    is_silent: bool
+    counts: GatewayCounts | None
 
 
 class GatewayReports:
@@ -35,18 +49,28 @@ class GatewayReports:
         self._health = health
         self._clock = clock
         self._gateways: dict[str, _Gateway] = {}
-        self.requests: Counter[Outcome] = Counter()
-        self.prompt_tokens: Counter[str] = Counter()
-        self.completion_tokens: Counter[str] = Counter()
+        self._last_used: dict[str, datetime] = {}
 
     def take(self, report: GatewayReport) -> None:
-        """A report that came before is acknowledged again, and not counted again."""
+        """A report that came before is acknowledged again, and its news are not told again."""
         now = self._clock.now()
         known = self._gateways.setdefault(report.gateway, _Gateway(heard_at=now))
-        known.heard_at, known.in_flight = now, report.in_flight
+        known.heard_at, known.in_flight, known.counts = now, report.in_flight, report.counts
+        known.has_left, known.is_ours = report.is_last, True
+        self._last_used.update(dict.fromkeys(report.in_flight, now))
         if report.sequence > known.sequence:
             known.sequence = report.sequence
-            self._count(report)
+            self._last_used.update((finished.replica, now) for finished in report.finished)
+            self._health.suspect(failure.replica for failure in report.failures)
+        self._forget_silent(now)
+
+    def hear_of(self, share: GatewayShare) -> None:
+        """Another frontend tells of a gateway of its own."""
+        now = self._clock.now()
+        known = self._gateways.setdefault(share.gateway, _Gateway(heard_at=now))
+        known.heard_at, known.in_flight = now, share.in_flight
+        known.has_left, known.is_ours = share.is_last, False
+        self._last_used.update(dict.fromkeys(share.in_flight, now))
         self._forget_silent(now)
 
     def in_flight(self) -> Counter[str]:
@@ -61,16 +85,34 @@ class GatewayReports:
     def silent(self) -> int:
         """How many gateways' share is unknown."""
         now = self._clock.now()
-        return sum(now - gateway.heard_at > SILENT_AFTER for gateway in self._gateways.values())
+        return sum(SILENT_AFTER < now - one.heard_at <= GONE_AFTER for one in self._present())
 
-    def _count(self, report: GatewayReport) -> None:
-        for finished in report.finished:
-            self.requests[Outcome(finished.model, finished.outcome)] += finished.requests
-            self.prompt_tokens[finished.model] += finished.prompt_tokens
-            self.completion_tokens[finished.model] += finished.completion_tokens
-        self._health.suspect(failure.replica for failure in report.failures)
+    def last_used(self, replica: str) -> datetime | None:
+        """When a request was last under way there, as far as this process heard."""
+        return self._last_used.get(replica)
+
+    def seen(self) -> list[SeenGateway]:
+        """All that report here and did not leave in good order, the silent ones too."""
+        now = self._clock.now()
+        return [
+            SeenGateway(
+                id=id,
+                age=now - gateway.heard_at,
+                is_silent=now - gateway.heard_at > SILENT_AFTER,
+                counts=gateway.counts,
+            )
+            for id, gateway in sorted(self._gateways.items())
+            if gateway.is_ours and not gateway.has_left
+        ]
+
+    def _present(self) -> list[_Gateway]:
+        return [gateway for gateway in self._gateways.values() if not gateway.has_left]
 
     def _forget_silent(self, now: datetime) -> None:
         gone = [name for name, gateway in self._gateways.items() if now - gateway.heard_at > FORGOTTEN_AFTER]
-        for name in gone:
+        by_age = sorted(self._gateways, key=lambda name: self._gateways[name].heard_at)
+        for name in {*gone, *by_age[: max(len(by_age) - _MOST_GATEWAYS, 0)]}:
             del self._gateways[name]
+        if len(self._last_used) > _MOST_REPLICAS:
+            newest = sorted(self._last_used.items(), key=lambda used: used[1])[-_MOST_REPLICAS // 2 :]
+            self._last_used = dict(newest)

@@ -115,7 +115,7 @@ class Loads:
     async def _loaded(self, spec: ModelSpec, loaded: list[Replica]) -> LoadStatus:
         reachable = [one for one in loaded if one.url]
         if not reachable:
-            why = f"the backend {spec.backend} speaks gRPC only, and nothing gives it a URL"
+            why = f"the backend {spec.backend} speaks gRPC only, and the worker that runs it gives it no URL"
             return LoadStatus(model=spec.name, state=LoadState.FAILED, message=why)
         names = await self._names([reachable[0].node_id])
         return LoadStatus(model=spec.name, state=ReplicaState.LOADED, node=names.get(reachable[0].node_id, ""))
@@ -163,7 +163,7 @@ class Loads:
             if await self._stores.jobs.claim(job, token, now=now, until=now + self._policy.lease):
                 spec = self._models.catalogue.models.get(job.model)
                 if spec is None or spec.alias_of:
-                    await self._stores.jobs.drop(job, token)
+                    await self._stores.jobs.drop(job, token, at=now)
                     continue
                 self._working.add(job.model)
                 held.append(_Held(job=job, token=token, spec=spec))
@@ -304,4 +304,6 @@ class Loads:
 
 
 def _serves(replica: Replica, spec: ModelSpec) -> bool:
-    return replica.model == spec.name and replica.state is ReplicaState.LOADED
+    """Not one that was loaded from an earlier configuration: it is about to be ended."""
+    is_current = replica.model == spec.name and replica.revision == spec.revision
+    return is_current and replica.state is ReplicaState.LOADED

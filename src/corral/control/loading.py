@@ -4,15 +4,20 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Protocol
 
+import msgspec
+
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
 from corral.domain.load_job import LoadPolicy
 from corral.domain.model import ModelSpec, load_options
+from corral.domain.model_requests import request_rules
 from corral.domain.node import Node
 from corral.domain.replica import Replica
-from corral.protocol.install import InstallRequest
+from corral.protocol.adapter import AdapterModel
+from corral.protocol.install import CorralInstall, InstallRequest
+from corral.protocol.registration import Feature
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions
 from corral.state.secrets import Secrets, node_secret_name
@@ -44,6 +49,11 @@ class Tokens:
         return await self._secrets.get(node_secret_name(node_id)) or self._shared
 
 
+def adapter_model(spec: ModelSpec) -> AdapterModel:
+    """How an adapter translates requests for this model."""
+    return msgspec.convert({"name": spec.name, "identity": spec.model, **request_rules(spec.config)}, AdapterModel)
+
+
 class Loading:
     """Does, and stores nothing."""
 
@@ -59,9 +69,16 @@ class Loading:
     async def load(self, replica: Replica, node: Node, spec: ModelSpec, policy: LoadPolicy, clock: Clock) -> Replica:
         """The replica as it is when it serves. Doing this again for the same place finds the same process."""
         request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index)
+        if node.peer is not None and Feature.ADAPTER in node.peer.features:
+            request.corral = CorralInstall(model=adapter_model(spec))
         installed = await self._nodes.install(node.id, request, timeout=policy.install)
         address = installed.address or node.address
-        fields = load_options(spec, models=self._models.directory.absolute(), threads=self._threads)
+        fields = load_options(
+            spec,
+            models=self._models.directory.absolute(),
+            threads=self._threads,
+            is_asked_directly=installed.is_asked_directly,
+        )
         await self._backends.load(
             address,
             token=await self._tokens.of(node.id),

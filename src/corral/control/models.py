@@ -1,30 +1,25 @@
 """The models: YAML files of one directory, read again when they change. What cannot be read is kept with its reason."""
 
+import asyncio
+import difflib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-import yaml
-
-from corral.base.errors import InvalidInput, NotFound
-from corral.domain.model import Catalogue, ModelProblem, ModelSpec, collect, read_model
+from corral.base.errors import NotFound
+from corral.control.model_files import ReadFile, read_file
+from corral.domain.model import Catalogue, ModelProblem, ModelSpec, collect
 
 log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(seconds=2)
 SUFFIXES: Final = frozenset({".yaml", ".yml"})
-_LARGEST_FILE: Final = 1024 * 1024
-
-Found = ModelSpec | ModelProblem
-
-
-class _Read(NamedTuple):
-    """What a file held when it had this time and size."""
-
-    mark: tuple[int, int]
-    found: list[Found]
+MOST_FILES: Final = 10_000
+_MOST_TOLD: Final = 100
+"""Problems that one look may write into the log; all are shown to whoever asks."""
+_SHOWN_NAME: Final = 100
 
 
 class Models:
@@ -33,29 +28,57 @@ class Models:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.catalogue = Catalogue()
-        self._known: dict[str, _Read] = {}
+        self.is_readable = True
+        """Whether the last look found the directory. Without it, nothing can be said of what is not in it."""
+        self._known: Mapping[str, ReadFile] = {}
+
+    def revision_of(self, name: str) -> str:
+        """Empty for a model that there is not."""
+        spec = self.catalogue.models.get(name)
+        return "" if spec is None else spec.revision
 
     def find(self, name: str) -> ModelSpec:
         """The model that answers for a name."""
         spec = self.catalogue.serving(name)
         if spec is None:
-            raise NotFound(f"the model {name[:100]!r} does not exist")
+            raise self.unknown(name)
         return spec
 
+    def unknown(self, name: str) -> NotFound:
+        """What to say of a name that no model has."""
+        near = difflib.get_close_matches(name[:_SHOWN_NAME], list(self.catalogue.models), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        return NotFound(f"the model {name[:_SHOWN_NAME]!r} does not exist{hint}")
+
     async def look(self) -> None:
-        """Read what changed. Files are small and few, and unchanged ones are not opened."""
-        self.scan()
+        """Read what changed, beside the loop: a thousand new files, or a slow disk, hold nobody up."""
+        self._take(await asyncio.to_thread(_read_directory, self.directory, self._known))
 
     def scan(self) -> None:
-        self._known = {path.name: self._read(path) for path in self._files()}
-        catalogue = collect(one for read in self._known.values() for one in read.found)
+        """The same at once, for a start."""
+        self._take(_read_directory(self.directory, self._known))
+
+    def _take(self, read: Mapping[str, ReadFile] | ModelProblem | None) -> None:
+        """A directory that cannot be read takes no model away."""
+        self.is_readable = isinstance(read, Mapping)
+        if isinstance(read, Mapping):
+            self._known = read
+        found = [one for file in self._known.values() for one in file.found]
+        catalogue = collect([*found, read] if isinstance(read, ModelProblem) else found)
         if catalogue == self.catalogue:
             return
-        for problem in set(catalogue.problems) - set(self.catalogue.problems):
-            shown = {"event": "model.skipped", "file": problem.source, "model": problem.name}
-            log.warning("a model was passed over: %s", problem.problem, extra=shown)
+        self._tell(catalogue.problems)
         self.catalogue = catalogue
         log.info("models read", extra={"event": "models.read", "models": len(catalogue.models)})
+
+    def _tell(self, problems: Iterable[ModelProblem]) -> None:
+        known = frozenset(self.catalogue.problems)
+        new = [problem for problem in problems if problem not in known]
+        for problem in new[:_MOST_TOLD]:
+            shown = {"event": "model.skipped", "file": problem.source, "model": problem.name}
+            log.warning("passed over: %s: %s", problem.source, problem.problem, extra=shown)
+        if len(new) > _MOST_TOLD:
+            log.warning("%d more were passed over", len(new) - _MOST_TOLD, extra={"event": "models.skipped"})
 
     def size_of(self, spec: ModelSpec) -> int:
         """Bytes of its weights; 0 when they are not below the directory."""
@@ -67,48 +90,24 @@ class Models:
         except OSError:
             return 0
 
-    def _files(self) -> list[Path]:
-        try:
-            found = list(self.directory.iterdir())
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            log.warning("models cannot be read: %s", error.strerror, extra={"event": "models.unreadable"})
-            return []
-        return sorted(path for path in found if path.suffix in SUFFIXES and not path.name.startswith("."))
 
-    def _read(self, path: Path) -> _Read:
-        try:
-            status = path.stat()
-            mark = (status.st_mtime_ns, status.st_size)
-            known = self._known.get(path.name)
-            if known is not None and known.mark == mark:
-                return known
-            if status.st_size > _LARGEST_FILE:
-                return _Read(mark, [_problem(path, "is too large for a model file")])
-            return _Read(mark, list(_models_in(path, path.read_bytes())))
-        except OSError as error:
-            return _Read((0, 0), [_problem(path, f"cannot be read: {error.strerror}")])
+def _read_directory(directory: Path, known: Mapping[str, ReadFile]) -> Mapping[str, ReadFile] | ModelProblem | None:
+    """What every file holds, by its name; unchanged ones are not opened.
 
-
-def _models_in(path: Path, content: bytes) -> Iterator[Found]:
-    """One model, or a list of them."""
+    A problem when the directory cannot be read, and None where there never was one.
+    """
     try:
-        document = yaml.safe_load(content)
-    except (yaml.YAMLError, UnicodeError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        yield _problem(path, f"is no YAML: {reason}")
-        return
-    for config in document if isinstance(document, list) else [document]:
-        name = config.get("name") if isinstance(config, dict) else None
-        known_as = name if isinstance(name, str) else ""
-        try:
-            yield read_model(config, source=path.name)
-        except InvalidInput as error:
-            yield ModelProblem(source=path.name, name=known_as, problem=error.message)
-        except (TypeError, ValueError, RecursionError):  # keys that are no text, or a part that contains itself
-            yield ModelProblem(source=path.name, name=known_as, problem="cannot be written as JSON")
+        paths = sorted(path for path in directory.iterdir() if _is_meant(path))
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not known:
+            return None
+        return ModelProblem(source=str(directory), problem=f"cannot be read: {error.strerror}")
+    found = {path.name: read_file(path, known.get(path.name)) for path in paths[:MOST_FILES]}
+    if len(paths) > MOST_FILES:
+        problem = f"holds {len(paths)} files, of which the first {MOST_FILES} are read"
+        found[""] = ReadFile((0, 0, 0), [ModelProblem(source=str(directory), problem=problem)])
+    return found
 
 
-def _problem(path: Path, problem: str) -> ModelProblem:
-    return ModelProblem(source=path.name, problem=problem)
+def _is_meant(path: Path) -> bool:
+    return path.suffix in SUFFIXES and not path.name.startswith(".")

@@ -14,11 +14,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from corral.base.clock import Clock
-from corral.base.errors import BusTimeout, BusUnavailable, CorralError, NoResponders
+from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
 from corral.base.ids import NodeId
 from corral.bus.port import Bus
 from corral.domain.replica import Process
-from corral.protocol import subjects
+from corral.protocol import go_json, subjects
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.inventory import InstalledBackend, ListReply
 from corral.protocol.replica import ReplicaAccess, RunningReply, StopRequest
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 RUNNING_WITHIN: Final = timedelta(seconds=10)
 LIST_WITHIN: Final = timedelta(seconds=30)
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class NodeUnreachable(CorralError):
@@ -60,6 +60,8 @@ class Installed:
     """Empty when the node did not say: then the address of the node itself is meant."""
     url: str = ""
     key: str = field(default="", repr=False)
+    is_asked_directly: bool = False
+    """Requests come to the backend as they are, and not through an adapter."""
 
 
 class NodeClient:
@@ -70,28 +72,30 @@ class NodeClient:
 
     async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> Installed:
         """Have a process of the backend; returns when it is ready. Asking again finds the same process."""
-        reply = await self._ask(node_id, subjects.backend_install(node_id), request, InstallReply, timeout)
+        reply = await self._needed(node_id, subjects.backend_install(node_id), request, InstallReply, timeout)
         if not reply.success:
             raise NodeRefused(reply.error or "the node did not say why", node_id=node_id)
-        url, key = _access(reply.corral)
-        return Installed(address=reply.address, url=url, key=key)
+        told = reply.corral
+        if told is UNSET:
+            return Installed(address=reply.address)
+        return Installed(address=reply.address, url=told.url, key=told.key, is_asked_directly=not told.adapted)
 
     async def running(self, node_id: NodeId) -> list[Process]:
         """The node's own report of its processes."""
         subject = subjects.models_running(node_id)
-        reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
-        if reply.error:
-            raise NodeRefused(reply.error, node_id=node_id)
-        found = []
-        for one in reply.models:
-            url, key = _access(one.corral)
-            found.append(Process(model=one.model_id, index=one.replica_index, address=one.address, url=url, key=key))
-        return found
+        return _processes(
+            node_id, await self._needed(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
+        )
+
+    async def glimpse(self, node_id: NodeId) -> list[Process]:
+        """The same, for looks that nobody waits for: a node that does not answer is no less healthy for it."""
+        subject = subjects.models_running(node_id)
+        return _processes(node_id, await self._ask(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN))
 
     async def backends(self, node_id: NodeId) -> list[InstalledBackend]:
         """What is on the node's disk."""
         subject = subjects.backend_list(node_id)
-        reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), ListReply, LIST_WITHIN)
+        reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), ListReply, LIST_WITHIN)
         if reply.error:
             raise NodeRefused(reply.error, node_id=node_id)
         return reply.backends or []
@@ -107,17 +111,33 @@ class NodeClient:
             return False
         return True
 
+    async def _needed(self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta) -> T:
+        try:
+            return await self._ask(node_id, subject, request, answer, timeout)
+        except NodeUnreachable:
+            await self._nodes.mark_no_responders(node_id, at=self._clock.now())
+            raise
+
     async def _ask(self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta) -> T:
         try:
             content = await self._bus.request(subject, msgspec.json.encode(request), timeout=timeout)
-            return msgspec.json.decode(content, type=answer)
+            return go_json.decode(content, answer)
         except NoResponders as error:
-            await self._nodes.mark_no_responders(node_id, at=self._clock.now())
             raise NodeUnreachable("the node does not respond on NATS", node_id=node_id) from error
         except BusTimeout as error:
             raise NodeBusy(f"no answer within {timeout.total_seconds():.0f} s", node_id=node_id) from error
-        except msgspec.DecodeError as error:
+        except InvalidInput as error:
             raise NodeRefused(f"the node answers what nobody understands: {error}", node_id=node_id) from error
+
+
+def _processes(node_id: NodeId, reply: RunningReply) -> list[Process]:
+    if reply.error:
+        raise NodeRefused(reply.error, node_id=node_id)
+    found = []
+    for one in reply.models:
+        url, key = _access(one.corral)
+        found.append(Process(model=one.model_id, index=one.replica_index, address=one.address, url=url, key=key))
+    return found
 
 
 def _access(told: ReplicaAccess | UnsetType) -> tuple[str, str]:

@@ -72,10 +72,10 @@ class ReplicaHealth:
     ) -> None:
         node = await self._nodes.get(node_id)
         if node is None:
-            await self._lose(there, "its node is gone")
+            await self.lose(there, "its node is gone")
             return
         if self._fleet.see(node).status is NodeStatus.OFFLINE:
-            await self._lose(there, f"its node {node.name} is offline")
+            await self.lose(there, f"its node {node.name} is offline")
             return
         loaded = [replica for replica in there if replica.state is ReplicaState.LOADED]
         if not loaded:
@@ -86,7 +86,7 @@ class ReplicaHealth:
             if reported is not None:
                 await self._compare(replica, reported)
             if replica.id in suspects and await self._refuses(replica):
-                await self._lose([replica], "nobody serves at its address any more")
+                await self.lose([replica], "nobody serves at its address any more")
 
     async def _ask(self, node_id: NodeId) -> list[Process] | None:
         """None when the node did not say."""
@@ -104,11 +104,11 @@ class ReplicaHealth:
                 self._feed.ring()
             return
         if any((process.model, process.index) == (replica.model, replica.index) for process in reported):
-            await self._lose([replica], "another process runs in its place")
+            await self.lose([replica], "another process runs in its place")
             return
         self._missing[replica.id] = self._missing.get(replica.id, 0) + 1
         if self._missing[replica.id] >= REPORTS:
-            await self._lose([replica], "its node reports that it does not run")
+            await self.lose([replica], "its node reports that it does not run")
         else:
             self.poke.ring()
 
@@ -123,7 +123,8 @@ class ReplicaHealth:
         writer.close()
         return False
 
-    async def _lose(self, gone: list[Replica], why: str) -> None:
+    async def lose(self, gone: list[Replica], why: str, **details: object) -> None:
+        """They are out of the view from now on; the next request for their model loads it again."""
         now = self._clock.now()
         events = [
             Event(
@@ -131,7 +132,13 @@ class ReplicaHealth:
                 at=now,
                 actor="control",
                 node_id=replica.node_id,
-                data={"replica": replica.id, "model": replica.model, "before": replica.state.value, "why": why},
+                data={
+                    "replica": replica.id,
+                    "model": replica.model,
+                    "before": replica.state.value,
+                    "why": why,
+                    **details,
+                },
             )
             for replica in gone
         ]

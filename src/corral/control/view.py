@@ -6,19 +6,31 @@ that is away changes nothing: the last view stays what it is.
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 import msgspec
 
 from corral.base.clock import Clock
+from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import Poke
 from corral.control.fleet import Fleet
 from corral.control.models import Models
-from corral.domain.key import ApiKey, Scope
+from corral.control.readiness import Readiness
+from corral.domain.key import ApiKey
 from corral.domain.node import Node, NodeStatus
 from corral.domain.replica import Replica, ReplicaState
-from corral.protocol.view import Beat, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, change_between
+from corral.protocol.view import (
+    Beat,
+    ControlState,
+    KeyEntry,
+    ModelEntry,
+    ReplicaEntry,
+    View,
+    ViewMessage,
+    change_between,
+)
 from corral.state.keys import Keys
 from corral.state.nodes import Nodes
 from corral.state.replicas import Replicas
@@ -30,15 +42,22 @@ _RANKS: Final = {NodeStatus.HEALTHY: 0, NodeStatus.DRAINING: 10, NodeStatus.UNHE
 """Silence alone only makes a replica the last choice."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSources:
+    """What a view is made of."""
+
+    models: Models
+    replicas: Replicas
+    nodes: Nodes
+    keys: Keys
+    fleet: Fleet
+    readiness: Readiness
+    metrics_public: bool = False
+
+
 class ViewKeeper:
-    def __init__(
-        self, models: Models, replicas: Replicas, nodes: Nodes, keys: Keys, fleet: Fleet, clock: Clock
-    ) -> None:
-        self._models = models
-        self._replicas = replicas
-        self._nodes = nodes
-        self._keys = keys
-        self._fleet = fleet
+    def __init__(self, sources: ViewSources, clock: Clock) -> None:
+        self._sources = sources
         self._clock = clock
         self._current: View | None = None
         self._listeners: set[Poke] = set()
@@ -49,13 +68,34 @@ class ViewKeeper:
         return self._current
 
     async def refresh(self) -> None:
-        """Make the view anew; those who follow are told when it is another one."""
+        """Make the view anew; those who follow are told when it is another one.
+
+        What control lacks is told in any case. Without the database everything else stays as it was.
+        """
         version = 1 if self._current is None else self._current.version
-        living = await self._replicas.living()
-        nodes = await self._nodes.load_many(replica.node_id for replica in living)
-        keys = await self._keys.list(include_revoked=False)
+        problems = await self._sources.readiness.problems()
+        control = ControlState(problems=tuple(problems), metrics_public=self._sources.metrics_public)
+        try:
+            view = await self._made(version, control)
+        except DatabaseUnavailable:
+            if self._current is not None:
+                self._replace(msgspec.structs.replace(self._current, control=control))
+            raise
+        self._replace(view)
+
+    def _replace(self, view: View) -> None:
+        if view == self._current:
+            return
+        self._current = view if self._current is None else msgspec.structs.replace(view, version=view.version + 1)
+        self.ring()
+
+    async def _made(self, version: int, control: ControlState) -> View:
+        sources = self._sources
+        living = await sources.replicas.living()
+        nodes = await sources.nodes.load_many(replica.node_id for replica in living)
+        keys = await sources.keys.list(include_revoked=False)
         now = self._clock.now()
-        view = View(
+        return View(
             version=version,
             models=self._model_entries(),
             replicas={
@@ -63,12 +103,9 @@ class ViewKeeper:
                 for replica in living
                 if (entry := self._replica_entry(replica, nodes.get(replica.node_id))) is not None
             },
-            keys={key.hash: _key_entry(key) for key in keys if _opens(key, now)},
+            keys={key.hash: _key_entry(key) for key in keys if key.is_valid(now)},
+            control=control,
         )
-        if view == self._current:
-            return
-        self._current = view if self._current is None else msgspec.structs.replace(view, version=version + 1)
-        self.ring()
 
     def ring(self) -> None:
         """Wake all who follow."""
@@ -96,15 +133,15 @@ class ViewKeeper:
             self._listeners.discard(poke)
 
     def _model_entries(self) -> dict[str, ModelEntry]:
-        specs = self._models.catalogue.models.values()
+        specs = self._sources.models.catalogue.models.values()
         return {spec.name: ModelEntry(name=spec.name, alias_of=spec.alias_of) for spec in specs}
 
     def _replica_entry(self, replica: Replica, node: Node | None) -> ReplicaEntry | None:
         """None for what no request can be sent to."""
         if node is None or replica.state is not ReplicaState.LOADED or not replica.url:
             return None
-        status = self._fleet.see(node).status
-        spec = self._models.catalogue.models.get(replica.model)
+        status = self._sources.fleet.see(node).status
+        spec = self._sources.models.catalogue.models.get(replica.model)
         if status not in _RANKS or spec is None:
             return None
         return ReplicaEntry(
@@ -126,10 +163,7 @@ def _message(told: View | None, current: View) -> ViewMessage:
     return Beat(version=current.version) if told is current else change_between(told, current)
 
 
-def _opens(key: ApiKey, now: datetime) -> bool:
-    return key.is_valid(now) and key.allows(Scope.INFERENCE)
-
-
 def _key_entry(key: ApiKey) -> KeyEntry:
+    """Of every scope: a key that may not ask models is told so, and not that it is unknown."""
     expires_at = None if key.expires_at is None else key.expires_at.timestamp()
     return KeyEntry(hash=key.hash, id=key.id, scopes=tuple(sorted(key.scopes)), expires_at=expires_at)

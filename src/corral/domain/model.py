@@ -13,16 +13,16 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from corral.base.errors import InvalidInput
+from corral.domain import model_fields as fields
+from corral.domain.model_fields import Config
+from corral.domain.model_requests import request_rules
 
 ALL_LAYERS: Final = 99_999_999
 DEFAULT_CONTEXT: Final = 4096
 DEFAULT_BATCH: Final = 512
 _LONGEST_NAME: Final = 200
+_LONGEST_PATH: Final = 1024
 _BACKEND: Final = re.compile(r"[A-Za-z0-9_-]+(@[A-Za-z0-9_-]+)?")
-_INT32: Final = 2**31
-_MISSING: Final = object()
-
-Config = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,18 @@ class Catalogue:
     models: Mapping[str, ModelSpec] = field(default_factory=dict)
     problems: tuple[ModelProblem, ...] = ()
 
+    def problems_of(self, name: str) -> list[ModelProblem]:
+        """What was passed over under this name: that of a model, or of a file with or without its suffix."""
+        return [one for one in self.problems if name in (one.name, one.source, PurePath(one.source).stem)]
+
     def serving(self, name: str) -> ModelSpec | None:
         """The model whose replicas answer for a name."""
         spec = self.models.get(name)
         return self.models.get(spec.alias_of) if spec is not None and spec.alias_of else spec
+
+    def may_hide(self, name: str) -> bool:
+        """Whether a file that was passed over may hold this model: then it counts as neither there nor deleted."""
+        return any(problem.name in ("", name) for problem in self.problems)
 
 
 def read_model(config: object, *, source: str) -> ModelSpec:
@@ -71,7 +79,7 @@ def read_model(config: object, *, source: str) -> ModelSpec:
         raise InvalidInput("", "a model must be a mapping of keys to values")
     name = _name(config)
     common = {"name": name, "source": source, "revision": revision_of(config), "config": config}
-    if alias := _text(config, "alias"):
+    if alias := fields.text(config, "alias"):
         if config.get("backend") or config.get("parameters"):
             raise InvalidInput("alias", "is a mere redirect: it has neither a backend nor parameters")
         return ModelSpec(**common, alias_of=alias)  # type: ignore[arg-type]
@@ -79,9 +87,11 @@ def read_model(config: object, *, source: str) -> ModelSpec:
         **common,  # type: ignore[arg-type]
         backend=_backend(config),
         model=_weights(config),
-        max_concurrent=_bounded(_whole(config, "limits.max_concurrent", 0), "limits.max_concurrent"),
+        max_concurrent=_bounded(fields.whole(config, "limits.max_concurrent", 0), "limits.max_concurrent"),
     )
-    load_options(spec, models=PurePath(), threads=1)  # so that a wrong type is said now, and not at the first load
+    # So that a wrong type is said now, and not at the first load.
+    load_options(spec, models=PurePath(), threads=1, is_asked_directly=True)
+    request_rules(config)
     return spec
 
 
@@ -119,29 +129,42 @@ class _Field(NamedTuple):
     name: str
     key: str
     read: "Callable[[Config, str, object], object]"
-    default: object = _MISSING
+    default: object = fields.MISSING
 
 
-def load_options(spec: ModelSpec, *, models: PurePath, threads: int) -> dict[str, object]:
-    """Fields of `ModelOptions` by name. `models` is the directory as the node sees it."""
+def load_options(
+    spec: ModelSpec, *, models: PurePath, threads: int, is_asked_directly: bool = False
+) -> dict[str, object]:
+    """Fields of `ModelOptions` by name. `models` is the directory as the node sees it.
+
+    A replica that is asked directly gets requests as they are: it must know itself what they leave open.
+    """
     options: dict[str, object] = {"Model": spec.model, "Threads": threads, "ModelPath": str(models)}
     if "://" not in spec.model:
         options["ModelFile"] = str(models / spec.model)
     for one in _FIELDS:
         value = one.read(spec.config, one.key, one.default)
-        if value is not _MISSING:
+        if value is not fields.MISSING:
             options[one.name] = value
     for name in ("MMProj", "DraftModel"):
         if options.get(name):
             options[name] = str(models / str(options[name]))
-    if engine := _found(spec.config, "engine_args"):
+    if engine := fields.found(spec.config, "engine_args"):
         options["EngineArgs"] = json.dumps(engine, sort_keys=True)
+    if is_asked_directly and (defaults := _request_defaults(spec.config)):
+        options["Options"] = [*_listed(options.get("Options")), *defaults]
     options["EnableScore"] = "score" in {str(word).lower().removeprefix("flag_") for word in _usecases(spec.config)}
     return options
 
 
+def _request_defaults(config: Config) -> list[str]:
+    """What requests that say nothing get, as entries of `Options`."""
+    values = ((name, read(config, f"parameters.{name}", fields.MISSING)) for name, read in _REQUEST_DEFAULTS.items())
+    return [f"default_{name}:{value}" for name, value in values if value is not fields.MISSING]
+
+
 def _name(config: Config) -> str:
-    name = _text(config, "name")
+    name = fields.text(config, "name")
     if not name:
         raise InvalidInput("name", "is missing")
     if len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip() or "#" in name:
@@ -150,7 +173,7 @@ def _name(config: Config) -> str:
 
 
 def _backend(config: Config) -> str:
-    backend = _text(config, "backend")
+    backend = fields.text(config, "backend")
     if not backend:
         raise InvalidInput("backend", "is missing")
     if not _BACKEND.fullmatch(backend):
@@ -159,12 +182,26 @@ def _backend(config: Config) -> str:
 
 
 def _weights(config: Config) -> str:
-    model = _text(config, "parameters.model")
+    model = fields.text(config, "parameters.model")
     if not model:
         raise InvalidInput("parameters.model", "is missing")
-    if model.startswith("/") or ".." in PurePath(model).parts:
-        raise InvalidInput("parameters.model", "must be below the models directory")
+    _check_below(model, "parameters.model")
     return model
+
+
+def _check_below(path: str, key: str) -> None:
+    if len(path) > _LONGEST_PATH or not path.isprintable():
+        raise InvalidInput(key, f"must be one line of up to {_LONGEST_PATH} characters")
+    if path.startswith("/") or ".." in PurePath(path).parts:
+        raise InvalidInput(key, f"must be below the models directory, got {path[:80]!r}")
+
+
+def _path(config: Config, key: str, default: object) -> object:
+    """Of a file below the models directory."""
+    path = fields.text(config, key, default)
+    if isinstance(path, str):
+        _check_below(path, key)
+    return path
 
 
 def _bounded(value: object, key: str) -> int:
@@ -174,143 +211,91 @@ def _bounded(value: object, key: str) -> int:
 
 
 def _usecases(config: Config) -> list[object]:
-    words = _found(config, "known_usecases")
-    return words if isinstance(words, list) else []
+    return _listed(fields.found(config, "known_usecases"))
 
 
-def _found(config: Config, key: str) -> object:
-    """What stands at a dotted key; None where there is nothing."""
-    value: object = config
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def _text(config: Config, key: str, default: object = "") -> str:
-    value = _found(config, key)
-    if value is None:
-        return default  # type: ignore[return-value]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidInput(key, f"must be text, got {_kind(value)}")
-    return str(value)
-
-
-def _whole(config: Config, key: str, default: object = _MISSING) -> object:
-    value = _found(config, key)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or not -_INT32 <= value < _INT32:
-        raise InvalidInput(key, f"must be a whole number, got {_kind(value)}")
-    return value
-
-
-def _number(config: Config, key: str, default: object = _MISSING) -> object:
-    value = _found(config, key)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInput(key, f"must be a number, got {_kind(value)}")
-    return float(value)
-
-
-def _switch(config: Config, key: str, default: object = _MISSING) -> object:
-    value = _found(config, key)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise InvalidInput(key, f"must be true or false, got {_kind(value)}")
-    return value
-
-
-def _texts(config: Config, key: str, default: object = _MISSING) -> object:
-    value = _found(config, key)
-    if value is None:
-        return default
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise InvalidInput(key, f"must be a list of texts, got {_kind(value)}")
-    return list(value)
-
-
-def _numbers(config: Config, key: str, default: object = _MISSING) -> object:
-    value = _found(config, key)
-    if value is None:
-        return default
-    if not isinstance(value, list) or not all(isinstance(one, int | float) for one in value):
-        raise InvalidInput(key, f"must be a list of numbers, got {_kind(value)}")
-    return [float(one) for one in value]
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _context(config: Config, key: str, default: object) -> object:
     """-1 asks for what the model was trained with; a backend learns that from the file."""
-    value = _whole(config, key, default)
+    value = fields.whole(config, key, default)
     return 0 if isinstance(value, int) and value < 0 else value
 
 
 def _flash(config: Config, key: str, default: object) -> object:
     """YAML reads a bare `on` as true."""
-    value = _found(config, key)
-    return ("on" if value else "off") if isinstance(value, bool) else _text(config, key, default)
-
-
-def _kind(value: object) -> str:
-    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
-    return names.get(type(value), type(value).__name__)
+    value = fields.found(config, key)
+    return ("on" if value else "off") if isinstance(value, bool) else fields.text(config, key, default)
 
 
 _FIELDS: Final = (
     _Field("ContextSize", "context_size", _context, DEFAULT_CONTEXT),
-    _Field("Seed", "parameters.seed", _whole),
-    _Field("NBatch", "parameters.batch", _whole, DEFAULT_BATCH),
-    _Field("F16Memory", "f16", _switch),
-    _Field("MLock", "mmlock", _switch),
-    _Field("MMap", "mmap", _switch, True),
-    _Field("LowVRAM", "low_vram", _switch),
-    _Field("Embeddings", "embeddings", _switch),
-    _Field("NUMA", "numa", _switch),
-    _Field("NGPULayers", "gpu_layers", _whole, ALL_LAYERS),
-    _Field("MainGPU", "main_gpu", _text, _MISSING),
-    _Field("TensorSplit", "tensor_split", _text, _MISSING),
-    _Field("Threads", "threads", _whole),
-    _Field("RopeFreqBase", "parameters.rope_freq_base", _number),
-    _Field("RopeFreqScale", "parameters.rope_freq_scale", _number),
-    _Field("RMSNormEps", "rms_norm_eps", _number),
-    _Field("NGQA", "ngqa", _whole),
-    _Field("CUDA", "cuda", _switch),
-    _Field("CFGScale", "cfg_scale", _number),
-    _Field("Tokenizer", "parameters.tokenizer", _text, _MISSING),
-    _Field("LoraBase", "lora_base", _text, _MISSING),
-    _Field("LoraAdapter", "lora_adapter", _text, _MISSING),
-    _Field("NoMulMatQ", "no_mulmatq", _switch),
-    _Field("AudioPath", "tts.audio_path", _text, _MISSING),
-    _Field("DraftModel", "draft_model", _text, _MISSING),
-    _Field("Quantization", "quantization", _text, _MISSING),
-    _Field("MMProj", "mmproj", _text, _MISSING),
-    _Field("LoraScale", "lora_scale", _number),
-    _Field("RopeScaling", "rope_scaling", _text, _MISSING),
-    _Field("YarnExtFactor", "yarn_ext_factor", _number),
-    _Field("YarnAttnFactor", "yarn_attn_factor", _number),
-    _Field("YarnBetaFast", "yarn_beta_fast", _number),
-    _Field("YarnBetaSlow", "yarn_beta_slow", _number),
-    _Field("Type", "type", _text, _MISSING),
-    _Field("GPUMemoryUtilization", "gpu_memory_utilization", _number),
-    _Field("TrustRemoteCode", "trust_remote_code", _switch),
-    _Field("EnforceEager", "enforce_eager", _switch),
-    _Field("SwapSpace", "swap_space", _whole),
-    _Field("MaxModelLen", "max_model_len", _whole),
-    _Field("TensorParallelSize", "tensor_parallel_size", _whole),
+    _Field("Seed", "parameters.seed", fields.whole),
+    _Field("NBatch", "parameters.batch", fields.whole, DEFAULT_BATCH),
+    _Field("F16Memory", "f16", fields.switch),
+    _Field("MLock", "mmlock", fields.switch),
+    _Field("MMap", "mmap", fields.switch, True),
+    _Field("LowVRAM", "low_vram", fields.switch),
+    _Field("Embeddings", "embeddings", fields.switch),
+    _Field("NUMA", "numa", fields.switch),
+    _Field("NGPULayers", "gpu_layers", fields.whole, ALL_LAYERS),
+    _Field("MainGPU", "main_gpu", fields.text, fields.MISSING),
+    _Field("TensorSplit", "tensor_split", fields.text, fields.MISSING),
+    _Field("Threads", "threads", fields.whole),
+    _Field("RopeFreqBase", "parameters.rope_freq_base", fields.number),
+    _Field("RopeFreqScale", "parameters.rope_freq_scale", fields.number),
+    _Field("RMSNormEps", "rms_norm_eps", fields.number),
+    _Field("NGQA", "ngqa", fields.whole),
+    _Field("CUDA", "cuda", fields.switch),
+    _Field("CFGScale", "cfg_scale", fields.number),
+    _Field("Tokenizer", "parameters.tokenizer", fields.text, fields.MISSING),
+    _Field("LoraBase", "lora_base", fields.text, fields.MISSING),
+    _Field("LoraAdapter", "lora_adapter", fields.text, fields.MISSING),
+    _Field("NoMulMatQ", "no_mulmatq", fields.switch),
+    _Field("AudioPath", "tts.audio_path", fields.text, fields.MISSING),
+    _Field("DraftModel", "draft_model", _path, fields.MISSING),
+    _Field("Quantization", "quantization", fields.text, fields.MISSING),
+    _Field("MMProj", "mmproj", _path, fields.MISSING),
+    _Field("LoraScale", "lora_scale", fields.number),
+    _Field("RopeScaling", "rope_scaling", fields.text, fields.MISSING),
+    _Field("YarnExtFactor", "yarn_ext_factor", fields.number),
+    _Field("YarnAttnFactor", "yarn_attn_factor", fields.number),
+    _Field("YarnBetaFast", "yarn_beta_fast", fields.number),
+    _Field("YarnBetaSlow", "yarn_beta_slow", fields.number),
+    _Field("Type", "type", fields.text, fields.MISSING),
+    _Field("GPUMemoryUtilization", "gpu_memory_utilization", fields.number),
+    _Field("TrustRemoteCode", "trust_remote_code", fields.switch),
+    _Field("EnforceEager", "enforce_eager", fields.switch),
+    _Field("SwapSpace", "swap_space", fields.whole),
+    _Field("MaxModelLen", "max_model_len", fields.whole),
+    _Field("TensorParallelSize", "tensor_parallel_size", fields.whole),
     _Field("FlashAttention", "flash_attention", _flash, "auto"),
-    _Field("NoKVOffload", "no_kv_offloading", _switch),
-    _Field("LoadFormat", "load_format", _text, _MISSING),
-    _Field("LoraAdapters", "lora_adapters", _texts),
-    _Field("LoraScales", "lora_scales", _numbers),
-    _Field("Options", "options", _texts),
-    _Field("CacheTypeKey", "cache_type_k", _text, _MISSING),
-    _Field("CacheTypeValue", "cache_type_v", _text, _MISSING),
-    _Field("DisableLogStatus", "disable_log_stats", _switch),
-    _Field("DType", "dtype", _text, _MISSING),
-    _Field("LimitImagePerPrompt", "limit_mm_per_prompt.image", _whole),
-    _Field("LimitVideoPerPrompt", "limit_mm_per_prompt.video", _whole),
-    _Field("LimitAudioPerPrompt", "limit_mm_per_prompt.audio", _whole),
-    _Field("Reranking", "reranking", _switch),
-    _Field("Overrides", "overrides", _texts),
+    _Field("NoKVOffload", "no_kv_offloading", fields.switch),
+    _Field("LoadFormat", "load_format", fields.text, fields.MISSING),
+    _Field("LoraAdapters", "lora_adapters", fields.texts),
+    _Field("LoraScales", "lora_scales", fields.numbers),
+    _Field("Options", "options", fields.texts),
+    _Field("CacheTypeKey", "cache_type_k", fields.text, fields.MISSING),
+    _Field("CacheTypeValue", "cache_type_v", fields.text, fields.MISSING),
+    _Field("DisableLogStatus", "disable_log_stats", fields.switch),
+    _Field("DType", "dtype", fields.text, fields.MISSING),
+    _Field("LimitImagePerPrompt", "limit_mm_per_prompt.image", fields.whole),
+    _Field("LimitVideoPerPrompt", "limit_mm_per_prompt.video", fields.whole),
+    _Field("LimitAudioPerPrompt", "limit_mm_per_prompt.audio", fields.whole),
+    _Field("Reranking", "reranking", fields.switch),
+    _Field("Overrides", "overrides", fields.texts),
 )
+_REQUEST_DEFAULTS: Final = {
+    "temperature": fields.number,
+    "top_p": fields.number,
+    "top_k": fields.whole,
+    "min_p": fields.number,
+    "typical_p": fields.number,
+    "repeat_penalty": fields.number,
+    "repeat_last_n": fields.whole,
+    "frequency_penalty": fields.number,
+    "presence_penalty": fields.number,
+    "max_tokens": fields.whole,
+}

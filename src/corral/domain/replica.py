@@ -89,6 +89,11 @@ class Process:
     url: str = ""
     key: str = field(default="", repr=False)
 
+    @property
+    def process_key(self) -> str:
+        """How its node calls it."""
+        return f"{self.model}#{self.index}"
+
     def is_of(self, replica: Replica) -> bool:
         """Whether this is the very process that was loaded, and not another one in its place.
 

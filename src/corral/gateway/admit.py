@@ -14,12 +14,14 @@ from corral.protocol.view import KeyEntry
 
 _MAX_KEY: Final = 512
 _MAX_NAME: Final = 512
-_OPENING: Final = frozenset(scope.value for scope, implied in IMPLIED.items() if Scope.INFERENCE in implied)
-"""Scopes that let a key ask models."""
+_OPENING: Final = {
+    wanted: frozenset(scope.value for scope, implied in IMPLIED.items() if wanted in implied) for wanted in Scope
+}
+"""Scopes of a key that allow what a scope stands for."""
 
 
-def admit_key(directory: Directory, presented: str | None, *, now: float) -> KeyEntry:
-    """The key of a request for inference, valid at this wall-clock time. Refusal otherwise.
+def admit_key(directory: Directory, presented: str | None, *, now: float, scope: Scope = Scope.INFERENCE) -> KeyEntry:
+    """The key of a request, valid at this wall-clock time and for this scope. Refusal otherwise.
 
     Keys are found by their hash, so how long the search takes says nothing about the key.
     """
@@ -35,8 +37,8 @@ def admit_key(directory: Directory, presented: str | None, *, now: float) -> Key
         raise _denied("this API key is not valid", "invalid_api_key")
     if entry.expires_at is not None and now >= entry.expires_at:
         raise _denied("this API key has expired", "expired_api_key")
-    if _OPENING.isdisjoint(entry.scopes):
-        raise Refusal(403, "this API key may not ask models; it needs the scope inference", code="missing_scope")
+    if _OPENING[scope].isdisjoint(entry.scopes):
+        raise Refusal(403, f"this API key may not do that; it needs the scope {scope}", code="missing_scope")
     return entry
 
 

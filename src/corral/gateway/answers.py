@@ -1,5 +1,6 @@
 """Answers that the gateway gives itself: OpenAI's shapes, ready to be written."""
 
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final, Self
@@ -10,23 +11,34 @@ from corral.protocol.view import Loading
 
 _encoder: Final = msgspec.json.Encoder()
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+_SOONEST: Final = 1
+_LATEST: Final = 300
+"""Seconds after which a client is told to come back, at most: LocalAI's bound."""
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Answer:
-    """A whole answer."""
+    """A whole answer: bytes of some type, or anything that can be written as JSON."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "content_type", "headers", "status")
 
-    def __init__(self, status: int, body: object, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        body: object,
+        headers: Mapping[str, str] | None = None,
+        *,
+        content_type: str = "application/json",
+    ) -> None:
         self.status = status
-        self.body = _encoder.encode(body)
+        self.body = body if isinstance(body, bytes) else _encoder.encode(body)
         self.headers = headers or {}
+        self.content_type = content_type
 
     def as_bytes(self, *, closes: bool, is_head: bool) -> bytes:
         lines = [
             b"HTTP/1.1 %d %s" % (self.status, _REASONS.get(self.status, b"")),
-            b"Content-Type: application/json",
+            b"Content-Type: " + self.content_type.encode("latin-1"),
             b"Content-Length: %d" % len(self.body),
             *(f"{name}: {value}".encode("latin-1") for name, value in self.headers.items()),
         ]
@@ -53,12 +65,13 @@ class Refusal(Exception):
         self.code = code
         self.closes = closes
         """Whether what follows on the connection cannot be trusted or is not worth reading."""
+        self._type = _error_type(status)
         self._param = param
         self._headers = headers
         self._more: dict[str, object] = {}
 
     def answer(self) -> Answer:
-        error = {"message": str(self), "type": _error_type(self.status), "param": self._param, "code": self.code}
+        error = {"message": str(self), "type": self._type, "param": self._param, "code": self.code}
         return Answer(self.status, {"error": error, **self._more}, self._headers)
 
     @classmethod
@@ -72,15 +85,25 @@ class Refusal(Exception):
     @classmethod
     def loading(cls, loading: Loading) -> Self:
         """The model is on its way, or cannot come: in LocalAI's words, with how far it is."""
-        if loading.state == "failed":
-            text = loading.message or f"model {loading.model} cannot be loaded"
-            refusal = cls.busy(503, text, code="model_load_failed", retry_after=loading.retry_after_seconds)
-        else:
-            where = f" on node {loading.node}" if loading.node else ""
-            text = f"model {loading.model} is {loading.state}{where}"
-            refusal = cls.busy(503, text, code="model_loading", retry_after=loading.retry_after_seconds)
-        refusal._more = {"loading": loading}
+        code = "model_load_failed" if loading.state == "failed" else "model_loading"
+        refusal = cls.busy(503, _told(loading), code=code, retry_after=_retry_after(loading))
+        refusal._type = code
+        refusal._more = {"loading": loading.for_client()}
         return refusal
+
+
+def _told(loading: Loading) -> str:
+    if loading.state == "failed":
+        return loading.message or f"model {loading.model} cannot be loaded"
+    where = f" on node {loading.node}" if loading.node else ""
+    why = f": {loading.message}" if loading.message else ""
+    return f"model {loading.model} is {loading.state}{where}{why}"
+
+
+def _retry_after(loading: Loading) -> int:
+    """When it should be done, where that is known."""
+    seconds = loading.retry_after_seconds if loading.eta_seconds is None else math.ceil(loading.eta_seconds)
+    return min(max(seconds, _SOONEST), _LATEST)
 
 
 def _error_type(status: int) -> str:

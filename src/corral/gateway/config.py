@@ -30,7 +30,10 @@ class TimeOuts:
     queue: float = 60.0
     """How long a request waits for a free place at a replica that is there."""
     load: float = 30.0
-    """The wait budget: how long a request waits for a model that is not loaded."""
+    """The wait budget: how long a request waits for a model that is not loaded. May be infinite."""
+    replacement: float = 5.0
+    """How long a request whose only replica hung up waits for control to say that it is gone. Then it waits for a load,
+    as for any model that is not loaded; without a word of control it fails."""
     idle_upstream: float = 60.0
     """How long an unused connection to a replica is kept."""
     drain: float = 25.0
@@ -67,7 +70,7 @@ class GatewayConfig:
     port: int = 0
     """0 takes any free port."""
     control_url: str
-    """`http://host:port` of a frontend, or `unix:/path` of control's private socket."""
+    """`http://host:port` or `https://host:port` of a frontend, or `unix:/path` of control's private socket."""
     control_key: str = field(repr=False)
     """A key with the scope `gateway`."""
     time_outs: TimeOuts = TimeOuts()
@@ -80,7 +83,13 @@ class GatewayConfig:
     max_view_age: timedelta | None = None
     """After so long without control nothing is served any more; None serves the last view for ever."""
     reconnect: Backoff = Backoff(first=timedelta(milliseconds=100), cap=timedelta(seconds=2))
+    control_tls: ssl.SSLContext | None = None
+    """Whom to trust, where the way to control is HTTPS; None trusts the system's authorities."""
     tls: ssl.SSLContext | None = None
     """Serve HTTPS when given."""
+    plain_port: int | None = None
+    """A port on 127.0.0.1 beside the public one that speaks HTTP in any case."""
+    expose_node: bool = False
+    """Tell in each answer which node gave it."""
     reuse_port: bool = False
     """Several gateways on one port: the kernel spreads connections over them."""

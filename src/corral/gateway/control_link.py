@@ -6,6 +6,7 @@ call has a connection of its own.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -69,7 +70,9 @@ class ControlLink:
 
     def __init__(self, config: GatewayConfig) -> None:
         self._origin = Origin.of(config.control_url)
+        self._host = self._origin.host_header.decode()
         self._key = config.control_key
+        self._tls = (config.control_tls or ssl.create_default_context()) if self._origin.tls else None
 
     async def ensure(self, model: str) -> Loading:
         """PeerUnavailable or PeerRefused when control does not say."""
@@ -119,7 +122,7 @@ class ControlLink:
             reader, writer = await self._connect()
         try:
             head = (
-                f"{method} {path} HTTP/1.1\r\nHost: control\r\nAuthorization: Bearer {self._key}\r\n"
+                f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nAuthorization: Bearer {self._key}\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             )
             writer.write(head.encode() + body)
@@ -130,7 +133,7 @@ class ControlLink:
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._origin.socket:
             return await asyncio.open_unix_connection(self._origin.socket)
-        return await asyncio.open_connection(self._origin.host, self._origin.port)
+        return await asyncio.open_connection(self._origin.host, self._origin.port, ssl=self._tls)
 
 
 class ViewFollower:
@@ -144,19 +147,22 @@ class ViewFollower:
 
     async def run(self) -> None:
         failures = 0
+        told = ""
         while True:
             heard = False
             try:
                 async for line in self._link.view_lines(self._silence):
                     self._directory.hear(decode_line(line), now=asyncio.get_running_loop().time())
                     if not heard:
-                        heard, failures = True, 0
+                        heard, failures, told = True, 0, ""
                         self._say(self._directory.version)
                 log.info("control ended the view", extra={"event": "gateway.view_ended"})
             except (CorralError, msgspec.MsgspecError) as error:
-                if not failures:
+                if str(error) != told:  # each new reason once, not each try
+                    told = str(error)
                     log.warning("no view from control: %s", error, extra={"event": "gateway.view_lost"})
             failures += 1
+            self._directory.lost(now=asyncio.get_running_loop().time())
             await asyncio.sleep(self._reconnect.delay(failures).total_seconds())
 
     def _say(self, version: int | None) -> None:
@@ -169,16 +175,15 @@ class Reporter:
     def __init__(
         self,
         link: ControlLink,
-        directory: Directory,
         ledger: Ledger,
         *,
-        waiting: Callable[[], dict[str, int]],
+        complete: Callable[[GatewayReport], GatewayReport],
         period: timedelta,
     ) -> None:
+        """`complete` adds to a report what is true at the moment of sending."""
         self._link = link
-        self._directory = directory
         self._ledger = ledger
-        self._waiting = waiting
+        self._complete = complete
         self._period = period
         self._was_silent = False
 
@@ -187,12 +192,10 @@ class Reporter:
             await asyncio.sleep(self._period.total_seconds())
             await self.send()
 
-    async def send(self) -> None:
+    async def send(self, *, is_last: bool = False) -> None:
         """One report; what control does not take is sent again next time."""
-        directory = self._directory
-        report = self._ledger.report(
-            in_flight=directory.in_flight(), waiting=self._waiting(), view_version=directory.version
-        )
+        report = self._complete(self._ledger.report())
+        report.is_last = is_last
         try:
             await self._link.report(report)
         except CorralError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -71,6 +72,7 @@ class Dispatcher:
         self._ensurer = ensurer
         self._tasks = tasks
         self._queues: dict[str, FairQueue[Waiter]] = {}
+        self._stranded: dict[Waiter, Refusal] = {}
         self._loading: dict[str, Loading] = {}
         self._ensuring: dict[str, asyncio.Task[None]] = {}
         directory.on_change(self._view_changed)
@@ -95,8 +97,17 @@ class Dispatcher:
             waiter.wait(self._config.time_outs.load)
             self._ensure(model)
 
+    def strand(self, waiter: Waiter, refusal: Refusal) -> None:
+        """The only replica hung up on it. Most likely that is gone, and control, which is told, will load another one.
+
+        It waits beside the queue: others may still find the replica well.
+        """
+        self._stranded[waiter] = refusal
+        waiter.wait(self._config.time_outs.replacement)
+
     def withdraw(self, waiter: Waiter) -> None:
         """It waits no more, for whatever reason."""
+        self._stranded.pop(waiter, None)
         queue = self._queues.get(waiter.model)
         if queue is not None:
             queue.remove(waiter.owner, waiter)
@@ -109,10 +120,15 @@ class Dispatcher:
             self._pump(model)
 
     def waiting(self) -> dict[str, int]:
-        return {model: len(queue) for model, queue in self._queues.items()}
+        counts = Counter(waiter.model for waiter in self._stranded)
+        counts.update({model: len(queue) for model, queue in self._queues.items()})
+        return dict(counts)
 
-    def why_waited(self, model: str) -> Refusal:
+    def why_waited(self, waiter: Waiter) -> Refusal:
         """What to tell a request whose time to wait is over."""
+        if waiter in self._stranded:
+            return self._stranded[waiter]
+        model = waiter.model
         if self._directory.serves(model):
             return Refusal.busy(503, f"all replicas of the model {model} are busy", code="model_busy", retry_after=5)
         loading = self._loading.get(model)
@@ -122,10 +138,22 @@ class Dispatcher:
         return Refusal.loading(loading)
 
     def _view_changed(self) -> None:
+        self._take_up_stranded()
         for model in list(self._queues):
             self._pump(model)
             if model in self._queues and not self._directory.serves(model):
                 self._ensure(model)
+
+    def _take_up_stranded(self) -> None:
+        """Those for whom there is another replica, or none at all any more."""
+        serves = self._directory.serves
+        for waiter in list(self._stranded):
+            if serves(waiter.model, waiter.excluded) or not serves(waiter.model):
+                self._stranded.pop(waiter, None)
+                try:
+                    self.submit(waiter)
+                except Refusal as refusal:
+                    waiter.refuse(refusal)
 
     def _pump(self, model: str) -> None:
         queue = self._queues.get(model)

@@ -6,12 +6,13 @@ from enum import Enum, StrEnum
 from typing import Protocol
 
 from corral.base.clock import Clock
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import Answer, Refusal
 from corral.gateway.config import GatewayConfig
 from corral.gateway.dispatch import Dispatcher, Tasks
 from corral.gateway.head import RequestHead
 from corral.gateway.ledger import Ledger
 from corral.gateway.pool import Pool
+from corral.gateway.tally import Tally
 from corral.gateway.upstream import AnswerHead, Failure, Origin, UpstreamConnection
 from corral.gateway.view import Directory
 
@@ -47,10 +48,11 @@ class Services:
     ledger: Ledger
     tasks: Tasks
     bodies: Bodies = field(default_factory=Bodies)
+    tally: Tally = field(default_factory=Tally)
 
 
 class Client(Protocol):
-    """The client's side of an exchange. After `finish`, `refuse` and `abort` the exchange is not called any more."""
+    """The client's side of an exchange. After `answer`, `finish`, `refuse` and `abort` the exchange is not called."""
 
     @property
     def forwarded(self) -> bytes:
@@ -68,6 +70,7 @@ class Client(Protocol):
         """The request's body is not needed any more."""
 
     def write(self, data: bytes) -> None: ...
+    def answer(self, answer: Answer) -> None: ...
     def finish(self, *, keep: bool) -> None: ...
     def refuse(self, refusal: Refusal) -> None: ...
     def abort(self) -> None: ...
@@ -91,6 +94,7 @@ class Exchange:
     """How long an answer may pause; None is for ever."""
 
     def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes) -> None:
+        self.first_byte_seconds = services.config.time_outs.first_byte
         self._services = services
         self._client = client
         self._head = head
@@ -194,7 +198,7 @@ class Exchange:
     def _send(self, connection: UpstreamConnection) -> None:
         self._connection = connection
         self._phase = _Phase.SENT
-        self._deadline = self._services.loop.time() + self._services.config.time_outs.first_byte
+        self._deadline = self._services.loop.time() + self.first_byte_seconds
         connection.send(self, self._request_head(), self._body, is_head=self._head.method == b"HEAD")
 
     # What the upstream connection calls.
@@ -251,6 +255,7 @@ class Exchange:
     # The end.
 
     def refuse(self, refusal: Refusal) -> None:
+        self._status = refusal.status
         self._end(Outcome.TIMED_OUT if refusal.status == 504 else Outcome.FAILED)
         self._client.refuse(refusal)
 

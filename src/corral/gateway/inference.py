@@ -7,7 +7,7 @@ from corral.gateway.admit import asked_model
 from corral.gateway.answers import Refusal
 from corral.gateway.exchange import Client, Exchange, Outcome, Services
 from corral.gateway.head import API_KEY, RequestHead, write_head
-from corral.gateway.upstream import AnswerHead, Failure
+from corral.gateway.upstream import TIME_OUTS, AnswerHead, Failure
 from corral.gateway.usage import Tail
 from corral.gateway.view import Replica
 from corral.protocol.view import KeyEntry
@@ -20,7 +20,10 @@ ROUTES: Final[Mapping[bytes, bytes]] = {
 """Paths that models answer, and what they are called there."""
 _RETRIES: Final = 1
 """On other replicas, before the first byte."""
-_SLOW: Final = frozenset({Failure.FIRST_BYTE_TIMED_OUT, Failure.CONNECT_TIMED_OUT})
+_GONE: Final = frozenset({Failure.REFUSED, Failure.CLOSED, Failure.DENIED})
+"""What one meets at the address of a process that has died."""
+_WAITED_FOR: Final = {"model_busy": "queue", "replica_failed": "replacement"}
+"""The time-out of a wait, by the code of what is then said. Any other wait was for a load."""
 
 
 class Inference(Exchange):
@@ -35,12 +38,18 @@ class Inference(Exchange):
         self._replica: Replica | None = None
         self._is_counted = False
         self._is_second_try = False
+        self._waits_since: float | None = None
         self._tail = Tail()
 
     def start(self) -> None:
         entry = self._services.directory.find_model(asked_model(self._body))
         self.model = entry.name
-        self._services.dispatcher.submit(self)
+        try:
+            self._services.dispatcher.submit(self)
+        except Refusal as refusal:
+            self._status = refusal.status
+            self._end(Outcome.FAILED)
+            raise
 
     # What the dispatcher calls.
 
@@ -49,10 +58,20 @@ class Inference(Exchange):
         self._is_second_try = False
         self._is_counted = True
         replica.in_flight += 1
+        tally = self._services.tally
+        if self.excluded:
+            tally.retries += 1
+        if self._waits_since is not None:
+            tally.waited(self.model, self._services.loop.time() - self._waits_since)
+            self._waits_since = None
+        tally.sent(self.model, len(self._body))
         self._ask(replica.origin)
 
     def wait(self, seconds: float) -> None:
-        self._deadline = self._services.loop.time() + seconds
+        now = self._services.loop.time()
+        self._deadline = now + seconds
+        if self._waits_since is None:
+            self._waits_since = now
 
     # What the base calls.
 
@@ -76,6 +95,8 @@ class Inference(Exchange):
         self._tail.add(data)
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
+        if self._services.config.expose_node and self._replica is not None:
+            head.add(b"X-LocalAI-Node: " + self._replica.node_id.encode("latin-1", "replace"))
         super().upstream_began(head, first)
         if first:
             self._tail.add(first)
@@ -91,8 +112,10 @@ class Inference(Exchange):
 
     def _time_is_over(self) -> None:
         if not self._is_counted:
+            why = self._services.dispatcher.why_waited(self)
+            self._services.tally.time_outs[_WAITED_FOR.get(why.code, "load")] += 1
             self._services.dispatcher.withdraw(self)
-            self.refuse(self._services.dispatcher.why_waited(self.model))
+            self.refuse(why)
         else:
             super()._time_is_over()
 
@@ -100,18 +123,29 @@ class Inference(Exchange):
         replica = cast(Replica, self._replica)
         if failure is Failure.STALE and not self._is_second_try:
             self._is_second_try = True
+            self._services.tally.reconnects += 1
             self._ask_afresh(replica.origin)
             return
         self._blame(replica, failure)
         self.excluded.add(replica.id)
         self._leave()
-        if len(self.excluded) > _RETRIES or not self._services.directory.serves(self.model, self.excluded):
+        if len(self.excluded) > _RETRIES:
             self.refuse(_failed(self.model, failure))
+            return
+        if not self._services.directory.serves(self.model, self.excluded):
+            self._outlive(failure)
             return
         try:
             self._services.dispatcher.submit(self)
         except Refusal as refusal:
             self.refuse(refusal)
+
+    def _outlive(self, failure: Failure) -> None:
+        """There is no other replica: there may be one soon, if this one is gone."""
+        if failure in _GONE:
+            self._services.dispatcher.strand(self, _failed(self.model, failure))
+        else:
+            self.refuse(_failed(self.model, failure))
 
     def _broke_off(self, failure: Failure) -> None:
         if self._replica is not None:
@@ -120,6 +154,8 @@ class Inference(Exchange):
     def _blame(self, replica: Replica, failure: Failure) -> None:
         replica.demote()
         self._services.ledger.failed(replica.id, failure)
+        if failure in TIME_OUTS:
+            self._services.tally.time_outs[TIME_OUTS[failure]] += 1
 
     def _leave(self) -> None:
         if self._is_counted and self._replica is not None:
@@ -128,14 +164,17 @@ class Inference(Exchange):
             self._services.dispatcher.freed(self.model)
 
     def _left(self, outcome: Outcome) -> None:
-        if not self._is_counted and self.model:
+        if not self.model:
+            return
+        if not self._is_counted:
             self._services.dispatcher.withdraw(self)
+        usage = self._tail.usage() if outcome is Outcome.OK else None
         if self._replica is not None:
-            usage = self._tail.usage() if outcome is Outcome.OK else None
             self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage)
+        self._services.tally.ended(self.model, self._status, outcome, answer_bytes=self._tail.size, usage=usage)
         self._leave()
 
 
 def _failed(model: str, failure: Failure) -> Refusal:
-    status, code = (504, "replica_timed_out") if failure in _SLOW else (502, "replica_failed")
+    status, code = (504, "replica_timed_out") if failure in TIME_OUTS else (502, "replica_failed")
     return Refusal.busy(status, f"the replica of the model {model} failed: {failure}", code=code, retry_after=1)

@@ -16,7 +16,8 @@ OTHERS: Final = "others"
 
 class Ledger:
     def __init__(self, gateway: str) -> None:
-        self._gateway = gateway
+        self.gateway = gateway
+        """Who reports: new at every start."""
         self._sequence = 1
         self._finished: dict[tuple[str, str, str, str], Finished] = {}
         self._failures: Counter[tuple[str, str]] = Counter()
@@ -42,7 +43,7 @@ class Ledger:
         if len(self._failures) < _MAX_LINES or (replica, reason) in self._failures:
             self._failures[replica, reason] += 1
 
-    def report(self, *, in_flight: dict[str, int], waiting: dict[str, int], view_version: int | None) -> GatewayReport:
+    def report(self) -> GatewayReport:
         """The batch that is to be sent now: the last one again unless it was acknowledged."""
         if self._sending is None:
             failures = [Failure(replica=name, reason=why, times=n) for (name, why), n in self._failures.items()]
@@ -50,11 +51,8 @@ class Ledger:
             self._finished, self._failures = {}, Counter()
         finished, failures = self._sending
         return GatewayReport(
-            gateway=self._gateway,
+            gateway=self.gateway,
             sequence=self._sequence,
-            view_version=view_version,
-            in_flight=in_flight,
-            waiting=waiting,
             finished=finished,
             failures=failures,
         )

@@ -5,6 +5,7 @@ from typing import Final
 from corral.gateway.answers import Refusal
 from corral.gateway.exchange import Exchange, Outcome
 from corral.gateway.head import write_head
+from corral.gateway.tally import CLIENT_LEFT
 from corral.gateway.upstream import AnswerHead, Failure
 
 _REPEATABLE: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
@@ -57,12 +58,15 @@ class Passing(Exchange):
             self._is_second_try = True
             self._ask_afresh(self._services.control)
         elif failure in _AWAY:
-            text = "the control plane is away; models that are loaded still answer"
-            self.refuse(Refusal.busy(503, text, code="control_unavailable"))
+            self._control_is_away()
         elif failure is Failure.FIRST_BYTE_TIMED_OUT:
             self.refuse(Refusal(504, "the control plane did not answer in time", code="control_timed_out"))
         else:
             self.refuse(Refusal(502, f"the control plane failed: {failure}", code="control_failed"))
 
+    def _control_is_away(self) -> None:
+        text = "the control plane is away; models that are loaded still answer"
+        self.refuse(Refusal.busy(503, text, code="control_unavailable"))
+
     def _left(self, outcome: Outcome) -> None:
-        """Nothing is counted here."""
+        self._services.tally.passed[self._status or CLIENT_LEFT] += 1

@@ -1,6 +1,7 @@
 """Connections to replicas and to control: those in use, those kept for the next request, and how new ones are made."""
 
 import asyncio
+import ssl
 from collections.abc import Container
 
 from corral.gateway.config import Limits, TimeOuts
@@ -10,10 +11,19 @@ from corral.gateway.upstream import Origin, UpstreamConnection
 class Pool:
     """The last connection that was given back is the first to be used again: so the others may grow old and go."""
 
-    def __init__(self, limits: Limits, time_outs: TimeOuts, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        time_outs: TimeOuts,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`tls` says whom to trust where an origin speaks TLS."""
         self._limits = limits
         self._time_outs = time_outs
         self._loop = loop
+        self._tls = tls
         self._open: set[UpstreamConnection] = set()
         self._idle: dict[Origin, list[UpstreamConnection]] = {}
 
@@ -44,9 +54,16 @@ class Pool:
             if origin.socket:
                 _, connection = await self._loop.create_unix_connection(make, origin.socket)
             else:
-                _, connection = await self._loop.create_connection(make, origin.host, origin.port)
+                tls = self._trust() if origin.tls else None
+                _, connection = await self._loop.create_connection(make, origin.host, origin.port, ssl=tls)
         self._open.add(connection)
         return connection
+
+    def _trust(self) -> ssl.SSLContext:
+        """The system's authorities unless others were named; read only when somebody speaks TLS."""
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
 
     def release(self, connection: UpstreamConnection) -> None:
         idle = self._idle.setdefault(connection.origin, [])

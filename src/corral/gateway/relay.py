@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, Protocol, cast
 
-from corral.gateway.answers import CONTINUE, Refusal
+from corral.gateway.answers import CONTINUE, Answer, Refusal
 from corral.gateway.exchange import Exchange, Services
 from corral.gateway.head import RequestHead, RequestReader
 from corral.gateway.routes import Router
@@ -83,6 +83,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer)
         self.forwarded = _forwarded(self._transport)
         self._deadline = self._time() + self._time_outs.head
+        self._services.tally.connections += 1
+        self._services.tally.open_connections += 1
         if not self._registry.opened(self):
             self.refuse(Refusal.busy(503, "too many connections", code="too_many_connections"))
 
@@ -111,6 +113,7 @@ class ClientConnection(asyncio.Protocol):
         self._state = _State.CLOSING
         self.body_sent()
         self._write = _nowhere
+        self._services.tally.open_connections -= 1
         self._registry.closed(self)
 
     def pause_writing(self) -> None:
@@ -240,9 +243,7 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = 0.0
         exchange = self._router.exchange(self, head, self._reader.take_body(), self._key)
         if exchange is None:
-            answer = self._router.answer(head)
-            self._write(answer.as_bytes(closes=self.closes, is_head=head.method == b"HEAD"))
-            self.finish(keep=True)
+            self.answer(self._router.answer(head))
             return
         self._exchange = exchange
         exchange.start()
@@ -251,6 +252,11 @@ class ClientConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         self._write(data)
+
+    def answer(self, answer: Answer) -> None:
+        """The whole of it at once."""
+        self._write(answer.as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
+        self.finish(keep=True)
 
     def body_sent(self) -> None:
         self._services.bodies.held -= self._body_held
@@ -271,6 +277,7 @@ class ClientConnection(asyncio.Protocol):
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer with an error. The connection goes on unless what follows cannot be trusted or is not worth it."""
+        self._services.tally.refusals[refusal.code] += 1
         self._leave_exchange()
         self.closes = self.closes or refusal.closes or self._registry.is_draining
         self._write(refusal.answer().as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
@@ -312,6 +319,7 @@ class ClientConnection(asyncio.Protocol):
     def sweep(self, now: float) -> None:
         """Called every now and then: time-outs end here."""
         if self._stalled_at is not None and self._is_stalled(now):
+            self._services.tally.time_outs["stalled_client"] += 1
             self.abort()
         elif self._exchange is not None:
             self._exchange.sweep(now)
@@ -331,8 +339,10 @@ class ClientConnection(asyncio.Protocol):
                 self._progress_mark = self._reader.body_size
                 self._deadline = now + self._time_outs.body
             case _State.BODY:
+                self._services.tally.time_outs["body"] += 1
                 self.refuse(Refusal(408, "the body did not come in time", code="request_timeout", closes=True))
             case _State.HEAD if self._partial:
+                self._services.tally.time_outs["head"] += 1
                 self.refuse(Refusal(408, "the head did not come in time", code="request_timeout", closes=True))
             case _:
                 self.abort()

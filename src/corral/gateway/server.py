@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import fields
@@ -40,20 +41,35 @@ class Server:
         return len(self._clients)
 
     @asynccontextmanager
-    async def serving(self, listener: socket.socket) -> AsyncIterator[None]:
-        """Accept until the end of the block; then finish what is being answered, up to the bound."""
+    async def serving(self, listener: socket.socket, *plain: socket.socket) -> AsyncIterator[None]:
+        """Accept until the end of the block; then finish what is being answered, up to the bound.
 
-        def make() -> ClientConnection:
-            return ClientConnection(self._services, self._router, self)
-
-        loop, tls = self._services.loop, self._services.config.tls
-        server = await loop.create_server(make, sock=listener, backlog=_BACKLOG, ssl=tls)
+        On the first one with TLS if that is configured, on the others always without.
+        """
+        servers = [await self._listen(listener, self._services.config.tls)]
+        servers += [await self._listen(one, None) for one in plain]
         try:
             yield
         finally:
-            server.close()
+            for server in servers:
+                server.close()
             await self._drain()
-            await server.wait_closed()
+            for server in servers:
+                await server.wait_closed()
+
+    async def _listen(self, listener: socket.socket, tls: ssl.SSLContext | None) -> asyncio.AbstractServer:
+        def make() -> ClientConnection:
+            return ClientConnection(self._services, self._router, self)
+
+        time_outs = self._services.config.time_outs
+        return await self._services.loop.create_server(
+            make,
+            sock=listener,
+            backlog=_BACKLOG,
+            ssl=tls,
+            ssl_handshake_timeout=time_outs.head if tls else None,
+            ssl_shutdown_timeout=time_outs.linger if tls else None,
+        )
 
     async def _drain(self) -> None:
         """Idle connections end at once; what is left at the bound is cut off."""

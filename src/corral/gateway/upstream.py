@@ -21,29 +21,31 @@ _LENGTH: Final = b"\r\ncontent-length:"
 _CODING: Final = b"\r\ntransfer-encoding:"
 _HOP_BY_HOP: Final = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade):[^\r\n]*", re.IGNORECASE)
 _HOPS: Final = (b"\r\nconnection:", b"\r\nkeep-alive:", b"\r\nproxy-connection:", b"\r\nupgrade:")
+_PORTS: Final = {"http": 80, "https": 443}
 _BODILESS: Final = frozenset({204, 304})
 
 
 class Origin(NamedTuple):
-    """Where to dial: a host and a port, or the path of a socket."""
+    """Where to dial: a host and a port, with or without TLS, or the path of a socket."""
 
     host: str
     port: int
     socket: str
+    tls: bool = False
 
     @classmethod
     def of(cls, url: str) -> "Origin":
-        """InvalidInput when it is neither `http://host:port` nor `unix:/path`."""
+        """InvalidInput when it is neither `http://host:port`, with or without the s, nor `unix:/path`."""
         if url.startswith("unix:"):
             return cls("", 0, url.removeprefix("unix:"))
-        parts = urlsplit(url)
         try:
-            port = parts.port or 80
+            parts = urlsplit(url)
+            port = parts.port or _PORTS.get(parts.scheme, 80)
         except ValueError:
             raise InvalidInput("url", f"{url!r} has no usable port") from None
-        if parts.scheme != "http" or not parts.hostname:
-            raise InvalidInput("url", f"{url!r} is neither http://host:port nor unix:/path")
-        return cls(parts.hostname, port, "")
+        if parts.scheme not in _PORTS or not parts.hostname:
+            raise InvalidInput("url", f"{url!r} is neither http://host:port, https://host:port nor unix:/path")
+        return cls(parts.hostname, port, "", parts.scheme == "https")
 
     @property
     def host_header(self) -> bytes:
@@ -64,6 +66,14 @@ class Failure(StrEnum):
     IDLE_TIMED_OUT = "the answer stopped before its end"
 
 
+TIME_OUTS: Final = {
+    Failure.CONNECT_TIMED_OUT: "connect",
+    Failure.FIRST_BYTE_TIMED_OUT: "first_byte",
+    Failure.IDLE_TIMED_OUT: "idle",
+}
+"""Failures that are time-outs, and what `config.TimeOuts` calls them."""
+
+
 class AnswerHead:
     """The head of an answer, and how its end will be known."""
 
@@ -76,6 +86,10 @@ class AnswerHead:
         self.is_chunked = _CODING in lower
         self.own_length = self.is_chunked or _LENGTH in lower or status in _BODILESS
         """Otherwise the answer ends when the connection does."""
+
+    def add(self, line: bytes) -> None:
+        """One more header for the client."""
+        self.raw = self.raw[:-2] + line + b"\r\n\r\n"
 
     def for_client(self, *, closes: bool) -> bytes:
         """Without what was meant for us; headers that describe the connection are the gateway's own."""

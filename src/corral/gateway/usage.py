@@ -35,11 +35,14 @@ class Usage(NamedTuple):
 class Tail:
     """The end of an answer while it passes: references to its last pieces, no copies of small ones."""
 
-    __slots__ = ("_pieces", "_size")
+    __slots__ = ("_enough", "_pieces", "size")
 
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()
-        self._size = 0
+        self.size = 0
+        """Of the whole answer so far."""
+        self._enough = TAIL
+        """What was dropped at the front, and TAIL: so long the rest must be before more of it can go."""
 
     def add(self, piece: bytes) -> None:
         size = len(piece)
@@ -47,12 +50,12 @@ class Tail:
         if size >= TAIL:
             pieces.clear()
             pieces.append(piece[-TAIL:])  # a copy, so that a large piece is not kept for its last bytes
-            self._size = TAIL
+            self.size = self._enough = self.size + size
             return
         pieces.append(piece)
-        self._size += size
-        while self._size - len(pieces[0]) >= TAIL:
-            self._size -= len(pieces.popleft())
+        self.size += size
+        while self.size - len(pieces[0]) >= self._enough:
+            self._enough += len(pieces.popleft())
 
     def usage(self) -> Usage | None:
         return read_usage(b"".join(self._pieces))

@@ -3,6 +3,7 @@
 import difflib
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from typing import Final
 
@@ -10,7 +11,7 @@ from corral.base.errors import InvalidInput
 from corral.domain.routing import pick
 from corral.gateway.answers import Refusal
 from corral.gateway.upstream import Origin
-from corral.protocol.view import KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply
+from corral.protocol.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply
 
 log = logging.getLogger(__name__)
 
@@ -19,12 +20,25 @@ _DEMOTION: Final = 1000
 """Added to the rank of a replica that just failed: asked again only when no other is left, until it answers."""
 _SHOWN_NAME: Final = 100
 _NEAR_NAMES: Final = 3
+_UNKNOWN_CONTROL: Final = ControlState()
 
 
 class Replica:
     """A replica and the exact number of our requests under way there. The same object from view to view."""
 
-    __slots__ = ("_own_rank", "authorization", "host", "id", "in_flight", "limit", "model", "node", "origin", "rank")
+    __slots__ = (
+        "_own_rank",
+        "authorization",
+        "host",
+        "id",
+        "in_flight",
+        "limit",
+        "model",
+        "node",
+        "node_id",
+        "origin",
+        "rank",
+    )
 
     def __init__(self, entry: ReplicaEntry) -> None:
         self.id = entry.id
@@ -39,6 +53,7 @@ class Replica:
         self.authorization = f"Bearer {entry.key}".encode() if entry.key else None
         self.model = entry.model
         self.node = entry.node_name or entry.node_id
+        self.node_id = entry.node_id
         self.limit = entry.limit
         self.rank = self._own_rank = entry.rank
 
@@ -52,9 +67,11 @@ class Replica:
 class Directory:
     """The view at hand. Empty until control has been heard once; then it stays, however long control is away."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, now: float = 0.0) -> None:
         self._view: View | None = None
-        self._heard_at = 0.0
+        self._heard_at = now
+        self.away_since: float | None = now
+        """When the way to control broke off; None while it is there."""
         self._replicas: dict[str, Replica] = {}
         self._serving: dict[str, list[Replica]] = {}
         self._turn = itertools.count()
@@ -75,12 +92,18 @@ class Directory:
         """VersionGap when a full view is needed first."""
         view = apply(self._view, message)
         self._heard_at = now
+        self.away_since = None
         if view is self._view:
             return
         self._view = view
         self._arrange(view)
         for listener in self._on_change:
             listener()
+
+    def lost(self, *, now: float) -> None:
+        """Control is not heard any more. What it told stays."""
+        if self.away_since is None:
+            self.away_since = now
 
     def _arrange(self, view: View) -> None:
         serving: dict[str, list[Replica]] = {}
@@ -116,6 +139,11 @@ class Directory:
             raise Refusal(404, _unknown(name, view.models), code="model_not_found", param="model")
         return entry
 
+    @property
+    def control(self) -> ControlState:
+        """What control last said of itself."""
+        return _UNKNOWN_CONTROL if self._view is None else self._view.control
+
     def find_key(self, hash: str) -> KeyEntry | None:
         return None if self._view is None else self._view.keys.get(hash)
 
@@ -135,6 +163,13 @@ class Directory:
 
     def in_flight(self) -> dict[str, int]:
         return {replica.id: replica.in_flight for replica in self._replicas.values() if replica.in_flight}
+
+    def in_flight_by_model(self) -> Counter[str]:
+        """All models that have a replica are among them, also those that nobody asks."""
+        total: Counter[str] = Counter()
+        for replica in self._replicas.values():
+            total[replica.model] += replica.in_flight
+        return total
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

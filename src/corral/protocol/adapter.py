@@ -4,7 +4,12 @@ The adapter says first where it listens. Every order has a number, which the ans
 bearer key alone: ordering it again under the same key replaces it. The end of the descriptor is the adapter's end.
 """
 
+from typing import Final
+
 import msgspec
+
+ORDER_BYTES: Final = 16 * 1024 * 1024
+"""Of one line: more than the NATS server takes in a message, so that whatever was sent to a worker fits."""
 
 
 class RequestDefaults(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

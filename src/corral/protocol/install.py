@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from corral.base.errors import InvalidInput
+from corral.protocol.adapter import AdapterModel
 from corral.protocol.replica import ProcessKey, ReplicaAccess
 
 ReplicaIndex = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
@@ -22,6 +23,23 @@ class Gallery(msgspec.Struct, kw_only=True, omit_defaults=True):
     mirrors: list[str] = []
     verification: dict[str, str] = {}
     """Whose signatures are asked for; none when empty."""
+
+
+class CorralInstall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a Corral frontend adds, for workers that named the feature `adapter`."""
+
+    model: AdapterModel | UnsetType = UNSET
+    """How requests are translated, should the backend have no HTTP port of its own."""
+
+
+def read_galleries(text: str) -> list[Gallery] | None:
+    """None for no text at all; an empty list is a list. InvalidInput when the text cannot be read."""
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text, type=list[Gallery] | None) or []
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput("backend_galleries", str(error)) from error
 
 
 class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -41,15 +59,11 @@ class InstallRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Replace what is installed, and start afresh."""
     op_id: str = ""
     """Whoever wants to hear of the progress subscribes to a subject that carries it."""
+    corral: CorralInstall | UnsetType = UNSET
 
     def galleries(self) -> list[Gallery] | None:
         """The galleries of this call alone; None for the worker's own. InvalidInput when the text cannot be read."""
-        if not self.backend_galleries:
-            return None
-        try:
-            return msgspec.json.decode(self.backend_galleries, type=list[Gallery])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidInput("backend_galleries", str(error)) from error
+        return read_galleries(self.backend_galleries)
 
     @property
     def process_key(self) -> ProcessKey:

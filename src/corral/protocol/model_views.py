@@ -4,21 +4,15 @@ from typing import Any
 
 import msgspec
 
+from corral.protocol.replica_views import ReplicaView
 
-class ReplicaView(msgspec.Struct, kw_only=True):
-    id: str
-    node_id: str
-    node: str
-    index: int
-    state: str
-    revision: str
-    address: str
-    url: str
-    reason: str = ""
-    in_flight: int = 0
-    """Requests under way there, as far as gateways were heard lately."""
-    created_at: str
-    changed_at: str
+
+class ModelProblemView(msgspec.Struct, kw_only=True):
+    """A file, or a model in one, that was passed over."""
+
+    source: str
+    name: str
+    problem: str
 
 
 class LoadJobView(msgspec.Struct, kw_only=True):
@@ -38,17 +32,13 @@ class ModelView(msgspec.Struct, kw_only=True):
     revision: str
     source: str
     state: str
-    """`loaded`, `loading`, `failed`, or `cold` when nothing asks for it."""
+    """`loaded`, `loading`, `failed`, `cold` when nothing asks for it, or `unusable` when its file was passed over."""
     replicas: list[ReplicaView] = []
     load_job: LoadJobView | None = None
     config: dict[str, Any] = {}
     """Only when one model is asked for."""
-
-
-class ModelProblemView(msgspec.Struct, kw_only=True):
-    source: str
-    name: str
-    problem: str
+    problems: list[ModelProblemView] = []
+    """What was passed over under this name; only when one model is asked for."""
 
 
 class ModelList(msgspec.Struct, kw_only=True):

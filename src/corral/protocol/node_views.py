@@ -64,6 +64,8 @@ class NodeDetail(NodeView, kw_only=True):
     problems: list[str]
     admin_labels: dict[str, str]
     removed_labels: list[str]
+    in_flight: int | None = 0
+    """Requests under way there; null while a gateway is silent, whose share nobody knows."""
 
 
 class NodePage(msgspec.Struct, kw_only=True):

@@ -30,11 +30,19 @@ class Feature:
     """Heartbeat answers tell the worker its status."""
     REPLICA_EXITS: Final = "replica-exits"
     """The worker says at once when a process ended by itself."""
+    ADAPTER: Final = "adapter"
+    """The worker gives processes without an HTTP port a URL, if it is told how to translate for their model."""
     FILE_RANGES: Final = "file-ranges"
     """Parts of a worker's file can be fetched, below /v1/corral/files/."""
 
 
-FEATURES: Final = (Feature.NODE_SECRET, Feature.HEARTBEAT_STATUS, Feature.REPLICA_EXITS, Feature.FILE_RANGES)
+FEATURES: Final = (
+    Feature.NODE_SECRET,
+    Feature.HEARTBEAT_STATUS,
+    Feature.REPLICA_EXITS,
+    Feature.ADAPTER,
+    Feature.FILE_RANGES,
+)
 
 
 class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -92,6 +100,18 @@ class RegisterResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
     nats_jwt: str = ""
     nats_user_seed: str = ""
     corral: CorralWelcome | UnsetType = UNSET
+
+
+class ApproveResponse(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Answer to `POST /api/nodes/<id>/approve`."""
+
+    id: str = msgspec.field(default_factory=str)
+    message: str = msgspec.field(default_factory=str)
+    name: str = msgspec.field(default_factory=str)
+    node_type: str = msgspec.field(default_factory=str)
+    status: str = msgspec.field(default_factory=str)
+    nats_jwt: str = ""
+    nats_user_seed: str = ""
 
 
 class CorralBeat(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -29,12 +29,14 @@ class ProcessKey(NamedTuple):
         return cls(model_id, int(index))
 
 
-class ReplicaAccess(msgspec.Struct, kw_only=True):
-    """Corral's addition: the URL of the replica's own OpenAI port, and the key it asks for."""
+class ReplicaAccess(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Corral's addition: where the replica speaks OpenAI's HTTP, on its own port or through an adapter."""
 
     url: str
     key: str
     """New at every start of the process, so that a port which is used again never answers for the wrong model."""
+    adapted: bool = False
+    """An adapter answers there, and completes requests by itself."""
 
 
 class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -71,6 +73,8 @@ class ReplicaExited(msgspec.Struct, kw_only=True, omit_defaults=True):
     replica_index: int = msgspec.field(default_factory=int)
     address: str = ""
     """As in `models.running`, so that a process which was started again since is not mistaken for it."""
+    key_hash: str = ""
+    """Of the process's key, where it has one: ports are used again, keys are not."""
     reason: str = ""
     tail: list[str] = []
     """The last lines of its standard error."""

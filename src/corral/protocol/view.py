@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from corral.base.errors import CorralError
+from corral.protocol.gateway_counters import GatewayCounts
 
 T = TypeVar("T")
 
@@ -65,6 +66,15 @@ class KeyEntry(msgspec.Struct, kw_only=True, frozen=True):
     """Unix seconds."""
 
 
+class ControlState(msgspec.Struct, kw_only=True, frozen=True):
+    """What control says of itself."""
+
+    problems: tuple[str, ...] = ()
+    """What it lacks at the moment, in words that everybody may read."""
+    metrics_public: bool = False
+    """Whether `/metrics` needs no key."""
+
+
 class View(msgspec.Struct, kw_only=True, frozen=True, tag="full", tag_field="kind"):
     """Everything that a gateway needs to serve, at one version."""
 
@@ -75,6 +85,7 @@ class View(msgspec.Struct, kw_only=True, frozen=True, tag="full", tag_field="kin
     """By id."""
     keys: dict[str, KeyEntry] = {}
     """By hash."""
+    control: ControlState = ControlState()
 
 
 class ViewChange(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, tag="change", tag_field="kind"):
@@ -88,6 +99,8 @@ class ViewChange(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, 
     gone_models: list[str] = []
     gone_replicas: list[str] = []
     gone_keys: list[str] = []
+    control: ControlState | None = None
+    """Only when it is another one."""
 
 
 class Beat(msgspec.Struct, kw_only=True, frozen=True, tag="beat", tag_field="kind"):
@@ -134,6 +147,7 @@ def _changed(view: View, change: ViewChange) -> View:
         models=_merged(view.models, {entry.name: entry for entry in change.models}, change.gone_models),
         replicas=_merged(view.replicas, {entry.id: entry for entry in change.replicas}, change.gone_replicas),
         keys=_merged(view.keys, {entry.hash: entry for entry in change.keys}, change.gone_keys),
+        control=change.control or view.control,
     )
 
 
@@ -155,6 +169,7 @@ def change_between(old: View, new: View) -> ViewChange:
         gone_models=sorted(old.models.keys() - new.models.keys()),
         gone_replicas=sorted(old.replicas.keys() - new.replicas.keys()),
         gone_keys=sorted(old.keys.keys() - new.keys.keys()),
+        control=new.control if new.control != old.control else None,
     )
 
 
@@ -200,6 +215,19 @@ class GatewayReport(msgspec.Struct, kw_only=True):
     """Requests that wait for a replica, by model."""
     finished: list[Finished] = []
     failures: list[Failure] = []
+    counts: GatewayCounts | None = None
+    """All that it has counted since its start."""
+    is_last: bool = False
+    """The process ends: nothing of its is under way any more, and no report will follow."""
+
+
+class GatewayShare(msgspec.Struct, kw_only=True):
+    """What one gateway has under way, as its frontend tells the others."""
+
+    frontend: str
+    gateway: str
+    in_flight: dict[str, int] = {}
+    is_last: bool = False
 
 
 class EnsureModel(msgspec.Struct, kw_only=True):
@@ -208,18 +236,24 @@ class EnsureModel(msgspec.Struct, kw_only=True):
     model: str
 
 
-class Loading(msgspec.Struct, kw_only=True, omit_defaults=False):
-    """How far a cold load is. The field names are LocalAI's; `eta_seconds` and `message` are ours."""
+class Loading(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How far a cold load is, in LocalAI's words and `message`. What is not known is left out, and never guessed."""
 
     model: str
     state: str
     """`failed` when it makes no sense to wait; any other word tells what is being done."""
     node: str = ""
-    progress: float = 0
-    bytes_sent: int = 0
-    total_bytes: int = 0
-    file_index: int = 0
-    total_files: int = 0
+    progress: float | None = None
+    bytes_sent: int | None = None
+    total_bytes: int | None = None
+    file_index: int | None = None
+    total_files: int | None = None
     eta_seconds: float | None = None
     message: str = ""
     retry_after_seconds: int = 5
+    """For the header; clients do not see it here."""
+
+    def for_client(self) -> dict[str, object]:
+        shown: dict[str, object] = msgspec.to_builtins(self)
+        shown.pop("retry_after_seconds", None)
+        return shown

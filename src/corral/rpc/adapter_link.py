@@ -12,15 +12,13 @@ One link lasts as long as one adapter process; the next process gets a new one a
 import asyncio
 import itertools
 import socket
-from typing import Final, Self
+from typing import Self
 
 import msgspec
 
-from corral.base.errors import ChildFailed
+from corral.base.errors import ChildFailed, InvalidInput
 from corral.base.tasks import end_tasks, start_task
-from corral.protocol.adapter import AdapterReplica, Done, Forget, Listening, Serve, Word
-
-_LINE_BYTES: Final = 1024 * 1024
+from corral.protocol.adapter import ORDER_BYTES, AdapterReplica, Done, Forget, Listening, Serve, Word
 
 
 class AdapterLink:
@@ -42,7 +40,7 @@ class AdapterLink:
         return cls(ours, theirs.detach())
 
     async def __aenter__(self) -> Self:
-        reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=_LINE_BYTES)
+        reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=ORDER_BYTES)
         self._listening = asyncio.get_running_loop().create_future()
         self._hearing = start_task(self._hear(reader), name="hear the adapter")
         return self
@@ -62,9 +60,12 @@ class AdapterLink:
         return await asyncio.shield(self._listening)  # many may wait: one that goes must not end it for the others
 
     async def serve(self, replica: AdapterReplica) -> None:
-        """Returns when requests under this key are answered."""
+        """Returns when requests under this key are answered. InvalidInput for a model that is too large to be told."""
         number = next(self._numbers)
-        await self._order(number, msgspec.json.encode(Serve(number=number, replica=replica)))
+        line = msgspec.json.encode(Serve(number=number, replica=replica))
+        if len(line) >= ORDER_BYTES:
+            raise InvalidInput("model", f"its configuration takes {len(line)} bytes, and {ORDER_BYTES} is too many")
+        await self._order(number, line)
 
     async def forget(self, key: str) -> None:
         number = next(self._numbers)

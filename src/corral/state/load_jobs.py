@@ -151,10 +151,16 @@ class LoadJobs:
 
         return await self._all_or_nothing(work)
 
-    async def drop(self, job: LoadJob, token: LeaseToken) -> bool:
-        """There is nothing to load any more."""
-        async with self._db.begin() as connection:
-            return (await connection.execute(delete(load_jobs).where(_held(job, token)))).rowcount == 1
+    async def drop(self, job: LoadJob, token: LeaseToken, *, at: datetime) -> bool:
+        """There is nothing to load any more. The place that it had is free again."""
+
+        async def work(connection: AsyncConnection) -> None:
+            _must((await connection.execute(delete(load_jobs).where(_held(job, token)))).rowcount == 1)
+            if job.replica_id is not None:
+                reason = {"reason": "its model is gone"}
+                await change_replica(connection, job.replica_id, ReplicaState.FAILED, at=at, values=reason)
+
+        return await self._all_or_nothing(work)
 
     # How.
 

@@ -6,9 +6,9 @@ the secrets key: without them a control that starts anew could not tell its gate
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, and_, delete, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId, ReplicaId
@@ -86,6 +86,14 @@ async def _lose(connection: AsyncConnection, id: ReplicaId, reason: str, at: dat
     return await change_replica(connection, id, ReplicaState.LOST, at=at, values={"reason": reason})
 
 
+class Place(NamedTuple):
+    """A living replica without what only its users need: keys are not unsealed for it."""
+
+    id: ReplicaId
+    node_id: NodeId
+    state: ReplicaState
+
+
 class Replicas:
     def __init__(self, database: Database, secrets: Secrets) -> None:
         self._db = database
@@ -99,9 +107,25 @@ class Replicas:
         """All that are not in a final state, oldest first."""
         return await self._fetch(replicas.c.state.in_(_LIVE))
 
+    async def places(self) -> list[Place]:
+        """Where all living ones are."""
+        statement = select(replicas.c.id, replicas.c.node_id, replicas.c.state).where(replicas.c.state.in_(_LIVE))
+        async with self._db.read() as connection:
+            rows = await connection.execute(statement)
+            return [Place(id, node_id, ReplicaState(state)) for id, node_id, state in rows]
+
     async def of_model(self, model: str) -> list[Replica]:
         """Those that are gone too, for people to see why."""
         return await self._fetch(replicas.c.model == model)
+
+    async def on_node(self, node_id: NodeId) -> list[Replica]:
+        """Those that live there."""
+        return await self._fetch(and_(replicas.c.node_id == node_id, replicas.c.state.in_(_LIVE)))
+
+    async def count_by_state(self) -> dict[ReplicaState, int]:
+        statement = select(replicas.c.state, func.count()).group_by(replicas.c.state)
+        async with self._db.read() as connection:
+            return {ReplicaState(state): count for state, count in await connection.execute(statement)}
 
     async def lose(
         self, ids: Iterable[ReplicaId], *, reason: str, at: datetime, events: Sequence[Event]
@@ -117,6 +141,29 @@ class Replicas:
             if lost:
                 await append(connection, events)
         return lost
+
+    async def unload(self, id: ReplicaId, *, reason: str, at: datetime, events: Sequence[Event]) -> bool:
+        """Take it out of service. False: it is not loaded any more."""
+        return await self._go_on(id, ReplicaState.UNLOADING, at=at, values={"reason": reason}, events=events)
+
+    async def end(self, id: ReplicaId, *, at: datetime, events: Sequence[Event]) -> bool:
+        """Its process is gone, as was wanted; its place is free. False: it was not being unloaded."""
+        return await self._go_on(id, ReplicaState.IDLE, at=at, values={}, events=events)
+
+    async def _go_on(
+        self,
+        id: ReplicaId,
+        state: ReplicaState,
+        *,
+        at: datetime,
+        values: Mapping[str, object],
+        events: Sequence[Event],
+    ) -> bool:
+        async with self._db.begin() as connection:
+            won = await change_replica(connection, id, state, at=at, values=values)
+            if won:
+                await append(connection, events)
+        return won
 
     async def learn(self, replica: Replica, *, url: str, key: str, at: datetime) -> bool:
         """Its node says where the very same process is reached. False: it is no longer loaded, or knows it already."""

@@ -176,7 +176,8 @@ replicas: Final = Table(
     Column("backend", Words, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     # Owner of reserved to loading, loaded and failed: the holder of the load job (LoadJobs). Of lost: replica health
-    # (Replicas.lose), and Nodes.remove for the replicas of the node. Always guarded by the state before.
+    # (Replicas.lose), and Nodes.remove for the replicas of the node. Of unloading and idle: Unloading (Replicas.unload
+    # and end). Always guarded by the state before.
     Column("state", Words, nullable=False),
     Column("reason", Words, nullable=False),
     Column("changed_at", UtcTime, nullable=False),

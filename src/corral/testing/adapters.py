@@ -1,4 +1,4 @@
-"""A real adapter process for tests."""
+"""Real adapter processes for tests: one alone, or the keeper of one as a worker has it."""
 
 import os
 import sys
@@ -6,6 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from corral.agent.adapters import Adapters
+from corral.agent.addresses import HostPort
+from corral.agent.config import AdapterConfig
+from corral.agent.ports import Ports
+from corral.base.clock import Clock
 from corral.base.processes import Command, Output, Process, start_process
 from corral.rpc.adapter_link import AdapterLink
 
@@ -19,15 +24,25 @@ class RunningAdapter:
     url: str
 
 
+def adapter_command(descriptor: int, place: HostPort) -> Command:
+    return Command(
+        argv=[sys.executable, "-m", "corral.app.adapter", "--orders", str(descriptor), "--listen", str(place)],
+        env={"PATH": os.defpath},
+        handed_over=[descriptor],
+        output=Output.TAIL,
+    )
+
+
+def adapters_on(ports: Ports, clock: Clock, config: AdapterConfig | None = None) -> Adapters:
+    """Starts nothing before it is entered and somebody is to be served."""
+    return Adapters(
+        bind_host="127.0.0.1", command=adapter_command, ports=ports, clock=clock, config=config or AdapterConfig()
+    )
+
+
 @asynccontextmanager
 async def running_adapter() -> AsyncIterator[RunningAdapter]:
     link = AdapterLink.open()
-    command = Command(
-        argv=[sys.executable, "-m", "corral.app.adapter", "--orders", str(link.descriptor)],
-        env={"PATH": os.defpath},
-        handed_over=[link.descriptor],
-        output=Output.TAIL,
-    )
-    async with start_process(command) as process, link:
+    async with start_process(adapter_command(link.descriptor, HostPort("127.0.0.1", 0))) as process, link:
         listening = await link.listening()
         yield RunningAdapter(process=process, link=link, url=f"http://{listening.host}:{listening.port}")

@@ -49,6 +49,36 @@ async def run(backend, launch, *, token):
 process._run = run
 """
 """Part of a serving backend that hears the request to end and goes on."""
+GO_ON: Final = "go on"
+PACED_ENGINE: Final = r"""
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+going_on = asyncio.Event()
+
+async def answer(reader, writer):
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length:")[2].split()[0])
+    if b'"go on"' in await reader.readexactly(length):
+        going_on.set()
+    writer.write(HEAD + b'data: {"choices":[]}\n\n')
+    say("begun")
+    waiting = {asyncio.ensure_future(reader.read(1)): "aborted", asyncio.ensure_future(going_on.wait()): "finished"}
+    done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in left:
+        task.cancel()
+    writer.write(b"data: [DONE]\n\n")
+    writer.close()
+    say(waiting[done.pop()])
+
+async def load(self, options):
+    host, _, port = self.launch.http_address.rpartition(":")
+    self.server = await asyncio.start_server(answer, host, int(port), backlog=1024)
+    return "loaded"
+
+Script.load = load
+"""
+"""Part of a backend with an OpenAI port: every stream waits after its first event until somebody asks it to go on."""
+OPENAI_PORT: Final = '{"http": {"protocol": "openai"}}'
+"""For the file `corral.json` of such a backend."""
 
 
 class Pipe:

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 from aiohttp import WSMsgType, web
@@ -62,8 +63,8 @@ class RawClient:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, port: int) -> AsyncIterator[Self]:
-        reader, writer = await asyncio.open_connection(_LOOPBACK, port, limit=1 << 20)
+    async def open(cls, port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Self]:
+        reader, writer = await asyncio.open_connection(_LOOPBACK, port, limit=1 << 20, ssl=tls)
         try:
             yield cls(reader, writer)
         finally:
@@ -151,16 +152,18 @@ class StubControl:
         self.loading = Loading(model="", state="staging", node="w1", bytes_sent=10, total_bytes=100, eta_seconds=9)
         self.passed: list[tuple[str, str, dict[str, str], bytes]] = []
         self.hold = asyncio.Event()
-        """Answers of `/api/hold` wait for it."""
+        """Answers of `hangs_at` wait for it."""
+        self.hangs_at = "/api/hold"
         self.views_served = 0
         self._followers: set[asyncio.Queue[ViewMessage]] = set()
         self._news = asyncio.Event()
         self._runner: web.AppRunner | None = None
         self.port = lasting_port()
+        self.tls: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
-        return f"http://{_LOOPBACK}:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{_LOOPBACK}:{self.port}"
 
     def change(self, **parts: object) -> None:
         """Parts of the view become others; gateways hear of it."""
@@ -186,7 +189,7 @@ class StubControl:
         app.router.add_route("*", "/{rest:.*}", self._other)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        await web.TCPSite(self._runner, _LOOPBACK, self.port, reuse_address=True).start()
+        await web.TCPSite(self._runner, _LOOPBACK, self.port, reuse_address=True, ssl_context=self.tls).start()
 
     async def stop(self) -> None:
         if self._runner is not None:
@@ -229,7 +232,7 @@ class StubControl:
 
     async def _other(self, request: web.Request) -> web.Response:
         self.passed.append((request.method, request.path_qs, dict(request.headers), await request.read()))
-        if request.path == "/api/hold":
+        if request.path == self.hangs_at:
             await self.hold.wait()
         return web.json_response({"path": request.path})
 
@@ -295,10 +298,17 @@ def keys() -> dict[str, KeyEntry]:
 
 @asynccontextmanager
 async def world(
-    *, engines: int = 1, time_outs: TimeOuts | None = None, limits: Limits | None = None, limit: int = 0
+    *,
+    engines: int = 1,
+    time_outs: TimeOuts | None = None,
+    limits: Limits | None = None,
+    limit: int = 0,
+    control_tls: ssl.SSLContext | None = None,
+    **more: Any,
 ) -> AsyncIterator[World]:
-    """Everything is connected, and the gateway has its view."""
+    """Everything is connected, and the gateway has its view. `more` is told to the gateway as it is."""
     control = StubControl()
+    control.tls = control_tls
     async with AsyncExitStack() as stack:
         stubs = [await stack.enter_async_context(StubEngine()) for _ in range(engines)]
         models = {MODEL: ModelEntry(name=MODEL, created=1), "other": ModelEntry(name="other", alias_of=MODEL)}
@@ -313,6 +323,7 @@ async def world(
             report_period=timedelta(milliseconds=20),
             ensure_period=timedelta(milliseconds=20),
             reconnect=Backoff(first=timedelta(milliseconds=10), cap=timedelta(milliseconds=50)),
+            **more,
         )
         gateway = await stack.enter_async_context(open_gateway(config))
         made = World(gateway=gateway, control=control, engines=stubs, port=gateway.port)

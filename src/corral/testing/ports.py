@@ -33,6 +33,14 @@ def lasting_port() -> int:
     raise RuntimeError(f"no free port between {_FIRST} and {_LAST}")
 
 
+def lasting_range(size: int) -> range:
+    """Such a port and those after it, none of which is handed out again; a few may belong to other programs."""
+    first = lasting_port()
+    for _ in range(first + 2, first + size, 2):
+        next(_numbers)
+    return range(first, first + size)
+
+
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -122,11 +122,11 @@ class PostgresServer:
         """Start on the same port and the same data, and wait until it answers."""
         settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
         arguments = ["-D", str(self._data), "-p", str(self._port), *settings]
-        self._process = self._launcher.start("postgres", arguments, log=self._log)
+        self._process = self._launcher.start("postgres", arguments, log=self.log)
         deadline = time.monotonic() + _START_SECONDS
         while not self._is_ready(self._process.pid):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise ChildFailed(f"PostgreSQL did not start: {self._log.read_text(errors='replace')[-2000:]}")
+                raise ChildFailed(f"PostgreSQL did not start: {self.log.read_text(errors='replace')[-2000:]}")
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
@@ -146,8 +146,14 @@ class PostgresServer:
         return self._home / "data"
 
     @property
-    def _log(self) -> Path:
+    def log(self) -> Path:
+        """What the server writes; all statements too, after `log_statements`."""
         return self._home / "log"
+
+    def log_statements(self) -> None:
+        """From now on, for sessions that begin now."""
+        self.run("ALTER SYSTEM SET log_statement = 'all'")
+        self.run("SELECT pg_reload_conf()")
 
     def _initialise(self) -> None:
         password = self._home / "password"

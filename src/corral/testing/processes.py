@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Final, Self
 
 import aiohttp
+import psutil
 
 from corral.app.settings import own_command
 from corral.base.processes import Command, Output, Process, start_process
 from corral.testing.admin_api import AdminApi
-from corral.testing.ports import lasting_port
+from corral.testing.ports import lasting_port, lasting_range
 from corral.testing.waiting import eventually
 
 _LOOPBACK: Final = "127.0.0.1"
 _START_SECONDS: Final = 60.0
+_BACKEND_PORTS: Final = 20
+"""Of a worker: its backends must not take the port of another one that is started again."""
 _STOP_GRACE: Final = timedelta(seconds=15)
 _ADMIN_KEY: Final = re.compile(r"Administrator key .*: (\S+)")
 _TOKEN: Final = re.compile(r"Registration token .*: (\S+)")
@@ -49,6 +52,14 @@ class CorralProcess:
         return self._process is not None and self._process.returncode is None
 
     @property
+    def pid(self) -> int:
+        return self._running.pid
+
+    def started(self) -> list[psutil.Process]:
+        """Everything that it started, and what that started in turn, as far as it runs now."""
+        return psutil.Process(self.pid).children(recursive=True)
+
+    @property
     def output(self) -> str:
         """The last lines that it wrote in its latest life."""
         return "" if self._process is None else "\n".join(self._process.tail)
@@ -77,19 +88,20 @@ class CorralProcess:
         return self._process
 
 
-class FrontendProcess(CorralProcess, AdminApi):
-    """`corral frontend` on a port that stays its own."""
+class HttpProcess(CorralProcess, AdminApi):
+    """A command that answers HTTP, on a port that stays its own."""
 
-    def __init__(self, name: str, session: aiohttp.ClientSession, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, command: str, session: aiohttp.ClientSession, environment: Mapping[str, str]) -> None:
         self.port = lasting_port()
         AdminApi.__init__(self, session, f"http://{_LOOPBACK}:{self.port}")
         CorralProcess.__init__(
-            self, name, ["frontend"], {"CORRAL_PORT": str(self.port), "CORRAL_HOST": _LOOPBACK, **environment}
+            self, name, [command], {"CORRAL_PORT": str(self.port), "CORRAL_HOST": _LOOPBACK, **environment}
         )
 
     async def until_ready(self) -> None:
-        """It serves, and has the database and NATS."""
-        await self._until_answers("/readyz")
+        """It serves, and has all that it works with."""
+        for path in ("/readyz", "/api/v1/ready"):
+            await self._until_answers(path)
 
     async def until_serving(self) -> None:
         """It serves, whatever else is missing."""
@@ -120,21 +132,43 @@ class FrontendProcess(CorralProcess, AdminApi):
         return _TOKEN.findall(self.output)
 
 
+class FrontendProcess(HttpProcess):
+    """`corral frontend`, which keeps its children alive."""
+
+    def __init__(self, name: str, session: aiohttp.ClientSession, environment: Mapping[str, str]) -> None:
+        super().__init__(name, "frontend", session, environment)
+
+
+class ControlProcess(HttpProcess):
+    """`corral control` alone: nobody starts it again."""
+
+    def __init__(self, session: aiohttp.ClientSession, environment: Mapping[str, str]) -> None:
+        super().__init__("control", "control", session, environment)
+
+
+class GatewayProcess(HttpProcess):
+    """`corral gateway` alone."""
+
+    def __init__(self, session: aiohttp.ClientSession, environment: Mapping[str, str]) -> None:
+        super().__init__("gateway", "gateway", session, environment)
+
+
 class WorkerProcess(CorralProcess):
     """`corral worker` with its own data directory."""
 
     def __init__(self, name: str, data: Path, environment: Mapping[str, str]) -> None:
-        port = lasting_port()
+        ports = lasting_range(_BACKEND_PORTS)
         own = {
             "CORRAL_NODE_NAME": name,
             "CORRAL_DATA": str(data),
-            "CORRAL_ADDRESS": f"{_LOOPBACK}:{port}",
-            "CORRAL_HTTP_ADDRESS": f"{_LOOPBACK}:{port - 1}",
+            "CORRAL_ADDRESS": f"{_LOOPBACK}:{ports[0]}",
+            "CORRAL_HTTP_ADDRESS": f"{_LOOPBACK}:{ports[0] - 1}",
+            "CORRAL_MAX_PORT": str(ports[-1]),
         }
         super().__init__(name, ["worker"], {**own, **environment})
 
 
-def said_once(processes: Sequence[FrontendProcess], what: Callable[[FrontendProcess], list[str]]) -> str:
+def said_once(processes: Sequence[HttpProcess], what: Callable[[HttpProcess], list[str]]) -> str:
     """What exactly one of them printed, exactly once."""
     found = [text for process in processes for text in what(process)]
     if len(found) != 1:

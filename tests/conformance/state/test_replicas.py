@@ -218,6 +218,32 @@ async def test_what_ended_long_ago_is_forgotten(jobs: LoadJobs, replicas: Replic
 async def test_a_job_without_a_model_is_dropped_by_its_holder_only(jobs: LoadJobs) -> None:
     job = await claimed(jobs)
 
-    assert not await jobs.drop(job, OTHER)
-    assert await jobs.drop(job, MINE)
+    assert not await jobs.drop(job, OTHER, at=after(2))
+    assert await jobs.drop(job, MINE, at=after(2))
     assert await jobs.all() == []
+
+
+async def test_a_dropped_job_gives_its_place_back(jobs: LoadJobs, replicas: Replicas) -> None:
+    job = await claimed(jobs)
+    replica = await reserved(jobs, job)
+    held = replace(job, replica_id=replica.id)
+
+    assert not await jobs.drop(held, OTHER, at=after(2))
+    assert [one.id for one in await replicas.living()] == [replica.id]
+    assert await jobs.drop(held, MINE, at=after(2))
+    assert await replicas.living() == []
+
+
+async def test_a_replica_is_unloaded_once_and_ends_once(jobs: LoadJobs, replicas: Replicas, database: Database) -> None:
+    replica = await loaded(jobs)
+    event = an_event(EventKind.REPLICA_UNLOADING)
+
+    assert not await replicas.end(replica.id, at=after(2), events=[event])
+    begun = [replicas.unload(replica.id, reason="changed", at=after(2), events=[event]) for _ in range(5)]
+    assert sum(await asyncio.gather(*begun)) == 1
+    (unloading,) = await replicas.living()
+    assert (unloading.state, unloading.reason, unloading.changed_at) == (ReplicaState.UNLOADING, "changed", after(2))
+    assert await replicas.end(replica.id, at=after(3), events=[])
+    assert not await replicas.end(replica.id, at=after(3), events=[event])
+    assert await replicas.living() == []
+    assert len(await Events(database).after(0, limit=9)) == 1

@@ -10,7 +10,7 @@ from corral.admin.routes import ROUTES
 from corral.testing.clock import ManualClock
 from corral.testing.frontend import REGISTRATION_TOKEN, Frontend
 
-PUBLIC = {"/healthz", "/readyz", "/", "/docs", "/openapi.json"}
+PUBLIC = {"/healthz", "/readyz", "/api/v1/ready", "/", "/docs", "/openapi.json"}
 
 
 async def new_key(frontend: Frontend, *scopes: str, expires_in: str = "") -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +18,7 @@ from corral.agent.config import FrontendConfig, NodeConfig, WorkerConfig
 from corral.app.exit_codes import ExitCode
 from corral.app.worker import run_worker
 from corral.base.retry import Backoff
+from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer, free_port
 from corral.testing.clock import ManualClock
@@ -239,3 +240,17 @@ def worker() -> type[RunningWorker]:
 async def nats(tmp_path: Path) -> AsyncIterator[NatsServer]:
     async with NatsServer(tmp_path / "nats", port=free_port("127.0.0.1")) as server:
         yield server
+
+
+@pytest.fixture
+def on_nats(config: WorkerConfig, nats: NatsServer) -> WorkerConfig:
+    """The same worker with a NATS server that is there."""
+    return replace(config, bus=BusConfig(url=nats.worker_url))
+
+
+@pytest.fixture
+async def control(nats: NatsServer) -> AsyncIterator[NatsBus]:
+    """What a frontend asks through."""
+    async with NatsBus(BusConfig(url=nats.frontend_url)) as bus:
+        await bus.wait_connected()
+        yield bus

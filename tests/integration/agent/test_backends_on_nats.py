@@ -119,6 +119,36 @@ async def test_the_address_has_the_advertised_host_and_the_local_port(
     assert listed["corral"] == reply["corral"]
 
 
+async def test_a_backend_without_http_gets_the_advertised_url_of_the_adapter(
+    worker: Any, on_nats: WorkerConfig, asker: Asker, base_port: int
+) -> None:
+    told = replace(on_nats, addresses=replace(on_nats.addresses, advertise_addr="node.example:7777"))
+    async with worker(told) as running:
+        await running.clock.until_sleeping(1)
+        request = b'{"backend":"echo","model_id":"%s","corral":{"model":{"name":"%s","later":1}}}'
+        first = await asker.ask(subjects.backend_install, request % (b"m1", b"m1"))
+        again = await asker.ask(subjects.backend_install, request % (b"m1", b"m1"))
+        second = await asker.ask(subjects.backend_install, request % (b"m2", b"m2"))
+        listed = (await asker.ask(subjects.models_running))["models"]
+        await asker.stop(b"")
+
+    assert first == again
+    assert first["corral"]["url"] == second["corral"]["url"] == f"http://node.example:{base_port + 1}"
+    assert len(first["corral"]["key"]) >= 32
+    assert first["corral"]["adapted"] is True
+    assert first["corral"]["key"] != second["corral"]["key"]
+    assert [one["corral"] for one in listed] == [first["corral"], second["corral"]]
+
+
+@pytest.mark.parametrize("corral", [b"5", b'{"model":5}', b'{"model":{}}', b'{"model":{"name":["x"]}}'])
+async def test_words_about_a_model_that_cannot_be_read_start_nothing(joined: Any, asker: Asker, corral: bytes) -> None:
+    reply = await asker.ask(subjects.backend_install, b'{"backend":"echo","model_id":"m","corral":%s}' % corral)
+
+    assert reply["success"] is False
+    assert reply["error"].startswith("invalid request: corral")
+    assert await asker.running() == []
+
+
 async def test_what_is_on_disk_is_listed(joined: Any, asker: Asker) -> None:
     listed = await asker.ask(subjects.backend_list, b"not json at all")
     assert sorted(listed["backends"], key=lambda one: str(one["name"])) == [
@@ -216,6 +246,7 @@ async def test_a_frontend_that_wants_to_is_told_of_a_death(
             return
         exited = msgspec.json.decode((await told.get()).data, type=ReplicaExited)
     assert (exited.model_id, exited.address) == ("m1", reply.address)
+    assert len(exited.key_hash) == 64
     assert exited.reason == "backend m1#0 ended by itself (signal 9)"
 
 

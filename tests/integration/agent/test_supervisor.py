@@ -29,6 +29,7 @@ from corral.base.processes import Command, start_process
 from corral.protocol.install import InstallRequest
 from corral.rpc.backend import Backend
 from corral.rpc.errors import TokenRefused
+from corral.testing.adapters import adapters_on
 from corral.testing.backend_scripts import (
     IGNORES_SIGTERM,
     Pipe,
@@ -70,6 +71,7 @@ class Rig:
         self.exits = Exits()
         self.remains = Remains(self.folder / "processes", mark_variable=MARK_VARIABLE)
         ranges = [range(port, port + 1) for port in self.ports]
+        ports = Ports(ranges, clock=self.clock, is_free=lambda port: can_listen("127.0.0.1", port))
         self.supervisor = Supervisor(
             surroundings=Surroundings(
                 bind_host="127.0.0.1",
@@ -77,14 +79,19 @@ class Rig:
                 token=lambda: TOKEN,
                 limits=self.config,
             ),
-            ports=Ports(ranges, clock=self.clock, is_free=lambda port: can_listen("127.0.0.1", port)),
+            ports=ports,
             connect=lambda address, token: Backend(address, token=token),
             logs=self.logs,
             remains=self.remains,
             exits=self.exits,
         )
         directory = BackendDirectory(installed=self.installed, system=(BACKENDS,), capability="default")
-        self.backends = Backends(directory=directory, supervisor=self.supervisor, installer=NoInstaller())
+        self.backends = Backends(
+            directory=directory,
+            supervisor=self.supervisor,
+            adapters=adapters_on(ports, self.clock),
+            installer=NoInstaller(),
+        )
 
     async def install(self, backend: str, model: str = "", replica: int = 0) -> Launch:
         return await self.backends.install(InstallRequest(backend=backend, model_id=model, replica_index=replica))

@@ -1,6 +1,5 @@
 """A whole worker on a real NATS server: commands reach it, and its absence harms nothing else."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -17,18 +16,6 @@ from corral.bus.server import NatsServer
 from corral.protocol.subjects import node_stop
 
 GOLDEN_ID = NodeId("11111111-2222-4333-8444-555555555555")
-
-
-@pytest.fixture
-def on_nats(config: WorkerConfig, nats: NatsServer) -> WorkerConfig:
-    return replace(config, bus=BusConfig(url=nats.worker_url))
-
-
-@pytest.fixture
-async def control(nats: NatsServer) -> AsyncIterator[NatsBus]:
-    async with NatsBus(BusConfig(url=nats.frontend_url)) as bus:
-        await bus.wait_connected()
-        yield bus
 
 
 async def test_a_registered_and_connected_worker_is_ready(worker: Any, on_nats: WorkerConfig) -> None:

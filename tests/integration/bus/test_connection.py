@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from corral.base.errors import BusUnavailable, InvalidInput
+from corral.base.errors import BusTimeout, BusUnavailable, InvalidInput, NoResponders
 from corral.bus import client, link
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
@@ -19,6 +19,7 @@ from corral.bus.endpoints import Endpoint
 from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
 from corral.bus.server import NatsServer, free_port
+from corral.testing.relay import Relay
 
 LONG = timedelta(seconds=20)
 
@@ -297,3 +298,21 @@ async def test_what_can_never_work_stops_the_start(
         async with NatsBus(config(empty)):
             pass
     assert "secret" not in str(invalid.value)
+
+
+async def test_a_closed_subscription_is_closed_for_everybody(open_bus: Any, server: NatsServer) -> None:
+    """Whoever asks afterwards learns at once that nobody is there, whatever way their own connection takes."""
+    async with Relay(server.port) as wire:
+        worker = await open_bus(server.worker_url.replace(f":{server.port}", f":{wire.port}"))
+        asker = await open_bus(server.frontend_url)
+        subscription = await worker.bus.subscribe("nodes.first.stop", ignore)
+        wire.freeze()
+        closing = asyncio.create_task(subscription.close())
+        await asyncio.sleep(0)
+        with pytest.raises(BusTimeout):
+            await asker.bus.request("nodes.first.stop", b"", timeout=timedelta(milliseconds=50))
+        assert not closing.done()
+        wire.thaw()
+        await closing
+        with pytest.raises(NoResponders):
+            await asker.bus.request("nodes.first.stop", b"", timeout=timedelta(seconds=20))

@@ -1,143 +1,18 @@
 """Cold loads and what gateways are told of them, on a bus in memory and on both databases."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field
+from contextlib import aclosing
 from datetime import timedelta
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from corral.app.control import Control, Stores, wire
 from corral.base.errors import NotFound
-from corral.base.ids import NodeId
-from corral.bus.port import Bus, Message
-from corral.control.load_jobs import Loads
 from corral.domain.event import EventKind
-from corral.protocol import subjects
-from corral.protocol.install import InstallReply, InstallRequest
-from corral.protocol.registration import FEATURES, CorralHello
-from corral.protocol.replica import ReplicaAccess, RunningModel, RunningReply
+from corral.domain.key import Scope
+from corral.protocol.replica import ReplicaAccess
 from corral.protocol.view import Beat, View, ViewChange
-from corral.rpc.errors import LoadFailed
-from corral.rpc.messages import ModelOptions
-from corral.state.db import Database
-from corral.state.secrets import Secrets
-from corral.state.secrets_key import SecretsKey
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
-
-MODEL = "name: small\nbackend: echo\nparameters:\n  model: small.gguf\n"
-SECRET = "s" * 40
-
-
-class FakeLoader:
-    """Backends that load, or not."""
-
-    def __init__(self) -> None:
-        self.loads: list[tuple[str, str, str]] = []
-        self.error: str = ""
-
-    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
-        self.loads.append((address, token, options.Model))
-        if self.error:
-            raise LoadFailed(address, self.error)
-
-
-@dataclass
-class FakeNode:
-    """A worker as its messages."""
-
-    id: NodeId
-    installs: list[InstallRequest] = field(default_factory=list)
-    stops: list[bytes] = field(default_factory=list)
-    running: list[RunningModel] = field(default_factory=list)
-    error: str = ""
-
-    async def on_install(self, message: Message) -> None:
-        request = msgspec.json.decode(message.data, type=InstallRequest)
-        self.installs.append(request)
-        if self.error:
-            reply = InstallReply(success=False, error=self.error)
-        else:
-            access = ReplicaAccess(url="http://127.0.0.1:7001", key="k1")
-            reply = InstallReply(success=True, address="127.0.0.1:7000", corral=access)
-            self.running = [
-                RunningModel(model_id=request.model_id, replica_index=0, address="127.0.0.1:7000", corral=access)
-            ]
-        await message.respond(msgspec.json.encode(reply))
-
-    async def on_running(self, message: Message) -> None:
-        await message.respond(msgspec.json.encode(RunningReply(models=self.running)))
-
-    async def on_stop(self, message: Message) -> None:
-        self.stops.append(message.data)
-
-
-@dataclass(kw_only=True)
-class World:
-    frontend: Frontend
-    control: Control
-    loader: FakeLoader
-    bus: Bus
-    clock: ManualClock
-    stores: Stores
-    models: Path
-    stack: AsyncExitStack
-
-    @property
-    def loads(self) -> Loads:
-        return self.control.context.loads
-
-    async def node(self, name: str) -> FakeNode:
-        hello = CorralHello(version="1", features=list(FEATURES), secret=SECRET + name, incarnation="1")
-        body = {"name": name, "address": "127.0.0.1:50051", "corral": msgspec.to_builtins(hello)}
-        answer = await self.frontend.register(body, token=TRUSTED_TOKEN)
-        node = FakeNode(NodeId(msgspec.json.decode(answer.body)["id"]))
-        for subject, handler in (
-            (subjects.backend_install(node.id), node.on_install),
-            (subjects.models_running(node.id), node.on_running),
-            (subjects.backend_stop(node.id), node.on_stop),
-        ):
-            subscription = await self.bus.subscribe(subject, handler)
-            self.stack.push_async_callback(subscription.close)
-        return node
-
-    async def again(self) -> Control:
-        """A control that starts anew on the same database."""
-        control = await wire(self.control.context.config, self.clock, self.stores, self.bus, loader=self.loader)
-        await control.context.hearing.tick()
-        return control
-
-
-@pytest.fixture
-async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
-    models = tmp_path / "models"
-    models.mkdir()
-    (models / "small.yaml").write_text(MODEL, encoding="utf-8")
-    key, loader = SecretsKey(bytes(32)), FakeLoader()
-    config = frontend_config(tmp_path, gateway_key="key-of-the-gateways")
-    stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
-    async with AsyncExitStack() as stack:
-        frontend = await stack.enter_async_context(open_frontend(database, clock, bus, config, key=key, loader=loader))
-        yield World(
-            frontend=frontend,
-            control=frontend.control,
-            loader=loader,
-            bus=bus,
-            clock=clock,
-            stores=stores,
-            models=models,
-            stack=stack,
-        )
-
-
-async def view_of(control: Control) -> View:
-    await control.context.view.refresh()
-    assert control.context.view.current is not None
-    return control.context.view.current
+from corral.testing.world import MODEL, SECRET, World, view_of
 
 
 async def test_a_hundred_who_ask_share_one_load(world: World) -> None:
@@ -179,6 +54,14 @@ async def test_who_follows_gets_the_view_then_changes_and_beats(world: World) ->
         assert [entry.name for entry in change.models] == ["more"]
         world.control.context.view.ring()
         assert isinstance(await anext(messages), Beat)
+
+
+async def test_keys_of_every_scope_are_told_so_that_a_gateway_can_say_which_one_is_missing(world: World) -> None:
+    new = await world.control.context.key_ring.create("g", [Scope.GATEWAY], by="test", lifetime=None)
+
+    entry = (await view_of(world.control)).keys[new.record.hash]
+
+    assert entry.scopes == ("gateway",)
 
 
 async def test_a_revoked_key_leaves_the_view(world: World) -> None:
@@ -309,3 +192,72 @@ async def test_a_gateway_reports_and_asks_over_http(world: World) -> None:
     assert (await world.frontend.call("POST", "/api/v1/gateway/ensure", {"model": "x"}, key=own)).status == 404
     shown = msgspec.json.decode((await world.frontend.call("GET", "/api/v1/models/small")).body)
     assert (shown["state"], shown["replicas"][0]["node"]) == ("loaded", "w1")
+
+
+async def test_a_worker_that_can_translate_is_told_how(world: World) -> None:
+    world.write(MODEL + "system_prompt: be kind\nstopwords: [END]\ntemplate:\n  chat: '{{.Input}}'\n")
+    node = await world.node("w1")
+    await world.loaded()
+
+    sent = msgspec.json.decode(msgspec.json.encode(node.installs[0]))["corral"]["model"]
+    assert sent == {
+        "name": "small",
+        "identity": "small.gguf",
+        "system_prompt": "be kind",
+        "templates": {"chat": "{{.Input}}"},
+        "defaults": {"stop": ["END"]},
+    }
+
+
+@pytest.mark.parametrize("adapts", [True, False])
+async def test_only_a_backend_that_is_asked_directly_is_told_what_requests_leave_open(
+    world: World, adapts: bool
+) -> None:
+    world.write(MODEL + "  temperature: 0.5\n")
+    node = await world.node("w1")
+    node.adapts = adapts
+    await world.loaded()
+
+    assert world.loader.options == [[] if adapts else ["default_temperature:0.5"]]
+
+
+async def test_a_worker_that_did_not_name_the_feature_is_told_nothing(world: World) -> None:
+    node = await world.node("w1", features=["node-secret"])
+    await world.loaded()
+
+    assert "corral" not in msgspec.to_builtins(node.installs[0])
+
+
+async def test_a_url_that_changed_is_learned_from_the_nodes_report(world: World) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    (process,) = node.running
+    moved = ReplicaAccess(url="http://127.0.0.1:7005", key="k1")
+    node.running = [msgspec.structs.replace(process, corral=moved)]
+    await world.control.replica_health.sweep()
+
+    (shown,) = (await view_of(world.control)).replicas.values()
+    assert (shown.id, shown.url, shown.key) == (replica.id, "http://127.0.0.1:7005", "k1")
+
+
+async def test_a_control_that_starts_anew_learns_urls_that_changed_meanwhile(world: World) -> None:
+    node = await world.node("w1")
+    await world.loaded()
+    (process,) = node.running
+    node.running = [msgspec.structs.replace(process, corral=ReplicaAccess(url="http://127.0.0.1:7005", key="k1"))]
+    again = await world.again()
+    await again.replica_health.sweep()
+
+    (shown,) = (await view_of(again)).replicas.values()
+    assert shown.url == "http://127.0.0.1:7005"
+
+
+async def test_a_report_without_a_url_takes_none_away(world: World) -> None:
+    node = await world.node("w1")
+    await world.loaded()
+    (process,) = node.running
+    node.running = [msgspec.structs.replace(process, corral=msgspec.UNSET)]
+    await world.control.replica_health.sweep()
+
+    (shown,) = (await view_of(world.control)).replicas.values()
+    assert shown.url == "http://127.0.0.1:7001"

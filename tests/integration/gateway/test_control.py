@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import aiohttp
 import msgspec
+import pytest
 
 from corral.app.gateway import open_gateway
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
@@ -151,14 +152,38 @@ async def test_a_load_that_takes_longer_than_the_budget_tells_how_far_it_is() ->
         await cold.until(lambda: cold.gateway.services.directory.version == 2)
         answer = await cold.ask(request(chat()))
 
-        assert (answer.status, answer.headers["retry-after"]) == (503, "5")
-        assert answer.error["code"] == "model_loading"
+        assert (answer.status, answer.headers["retry-after"]) == (503, "9")  # when it should be done
+        assert answer.error["code"] == answer.error["type"] == "model_loading"
         assert answer.error["message"] == "model echo is staging on node w1"
         loading = msgspec.json.decode(answer.body, type=dict[str, object])["loading"]
-        assert loading == msgspec.to_builtins(
-            Loading(model=MODEL, state="staging", node="w1", bytes_sent=10, total_bytes=100, eta_seconds=9)
-        )
+        assert loading == {
+            "model": MODEL,
+            "state": "staging",
+            "node": "w1",
+            "bytes_sent": 10,
+            "total_bytes": 100,
+            "eta_seconds": 9.0,
+        }
         await cold.until_quiet()
+
+
+@pytest.mark.parametrize(
+    ("eta", "retry_after", "header"), [(None, 7, "7"), (None, 0, "1"), (0.2, 7, "1"), (41.5, 7, "42"), (1e9, 7, "300")]
+)
+async def test_what_is_not_known_of_a_load_is_left_out(eta: float | None, retry_after: int, header: str) -> None:
+    async with world(time_outs=TimeOuts(load=0.2)) as cold:
+        cold.control.loading = Loading(
+            model="", state="pending", message="no node", eta_seconds=eta, retry_after_seconds=retry_after
+        )
+        cold.control.change(replicas={})
+        await cold.until(lambda: cold.gateway.services.directory.version == 2)
+        answer = await cold.ask(request(chat()))
+
+        assert (answer.status, answer.headers["retry-after"]) == (503, header)
+        assert answer.error["message"] == "model echo is pending: no node"
+        loading = msgspec.json.decode(answer.body, type=dict[str, dict[str, object]])["loading"]
+        loading.pop("eta_seconds", None)
+        assert loading == {"model": MODEL, "state": "pending", "message": "no node"}
 
 
 async def test_a_load_that_cannot_succeed_is_told_at_once() -> None:

@@ -22,7 +22,16 @@ from corral.testing.engine import (
 )
 from corral.testing.gateway import World, chat, replicas, request, world
 
-SHORT = TimeOuts(first_byte=0.15, idle=0.15, connect=0.5, head=0.15, body=0.15, keep_alive=0.3, linger=0.1)
+SHORT = TimeOuts(
+    first_byte=0.15,
+    idle=0.15,
+    connect=0.5,
+    head=0.15,
+    body=0.15,
+    keep_alive=0.3,
+    linger=0.1,
+    replacement=0.15,
+)
 
 
 @pytest.fixture
@@ -139,6 +148,48 @@ async def test_an_engine_that_refuses_costs_nothing(pair: World) -> None:
     assert [answer.status for answer in answers] == [200] * 4
     await pair.until(lambda: sum(one.times for report in pair.control.reports for one in report.failures) > 0)
     assert sum(one.times for report in pair.control.reports for one in report.failures) == 1
+
+
+@pytest.mark.parametrize("how", ["refuses", "closes"])
+async def test_requests_outlive_their_only_replica_when_control_brings_another_one(how: str) -> None:
+    """As after the death of a worker: told, gone from the view, asked for, loaded elsewhere."""
+    async with world(engines=2) as made:
+        dead, other = made.engines
+        made.control.change(replicas=replicas(dead))
+        dead.behave = BEFORE_THE_FIRST_BYTE["closes"]
+        if how == "refuses":
+            await dead.stop()
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(made.ask(request(chat()))) for _ in range(5)]
+            await made.until(lambda: sum(made.gateway.services.dispatcher.waiting().values()) == 5)
+            await made.until(lambda: any(report.failures for report in made.control.reports))
+            made.control.change(replicas={})
+            await made.until(lambda: bool(made.control.ensured))
+            made.control.change(replicas={"r9": msgspec.structs.replace(replicas(other)["r0"], id="r9")})
+
+        answers = [task.result() for task in asking]
+        assert [(answer.status, answer.is_whole) for answer in answers] == [(200, True)] * 5
+        assert len(other.requests) == 5
+        await made.until_quiet()
+
+
+async def test_a_client_that_goes_away_while_its_replica_is_replaced_is_forgotten() -> None:
+    async with world() as made:
+        await made.engine.stop()
+        async with made.client() as client:
+            await client.send(request(chat()))
+            await made.until(lambda: made.gateway.services.dispatcher.waiting() == {"echo": 1})
+        await made.until_quiet()
+        assert made.gateway.services.dispatcher.waiting() == {}
+
+
+async def test_a_second_replica_that_dies_of_the_same_request_is_the_last() -> None:
+    async with world(engines=3, time_outs=SHORT) as made:
+        for engine in made.engines:
+            engine.behave = BEFORE_THE_FIRST_BYTE["breaks"]
+        answer = await made.ask(request(chat()))
+        assert answer.error["code"] == "replica_failed"
+        assert sum(len(engine.requests) for engine in made.engines) == 2
 
 
 async def test_all_engines_refusing_is_an_error(pair: World) -> None:

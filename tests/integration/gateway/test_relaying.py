@@ -149,4 +149,17 @@ async def test_health_and_readiness_need_no_key(gateway: World) -> None:
     ready = await gateway.ask(request(method="GET", path="/readyz", key=None))
 
     assert (health.status, ready.status) == (200, 200)
-    assert msgspec.json.decode(ready.body)["view_version"] == 1
+    told = msgspec.json.decode(ready.body)
+    assert (told["status"], told["control"], told["view"]["version"]) == ("ready", {"state": "up"}, 1)
+
+
+async def test_answers_tell_their_node_where_that_is_wanted(gateway: World) -> None:
+    assert "x-localai-node" not in (await gateway.ask(request(chat()))).headers
+    async with world(expose_node=True) as open_one:
+        async with open_one.client() as client:
+            for _ in range(2):
+                await client.send(request(chat()))
+                answer = await client.read_answer()
+                assert (answer.headers["x-localai-node"], answer.is_whole) == ("n0", True)
+        passed = await open_one.ask(request(method="GET", path="/api/v1/nodes"))
+        assert "x-localai-node" not in passed.headers

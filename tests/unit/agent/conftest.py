@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from corral.agent.addresses import AddressConfig, decide
-from corral.agent.hardware import Measurement, Space
+from corral.agent.hardware import Measurement
 from corral.agent.presence import Member
 from corral.agent.registration import Profile
+from corral.agent.space import Space
 from corral.base.ids import NodeId
 from corral.protocol.registration import FEATURES, CorralHello
 

@@ -11,12 +11,10 @@ import pytest
 
 from corral.agent.bounded_reading import BoundedReading
 from corral.agent.cgroup import Cgroup
+from corral.agent.gpus.gpu import Gpu, GpuReader, Gpus, NoGpus, Vendor
 from corral.agent.hardware import (
     CapabilityRule,
-    Gpus,
     Hardware,
-    NoGpus,
-    Space,
     detect_capability,
     limited_ram,
     nearest_existing,
@@ -24,6 +22,7 @@ from corral.agent.hardware import (
     read_disk,
     usable_cpus,
 )
+from corral.agent.space import Space
 
 GIB = 1024**3
 
@@ -34,12 +33,12 @@ def limits(tmp_path: Path, **memory: int) -> Cgroup:
     return Cgroup(proc=tmp_path / "proc", mount=tmp_path)
 
 
-def hardware(tmp_path: Path, *, models_path: Path) -> Hardware:
+def hardware(tmp_path: Path, *, models_path: Path, gpus: GpuReader | None = None) -> Hardware:
     return Hardware(
         models_path=models_path,
         disk_timeout=timedelta(seconds=10),
         capability=CapabilityRule(forced="", run_file=tmp_path / "capability"),
-        gpus=NoGpus(),
+        gpus=gpus or NoGpus(),
         cgroup=limits(tmp_path),
     )
 
@@ -109,12 +108,14 @@ def test_a_file_system_without_blocks_is_not_reported_as_0() -> None:
         ("", None, Gpus(), "default"),
         ("", None, Gpus(vendor="amd", total_vram=4 * GIB), "default"),
         ("", None, Gpus(vendor="amd", total_vram=4 * GIB + 1), "amd"),
+        ("", None, Gpus(vendor="amd", total_vram=None), "default"),
     ],
 )
 def test_a_forced_capability_wins_then_the_run_file_then_detection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forced: str, run_file: str | None, gpus: Gpus, expected: str
 ) -> None:
     monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     path = tmp_path / "capability"
     if run_file is not None:
         path.write_text(run_file)
@@ -125,6 +126,49 @@ def test_a_forced_capability_wins_then_the_run_file_then_detection(
 @pytest.mark.parametrize(("architecture", "expected"), [("arm64", "metal"), ("x86_64", "darwin-x86")])
 def test_apples_machines_have_capabilities_of_their_own(architecture: str, expected: str) -> None:
     assert detect_capability(Gpus(), system="darwin", architecture=architecture) == expected
+
+
+@pytest.mark.parametrize(
+    ("vendor", "total", "architecture", "cuda", "expected"),
+    [
+        ("nvidia", 8 * GIB, "x86_64", [], "nvidia"),
+        ("nvidia", 8 * GIB, "x86_64", ["cuda-11"], "nvidia"),
+        ("nvidia", 8 * GIB, "x86_64", ["cuda-12"], "nvidia-cuda-12"),
+        ("nvidia", 8 * GIB, "x86_64", ["cuda-12", "cuda-13"], "nvidia-cuda-13"),
+        ("nvidia", 4 * GIB, "x86_64", ["cuda-13"], "default"),
+        ("nvidia", None, "x86_64", ["cuda-13"], "default"),
+        ("nvidia", None, "aarch64", [], "nvidia-l4t"),
+        ("nvidia", 2 * GIB, "arm64", ["cuda-12"], "nvidia-l4t-cuda-12"),
+        ("nvidia", 8 * GIB, "aarch64", ["cuda-12", "cuda-13"], "nvidia-l4t-cuda-13"),
+        ("amd", 8 * GIB, "aarch64", ["cuda-13"], "amd"),
+        ("intel", 8 * GIB, "x86_64", ["cuda-13"], "intel"),
+        ("", 0, "aarch64", ["cuda-13"], "default"),
+    ],
+)
+def test_the_capability_of_a_linux_machine_is_localais(
+    tmp_path: Path, vendor: str, total: int | None, architecture: str, cuda: list[str], expected: str
+) -> None:
+    for name in cuda:
+        (tmp_path / name).mkdir()
+    gpus = Gpus(vendor=vendor, total_vram=total)
+
+    assert detect_capability(gpus, system="linux", architecture=architecture, local=tmp_path) == expected
+
+
+class Found:
+    def __init__(self, *gpus: Gpu) -> None:
+        self._gpus = list(gpus)
+
+    async def read(self) -> list[Gpu]:
+        return self._gpus
+
+
+async def test_a_gpu_without_memory_of_its_own_has_the_machines(tmp_path: Path) -> None:
+    shares = Found(Gpu(vendor=Vendor.NVIDIA, shares_ram=True))
+    measured = await hardware(tmp_path, models_path=tmp_path, gpus=shares).measure()
+
+    assert measured.ram is not None
+    assert (measured.gpus.total_vram, measured.gpus.available_vram) == (measured.ram.total, measured.ram.available)
 
 
 def test_a_quota_bounds_the_processors_and_a_started_one_counts() -> None:
@@ -182,6 +226,36 @@ async def test_a_reading_that_comes_back_is_used_again(caplog: pytest.LogCapture
 
     assert value == 42
     assert caplog.records[-1].message == "disk answers again"
+
+
+async def test_what_hangs_is_waited_for_once() -> None:
+    stuck = Stuck()
+    reading = BoundedReading(stuck.take, timeout=timedelta(milliseconds=100), name="gpus")
+
+    async with asyncio.timeout(10):  # ten times less than if each of them waited
+        assert [await reading.read() for _ in range(1000)] == [None] * 1000
+    stuck.let_go.set()
+    while (value := await reading.read()) is None:
+        pass
+    assert value == 42
+
+
+async def test_a_reading_that_raises_is_left_out_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    answers: list[int | Exception] = [OSError("one"), OSError("one"), OSError("two"), 42]
+
+    def take() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    reading = BoundedReading(take, timeout=timedelta(seconds=60), name="gpus")
+
+    assert [await reading.read() for _ in range(4)] == [None, None, None, 42]
+    told = "gpus cannot be read; leaving it out"
+    assert [record.message for record in caplog.records] == [told, told, "gpus can be read again"]
+    assert all(record.exc_info for record in caplog.records[:2])
 
 
 async def test_two_who_read_at_once_share_one_reading() -> None:

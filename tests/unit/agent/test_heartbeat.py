@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.agent.hardware import Gpus, Measurement
+from corral.agent.gpus.gpu import Gpus
+from corral.agent.hardware import Measurement
 from corral.agent.heartbeat import Hearing, Heartbeat, heartbeat_body
 from corral.agent.presence import Member
 from corral.base.errors import PeerRefused, PeerUnavailable
@@ -50,6 +51,20 @@ def test_a_gpu_adds_its_free_memory(measured: Measurement, member: Member) -> No
     gpus = Gpus(vendor="amd", total_vram=8, available_vram=0)
 
     assert sent(replace(measured, gpus=gpus), member)["available_vram"] == 0
+
+
+def test_video_memory_that_cannot_be_read_is_left_out(measured: Measurement, member: Member) -> None:
+    unknown = Gpus(vendor="intel", total_vram=8, available_vram=None)
+
+    assert "available_vram" not in sent(replace(measured, gpus=unknown), member)
+
+
+def test_a_corral_frontend_hears_of_gpus_that_were_found_late(measured: Measurement, member: Member) -> None:
+    late = replace(measured, gpus=Gpus(vendor="nvidia", total_vram=8, available_vram=7))
+
+    localai, corral = sent(late, member), sent(late, replace(member, is_corral=True))
+    assert {"total_vram", "gpu_vendor"} & localai.keys() == set()
+    assert (corral["total_vram"], corral["available_vram"], corral["gpu_vendor"]) == (8, 7, "nvidia")
 
 
 def test_what_cannot_be_measured_is_left_out(member: Member) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.agent.hardware import Gpus, Measurement
+from corral.agent.gpus.gpu import Gpus
+from corral.agent.hardware import Measurement
 from corral.agent.presence import Member
 from corral.agent.registration import Profile, Registrar, membership, registration_body
 from corral.base.errors import AccessDenied, PeerRefused, PeerUnavailable
@@ -37,7 +38,7 @@ GOLDEN_BODY = {
 
 HELLO = {
     "version": "0.1.0",
-    "features": ["node-secret", "heartbeat-status", "replica-exits", "file-ranges"],
+    "features": ["node-secret", "heartbeat-status", "replica-exits", "adapter", "file-ranges"],
     "secret": "own-secret",
     "incarnation": "life-1",
     "heartbeat_seconds": 10,
@@ -71,6 +72,20 @@ def test_a_budget_and_more_replicas_are_told(profile: Profile, measured: Measure
     assert body["vram_budget"] == "80%"
     assert body["max_replicas_per_model"] == 2
     assert body["labels"]["node.replica-slots"] == "2"
+
+
+def test_video_memory_that_cannot_be_read_is_left_out_and_not_0(profile: Profile, measured: Measurement) -> None:
+    unknown = Gpus(vendor="intel", total_vram=None, available_vram=None)
+    body = sent(profile, replace(measured, gpus=unknown))
+
+    assert body["gpu_vendor"] == "intel"
+    assert {"total_vram", "available_vram"} & body.keys() == set()
+
+
+def test_video_memory_of_which_nobody_says_what_is_free_counts_as_free(profile: Profile, measured: Measurement) -> None:
+    body = sent(profile, replace(measured, gpus=Gpus(vendor="intel", total_vram=8, available_vram=None)))
+
+    assert (body["total_vram"], body["available_vram"]) == (8, 8)
 
 
 def test_less_than_one_replica_is_one(profile: Profile, measured: Measurement) -> None:

@@ -455,3 +455,22 @@ class TestConfigurations:
         assert (config.models_path, config.backends_path) == (Path("/models"), Path("/backends"))
         assert config.heartbeat_interval == timedelta(seconds=90)
         assert config.data_path == Path("/home/someone/.local/share/corral/worker")
+        assert config.storage is None
+
+    def test_a_localai_environment_names_an_object_storage(self) -> None:
+        storage = {
+            "LOCALAI_STORAGE_URL": "http://minio:9000",
+            "LOCALAI_STORAGE_ACCESS_KEY": "access",
+            "LOCALAI_STORAGE_SECRET_KEY": "hidden",
+        }
+        config = worker_config(resolve(WorkerSettings, gather({}, {**WORKER, **storage})), {**WORKER, **storage})
+
+        assert config.storage is not None
+        assert (config.storage.url, config.storage.bucket) == ("http://minio:9000", "localai")
+        assert (config.storage.access_key, config.storage.secret_key) == ("access", "hidden")
+        assert config.backend_environment.keys() & storage.keys() == set()
+
+    def test_half_of_the_keys_of_an_object_storage_are_refused(self) -> None:
+        environment = {**WORKER, "CORRAL_STORAGE_URL": "http://minio:9000", "CORRAL_STORAGE_ACCESS_KEY": "access"}
+        with pytest.raises(SettingInvalid, match="storage_secret_key: is needed beside storage_access_key"):
+            worker_config(resolve(WorkerSettings, gather({}, environment)), environment)

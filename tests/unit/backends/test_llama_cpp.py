@@ -39,10 +39,19 @@ def test_a_model_that_says_how_to_pool_is_left_alone(tmp_path: Path) -> None:
     assert "pooling_type" not in parameters(tmp_path)
 
 
+def test_requests_that_say_nothing_get_what_the_model_says(tmp_path: Path) -> None:
+    made = parameters(tmp_path, Options=["default_temperature:0.2", "default_top_k:7", "default_max_tokens:64"])
+    assert (made["sampling.temp"], made["sampling.top_k"], made["n_predict"]) == (0.2, 7, 64)
+    assert isinstance(made["sampling.top_k"], int)
+    assert not [name for name in parameters(tmp_path) if name.startswith("sampling.")]
+
+
 def test_what_cannot_be_read_is_a_failed_load(tmp_path: Path) -> None:
     failed = importlib.import_module("corral_backend_sdk").LoadFailed
     with pytest.raises(failed, match="parallel is not a number"):
         parameters(tmp_path, Options=["parallel:many"])
+    with pytest.raises(failed, match="default_temperature is not a number: hot"):
+        parameters(tmp_path, Options=["default_temperature:hot"])
     with pytest.raises(failed, match="not a list of numbers"):
         parameters(tmp_path, TensorSplit="a,b")
 

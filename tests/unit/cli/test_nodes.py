@@ -128,6 +128,21 @@ class TestShow:
             "Registered    2026-03-01 11:00:00 (1h 0m ago)",
         ]
 
+    def test_of_a_machine_with_gpus_tells_their_memory_and_which_builds_suit(self, make_node: Any) -> None:
+        node = make_node(
+            "gpu",
+            ONE,
+            gpu_vendor="nvidia",
+            gpu_compute_capability="8.9",
+            total_vram=24 * 1024**3,
+            available_vram=20 * 1024**3,
+            capability="nvidia-cuda-13",
+        )
+        told = rendered(node_facts(node, NOW), 80)
+        assert "VRAM free     20.0 GiB of 24.0 GiB" in told
+        assert "GPU           nvidia 8.9" in told
+        assert "Builds for    nvidia-cuda-13" in told
+
     def test_of_a_pending_node_names_the_command_that_approves_it(self, fleet: list[NodeDetail]) -> None:
         assert "Approved      no; run: corral nodes approve 22222222" in rendered(node_facts(fleet[1], NOW), 80)
 

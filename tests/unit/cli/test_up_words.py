@@ -1,5 +1,6 @@
 """What `corral up` says, and the command it offers."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from corral.cli.up import TerminalWords, client_command
 def command_for(data: str | None, program: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(sys, "argv", [program])
     sources = gather({"--data": data} if data else {}, {"HOME": "/home/someone"})
-    return client_command(resolve(UpSettings, sources), sources)
+    return client_command(resolve(UpSettings, sources), sources, "nodes", "list")
 
 
 def test_the_command_to_paste_works_from_the_same_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,10 +36,10 @@ def test_started_as_a_module_the_command_is_a_module_too(monkeypatch: pytest.Mon
 
 
 def test_words(capsys: Any) -> None:
-    words = TerminalWords("corral nodes list")
+    words = TerminalWords(lambda *words: shlex.join(["corral", *words]))
     words.waiting(["worker-1, which does not answer yet", "worker-2, whose status is pending"])
     words.new_keys(UpKeys(admin="corral_a", registration="r"))
-    words.ready(url="http://127.0.0.1:8080", healthy=2, seconds=2.345)
+    words.ready(url="http://127.0.0.1:8080", healthy=2, seconds=2.345, model=None)
     words.stopping()
     assert capsys.readouterr().out == (
         "Still waiting for worker-1, which does not answer yet; worker-2, whose status is pending\n"
@@ -48,4 +49,12 @@ def test_words(capsys: Any) -> None:
         "Corral is ready at http://127.0.0.1:8080 with 2 healthy nodes, after 2.3 s. Ctrl-C stops it.\n"
         "Try: corral nodes list\n"
         "Stopping…\n"
+    )
+
+
+def test_a_fleet_with_a_model_offers_a_question(capsys: Any) -> None:
+    words = TerminalWords(lambda *words: shlex.join(["corral", *words]))
+    words.ready(url="http://127.0.0.1:8080", healthy=1, seconds=2.345, model="smollm2")
+    assert capsys.readouterr().out.endswith(
+        "\nTry: corral chat smollm2 --once 'What is the capital of France? Answer in one sentence.'\n"
     )

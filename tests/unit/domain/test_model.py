@@ -92,6 +92,18 @@ def test_the_options_are_ones_that_the_contract_knows() -> None:
     assert options.EngineArgs == '{"a": [2], "b": 1}'
 
 
+def test_a_replica_that_is_asked_directly_knows_what_requests_leave_open() -> None:
+    parameters = {"model": "small.gguf", "temperature": 0, "top_k": 7}
+    spec = read_model({**SMALL, "parameters": parameters, "options": ["parallel:2"]}, source="s")
+
+    direct = load_options(spec, models=PurePath("/m"), threads=4, is_asked_directly=True)
+
+    assert direct["Options"] == ["parallel:2", "default_temperature:0.0", "default_top_k:7"]
+    assert load_options(spec, models=PurePath("/m"), threads=4)["Options"] == ["parallel:2"]
+    with pytest.raises(InvalidInput, match=r"parameters\.temperature"):
+        read_model({**SMALL, "parameters": {"model": "m", "temperature": "hot"}}, source="s")
+
+
 def test_what_is_not_said_is_what_localai_would_send() -> None:
     options = load_options(read_model(SMALL, source="s"), models=PurePath("/m"), threads=4)
 

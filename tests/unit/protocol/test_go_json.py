@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.errors import InvalidInput
-from corral.protocol.go_json import decode
+from corral.protocol.go_json import decode, encode
 from corral.protocol.registration import RegisterRequest
 from corral.protocol.subjects import node_stop, token
 from corral.protocol.times import format_time, parse_time
@@ -59,6 +59,56 @@ def test_negative_bytes_are_refused_and_large_ones_kept() -> None:
     with pytest.raises(InvalidInput, match="total_vram"):
         decode(b'{"total_vram":-1}', RegisterRequest)
     assert decode(b'{"total_vram":9223372036854775807}', RegisterRequest).total_vram == 2**63 - 1
+
+
+class Inner(msgspec.Struct, omit_defaults=True):
+    name: str = ""
+    share: float = 0
+
+
+class Outer(msgspec.Struct, omit_defaults=True):
+    one: Inner | msgspec.UnsetType = msgspec.UNSET
+    many: list[Inner] = []
+    by_name: dict[str, Inner] = {}
+    maybe: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    chain: list[int] = []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"ONE":{"NAME":"a","x":1}}', Outer(one=Inner("a"))),
+        ('{"one":null,"many":null,"by_name":null}', Outer()),
+        ('{"Many":[{"Name":"a"},null]}', Outer(many=[Inner("a"), Inner()])),
+        ('{"by_name":{"Key":{"Name":"a"}}}', Outer(by_name={"Key": Inner("a")})),
+        ('{"maybe":null}', Outer(maybe=None)),
+        ('{"maybe":["a"]}', Outer(maybe=["a"])),
+        ('{"chain":[18446744073709551615,9007199254740993]}', Outer(chain=[2**64 - 1, 2**53 + 1])),
+    ],
+)
+def test_the_same_holds_at_every_depth(text: str, expected: Outer) -> None:
+    assert decode(text.encode(), Outer) == expected
+
+
+def test_a_wrong_type_deep_down_names_its_place() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        decode(b'{"many":[{"name":"a"},{"name":5}]}', Outer)
+    assert caught.value.field == "many[1].name"
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (Outer(one=Inner("a", 100.0)), b'{"one":{"name":"a","share":100}}'),
+        (Outer(many=[Inner(share=0.5)]), b'{"many":[{"share":0.5}]}'),
+        (Outer(by_name={"k": Inner(share=-3.0)}), b'{"by_name":{"k":{"share":-3}}}'),
+        (Outer(maybe=None), b'{"maybe":null}'),
+        (Outer(chain=[2**64 - 1]), b'{"chain":[18446744073709551615]}'),
+        (Outer(), b"{}"),
+    ],
+)
+def test_whole_numbers_are_written_without_a_fraction(message: Outer, text: bytes) -> None:
+    assert encode(message) == text
 
 
 @given(st.binary(max_size=200))

@@ -23,6 +23,7 @@ def checkout(environment: ModuleType, tmp_path: Path) -> Any:
         "pyproject.toml": "[project]",
         "src/corral/__init__.py": "__version__ = '1'",
         "requirements/bootstrap.txt": "uv==1",
+        "requirements/chat-model.txt": "model==1",
         "requirements/runtime.txt": "a==1",
         "requirements/dev.txt": "a==1\nb==1",
     }
@@ -165,6 +166,45 @@ def test_a_symlinked_venv_is_unlinked_not_emptied(environment: ModuleType, tmp_p
 
     assert not link.is_symlink()
     assert (elsewhere / "precious").exists()
+
+
+# The chat model.
+
+
+def test_of_the_chat_models_wheel_only_the_weights_are_kept(environment: ModuleType, checkout: Any) -> None:
+    def uv(*words: str | Path, advice: str) -> None:
+        draft = Path(words[words.index("--target") + 1])
+        (draft / environment.CHAT_MODEL_MEMBER).parent.mkdir(parents=True)
+        (draft / environment.CHAT_MODEL_MEMBER).write_text("weights")
+
+    environment.provide_chat_model(checkout, uv)
+
+    assert checkout.chat_model.read_text() == "weights"
+    assert [place.name for place in checkout.build.iterdir()] == [checkout.chat_model.parent.name]
+
+
+@pytest.mark.parametrize("trouble", ["the index is away", "the wheel has no such file", "the disk is full"])
+def test_without_the_chat_model_all_else_works(
+    environment: ModuleType, checkout: Any, capsys: pytest.CaptureFixture[str], trouble: str
+) -> None:
+    def uv(*words: str | Path, advice: str) -> None:
+        if trouble == "the disk is full":
+            raise OSError(28, "No space left on device")
+        if trouble == "the index is away":
+            raise environment.Trouble(advice, "no route")
+
+    environment.provide_chat_model(checkout, uv)
+
+    said = capsys.readouterr().out
+    assert "not done" in said
+    assert not checkout.chat_model.exists()
+
+
+def test_another_lock_is_another_chat_model(checkout: Any) -> None:
+    before = checkout.chat_model
+    checkout.lock("chat-model").write_text("model==2")
+
+    assert checkout.chat_model != before
 
 
 # pip's settings, handed on to uv.

@@ -1,0 +1,183 @@
+"""Real engines behind the gateway: `echo` through the adapter, and llama.cpp on the small chat model.
+
+Each way is measured beside the one without the gateway, in turns within one run; the middle of the turns is shown.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+
+from bench.gateway import KEY, Way, build, open_gateway, rate_table, run_load
+from bench.readings import MEGABYTE, memory_of
+from bench.report import Row, Table, at_least, figure
+from bench.say import say
+from corral.protocol.adapter import AdapterModel, AdapterReplica
+from corral.rpc.messages import ModelOptions
+from corral.testing import backends
+from corral.testing.adapters import running_adapter
+from corral.testing.models import QUESTION, chat_model
+
+CLIENTS: Final = (1, 8, 100, 1000)
+TOKENS: Final = 26
+"""Events of one streamed chat, as they were counted at LocalAI's frontend."""
+LOCALAI_STREAMS: Final = 109
+"""Streams of so many events a second that its frontend passed on, with 8 clients on 2 cores."""
+TURNS: Final = 3
+LLAMA_STREAMS: Final = 4
+LLAMA_TOKENS: Final = 64
+ADAPTER_KEY: Final = "replica"
+
+
+async def engines(seconds: float | None = None) -> list[Table]:
+    """All tables. `seconds` is the length of one turn."""
+    await build()
+    turn = 2.0 if seconds is None else seconds
+    return [
+        *await through_the_adapter(turn, per_message=8, is_judged=True),
+        *await through_the_adapter(turn, per_message=1, is_judged=False),
+        await llama(max(turn, 8.0)),
+    ]
+
+
+# echo: an engine that speaks gRPC only.
+
+
+async def through_the_adapter(turn: float, *, per_message: int, is_judged: bool) -> list[Table]:
+    title = f"{TOKENS} tokens, {per_message} per message"
+    tables: list[Table] = []
+    async with open_echo(per_message) as (ways, pids):
+        rates = {}
+        for clients in CLIENTS:
+            say(f"echo: {title}, {clients} clients")
+            found = {way.name: await run_load(way, clients, turn, "stream", key=key) for way, key in ways}
+            tables.append(rate_table(f"echo, {title}, {clients} clients", found))
+            rates[clients] = found["gateway"]
+        rows = [figure(f"memory of {name}", memory_of(pid).resident / MEGABYTE, "MB") for name, pid in pids.items()]
+    failed = sum(load.failed for load in rates.values())
+    rows.append(figure("failed", failed, "", at_most=0))
+    if is_judged:
+        ratio = rates[8].rate / LOCALAI_STREAMS
+        rows.append(at_least("streams/s against LocalAI's frontend, 8 clients", ratio, 5.0))
+    return [*tables, Table(title=f"echo, {title}: goals", rows=rows)]
+
+
+@asynccontextmanager
+async def open_echo(per_message: int) -> AsyncIterator[tuple[list[tuple[Way, str]], dict[str, int]]]:
+    """The ways with their keys, and the processes by name."""
+    async with AsyncExitStack() as stack:
+        echo = await stack.enter_async_context(backends.running_backend("echo"))
+        options = [f"tokens:{TOKENS}", f"per_message:{per_message}"]
+        await echo.client.load(ModelOptions(Model="m", Options=options), timeout=backends.SOON)
+        adapter = await stack.enter_async_context(running_adapter())
+        model = AdapterModel(name="m", identity="m", use_tokenizer_template=True)
+        replica = AdapterReplica(key=ADAPTER_KEY, address=echo.address, token=backends.TOKEN, model=model)
+        await adapter.link.serve(replica)
+        gateway = await stack.enter_async_context(open_gateway(adapter.url, ADAPTER_KEY))
+        direct = Way(name="adapter", port=int(adapter.url.rpartition(":")[2]), pid=adapter.process.pid)
+        assert gateway.pid is not None
+        pids = {"echo": echo.process.pid, "adapter": adapter.process.pid, "gateway": gateway.pid}
+        yield [(direct, ADAPTER_KEY), (gateway, KEY)], pids
+
+
+# llama.cpp: an engine with an HTTP port of its own.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """What four clients got in one turn."""
+
+    tokens: int
+    seconds: float
+    first: Sequence[float]
+    """Seconds to the first token of each answer."""
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+async def llama(turn: float) -> Table:
+    say(f"llama.cpp: {LLAMA_STREAMS} streams, {TURNS} turns of {turn:g} s each way")
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(backends.running_backend("llama_cpp"))
+        file = chat_model()
+        options = ModelOptions(
+            Model=file.name, ModelFile=str(file), ContextSize=2048, Threads=1, Options=[f"parallel:{LLAMA_STREAMS}"]
+        )
+        await engine.client.load(options, timeout=backends.SOON)
+        gateway = await stack.enter_async_context(open_gateway(engine.http_url, backends.KEY))
+        ways = {
+            "engine": (engine.http_url, backends.KEY),
+            "gateway": (f"http://127.0.0.1:{gateway.port}", KEY),
+        }
+        turns: dict[str, list[Telling]] = {name: [] for name in ways}
+        for _ in range(TURNS):
+            for name, (url, key) in ways.items():
+                turns[name].append(await _tell(url, key, turn))
+    middle = {name: _middle(found) for name, found in turns.items()}
+    return _llama_table(middle)
+
+
+def _middle(turns: list[Telling]) -> Telling:
+    chosen = statistics.median_low(telling.rate for telling in turns)
+    return next(telling for telling in turns if telling.rate == chosen)
+
+
+def _llama_table(middle: dict[str, Telling]) -> Table:
+    rows: list[Row] = []
+    for name, telling in middle.items():
+        rows.append(figure(f"{name}: tokens/s", telling.rate, ""))
+        rows.append(figure(f"{name}: first token, median", 1000 * statistics.median(telling.first), "ms"))
+    ratio = middle["gateway"].rate / middle["engine"].rate
+    rows.append(at_least("tokens/s against the engine directly", ratio, 0.98))
+    title = f"llama.cpp, {LLAMA_STREAMS} streams of {LLAMA_TOKENS} tokens, one thread"
+    return Table(title=title, rows=rows)
+
+
+async def _tell(url: str, key: str, seconds: float) -> Telling:
+    """Clients that ask again as soon as they are answered; what is begun in time counts to its end.
+
+    A connection for each answer: the engine closes it after a stream, without saying so.
+    """
+    firsts: list[float] = []
+    began = time.monotonic()
+    headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with aiohttp.ClientSession(base_url=url, headers=headers, connector=connector) as session:
+
+        async def client() -> int:
+            tokens = 0
+            while time.monotonic() < began + seconds:
+                tokens += await _ask(session, firsts)
+            return tokens
+
+        told = await asyncio.gather(*(client() for _ in range(LLAMA_STREAMS)))
+    return Telling(tokens=sum(told), seconds=time.monotonic() - began, first=firsts)
+
+
+async def _ask(session: aiohttp.ClientSession, firsts: list[float]) -> int:
+    """The tokens of one answer."""
+    body = {
+        "model": "m",
+        "stream": True,
+        "max_tokens": LLAMA_TOKENS,
+        "ignore_eos": True,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": QUESTION}],
+    }
+    asked, tokens = time.monotonic(), 0
+    async with session.post("/v1/chat/completions", json=body) as answer:
+        answer.raise_for_status()
+        async for line in answer.content:
+            if b'"content":"' not in line:
+                continue
+            if not tokens:
+                firsts.append(time.monotonic() - asked)
+            tokens += 1
+    return tokens

@@ -1,0 +1,10 @@
+"""The process that is measured: a gateway as it is shipped, with nothing else in it, which says its port."""
+
+import sys
+
+from corral.app.gateway import main
+from corral.gateway.config import GatewayConfig
+
+if __name__ == "__main__":
+    config = GatewayConfig(control_url=sys.argv[1], control_key=sys.argv[2])
+    main(config, ready=lambda port: print(port, flush=True))

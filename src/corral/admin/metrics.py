@@ -1,0 +1,117 @@
+"""`/metrics`: the series of control and those of all its gateways, in one answer.
+
+Counted when asked: nothing is kept on the way of a request. A gateway that is silent is shown as such, and its series
+are gone until it is heard again.
+"""
+
+from collections import Counter
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import PROCESS_COLLECTOR as PROCESS_METRICS
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral import __version__
+from corral.admin.context import AdminContext, Caller
+from corral.admin.route import Access, RouteSpec
+from corral.base.errors import CorralError
+from corral.control.gateway_reports import SeenGateway
+from corral.domain.load_job import LoadState
+from corral.domain.replica import ReplicaState
+from corral.protocol.gateway_counters import REPORT_AGE, UP, families
+from corral.protocol.metrics import Description, Family, Kind, Sample, render
+
+_BUILD: Final = Description("corral_build_info", Kind.GAUGE, "Version of this frontend; always 1.", ("version",))
+_NATS: Final = Description("corral_nats_connected", Kind.GAUGE, "1 while NATS is connected.")
+_DATABASE: Final = Description("corral_database_up", Kind.GAUGE, "1 while the database answers.")
+_NODES: Final = Description("corral_nodes", Kind.GAUGE, "Nodes by status.", ("status",))
+_REPLICAS: Final = Description(
+    "corral_replicas", Kind.GAUGE, "Replicas by state; those that ended stay for a day.", ("state",)
+)
+_LOAD_JOBS: Final = Description("corral_load_jobs", Kind.GAUGE, "Cold loads that are not done, by state.", ("state",))
+_MODELS: Final = Description(
+    "corral_models", Kind.GAUGE, "Models in the models directory that are `usable`, and those `passed_over`.", ("kind",)
+)
+_LAST_EVENT: Final = Description("corral_last_event", Kind.GAUGE, "Sequence number of the newest event.")
+_EVENTS: Final = Description(
+    "corral_events_total",
+    Kind.COUNTER,
+    "Events of the fleet by kind, such as `model.loaded` and `model.load_failed`, since this frontend started.",
+    ("kind",),
+)
+_HEARTBEATS: Final = Description("corral_heartbeats_total", Kind.COUNTER, "Heartbeats stored by this frontend.")
+
+OF_CONTROL: Final = (
+    _BUILD,
+    _NATS,
+    _DATABASE,
+    _NODES,
+    _REPLICAS,
+    _LOAD_JOBS,
+    _MODELS,
+    _LAST_EVENT,
+    _EVENTS,
+    _HEARTBEATS,
+)
+
+
+async def metrics(context: AdminContext, request: Request, caller: Caller) -> Response:
+    registry = CollectorRegistry()
+    registry.register(PROCESS_METRICS)
+    own = render(await _own_families(context)).encode()
+    gateways = gateway_metrics(context.gateways.seen()).encode()
+    return Response(generate_latest(registry) + own + gateways, media_type=CONTENT_TYPE_LATEST)
+
+
+async def _own_families(context: AdminContext) -> list[Family]:
+    catalogue = context.models.catalogue
+    try:
+        stored = await _stored(context)
+    except CorralError:
+        stored = []
+    return [
+        _BUILD.with_values({__version__: 1}),
+        _NATS.with_value(int(context.bus.connected)),
+        _DATABASE.with_value(int(bool(stored))),
+        *stored,
+        _MODELS.with_values({"usable": len(catalogue.models), "passed_over": len(catalogue.problems)}),
+        _EVENTS.with_values({kind.value: times for kind, times in sorted(context.happenings.counts.items())}),
+        _HEARTBEATS.with_value(context.heartbeats.taken),
+    ]
+
+
+async def _stored(context: AdminContext) -> list[Family]:
+    """What only the database knows."""
+    statuses = await context.fleet.count_by_status()
+    replicas = await context.replicas.count_by_state()
+    jobs = Counter(job.state for job in (await context.loads.jobs()).values())
+    await context.happenings.catch_up()
+    return [
+        _NODES.with_values({status.value: count for status, count in statuses.items()}),
+        _REPLICAS.with_values({state.value: replicas.get(state, 0) for state in ReplicaState}),
+        _LOAD_JOBS.with_values({state.value: jobs[state] for state in LoadState}),
+        _LAST_EVENT.with_value(await context.events.last_sequence()),
+    ]
+
+
+def gateway_metrics(gateways: list[SeenGateway]) -> str:
+    up, age = UP.family(), REPORT_AGE.family()
+    for gateway in gateways:
+        label = {"gateway": gateway.id}
+        up.samples.append(Sample(label, 0 if gateway.is_silent else 1))
+        age.samples.append(Sample(label, round(gateway.age.total_seconds(), 3)))
+    heard = {one.id: one.counts for one in gateways if one.counts is not None and not one.is_silent}
+    return render([up, age, *families(heard)])
+
+
+ROUTES = [
+    RouteSpec(
+        method="GET",
+        path="/metrics",
+        handler=metrics,
+        access=Access.METRICS,
+        summary="Metrics of this frontend and of its gateways, for Prometheus.",
+        codes={200: "the metrics"},
+    ),
+]

@@ -1,0 +1,61 @@
+"""Hears from nodes that a process ended by itself, and takes its replica out of the view at once.
+
+A hint that makes it fast: whoever misses one learns the same from the node's next reports. It is believed only of the
+very process that was loaded, on the node that says so.
+"""
+
+import logging
+from typing import Final
+
+from corral.base.errors import CorralError, InvalidInput
+from corral.base.ids import NodeId
+from corral.bus.port import Message
+from corral.control.replica_health import ReplicaHealth
+from corral.domain.replica import Replica, ReplicaState, port_of
+from corral.protocol import go_json, subjects
+from corral.protocol.keys import hash_secret
+from corral.protocol.replica import ReplicaExited
+from corral.state.replicas import Replicas
+
+log = logging.getLogger(__name__)
+
+_SHOWN_LINES: Final = 20
+_SHOWN_CHARACTERS: Final = 500
+
+
+class ReplicaExits:
+    def __init__(self, replicas: Replicas, health: ReplicaHealth) -> None:
+        self._replicas = replicas
+        self._health = health
+
+    async def on_message(self, message: Message) -> None:
+        """Duplicates, late ones and unknown ones change nothing."""
+        node_id = subjects.node_of(message.subject)
+        try:
+            report = go_json.decode(message.data, ReplicaExited)
+            await self._take(node_id, report)
+        except InvalidInput as error:
+            log.warning("ignoring an exit report: %s", error, extra={"event": "replica.exit_unread", "node": node_id})
+        except CorralError as error:
+            log.info("an exit is looked at later: %s", error, extra={"event": "replica.exit_later", "node": node_id})
+            self._health.poke.ring()
+
+    async def _take(self, node_id: NodeId, report: ReplicaExited) -> None:
+        there = [one for one in await self._replicas.living() if one.node_id == node_id and _is_of(report, one)]
+        loaded = [one for one in there if one.state is ReplicaState.LOADED]
+        if loaded:
+            errors = [line[:_SHOWN_CHARACTERS] for line in report.tail[-_SHOWN_LINES:]]
+            await self._health.lose(loaded, report.reason[:_SHOWN_CHARACTERS] or "its process ended", errors=errors)
+        elif there:
+            self._health.poke.ring()
+
+
+def _is_of(report: ReplicaExited, replica: Replica) -> bool:
+    """Keys are new at every start; ports, which is all that a replica without a key has, are used again later."""
+    if (report.model_id, report.replica_index) != (replica.model, replica.index):
+        return False
+    if replica.state is not ReplicaState.LOADED:
+        return True
+    if report.key_hash and replica.key:
+        return report.key_hash == hash_secret(replica.key)
+    return port_of(report.address) == port_of(replica.address)

@@ -1,0 +1,65 @@
+"""How requests for a model become messages for a backend that only speaks gRPC: templates, system prompt, defaults.
+
+Read from the model's configuration, in LocalAI's words. What is not said is left out, and whoever translates has
+LocalAI's defaults. Engines with an HTTP port of their own know all this from their model.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from corral.domain import model_fields as fields
+from corral.domain.model_fields import Config
+
+
+class _Key(NamedTuple):
+    """A name on the other side, the key that feeds it, and how that is read."""
+
+    name: str
+    key: str
+    read: Callable[[Config, str, object], object]
+
+
+def request_rules(config: Config) -> dict[str, object]:
+    """Parts by name: `use_tokenizer_template`, `system_prompt`, `templates`, `defaults`. InvalidInput names the key."""
+    return {
+        **_said(config, _RULES),
+        "templates": _said(config, _TEMPLATES),
+        "defaults": _said(config, _DEFAULTS),
+    }
+
+
+def _said(config: Config, keys: tuple[_Key, ...]) -> dict[str, object]:
+    values = {one.name: one.read(config, one.key, fields.MISSING) for one in keys}
+    return {name: value for name, value in values.items() if value is not fields.MISSING}
+
+
+_RULES: Final = (
+    _Key("use_tokenizer_template", "template.use_tokenizer_template", fields.switch),
+    _Key("system_prompt", "system_prompt", fields.text),
+)
+_TEMPLATES: Final = (
+    _Key("chat", "template.chat", fields.text),
+    _Key("chat_message", "template.chat_message", fields.text),
+    _Key("completion", "template.completion", fields.text),
+    _Key("joined_by", "template.join_chat_messages_by_character", fields.text),
+)
+_DEFAULTS: Final = (
+    _Key("temperature", "parameters.temperature", fields.number),
+    _Key("top_p", "parameters.top_p", fields.number),
+    _Key("top_k", "parameters.top_k", fields.whole),
+    _Key("min_p", "parameters.min_p", fields.number),
+    _Key("typical_p", "parameters.typical_p", fields.number),
+    _Key("tail_free_z", "parameters.tfz", fields.number),
+    _Key("max_tokens", "parameters.max_tokens", fields.whole),
+    _Key("repeat_penalty", "parameters.repeat_penalty", fields.number),
+    _Key("repeat_last_n", "parameters.repeat_last_n", fields.whole),
+    _Key("frequency_penalty", "parameters.frequency_penalty", fields.number),
+    _Key("presence_penalty", "parameters.presence_penalty", fields.number),
+    _Key("mirostat", "mirostat", fields.whole),
+    _Key("mirostat_eta", "mirostat_eta", fields.number),
+    _Key("mirostat_tau", "mirostat_tau", fields.number),
+    _Key("seed", "parameters.seed", fields.whole),
+    _Key("stop", "stopwords", fields.texts),
+    _Key("threads", "threads", fields.whole),
+    _Key("ignore_eos", "parameters.ignore_eos", fields.switch),
+)

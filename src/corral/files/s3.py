@@ -1,0 +1,102 @@
+"""S3 and what speaks like it: the only import of the client."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from corral.files.storage import ObjectMissing, StorageConfig, StorageUnavailable, StoredObject
+
+_PIECE: Final = 4 * 1024 * 1024
+_PART: Final = 16 * 1024 * 1024
+"""Of large uploads. S3 admits 10,000 parts, so a file of 150 GiB can be stored."""
+_CREATED_AT: Final = "created-at"
+"""User metadata by which LocalAI's frontends find objects that may go."""
+
+
+class S3Objects:
+    """One bucket on one server."""
+
+    def __init__(self, config: StorageConfig) -> None:
+        self._config = config
+        self._root = f"{config.url.rstrip('/')}/{quote(config.bucket)}"
+        self._store = self._open(self._root)
+
+    async def look(self, key: str) -> StoredObject:
+        store, path = self._place(key)
+        with _told(key):
+            facts = await obstore.head_async(store, path)
+        return StoredObject(size=facts["size"], etag=facts["e_tag"] or "")
+
+    async def download(self, key: str, target: Path) -> None:
+        store, path = self._place(key)
+        with _told(key):
+            answer = await obstore.get_async(store, path)
+        written = 0
+        with await asyncio.to_thread(target.open, "wb") as file:
+            async for piece in _pieces(answer, key):
+                written += await asyncio.to_thread(file.write, piece)
+        if written != answer.meta["size"]:
+            raise StorageUnavailable(f"{key} ended after {written} of {answer.meta['size']} bytes")
+
+    async def upload(self, source: Path, key: str, *, created_at: str) -> None:
+        store, path = self._place(key)
+        with _told(key):
+            await obstore.put_async(store, path, source, attributes={_CREATED_AT: created_at}, chunk_size=_PART)
+
+    def _place(self, key: str) -> tuple[S3Store, str]:
+        """Which store and path within it. The client takes no empty parts in a path, but LocalAI's frontends ask for
+        keys with a double slash; whatever comes before it goes into the address instead."""
+        before, doubled, after = key.rpartition("//")
+        return (self._open(f"{self._root}/{quote(before)}/"), after) if doubled else (self._store, key)
+
+    def _open(self, address: str) -> S3Store:
+        """An address that has the bucket in it already is what the client takes for a virtual host."""
+        config = self._config
+        keys = {"access_key_id": config.access_key, "secret_access_key": config.secret_key}
+        return S3Store(
+            config.bucket,
+            endpoint=address,
+            region=config.region,
+            virtual_hosted_style_request=True,
+            client_options={
+                "allow_http": True,
+                "connect_timeout": config.connect_timeout,
+                "read_timeout": config.stall_timeout,
+                "timeout": timedelta(days=1),
+                "pool_max_idle_per_host": "0",
+            },
+            retry_config={"max_retries": config.retries},
+            **(keys if config.access_key and config.secret_key else {}),  # type: ignore[arg-type]
+        )
+
+
+async def _pieces(answer: "obstore.GetResult", key: str) -> AsyncIterator[bytes]:
+    with _told(key):
+        async for piece in answer.stream(min_chunk_size=_PIECE):
+            yield piece
+
+
+@contextmanager
+def _told(key: str) -> Iterator[None]:
+    """Errors of the client as ours. Their texts name addresses and answers, never credentials."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ObjectMissing(f"there is no object {key}") from error
+    except (BaseError, PermissionError) as error:
+        raise StorageUnavailable(_brief(error)) from error
+    except ValueError as error:
+        raise ObjectMissing(f"{key!r} cannot be the name of an object") from error
+
+
+def _brief(error: Exception) -> str:
+    """Without the document that the client adds: the server's whole answer."""
+    return str(error).partition("<?xml")[0].strip().rstrip(":")[:300] or type(error).__name__

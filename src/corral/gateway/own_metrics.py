@@ -1,0 +1,52 @@
+"""`/metrics`: control shows those of all gateways. While it is away, a gateway shows its own to who may see them."""
+
+from typing import Final
+
+from corral.domain.key import Scope
+from corral.gateway.admit import admit_key
+from corral.gateway.answers import Answer, Refusal
+from corral.gateway.exchange import Client, Outcome, Services
+from corral.gateway.head import RequestHead
+from corral.gateway.passing import Passing
+from corral.gateway.upstream import Failure
+from corral.gateway.vitals import Vitals
+from corral.protocol.gateway_counters import families
+from corral.protocol.metrics import CONTENT_TYPE, render
+
+PATH: Final = b"/metrics"
+_PATIENCE_SECONDS: Final = 4.0
+"""How long control may take. Prometheus gives up after 10 seconds, unless it is told otherwise."""
+
+
+class Metrics(Passing):
+    def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes) -> None:
+        super().__init__(services, client, head, body)
+        self.first_byte_seconds = min(self.first_byte_seconds, _PATIENCE_SECONDS)
+
+    def _recover(self, failure: Failure) -> None:
+        if failure is Failure.FIRST_BYTE_TIMED_OUT:
+            self._control_is_away()
+        else:
+            super()._recover(failure)
+
+    def _control_is_away(self) -> None:
+        try:
+            self._admit()
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return
+        self._status = 200
+        self._end(Outcome.OK)
+        self._client.answer(Answer(200, self._text().encode(), content_type=CONTENT_TYPE))
+
+    def _admit(self) -> None:
+        """The rule is control's own: administrators, or everybody where the setting says so."""
+        services = self._services
+        if not services.directory.control.metrics_public:
+            now = services.clock.now().timestamp()
+            admit_key(services.directory, self._head.key, now=now, scope=Scope.ADMIN)
+
+    def _text(self) -> str:
+        services = self._services
+        note = "# control is away: these are the series of this gateway alone\n"
+        return note + render(families({services.ledger.gateway: Vitals(services).counts()}))

@@ -1,0 +1,90 @@
+"""How this gateway fares: what it counted, what it holds at the moment, and what the system says of the process."""
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+from corral import __version__
+from corral.gateway.exchange import Services
+from corral.gateway.tally import ModelTally
+from corral.protocol.gateway_counters import GatewayCounts, ModelCounts, RequestCount
+from corral.protocol.view import GatewayReport
+
+_MEMORY: Final = Path("/proc/self/statm")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Vitals:
+    """Put together once a second, and when somebody asks: nothing of it is kept up to date in between."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._host = socket.gethostname()
+
+    def counts(self) -> GatewayCounts:
+        services, tally = self._services, self._services.tally
+        directory = services.directory
+        return GatewayCounts(
+            host=self._host,
+            pid=os.getpid(),
+            version=__version__,
+            models=self._models(),
+            connections=tally.connections,
+            refusals=dict(tally.refusals),
+            passed=dict(tally.passed),
+            time_outs=dict(tally.time_outs),
+            retries=tally.retries,
+            reconnects=tally.reconnects,
+            cpu_seconds=round(time.process_time(), 3),
+            open_connections=tally.open_connections,
+            upstream_open=services.pool.open_count,
+            upstream_idle=services.pool.idle_count,
+            body_bytes=services.bodies.held,
+            view_age_seconds=None if directory.version is None else round(directory.age(services.loop.time()), 3),
+            memory_bytes=_resident_bytes(),
+        )
+
+    def complete(self, report: GatewayReport) -> GatewayReport:
+        """Add to a report what is true now."""
+        directory = self._services.directory
+        report.view_version = directory.version
+        report.in_flight = directory.in_flight()
+        report.waiting = self._services.dispatcher.waiting()
+        report.counts = self.counts()
+        return report
+
+    def _models(self) -> dict[str, ModelCounts]:
+        services = self._services
+        in_flight, waiting = services.directory.in_flight_by_model(), services.dispatcher.waiting()
+        tallies = services.tally.models
+        return {
+            name: _counted(tallies.get(name) or ModelTally(), in_flight.get(name, 0), waiting.get(name, 0))
+            for name in {*tallies, *in_flight, *waiting}
+        }
+
+
+def _counted(tally: ModelTally, in_flight: int, waiting: int) -> ModelCounts:
+    return ModelCounts(
+        requests=[
+            RequestCount(code=code, outcome=outcome, requests=times)
+            for (code, outcome), times in sorted(tally.requests.items())
+        ],
+        prompt_tokens=tally.prompt_tokens,
+        completion_tokens=tally.completion_tokens,
+        request_bytes=tally.request_bytes,
+        answer_bytes=tally.answer_bytes,
+        waits=tally.waits,
+        wait_seconds=round(tally.wait_seconds, 3),
+        in_flight=in_flight,
+        waiting=waiting,
+    )
+
+
+def _resident_bytes() -> int:
+    """0 where the system does not tell."""
+    try:
+        return int(_MEMORY.read_bytes().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return 0

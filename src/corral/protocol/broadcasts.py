@@ -1,0 +1,129 @@
+"""What frontends tell each other in LocalAI's words: progress of files and of backends, and what became stale.
+
+A field with a default factory is always sent, any other default is not, as LocalAI's peers do it. Everybody hears its
+own broadcasts too; applying one must be idempotent and never broadcasts again.
+"""
+
+from enum import StrEnum
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class NodeProgressStatus(StrEnum):
+    """How far one node is with an operation."""
+
+    QUEUED = "queued"
+    DOWNLOADING = "downloading"
+    RUNNING_ON_WORKER = "running_on_worker"
+    SUCCESS = "success"
+    ERROR = "error"
+
+
+class StagingStatus(msgspec.Struct, kw_only=True):
+    """How far the files of one model are on their way to one node."""
+
+    model_id: str = ""
+    node_name: str = ""
+    file_name: str = ""
+    bytes_sent: int = 0
+    total_bytes: int = 0
+    progress: float = 0
+    """Of all files, from 0 to 100."""
+    speed: str = ""
+    file_index: int = 0
+    """Counts from 1."""
+    total_files: int = 0
+    message: str = ""
+    started_at: str = ""
+
+
+class StagingProgress(msgspec.Struct, kw_only=True):
+    """On `staging.<model>.progress`. The last one is done and says nothing else."""
+
+    model_id: str = ""
+    status: StagingStatus | UnsetType = UNSET
+    done: bool = False
+
+
+class NodeProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
+    node_id: str = msgspec.field(default_factory=str)
+    node_name: str = msgspec.field(default_factory=str)
+    status: str = msgspec.field(default_factory=str)
+    file_name: str = ""
+    current: str = ""
+    total: str = ""
+    percentage: float = msgspec.field(default_factory=float)
+    phase: str = ""
+    error: str = ""
+
+
+class OperationStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How far an install, upgrade or delete is, on all nodes together."""
+
+    deletion: bool = msgspec.field(default_factory=bool)
+    file_name: str = msgspec.field(default_factory=str)
+    error: str = ""
+    processed: bool = msgspec.field(default_factory=bool)
+    """It is over, well or not."""
+    message: str = msgspec.field(default_factory=str)
+    progress: float = msgspec.field(default_factory=float)
+    phase: str = ""
+    current_bytes: int = 0
+    total_bytes: int = 0
+    file_size: str = msgspec.field(default_factory=str)
+    downloaded_size: str = msgspec.field(default_factory=str)
+    gallery_element_name: str = msgspec.field(default_factory=str)
+    cancelled: bool = msgspec.field(default_factory=bool)
+    cancellable: bool = msgspec.field(default_factory=bool)
+    nodes: list[NodeProgress] = []
+
+
+class OperationProgress(msgspec.Struct, kw_only=True):
+    """On `gallery.<operation>.progress`."""
+
+    job_id: str = ""
+    status: OperationStatus | None = None
+
+
+class OperationCancel(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """On `gallery.<operation>.cancel`."""
+
+    id: str = msgspec.field(default_factory=str)
+    pause: bool = False
+
+
+class OperationMark(msgspec.Struct, kw_only=True):
+    """On `gallery.opcache.start` and `gallery.opcache.end`; the end says only which one."""
+
+    job_id: str = ""
+    cache_key: str = ""
+    is_backend: bool = False
+
+
+class Invalidation(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """On `cache.invalidate.models` and `cache.invalidate.backends`: read these anew."""
+
+    element: str = ""
+    op: str = ""
+    """`install`, `upgrade` or `delete`."""
+    config_revision: str = ""
+
+
+class PrefixObserved(msgspec.Struct, kw_only=True):
+    """On `prefixcache.observe`: which replica has seen the beginning of a prompt."""
+
+    model: str = ""
+    chain: list[int] = []
+    """Hashes of 64 bits without a sign, so many are above what a float can hold."""
+    node_id: str = ""
+    replica: int = 0
+
+
+class PrefixForgotten(msgspec.Struct, kw_only=True):
+    """On `prefixcache.invalidate`."""
+
+    model: str = ""
+    node_id: str = ""
+    replica: int = 0
+    """Negative: all of that node."""

@@ -1,0 +1,152 @@
+"""Clients of a fleet: one question and what became of it, or several clients that ask without a pause."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from corral.base.tasks import task_group
+
+_DONE: Final = b"data: [DONE]"
+_EVENT: Final = b"data: "
+PATIENCE_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.1
+"""After an answer that was none: a client that asks again at once would only count its own speed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One streamed question, and what became of it."""
+
+    began: float
+    seconds: float
+    status: int
+    """0 when there was no answer at all."""
+    events: int = 0
+    is_done: bool = False
+    """Whether the stream said itself that it was at its end."""
+    problem: str = ""
+    """What the connection broke with, or what an error said."""
+
+    @property
+    def ended(self) -> float:
+        return self.began + self.seconds
+
+    @property
+    def is_served(self) -> bool:
+        return self.status == 200 and self.is_done and not self.problem
+
+    @property
+    def is_cut_off(self) -> bool:
+        """It had begun, and the client was made to see that it did not come to its end."""
+        return self.status == 200 and not self.is_done and bool(self.problem)
+
+    @property
+    def shown(self) -> str:
+        """In one word, for counting."""
+        if self.is_served:
+            return "served"
+        return "cut off" if self.status == 200 else str(self.status or "no answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Whom to ask what."""
+
+    session: aiohttp.ClientSession
+    url: str
+    key: str = field(repr=False)
+    model: str
+    text: str = "Tell me a long story."
+    tokens: int = 2
+
+    async def ask(self, *, on_event: Callable[[], None] = lambda: None) -> Asked:
+        """Ask, and read to whatever end comes."""
+        began = time.monotonic()
+        status = events = 0
+        is_done = False
+        problem = ""
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS), self._post() as response:
+                status = response.status
+                if status != 200:
+                    problem = (await response.read()).decode(errors="replace")
+                async for line in response.content:
+                    is_done = is_done or line.startswith(_DONE)
+                    if line.startswith(_EVENT) and not is_done:
+                        events += 1
+                        on_event()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        seconds = time.monotonic() - began
+        return Asked(began=began, seconds=seconds, status=status, events=events, is_done=is_done, problem=problem)
+
+    def _post(self) -> "aiohttp.client._RequestContextManager":
+        body = {
+            "model": self.model,
+            "stream": True,
+            "temperature": 0,
+            "max_tokens": self.tokens,
+            "messages": [{"role": "user", "content": self.text}],
+        }
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        return self.session.post(f"{self.url}/v1/chat/completions", data=msgspec.json.encode(body), headers=headers)
+
+
+@dataclass(slots=True)
+class Load:
+    """Clients that ask one after another until the end."""
+
+    answers: list[Asked] = field(default_factory=list)
+    _answered: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _ending: bool = False
+
+    async def client(self, question: Question) -> None:
+        while not self._ending:
+            self.answers.append(await question.ask())
+            async with self._answered:
+                self._answered.notify_all()
+            if not self.answers[-1].is_served:
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    def end(self) -> None:
+        """Everybody gets the answer that is under way."""
+        self._ending = True
+
+    async def until_answered(self, count: int) -> None:
+        """So many answers have come, whatever they are."""
+        async with asyncio.timeout(PATIENCE_SECONDS), self._answered:
+            await self._answered.wait_for(lambda: len(self.answers) >= count)
+
+    async def until_served(self, *, since: float) -> Asked:
+        """The first whole answer that ended after this moment."""
+        async with asyncio.timeout(PATIENCE_SECONDS), self._answered:
+            await self._answered.wait_for(lambda: bool(self._served_after(since)))
+        return min(self._served_after(since), key=lambda answer: answer.ended)
+
+    def _served_after(self, moment: float) -> list[Asked]:
+        return [answer for answer in self.answers if answer.is_served and answer.ended > moment]
+
+
+@asynccontextmanager
+async def under_load(question: Question, *, clients: int) -> AsyncIterator[Load]:
+    """So many clients ask while the block runs; afterwards all answers are there."""
+    load = Load()
+    async with task_group() as group:
+        for number in range(clients):
+            group.create_task(load.client(question), name=f"client {number}")
+        try:
+            yield load
+        finally:
+            load.end()
+
+
+def counted(answers: Sequence[Asked]) -> str:
+    """How many ended how, in words."""
+    return ", ".join(f"{count} {how}" for how, count in Counter(one.shown for one in answers).most_common()) or "none"

@@ -1,0 +1,46 @@
+"""Object storage without a server: a dictionary that counts, and can be held, emptied and taken away."""
+
+import asyncio
+from pathlib import Path
+
+from corral.files.storage import ObjectMissing, StorageUnavailable, StoredObject
+
+
+class MemoryStorage:
+    """One bucket. A download says when half of it is written, and waits there while `gate` is clear."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.created: dict[str, str] = {}
+        self.downloads: list[str] = []
+        self.is_away = False
+        self.inside = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def look(self, key: str) -> StoredObject:
+        content = self._get(key)
+        return StoredObject(size=len(content), etag=f"{hash(content)}")
+
+    async def download(self, key: str, target: Path) -> None:
+        content = self._get(key)
+        self.downloads.append(key)
+        await asyncio.to_thread(target.write_bytes, content[: len(content) // 2])
+        self.inside.set()
+        await self.gate.wait()
+        await asyncio.to_thread(target.write_bytes, content)
+
+    async def upload(self, source: Path, key: str, *, created_at: str) -> None:
+        self._reach()
+        self.objects[key] = await asyncio.to_thread(source.read_bytes)
+        self.created[key] = created_at
+
+    def _get(self, key: str) -> bytes:
+        self._reach()
+        if key not in self.objects:
+            raise ObjectMissing(f"there is no object {key}")
+        return self.objects[key]
+
+    def _reach(self) -> None:
+        if self.is_away:
+            raise StorageUnavailable("nobody answers")

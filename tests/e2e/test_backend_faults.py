@@ -1,0 +1,114 @@
+"""Backends that cannot be had: what the client is told, and that nothing is left of them."""
+
+import json
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from corral.testing.backend_scripts import IGNORES_SIGTERM, write_backend, write_serving_backend
+from corral.testing.models import write_model
+from corral.testing.waiting import wait_until
+
+FAULTS = {"dies": "echo no such library >&2; exit 3", "hangs": "exec sleep 1000"}
+AT_LOAD = ("crash_at_load", "error_at_load")
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory, run_up: Any) -> Iterator[Any]:
+    """A fleet whose models have backends that fail, each in one way."""
+    folder = tmp_path_factory.mktemp("faulty")
+    for name, shell in FAULTS.items():
+        write_backend(folder / "backends", name, shell=shell)
+        write_model(folder / "models", name, backend=name)
+    for option in AT_LOAD:
+        write_model(folder / "models", option, backend="echo", options=[option])
+    paths = {"CORRAL_MODELS_PATH": "models", "CORRAL_SYSTEM_BACKENDS_PATH": "backends"}
+    settings = {variable: str(folder / path) for variable, path in paths.items()}
+    with run_up(folder, **settings, CORRAL_LOAD_WAIT="5s") as up:
+        up.until_ready()
+        yield up
+
+
+def refused(up: Any, model: str) -> tuple[int, dict[str, str], Any]:
+    """The answer to a chat with this model, which is none."""
+    state = up.state()
+    request = urllib.request.Request(
+        state["url"] + "/v1/chat/completions",
+        data=json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]}).encode(),
+        headers={"Authorization": f"Bearer {state['keys']['admin']}"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as error, urllib.request.urlopen(request, timeout=30):
+        pass
+    with error.value as answer:
+        return answer.code, dict(answer.headers), json.load(answer)
+
+
+def backends_of(up: Any) -> list[str]:
+    """What runs below the workers."""
+    return [
+        " ".join(process.cmdline())
+        for worker in up.state()["pids"]["workers"]
+        for process in psutil.Process(worker).children(recursive=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("dies", "no such library"),
+        ("crash_at_load", "cannot be reached"),
+        ("error_at_load", "told to fail by error_at_load"),
+    ],
+)
+def test_a_backend_that_fails_is_told_with_its_reason_and_leaves_nothing(faulty: Any, model: str, reason: str) -> None:
+    status, headers, body = refused(faulty, model)
+
+    assert status == 503
+    assert int(headers["Retry-After"]) >= 1
+    assert (body["error"]["type"], body["error"]["code"]) == ("server_error", "model_load_failed")
+    assert reason in body["error"]["message"]
+    assert (body["loading"]["model"], body["loading"]["state"]) == (model, "failed")
+    assert faulty.api("GET", f"/api/v1/models/{model}").json()["state"] == "failed"
+    wait_until(lambda: not [line for line in backends_of(faulty) if "sleep 1000" not in line], "its end")
+
+
+def test_a_backend_that_never_becomes_ready_is_told_to_load_and_ends_with_the_fleet(faulty: Any) -> None:
+    """The worker gives it half a minute; the client is told after its own budget."""
+    status, headers, body = refused(faulty, "hangs")
+
+    assert status == 503
+    assert int(headers["Retry-After"]) >= 1
+    assert body["error"]["code"] == "model_loading"
+    loading = body["loading"]
+    assert (loading["model"], loading["state"]) == ("hangs", "loading")
+    assert loading["node"] in ("worker-1", "worker-2")
+    assert body["error"]["message"] == f"model hangs is loading on node {loading['node']}"
+    assert [line for line in backends_of(faulty) if "sleep 1000" in line]
+    faulty.look()  # so that the end of the fleet waits for it
+
+
+def test_a_backend_that_ignores_sigterm_is_gone_after_ctrl_c(start_up: Any, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    said.touch()
+    write_serving_backend(tmp_path / "backends", "stubborn", pipe=said, body=IGNORES_SIGTERM)
+    write_model(tmp_path / "models", "stubborn", backend="stubborn")
+    up = start_up(
+        CORRAL_MODELS_PATH=str(tmp_path / "models"),
+        CORRAL_SYSTEM_BACKENDS_PATH=str(tmp_path / "backends"),
+        CORRAL_LOAD_WAIT="0s",
+    )
+    up.until_ready()
+    refused(up, "stubborn")
+    wait_until(lambda: up.api("GET", "/api/v1/models/stubborn").json()["state"] == "loaded", "the model")
+    up.look()
+
+    assert up.stop(signal.SIGINT) == 0
+
+    assert said.read_text() == "SIGTERM\n"
+    assert up.left() == []

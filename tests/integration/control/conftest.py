@@ -1,0 +1,17 @@
+"""A control with workers that are only their messages."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from corral.bus.port import Bus
+from corral.state.db import Database
+from corral.testing.clock import ManualClock
+from corral.testing.world import World, open_world
+
+
+@pytest.fixture
+async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(database, clock, bus, tmp_path) as world:
+        yield world

@@ -1,0 +1,125 @@
+"""What nodes say of processes that ended by themselves, and whom control believes."""
+
+import msgspec
+import pytest
+
+from corral.base.ids import NodeId
+from corral.bus.port import Message
+from corral.domain.event import EventKind
+from corral.domain.replica import Replica, ReplicaState
+from corral.protocol import subjects
+from corral.protocol.keys import hash_secret
+from corral.protocol.replica import ReplicaExited
+from corral.testing.world import World, view_of
+
+
+async def unanswered(subject: str, data: bytes) -> None:
+    raise AssertionError("nobody asked")
+
+
+async def say(world: World, node_id: NodeId, report: ReplicaExited | bytes) -> None:
+    data = report if isinstance(report, bytes) else msgspec.json.encode(report)
+    message = Message(subject=subjects.replica_exited(node_id), data=data, reply=unanswered)
+    await world.control.replica_exits.on_message(message)
+
+
+def exit_of(replica: Replica, **changes: object) -> ReplicaExited:
+    report = ReplicaExited(
+        model_id=replica.model,
+        replica_index=replica.index,
+        address="127.0.0.1:7000",
+        key_hash=hash_secret("k1"),
+        reason="backend small#0 ended by itself (signal 9)",
+        tail=["out of memory"],
+    )
+    return msgspec.structs.replace(report, **changes)
+
+
+async def test_a_replica_that_exited_leaves_the_view_at_once_and_its_last_words_are_kept(world: World) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    await say(world, node.id, exit_of(replica))
+
+    assert (await view_of(world.control)).replicas == {}
+    (event,) = await world.events(EventKind.REPLICA_LOST)
+    assert event.node_id == node.id
+    assert event.data["why"] == "backend small#0 ended by itself (signal 9)"
+    assert event.data["errors"] == ["out of memory"]
+
+
+async def test_the_next_request_loads_it_again_and_a_late_report_does_not_touch_that(world: World) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    node.running.clear()
+    await say(world, node.id, exit_of(replica))
+    assert (await world.loads.ensure("small")).state == "pending"
+    again = await world.loaded()
+    await say(world, node.id, exit_of(replica))
+    await say(world, node.id, exit_of(replica, address=again.address))
+
+    assert again.key == "k2"
+    assert list((await view_of(world.control)).replicas) == [again.id]
+    assert len(await world.events(EventKind.REPLICA_LOST)) == 1
+
+
+async def test_only_its_own_node_is_believed(world: World) -> None:
+    await world.node("w1")
+    replica = await world.loaded()
+    other = await world.node("w2")
+    await say(world, other.id, exit_of(replica))
+    await say(world, NodeId("nobody"), exit_of(replica))
+
+    assert (await view_of(world.control)).replicas
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"key_hash": hash_secret("k0")}, {"key_hash": "", "address": "127.0.0.1:7002"}, {"replica_index": 1}],
+)
+async def test_another_process_is_not_mistaken_for_it(world: World, changes: dict[str, object]) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    await say(world, node.id, exit_of(replica, **changes))
+
+    assert (await view_of(world.control)).replicas
+
+
+async def test_without_a_key_the_port_tells(world: World) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    await say(world, node.id, exit_of(replica, key_hash=""))
+
+    assert (await view_of(world.control)).replicas == {}
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"model_id":5}', b'{"tail":"x"}'])
+async def test_a_report_that_cannot_be_read_changes_nothing(world: World, data: bytes) -> None:
+    node = await world.node("w1")
+    await world.loaded()
+    await say(world, node.id, data)
+
+    assert (await view_of(world.control)).replicas
+
+
+async def test_what_a_node_says_is_cut_to_a_bearable_length(world: World) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    await say(world, node.id, exit_of(replica, reason="x" * 10_000, tail=["y" * 10_000] * 1000))
+
+    (event,) = await world.events(EventKind.REPLICA_LOST)
+    assert len(msgspec.json.encode(event.data)) < 20_000
+
+
+async def test_an_exit_during_the_load_is_left_to_the_load(world: World) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    await world.control.context.replicas.lose([replica.id], reason="x", at=world.clock.now(), events=[])
+    await world.loads.ensure("small")
+    (held,) = await world.loads.claim()
+    placed = await world.loads._place(held, {})
+    assert placed is not None
+    await say(world, node.id, exit_of(placed[0]))
+
+    now = await world.control.context.replicas.get(placed[0].id)
+    assert now is not None
+    assert now.state is ReplicaState.RESERVED

@@ -1,0 +1,87 @@
+"""Objects in a real S3 server."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from corral.files.s3 import S3Objects
+from corral.files.storage import ObjectMissing, StorageUnavailable
+from corral.testing.s3 import S3Server
+
+LARGE = 40 * 1024 * 1024
+"""More than one part."""
+
+
+@pytest.fixture
+def objects(s3_server: S3Server) -> S3Objects:
+    return S3Objects(s3_server.config())
+
+
+async def stored(objects: S3Objects, folder: Path, key: str, content: bytes) -> None:
+    source = folder / "source"
+    source.write_bytes(content)
+    await objects.upload(source, key, created_at="2026-01-02T03:04:05Z")
+
+
+@pytest.mark.parametrize(
+    ("key", "size"),
+    [
+        ("models/m/empty", 0),
+        ("models/m/small.bin", 5),
+        ("models/m/large.bin", LARGE),
+        ("models/a b#c%d/ü?&.bin", 5),
+        ("ephemeral/fetch//srv/cache/staging-tmp/x.tmp/output", 5),
+        ("ephemeral/fetch//a//b c/output", 5),
+    ],
+)
+async def test_what_is_stored_is_found_again(objects: S3Objects, tmp_path: Path, key: str, size: int) -> None:
+    content = os.urandom(size)
+    await stored(objects, tmp_path, key, content)
+
+    assert (await objects.look(key)).size == size
+    await objects.download(key, tmp_path / "target")
+    assert (tmp_path / "target").read_bytes() == content
+
+
+async def test_another_content_has_another_mark(objects: S3Objects, tmp_path: Path) -> None:
+    await stored(objects, tmp_path, "models/m/changing", b"one")
+    before = await objects.look("models/m/changing")
+    await stored(objects, tmp_path, "models/m/changing", b"two")
+
+    assert (await objects.look("models/m/changing")).etag != before.etag != ""
+
+
+@pytest.mark.parametrize("key", ["models/none", "../secret", "a/../b", "a//../b"])
+async def test_what_is_not_there_is_missing(objects: S3Objects, tmp_path: Path, key: str) -> None:
+    with pytest.raises(ObjectMissing, match="object"):
+        await objects.look(key)
+    with pytest.raises(ObjectMissing, match="object"):
+        await objects.download(key, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+async def test_wrong_keys_are_told_without_being_told(s3_server: S3Server) -> None:
+    wrong = S3Objects(replace(s3_server.config(), secret_key="this-is-wrong"))
+
+    with pytest.raises(StorageUnavailable, match="403") as caught:
+        await wrong.look("models/x")
+    assert "this-is-wrong" not in str(caught.value)
+    assert "this-is-wrong" not in repr(s3_server.config())
+
+
+async def test_a_server_that_is_away_is_told(s3_server: S3Server, tmp_path: Path, unused_tcp_port: int) -> None:
+    nobody = S3Objects(replace(s3_server.config(), url=f"http://127.0.0.1:{unused_tcp_port}"))
+    (tmp_path / "x").write_bytes(b"x")
+
+    with pytest.raises(StorageUnavailable):
+        await nobody.look("models/x")
+    with pytest.raises(StorageUnavailable):
+        await nobody.upload(tmp_path / "x", "models/x", created_at="")
+
+
+async def test_a_full_disk_is_not_blamed_on_the_storage(objects: S3Objects, tmp_path: Path) -> None:
+    await stored(objects, tmp_path, "models/m/y", b"content")
+    with pytest.raises(FileNotFoundError):
+        await objects.download("models/m/y", tmp_path / "no" / "directory" / "y")

@@ -1,0 +1,255 @@
+"""`corral chat`: a talk that goes on, an answer that can be stopped, and codes that scripts understand."""
+
+import io
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import click
+import pytest
+
+ROUTE = "POST /v1/chat/completions"
+
+
+def event(text: str) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + b"\n\n"
+
+
+def answer(*parts: str) -> bytes:
+    return b"".join(map(event, parts)) + b'data: {"choices":[],"usage":{}}\n\ndata: [DONE]\n\n'
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What the person types; then Ctrl-D."""
+
+    def type_in(*lines: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+
+    return type_in
+
+
+def talks(frontend: Any) -> list[list[dict[str, str]]]:
+    return [call.body["messages"] for call in frontend.calls]
+
+
+def test_once_prints_the_answer_and_nothing_else(connected: Any, frontend: Any) -> None:
+    frontend.tell(ROUTE, answer("Par", "is", "."))
+    outcome = connected("chat", "small", "--once", "capital of France?", "--system", "Be brief.")
+
+    assert (outcome.code, outcome.out, outcome.err) == (0, "Paris.\n", "")
+    assert frontend.calls[0].body == {
+        "model": "small",
+        "stream": True,
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "capital of France?"},
+        ],
+    }
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_once_needs_a_text(connected: Any, frontend: Any, text: str) -> None:
+    outcome = connected("chat", "small", "--once", text)
+    assert (outcome.code, frontend.calls) == (64, [])
+    assert "--once needs a text to ask" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "code"),
+    [
+        (401, "An authentication key is required", 77),
+        (403, "it needs the scope inference", 77),
+        (404, "the model 'smal' does not exist; did you mean small?", 1),
+        (400, "the body is odd", 1),
+        (503, "model small is loading on node w1", 69),
+        (502, "the replica failed", 69),
+    ],
+)
+def test_once_ends_with_a_code_that_tells(connected: Any, frontend: Any, status: int, message: str, code: int) -> None:
+    frontend.tell(ROUTE, {"error": {"message": message, "code": "x"}}, status)
+    outcome = connected("chat", "small", "--once", "hi")
+    assert (outcome.code, outcome.out) == (code, "")
+    assert status == 401 or message in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_an_error_inside_the_stream_is_an_error(connected: Any, frontend: Any) -> None:
+    frontend.tell(ROUTE, event("Par") + b'data: {"error":{"message":"out of memory"}}\n\n')
+    outcome = connected("chat", "small", "--once", "hi")
+    assert (outcome.code, outcome.out) == (1, "Par")
+    assert "out of memory" in outcome.err
+
+
+def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(connected: Any, frontend: Any) -> None:
+    frontend.tell(ROUTE, event("Par"))
+    outcome = connected("chat", "small", "--once", "hi")
+    assert outcome.code == 69
+    assert "the answer broke off before its end" in outcome.err
+
+
+def test_no_frontend_is_code_69(corral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_URL", "http://127.0.0.1:9")
+    assert corral("chat", "small", "--once", "hi").code == 69
+
+
+def test_what_a_model_writes_cannot_take_over_the_terminal(connected: Any, frontend: Any) -> None:
+    frontend.tell(ROUTE, answer("a\x1b[2Jb\r\x07\n\tc"))
+    assert connected("chat", "small", "--once", "hi").out == "a\ufffd[2Jb\ufffd\ufffd\n\tc\n"
+
+
+def test_odd_events_are_passed_over(connected: Any, frontend: Any) -> None:
+    odd = b'data: {"choices":[{"delta":{}}]}\n\n: beat\n\ndata: nonsense\n\ndata: []\n\n'
+    frontend.tell(ROUTE, odd + answer("fine"))
+    assert connected("chat", "small", "--once", "hi").out == "fine\n"
+
+
+# A talk.
+
+
+def test_a_talk_remembers_what_was_said(connected: Any, frontend: Any, says: Any) -> None:
+    frontend.tell(ROUTE, answer("one"))
+    says("first", "", "   ", "second")
+    outcome = connected("chat", "small")
+
+    assert outcome.code == 0
+    assert outcome.out.count("one\n") == 2
+    assert talks(frontend) == [
+        [{"role": "user", "content": "first"}],
+        [
+            {"role": "user", "content": "first"},
+            {"role": "assistant", "content": "one"},
+            {"role": "user", "content": "second"},
+        ],
+    ]
+
+
+def test_the_end_of_the_input_ends_the_talk(connected: Any, frontend: Any, says: Any) -> None:
+    says()
+    assert connected("chat", "small").code == 0
+    assert frontend.calls == []
+
+
+def test_a_question_without_an_answer_is_told_and_forgotten(connected: Any, frontend: Any, says: Any) -> None:
+    frontend.tell(ROUTE, {"error": {"message": "model small is loading on node w1"}}, 503)
+    says("first", "second")
+    outcome = connected("chat", "small")
+
+    assert outcome.code == 0
+    assert outcome.err.count("model small is loading on node w1") == 2
+    assert talks(frontend) == [[{"role": "user", "content": "first"}], [{"role": "user", "content": "second"}]]
+
+
+def test_a_model_that_is_not_there_ends_the_talk(connected: Any, frontend: Any, says: Any) -> None:
+    frontend.tell(ROUTE, {"error": {"message": "the model 'smal' does not exist"}}, 404)
+    says("first", "second")
+    outcome = connected("chat", "smal")
+    assert (outcome.code, len(frontend.calls)) == (1, 1)
+
+
+class Endless:
+    """The first answer begins, or not even that, and never ends until the client leaves; later ones are short."""
+
+    def __init__(self) -> None:
+        self.talks: list[list[dict[str, str]]] = []
+        self.begins = True
+        self.shown = threading.Event()
+        self.left = threading.Event()
+        self.url = ""
+
+    def interrupt(self) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endless]:
+    found = Endless()
+    echo = click.echo
+
+    def tell(message: str = "", **options: Any) -> None:
+        echo(message, **options)
+        if message == "a long story":
+            found.shown.set()
+
+    monkeypatch.setattr("corral.cli.chat.click.echo", tell)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            found.talks.append(body["messages"])
+            if len(found.talks) > 1 or found.begins:
+                self.send_response(200)
+                self.end_headers()
+            if len(found.talks) > 1:
+                self.wfile.write(answer("short"))
+                return
+            if found.begins:
+                self.wfile.write(event("a long story"))
+                self.wfile.flush()
+                assert found.shown.wait(10)
+            found.interrupt()
+            self._until_left()
+            found.left.set()
+
+        def _until_left(self) -> None:
+            """Python notices a signal that came just before it began to wait only when the wait is over."""
+            with suppress(ConnectionError):
+                self.wfile.write(b": beat\n\n" if found.begins else b"HTTP/1.0 200 OK\r\n\r\n")
+                self.wfile.flush()
+                self.connection.settimeout(10)
+                assert self.connection.recv(1) == b""
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        found.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield found
+        server.shutdown()
+        thread.join()
+
+
+def test_an_interrupt_stops_the_answer_and_not_the_talk(
+    corral: Any, endless: Endless, says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_URL", endless.url)
+    monkeypatch.setenv("CORRAL_KEY", "k")
+    says("tell me", "and now?")
+    outcome = corral("chat", "small")
+
+    assert outcome.code == 0
+    assert "a long story [stopped]\n" in outcome.out
+    assert "short\n" in outcome.out
+    assert endless.left.wait(10)
+    assert endless.talks[1] == [
+        {"role": "user", "content": "tell me"},
+        {"role": "assistant", "content": "a long story"},
+        {"role": "user", "content": "and now?"},
+    ]
+
+
+def test_an_interrupt_before_the_first_word_is_no_answer(
+    corral: Any, endless: Endless, says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_URL", endless.url)
+    endless.begins = False
+    says("tell me", "and now?")
+    outcome = corral("chat", "small")
+
+    assert outcome.code == 0
+    assert " [stopped]\n" in outcome.out
+    assert endless.left.wait(10)
+    assert endless.talks[1] == [{"role": "user", "content": "and now?"}]
+
+
+def test_an_interrupt_ends_a_single_question(corral: Any, endless: Endless, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_URL", endless.url)
+    monkeypatch.setenv("CORRAL_KEY", "k")
+    assert corral("chat", "small", "--once", "tell me").code == 130
+    assert endless.left.wait(10)

@@ -1,0 +1,145 @@
+"""`corral models`: what there is, where it is loaded, and what was passed over."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral.protocol.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
+from corral.protocol.replica_views import ReplicaView
+
+
+def replica(node: str = "w1", **changes: Any) -> ReplicaView:
+    made = ReplicaView(
+        id="r1",
+        node_id="n1",
+        node=node,
+        model="small",
+        index=0,
+        state="loaded",
+        revision="abc",
+        address="10.0.0.1:50052",
+        url="http://10.0.0.1:50053",
+        in_flight=3,
+        created_at="2026-03-01T12:00:00Z",
+        changed_at="2026-03-01T12:00:00Z",
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def model(name: str = "small", **changes: Any) -> ModelView:
+    made = ModelView(
+        name=name,
+        backend="llama-cpp",
+        model="small.gguf",
+        revision="0123456789abcdef",
+        source="small.yaml",
+        state="loaded",
+        replicas=[replica()],
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+BROKEN = ModelProblemView(source="bad.yaml", name="bad", problem="is not YAML: odd in line 3")
+
+
+def test_list_shows_a_table_and_the_files_that_were_passed_over(connected: Any, frontend: Any) -> None:
+    alias = model("short", backend="", model="", alias_of="small", state="cold", replicas=[])
+    two = model(replicas=[replica(), replica("w2")])
+    frontend.tell("GET /api/v1/models", ModelList(items=[two, alias], problems=[BROKEN]))
+    outcome = connected("models", "list")
+
+    assert outcome.code == 0
+    assert [line.split() for line in outcome.out.splitlines()[:3]] == [
+        ["NAME", "STATE", "BACKEND", "NODES", "FILE"],
+        ["small", "loaded", "llama-cpp", "w1,", "w2", "small.yaml"],
+        ["short", "cold", "→", "small", "-", "small.yaml"],
+    ]
+    assert outcome.out.splitlines()[3] == "Passed over: bad.yaml (bad): is not YAML: odd in line 3"
+
+
+def test_list_without_models_says_how_to_get_one(connected: Any, frontend: Any) -> None:
+    frontend.tell("GET /api/v1/models", ModelList(items=[]))
+    assert connected("models", "list").out == "There is no model yet; put a YAML file into the models directory.\n"
+
+
+def test_json_is_all_that_the_frontend_said(connected: Any, frontend: Any) -> None:
+    found = ModelList(items=[model()], problems=[BROKEN])
+    frontend.tell("GET /api/v1/models", found)
+    frontend.tell("GET /api/v1/models/small", model())
+    assert connected("models", "list", "--json").json() == msgspec.to_builtins(found)
+    assert connected("models", "show", "small", "--json").json() == msgspec.to_builtins(model())
+
+
+def test_show_tells_what_is_known_and_leaves_out_the_rest(connected: Any, frontend: Any) -> None:
+    job = LoadJobView(state="failed", failures=2, message="no room", retry_at="2026-03-01T12:00:00Z")
+    lost = replica("w2", state="lost", reason="its node is offline")
+    frontend.tell("GET /api/v1/models/small", model(replicas=[replica(), lost], load_job=job))
+    outcome = connected("models", "show", "small")
+
+    assert [" ".join(line.split()) for line in outcome.out.splitlines()] == [
+        "Name small",
+        "State loaded",
+        "Backend llama-cpp",
+        "Weights small.gguf",
+        "File small.yaml",
+        "Revision 0123456789ab",
+        "Load failed: no room",
+        "Replica w1 #0 loaded, 3 requests under way",
+        "Replica w2 #0 lost (its node is offline)",
+    ]
+
+
+def test_requests_that_nobody_knows_of_are_not_shown_as_none(connected: Any, frontend: Any) -> None:
+    frontend.tell("GET /api/v1/models/small", model(replicas=[replica(in_flight=None)]))
+    assert "w1 #0 loaded, an unknown number of requests under way" in connected("models", "show", "small").out
+
+
+def test_a_broken_file_is_shown_with_its_reason(connected: Any, frontend: Any) -> None:
+    broken = model("bad", backend="", model="", revision="", source="bad.yaml", state="unusable", replicas=[])
+    frontend.tell("GET /api/v1/models/bad", msgspec.structs.replace(broken, problems=[BROKEN]))
+    outcome = connected("models", "show", "bad")
+
+    assert outcome.code == 0
+    assert [" ".join(line.split()) for line in outcome.out.splitlines()] == [
+        "Name bad",
+        "State unusable",
+        "File bad.yaml",
+        "Passed over bad.yaml: is not YAML: odd in line 3",
+    ]
+
+
+def test_an_unknown_model_is_an_error_with_the_frontend_s_suggestion(connected: Any, frontend: Any) -> None:
+    said = "the model 'smal' does not exist; did you mean small?"
+    frontend.tell("GET /api/v1/models/smal", {"error": {"code": "not_found", "message": said}}, 404)
+    outcome = connected("models", "show", "smal")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert said in outcome.err
+
+
+@pytest.mark.parametrize("name", ["org/model", "a b?c", "ü"])
+def test_odd_names_arrive_whole(connected: Any, frontend: Any, name: str) -> None:
+    connected("models", "show", name)
+    [call] = frontend.calls
+    assert call.path.startswith("/api/v1/models/")
+    assert "/" not in call.path.removeprefix("/api/v1/models/")
+    assert " " not in call.path
+
+
+def test_names_of_strangers_cannot_colour_the_terminal(connected: Any, frontend: Any) -> None:
+    evil = model("a[red]b\x1b[31m", replicas=[])
+    frontend.tell("GET /api/v1/models", ModelList(items=[evil], problems=[]))
+    out = connected("models", "list").out
+    assert "a[red]b\ufffd[31m" in out
+    assert "\x1b" not in out
+
+
+def test_no_frontend_is_code_69(corral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("CORRAL_KEY", "k")
+    assert corral("models", "list").code == 69
+
+
+def test_a_wrong_key_is_code_77(connected: Any, frontend: Any) -> None:
+    frontend.tell("GET /api/v1/models", {"error": {"message": "no"}}, 401)
+    assert connected("models", "list").code == 77

@@ -1,0 +1,221 @@
+"""The models directory: what is usable is used, and whatever else lies there is told and does no harm."""
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from corral.base.errors import NotFound
+from corral.control import models as models_module
+from corral.control.model_files import DEEPEST, LARGEST_DOCUMENT, LARGEST_FILE
+from corral.control.models import Models
+
+GOOD = "name: {name}\nbackend: echo\nparameters:\n  model: {name}.gguf\n"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Models:
+    (tmp_path / "good.yaml").write_text(GOOD.format(name="good"), encoding="utf-8")
+    return Models(tmp_path)
+
+
+def problems(models: Models) -> dict[str, str]:
+    models.scan()
+    return {one.source: one.problem for one in models.catalogue.problems}
+
+
+def write(models: Models, name: str, content: str | bytes) -> None:
+    data = content.encode() if isinstance(content, str) else content
+    (models.directory / name).write_bytes(data)
+
+
+def laughs(levels: int) -> str:
+    """Each level stands for nine times the one before."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join(lines) + "\n" + GOOD.format(name="bomb")
+
+
+SELF = "name: me\nbackend: echo\nparameters: &p\n  model: x\n  more: *p\n"
+CASES: dict[str, tuple[str | bytes, str]] = {
+    "billion laughs": (
+        laughs(30),
+        f"stands for more than {LARGEST_DOCUMENT} values: do its aliases repeat each other?",
+    ),
+    "too large": ("a: " + "x" * LARGEST_FILE, "is larger than 256 KiB, which no model file needs"),
+    "deep list": ("a: " + "[" * 5000 + "]" * 5000, f"is nested more than {DEEPEST} levels deep, in line 1"),
+    "deep mapping": ("a: " + "{b: " * 5000 + "}" * 5000, f"is nested more than {DEEPEST} levels deep, in line 1"),
+    "deep lines": (
+        "\n".join(" " * n + "a:" for n in range(100)),
+        f"is nested more than {DEEPEST} levels deep, in line {DEEPEST + 1}",
+    ),
+    "duplicate key": (GOOD.format(name="two") + "name: again\n", "has the key 'name' twice, again in line 5"),
+    "duplicate below": ("name: x\nparameters: {model: a, model: b}\n", "has the key 'model' twice, again in line 2"),
+    "contains itself": (SELF, "has an alias *p to what contains itself, in line 5"),
+    "dangling alias": ("name: *nobody\n", "has an alias *nobody to what is not there, in line 1"),
+    "not UTF-8": (b"name: caf\xe9\n", "is not UTF-8 text: see byte 9"),
+    "UTF-16": ("name: x\n".encode("utf-16"), "is not UTF-8 text: see byte 0"),
+    "control character": (b"name: \x00\n", "is not YAML: "),
+    "no YAML": ("name: [", "is not YAML: "),
+    "tab": ("name:\n\t- x\n", "is not YAML: "),
+    "two documents": ("a: 1\n---\nb: 2\n", "holds more than one document; write several models as a list"),
+    "empty": ("", "is empty"),
+    "only a comment": ("# later\n", "is empty"),
+    "empty list": ("[]\n", "is empty"),
+    "a date that there is not": ("name: 2024-13-45\n", "holds a value that cannot be read: "),
+    "a huge number": ("name: " + "9" * 5000, "holds a value that cannot be read: "),
+    "a Python object": ("!!python/object/apply:os.system ['true']", "is not YAML: "),
+    "just text": ("hello", "a model must be a mapping of keys to values"),
+    "keys of two kinds": (GOOD.format(name="k") + "1: x\n", "has keys of different kinds: write them all as text"),
+    "no backend": ("name: x\nparameters: {model: y}\n", "backend: is missing"),
+    "outside by dots": (
+        GOOD.format(name="x").replace("x.gguf", "../../etc/shadow"),
+        "parameters.model: must be below the models directory, got '../../etc/shadow'",
+    ),
+    "outside by root": (
+        GOOD.format(name="x").replace("x.gguf", "/etc/shadow"),
+        "parameters.model: must be below the models directory, got '/etc/shadow'",
+    ),
+    "outside by projector": (
+        GOOD.format(name="x") + "mmproj: ../secret\n",
+        "mmproj: must be below the models directory, got '../secret'",
+    ),
+    "a path with a zero byte": (
+        GOOD.format(name="x").replace("x.gguf", '"a\\0b"'),
+        "parameters.model: must be one line of up to 1024 characters",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "problem"), CASES.values(), ids=CASES)
+def test_a_file_that_cannot_be_used_is_told_and_hurts_no_other(
+    models: Models, content: str | bytes, problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(models, "bad.yaml", content)
+    began = time.process_time()
+    told = problems(models)["bad.yaml"]
+
+    assert told.startswith(problem)
+    assert problem.endswith(" ") or told == problem
+    assert time.process_time() - began < 1
+    assert list(models.catalogue.models) == ["good"]
+    [line] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert line.getMessage() == f"passed over: bad.yaml: {told}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "base: &base {backend: echo}\n<<: *base\nname: merged\nparameters: {model: x}\n",
+        "\ufeff" + GOOD.format(name="merged"),
+        "- " + GOOD.format(name="merged").replace("\n", "\n  "),
+    ],
+    ids=["merge", "byte order mark", "list"],
+)
+def test_honest_yaml_is_read(models: Models, text: str) -> None:
+    write(models, "merged.yaml", text)
+    assert problems(models) == {}
+    assert set(models.catalogue.models) == {"good", "merged"}
+
+
+def test_what_is_no_readable_file_is_told(models: Models) -> None:
+    directory = models.directory
+    os.mkfifo(directory / "fifo.yaml")
+    (directory / "folder.yaml").mkdir()
+    (directory / "loop.yaml").symlink_to("loop.yaml")
+    (directory / "gone.yaml").symlink_to("nowhere")
+    (directory / "endless.yaml").symlink_to("/dev/zero")
+    (directory / "unreadable.yaml").symlink_to("/proc/self/mem")  # even for root
+
+    assert problems(models) == {
+        "endless.yaml": "is not a file",
+        "fifo.yaml": "is not a file",
+        "folder.yaml": "cannot be read: Is a directory",
+        "gone.yaml": "cannot be read: No such file or directory",
+        "loop.yaml": "cannot be read: Too many levels of symbolic links",
+        "unreadable.yaml": "cannot be read: Input/output error",
+    }
+    assert list(models.catalogue.models) == ["good"]
+
+
+def test_other_files_and_hidden_ones_are_nobody_s_business(models: Models) -> None:
+    for name in (".draft.yaml", "weights.gguf", "notes.txt", "x.yaml.swp"):
+        write(models, name, "[")
+    assert problems(models) == {}
+
+
+def test_a_directory_of_thousands_is_read_once_and_then_only_looked_at(models: Models) -> None:
+    for number in range(2000):
+        write(models, f"m{number}.yaml", GOOD.format(name=f"m{number}"))
+    assert problems(models) == {}
+    assert len(models.catalogue.models) == 2001
+    first = models.catalogue.models["m7"]
+    models.scan()
+    assert models.catalogue.models["m7"] is first
+
+
+def test_of_too_many_files_the_first_are_read(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models_module, "MOST_FILES", 3)
+    for number in range(5):
+        write(models, f"m{number}.yaml", GOOD.format(name=f"m{number}"))
+    assert problems(models) == {str(models.directory): "holds 6 files, of which the first 3 are read"}
+    assert set(models.catalogue.models) == {"good", "m0", "m1"}
+
+
+def test_a_flood_of_problems_does_not_fill_the_log(models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(300):
+        write(models, f"bad{number}.yaml", "[")
+    assert len(problems(models)) == 300
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 101
+    assert warnings[-1].getMessage() == "200 more were passed over"
+
+
+def test_a_directory_that_is_missing_or_no_directory_has_no_models(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert problems(Models(tmp_path / "missing")) == {}
+    assert problems(Models(tmp_path / "file")) == {str(tmp_path / "file"): "cannot be read: Not a directory"}
+
+
+def test_a_directory_that_goes_away_takes_no_model_with_it(models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    assert problems(models) == {}
+    aside = models.directory.with_name("aside")
+    models.directory.rename(aside)
+    for _ in range(2):
+        assert problems(models) == {str(models.directory): "cannot be read: No such file or directory"}
+        assert (list(models.catalogue.models), models.is_readable) == (["good"], False)
+    assert sum(record.levelno == logging.WARNING for record in caplog.records) == 1
+    aside.rename(models.directory)
+    assert problems(models) == {}
+    assert (list(models.catalogue.models), models.is_readable) == (["good"], True)
+
+
+async def test_a_file_is_read_again_when_it_changes(models: Models) -> None:
+    write(models, "good.yaml", "[")
+    await models.look()
+    assert not models.catalogue.models
+    write(models, "good.yaml", GOOD.format(name="better"))
+    await models.look()
+    assert list(models.catalogue.models) == ["better"]
+    (models.directory / "good.yaml").unlink()
+    await models.look()
+    assert not models.catalogue.models
+    assert not models.catalogue.problems
+
+
+def test_an_unknown_model_brings_suggestions(models: Models) -> None:
+    models.scan()
+    with pytest.raises(NotFound, match="the model 'god' does not exist; did you mean good\\?"):
+        models.find("god")
+    with pytest.raises(NotFound, match=r"the model 'zzz' does not exist$"):
+        models.find("zzz")
+
+
+@pytest.mark.parametrize("name", ["broken", "broken.yaml", "its name"])
+def test_a_problem_is_found_by_the_name_of_its_file_or_of_its_model(models: Models, name: str) -> None:
+    write(models, "broken.yaml", "name: its name\nbackend: echo\n")
+    models.scan()
+    assert [one.problem for one in models.catalogue.problems_of(name)] == ["parameters.model: is missing"]
+    assert models.catalogue.problems_of("good") == []

@@ -1,0 +1,101 @@
+"""What a model's configuration says about its requests, as an adapter is told it."""
+
+import pytest
+import yaml
+
+from corral.base.errors import InvalidInput
+from corral.control.loading import adapter_model
+from corral.domain.model import read_model
+from corral.protocol.adapter import AdapterModel, PromptTemplates, RequestDefaults
+
+SMALL = {"name": "small", "backend": "echo", "parameters": {"model": "small.gguf"}}
+FULL = """
+name: full
+backend: echo
+system_prompt: be kind
+stopwords: ["<end>", "</s>"]
+mirostat: 2
+mirostat_eta: 0.2
+mirostat_tau: 4
+threads: 3
+template:
+  use_tokenizer_template: true
+  chat: "{{.Input}} <assistant>"
+  chat_message: "<{{.RoleName}}> {{.Content}}"
+  completion: "{{.Input}}"
+  join_chat_messages_by_character: ""
+parameters:
+  model: full.gguf
+  temperature: 1
+  top_p: 0.5
+  top_k: 10
+  min_p: 0.1
+  typical_p: 0.9
+  tfz: 0.8
+  max_tokens: 99
+  repeat_penalty: 1.1
+  repeat_last_n: 64
+  frequency_penalty: 0.3
+  presence_penalty: 0.4
+  seed: 7
+  ignore_eos: true
+"""
+
+
+def test_what_is_not_said_is_localais_default() -> None:
+    assert adapter_model(read_model(SMALL, source="x")) == AdapterModel(name="small", identity="small.gguf")
+
+
+def test_every_word_of_the_configuration_arrives() -> None:
+    assert adapter_model(read_model(yaml.safe_load(FULL), source="x")) == AdapterModel(
+        name="full",
+        identity="full.gguf",
+        use_tokenizer_template=True,
+        system_prompt="be kind",
+        templates=PromptTemplates(
+            chat="{{.Input}} <assistant>",
+            chat_message="<{{.RoleName}}> {{.Content}}",
+            completion="{{.Input}}",
+            joined_by="",
+        ),
+        defaults=RequestDefaults(
+            temperature=1.0,
+            top_p=0.5,
+            top_k=10,
+            min_p=0.1,
+            typical_p=0.9,
+            tail_free_z=0.8,
+            max_tokens=99,
+            repeat_penalty=1.1,
+            repeat_last_n=64,
+            frequency_penalty=0.3,
+            presence_penalty=0.4,
+            mirostat=2,
+            mirostat_eta=0.2,
+            mirostat_tau=4.0,
+            seed=7,
+            stop=("<end>", "</s>"),
+            threads=3,
+            ignore_eos=True,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"system_prompt": ["x"]}, "system_prompt"),
+        ({"stopwords": "END"}, "stopwords"),
+        ({"template": {"chat": {}}}, "template.chat"),
+        ({"template": {"chat": "\ud800"}}, "template.chat"),
+        ({"stopwords": ["\udfff"]}, "stopwords"),
+        ({"mirostat_eta": float("inf")}, "mirostat_eta"),
+        ({"parameters": {"model": "m", "temperature": float("nan")}}, "parameters.temperature"),
+        ({"parameters": {"model": "m", "top_k": 1.5}}, "parameters.top_k"),
+    ],
+)
+def test_a_bad_value_is_refused_by_the_name_of_its_key(change: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_model({**SMALL, **change}, source="x")
+
+    assert refused.value.field == field
