@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +56,34 @@ class Frontend:
         return [max(after - before - INTERVAL_SECONDS, 0) * 1000 for before, after in pairs]
 
 
+Send = Callable[[Path, str, Mapping[str, str]], Awaitable[float]]
+"""Sends a file to a URL with these headers; how many seconds it took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """What is sent, and how."""
+
+    source: Path
+    size: int
+    digest: str
+    send: Send
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """As LocalAI's frontends send a whole file."""
+        return {
+            "Authorization": f"Bearer {_TOKEN}",
+            "Content-Range": f"bytes 0-{self.size - 1}/{self.size}",
+            "X-Content-SHA256": self.digest,
+        }
+
+    async def to(self, url: str, headers: Mapping[str, str]) -> float:
+        """What earlier uploads left to be written is written first."""
+        await asyncio.to_thread(os.sync)
+        return await self.send(self.source, url, headers)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     sink: list[float]
@@ -65,14 +93,15 @@ class Measured:
     late: list[float]
 
 
-async def files(size: int | None = None, *, rounds: int = ROUNDS) -> Table:
+async def files(size: int | None = None, *, rounds: int = ROUNDS, send: "Send | None" = None) -> Table:
     """The rounds of the two are interleaved, so that both meet the same moods of the disk."""
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as name:
         folder = Path(name)
         bounded = min(size or SIZE, shutil.disk_usage(folder).free // 5)
         say(f"files: writing {bounded / MEGABYTE:,.0f} MB to send")
         digest = await asyncio.to_thread(_make_source, folder / "source", bounded)
-        measured = await _measure(folder, bounded, digest, rounds)
+        upload = Upload(source=folder / "source", size=bounded, digest=digest, send=send or curl)
+        measured = await _measure(folder, upload, rounds)
     return Table(
         title=f"Receiving a file of {bounded / MEGABYTE:,.0f} MB",
         rows=_rows(measured, bounded),
@@ -103,7 +132,7 @@ def _make_source(path: Path, size: int) -> str:
     return digest.hexdigest()
 
 
-async def _measure(folder: Path, size: int, digest: str, rounds: int) -> Measured:
+async def _measure(folder: Path, upload: Upload, rounds: int) -> Measured:
     frontend, received = Frontend(), folder / "models" / "received"
     sink: list[float] = []
     worker: list[float] = []
@@ -111,21 +140,16 @@ async def _measure(folder: Path, size: int, digest: str, rounds: int) -> Measure
         before = memory_of(process.pid).resident
         for number in range(rounds):
             say(f"files: round {number + 1} of {rounds}")
-            sink.append(await _send(folder / "source", f"http://{HOST}:{sink_port}/"))
+            sink.append(await upload.to(f"http://{HOST}:{sink_port}/", {}))
             (folder / "sunk").unlink()
-            frontend.came.append(time.monotonic())
-            headers = {"Content-Range": f"bytes 0-{size - 1}/{size}", "X-Content-SHA256": digest}
-            url = f"http://{HOST}:{port}/v1/files/models/received"
-            worker.append(await _send(folder / "source", url, {"Authorization": f"Bearer {_TOKEN}", **headers}))
+            worker.append(await upload.to(f"http://{HOST}:{port}/v1/files/models/received", upload.headers))
             received.unlink()
         peak = memory_of(process.pid).peak
     return Measured(sink=sink, worker=worker, before=before, peak=peak, late=frontend.lateness())
 
 
-async def _send(source: Path, url: str, headers: dict[str, str] | None = None) -> float:
-    """Seconds that one upload takes. What earlier ones left to be written is written first."""
-    await asyncio.to_thread(os.sync)
-    options = [word for name, value in (headers or {}).items() for word in ("-H", f"{name}: {value}")]
+async def curl(source: Path, url: str, headers: Mapping[str, str]) -> float:
+    options = [word for name, value in headers.items() for word in ("-H", f"{name}: {value}")]
     command = ["curl", "-sS", "--fail", "-o", os.devnull, "-w", "%{time_total}", *options, "-T", str(source), url]
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
     output, errors = await process.communicate()

@@ -95,8 +95,6 @@ class FilesConfig:
 
     staging_path: Path | None = None
     """For inputs and outputs of single requests; None: `staging` beside the models, where LocalAI's worker has it."""
-    outputs_path: Path | None = None
-    """For what backends make that is to stay; None: `data` beside the models, where LocalAI's worker has it."""
     retention: timedelta = timedelta(hours=24)
     """Of staged files and of unfinished uploads, since they were last used: longer than any request may take."""
     stall_timeout: timedelta = timedelta(seconds=60)

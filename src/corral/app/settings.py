@@ -212,7 +212,6 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
         backend_environment=backend_environment(environment),
         files=FilesConfig(
             staging_path=settings.staging,
-            outputs_path=settings.outputs,
             retention=settings.file_retention,
             stall_timeout=settings.file_stall_timeout,
         ),

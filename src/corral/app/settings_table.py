@@ -597,15 +597,6 @@ class WorkerSettings:
         default=None,
         default_text="`staging` beside the models directory",
     )
-    outputs: Path | None = setting(
-        PATH,
-        """Directory for files that backends make and frontends fetch by keys that begin with `data/`. Beside the
-        models, where LocalAI's worker has it.""",
-        flag="--outputs",
-        env=("CORRAL_OUTPUTS_PATH",),
-        default=None,
-        default_text="`data` beside the models directory",
-    )
     file_retention: timedelta = setting(
         duration(timedelta(minutes=1), timedelta(days=3650), bounds="from 1m to 3650d"),
         """How long staged files and unfinished uploads are kept after their last use. A day: longer than any request

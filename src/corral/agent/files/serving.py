@@ -26,7 +26,7 @@ class FileServing:
         self._directories: Mapping[Area, Path] = {
             Area.MODELS: models,
             Area.STAGING: config.staging_path or models.absolute().parent / "staging",
-            Area.DATA: config.outputs_path or models.absolute().parent / "data",
+            Area.DATA: models.absolute().parent / "data",
         }
         self._store = FileStore(self._directories)
         self._threads = Threads()
