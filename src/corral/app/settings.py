@@ -161,7 +161,7 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "Con
 def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "WorkerConfig":
     """What a worker process is configured with; the environment is what its backends are started in."""
     from corral.agent.addresses import AddressConfig
-    from corral.agent.config import DepartureConfig, FrontendConfig, NodeConfig, WorkerConfig
+    from corral.agent.config import DepartureConfig, FrontendConfig, NodeConfig, SupervisionConfig, WorkerConfig
 
     return WorkerConfig(
         frontend=FrontendConfig(
@@ -193,6 +193,7 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
             advertise_http_addr=settings.advertise_http_address,
         ),
         heartbeat_interval=settings.heartbeat_interval,
+        supervision=SupervisionConfig(unused_after=settings.unused_after),
         departure=DepartureConfig(drain_timeout=settings.drain_timeout),
     )
 

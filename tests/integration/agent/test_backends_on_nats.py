@@ -171,12 +171,25 @@ async def test_an_install_that_cannot_be_read_is_refused(joined: Any, asker: Ask
     assert reply["error"].startswith("invalid request: ")
 
 
-@pytest.mark.parametrize("payload", [b"null", b"{}", b'{"backend":"nope"}', b'{"backend":"echo","force":true}'])
-async def test_an_install_that_cannot_be_done_is_an_error(joined: Any, asker: Asker, payload: bytes) -> None:
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        (b"null", "backend name is empty"),
+        (b"{}", "backend name is empty"),
+        (b'{"backend":"nope"}', 'no backend found with name "nope"; this node has echo, llama-cpp'),
+        (b'{"backend":"echo","force":true}', 'no backend found with name "echo"; it is on this node, and no source'),
+        (b'{"uri":"oci://h/i:1"}', "specifying a name is required for OCI images"),
+        (b'{"backend":"x","uri":"oci://h/i:1","name":"x"}', "this worker cannot install from oci://h/i:1"),
+        (b'{"backend":"x","uri":"/no/such/place"}', "/no/such/place is not a directory of this machine"),
+    ],
+)
+async def test_an_install_that_cannot_be_done_is_an_error(
+    joined: Any, asker: Asker, payload: bytes, error: str
+) -> None:
     reply = await asker.ask(subjects.backend_install, payload)
     assert set(reply) == {"success", "error"}
     assert reply["success"] is False
-    assert "cannot fetch backends" in reply["error"]
+    assert reply["error"].startswith(f"installing backend from gallery: {error}")
 
 
 async def test_one_that_dies_answers_with_its_last_words(joined: Any, asker: Asker, installed: Path) -> None:
