@@ -60,7 +60,7 @@ def _run(
     error: BaseException | None = None
     try:
         result = work(wanted)
-    except BaseException as raised:  # noqa: BLE001 - it is raised again where it is awaited
+    except BaseException as raised:
         log.debug("work failed", exc_info=raised, extra={"event": "thread.failed"})
         error = raised
 

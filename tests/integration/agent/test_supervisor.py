@@ -25,6 +25,7 @@ from corral.rpc.backend import Backend
 from corral.rpc.errors import TokenRefused
 from corral.testing.backend_node import BackendNode
 from corral.testing.backend_scripts import (
+    CLOSES_ITS_PORT,
     IGNORES_SIGTERM,
     Pipe,
     open_pipe,
@@ -393,3 +394,55 @@ async def test_the_second_answer_opens_nothing_and_is_quick(running: Rig) -> Non
 
     assert opened == []
     assert seconds < 0.05
+
+
+async def test_one_that_closes_its_port_and_stays_alive_is_replaced(running: Rig, pipe: Pipe) -> None:
+    """Its address would be refused again and again, and asked for again and again."""
+    write_serving_backend(running.installed, "deaf", pipe=pipe.path, body=CLOSES_ITS_PORT)
+    first = await running.install("deaf", "m1")
+    pid = running.pid("m1")
+    os.kill(pid, signal.SIGUSR1)
+    assert await pipe.line() == "closed"
+    assert running.running() == ["m1#0"]
+
+    second = await running.install("deaf", "m1")
+
+    assert (second.mark != first.mark, second.port != first.port) == (True, True)
+    assert not psutil.pid_exists(pid)
+
+
+async def test_a_busy_one_is_not_replaced(running: Rig) -> None:
+    """A process that is stopped accepts nothing and answers nothing, but its port is open."""
+    first = await running.install("echo", "m1")
+    os.kill(running.pid("m1"), signal.SIGSTOP)
+    try:
+        assert await running.install("echo", "m1") is first
+    finally:
+        os.kill(running.pid("m1"), signal.SIGCONT)
+
+
+async def test_a_name_that_no_program_can_be_given_is_refused(running: Rig) -> None:
+    directory = write_serving_backend(running.installed, "engine")
+    (directory / "corral.json").write_text('{"http": {"protocol": "openai"}}')
+    with pytest.raises(ChildFailed, match="null byte"):
+        await running.install("engine", "a\0b")
+    assert running.supervisor.launches() == []
+
+
+async def test_bare_executables_in_one_directory_are_backends_of_their_own(running: Rig) -> None:
+    for name in ("one", "two"):
+        script = write_serving_backend(running.folder / "made", name)
+        running.installed.mkdir(exist_ok=True)
+        (running.installed / name).write_text(f'#!/bin/sh\nexec "{script}/run.sh" "$@"\n')
+        (running.installed / name).chmod(0o755)
+        await running.install(name, f"model-{name}")
+    await running.backends.stop("one", force=True)
+    assert running.running() == ["model-two#0"]
+
+
+async def test_six_installs_of_one_key_share_a_failure(running: Rig) -> None:
+    write_backend(running.installed, "dies", shell="exit 3")
+    starts = [asyncio.create_task(running.install("dies", "m1")) for _ in range(6)]
+    await asyncio.wait(starts)
+    assert {type(start.exception()) for start in starts} == {ChildFailed}
+    assert running.supervisor.launches() == []
