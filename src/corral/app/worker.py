@@ -116,7 +116,9 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             identity=identity,
             name=profile.name,
         )
-        departure = Departure(frontend=frontend, clock=clock, config=config.departure, hurry=hurry)
+        departure = Departure(
+            frontend=frontend, calls=backends.calls, clock=clock, config=config.departure, hurry=hurry
+        )
         await Lifecycle(membership=membership, departure=departure, presence=presence).run(stop)
         # Before NATS is drained, so that whoever waits for a start is still answered.
         await backends.close(force=hurry.is_set())

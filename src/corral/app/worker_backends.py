@@ -11,6 +11,7 @@ from corral.agent.backend_directory import BackendDirectory
 from corral.agent.backend_logs import BackendLogs
 from corral.agent.backends import Backends
 from corral.agent.config import WorkerConfig
+from corral.agent.connections import OpenCalls
 from corral.agent.exit_reports import ExitReports
 from corral.agent.handlers import BackendHandlers
 from corral.agent.install_progress import InstallReports
@@ -49,6 +50,7 @@ class Surrounding:
 class BackendPart:
     supervisor: Supervisor
     installer: Installer
+    calls: OpenCalls
     handlers: Mapping[Subject, Handler]
 
     async def close(self, *, force: bool) -> None:
@@ -81,7 +83,8 @@ async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability
     models = Models(supervisor, connect=_connect, free_within=config.supervision.free_within)
     of_models = ModelHandlers(models, ModelFiles(config.models_path))
     handlers = {**of_backends.table(), **of_models.table()}
-    return BackendPart(supervisor=supervisor, installer=installer, handlers=handlers)
+    calls = OpenCalls(lambda: {launch.port for launch in supervisor.running()})
+    return BackendPart(supervisor=supervisor, installer=installer, calls=calls, handlers=handlers)
 
 
 def _ports(places: addresses.Addresses, clock: Clock) -> Ports:
