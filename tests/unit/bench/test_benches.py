@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 
 import pytest
-from bench import frameworks
+from bench import frameworks, worker
 from bench.client import Connection, request
 from bench.fleet import Scale, heartbeats
 from bench.readings import ProcessorShare, memory_of
@@ -39,6 +39,16 @@ async def test_heartbeats_of_a_few_nodes() -> None:
         assert rows[failed]["measured"] == 0
     assert rows["10 nodes: requests that failed"]["measured"] == 0
     assert all(value >= 0 for value in measured(table.rows))
+    assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_a_worker_under_a_little_load() -> None:
+    tiny = worker.Scale(slow_seconds=2, burst=16, flood=60, again=3, idle_seconds=0.1)
+
+    (table,) = await worker.worker(None, tiny)
+
+    rows = figures(table)
+    assert rows["flood: not answered"]["measured"] == 0
     assert len(measured(table.rows)) == len(table.rows)
 
 
