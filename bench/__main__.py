@@ -14,6 +14,7 @@ from typing import Final
 
 from bench import engines, files, fleet, frameworks, gateway, readings, warm
 from bench import start as starting
+from bench import worker as one_worker
 from bench.report import Table, as_document, as_text
 
 Bench = Callable[[float | None], Awaitable[list[Table]]]
@@ -46,6 +47,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "files": _files,
     "engines": engines.engines,
     "warm": warm.warm,
+    "worker": one_worker.worker,
 }
 UNNAMED: Final = ("heartbeats", "start")
 

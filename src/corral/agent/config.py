@@ -87,6 +87,15 @@ class SupervisionConfig:
     """For a backend to give its model back before it is ended."""
     stop_grace: timedelta = timedelta(seconds=15)
     """Between the request to end and the end by force."""
+    kill_within: timedelta = timedelta(seconds=10)
+    """For the kernel to end what was killed. A process that hangs in a driver may take for ever."""
+    unused_after: timedelta = timedelta(minutes=10)
+    """How long a process may run that an administrator's install started and no model has asked for; 0: for ever."""
+
+    @property
+    def gone_within(self) -> timedelta:
+        """The longest that a stop is waited for."""
+        return self.free_within + self.stop_grace + self.kill_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,7 +196,14 @@ def _load_policy(settings: FrontendSettings) -> "LoadPolicy":
 def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "WorkerConfig":
     """What a worker process is configured with; the environment is what its backends are started in."""
     from corral.agent.addresses import AddressConfig
-    from corral.agent.config import DepartureConfig, FilesConfig, FrontendConfig, NodeConfig, WorkerConfig
+    from corral.agent.config import (
+        DepartureConfig,
+        FilesConfig,
+        FrontendConfig,
+        NodeConfig,
+        SupervisionConfig,
+        WorkerConfig,
+    )
 
     return WorkerConfig(
         frontend=FrontendConfig(
@@ -233,6 +240,7 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
             advertise_http_addr=settings.advertise_http_address,
         ),
         heartbeat_interval=settings.heartbeat_interval,
+        supervision=SupervisionConfig(unused_after=settings.unused_after),
         departure=DepartureConfig(drain_timeout=settings.drain_timeout),
     )
 

@@ -747,6 +747,15 @@ class WorkerSettings:
         default="",
         secret=True,
     )
+    unused_after: timedelta = setting(
+        duration(timedelta(0), timedelta(days=365), bounds="from 0s to 365 days"),
+        """How long a backend process may run that an administrator's install started and that no model has asked for;
+        0s means for ever, as in LocalAI. 10 minutes: long enough to try it out, and it holds memory for nobody.""",
+        flag="--unused-after",
+        env=("CORRAL_UNUSED_AFTER",),
+        default=timedelta(minutes=10),
+        default_text="10m",
+    )
     registration_retry: timedelta = setting(
         duration(timedelta(milliseconds=100), timedelta(hours=1), bounds="from 100ms to 1h"),
         """Longest pause between attempts to register; the first ones come sooner. 30 s: a frontend that was away for
@@ -928,10 +937,10 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "LOCALAI_FILE_TRANSFER_RETRIES": "without effect in LocalAI too",
     "LOCALAI_NATS_ACCOUNT_SEED": "Corral does not mint NATS credentials per node yet",
     "LOCALAI_NATS_WORKER_JWT_TTL": "Corral does not mint NATS credentials per node yet",
-    "LOCALAI_BACKEND_GALLERIES": "Corral does not install backends yet",
-    "BACKEND_GALLERIES": "Corral does not install backends yet",
-    "LOCALAI_REQUIRE_BACKEND_INTEGRITY": "Corral does not install backends yet",
-    "REQUIRE_BACKEND_INTEGRITY": "Corral does not install backends yet",
+    "LOCALAI_BACKEND_GALLERIES": "Corral does not install from galleries yet",
+    "BACKEND_GALLERIES": "Corral does not install from galleries yet",
+    "LOCALAI_REQUIRE_BACKEND_INTEGRITY": "Corral does not install from galleries yet",
+    "REQUIRE_BACKEND_INTEGRITY": "Corral does not install from galleries yet",
     "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT": "Corral does not upgrade backends yet",
     "LOCALAI_GALLERIES": "Corral does not fetch models yet",
     "GALLERIES": "Corral does not fetch models yet",

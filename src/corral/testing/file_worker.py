@@ -32,6 +32,7 @@ class Link:
     """Whether NATS is there."""
 
     connected = True
+    refused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ LOOPBACK = HostPort("127.0.0.1", 0)
 
 class Link:
     connected = False
+    refused: frozenset[str] = frozenset()
 
 
 class Worker:

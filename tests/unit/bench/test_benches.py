@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from bench import files, frameworks
+from bench import files, frameworks, worker
 from bench.client import Connection, request
 from bench.fleet import Scale, heartbeats
 from bench.readings import ProcessorShare, memory_of
@@ -58,6 +58,16 @@ async def test_receiving_a_small_file() -> None:
 
     assert table.title == "Receiving a file of 20 MB"
     assert all(value >= 0 for value in measured(table.rows))
+    assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_a_worker_under_a_little_load() -> None:
+    tiny = worker.Scale(slow_seconds=2, burst=16, flood=60, again=3, idle_seconds=0.1)
+
+    (table,) = await worker.worker(None, tiny)
+
+    rows = figures(table)
+    assert rows["flood: not answered"]["measured"] == 0
     assert len(measured(table.rows)) == len(table.rows)
 
 
