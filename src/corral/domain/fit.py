@@ -13,6 +13,7 @@ from corral.base.sizes import format_size
 from corral.domain.backend_catalogue import BackendCatalogue, Found, Missing, NotFound
 from corral.domain.capability import derived_capability
 from corral.domain.gallery import GalleryEntry
+from corral.domain.node import Node
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}
 _VARIANTS: Final = {"armv7l": "v7", "armv6l": "v6"}
@@ -61,6 +62,19 @@ class NodeTraits:
     @property
     def effective_capability(self) -> str:
         return self.capability or derived_capability(self.gpu_vendor, self.total_vram)
+
+
+def traits_of(node: Node, *, platform: Platform | None = None, installed: frozenset[str] = frozenset()) -> NodeTraits:
+    """What a frontend knows of a node."""
+    capacity = node.capacity
+    return NodeTraits(
+        capability=node.capability,
+        platform=platform,
+        gpu_vendor=node.gpu.vendor,
+        total_vram=capacity.total_vram,
+        disk_free=capacity.available_disk if capacity.total_disk else None,
+        installed=installed,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,18 +3,22 @@
 import asyncio
 import os
 import ssl
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
+from corral.base.errors import PeerRefused
 from corral.base.tasks import end_tasks, start_task, task_group
 from corral.domain.backend_catalogue import Found
 from corral.domain.gallery import GallerySource
 from corral.galleries.config import BUILT_IN
 from corral.galleries.galleries import Galleries
+from corral.galleries.http_index import Validators, fetch
 from corral.galleries.readings import GalleryReading
 from corral.galleries.registry import Artefact
 from corral.testing.certificates import Authority
@@ -286,13 +290,41 @@ class TestRedirects:
 
 
 class TestTls:
-    async def test_a_certificate_that_nobody_trusts_is_told(self, galleries: Galleries, tmp_path: Path) -> None:
-        certificate, key = Authority(tmp_path / "authority").issue("server")
+    @pytest.fixture
+    def authority(self, tmp_path: Path) -> Authority:
+        return Authority(tmp_path / "authority")
+
+    @pytest.fixture
+    async def secure(self, authority: Authority) -> AsyncIterator[Origin]:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate, key)
-        async with serving(Origin(), tls=context) as origin:
-            reading = await one(galleries, origin.source())
-        assert "its certificate is not trusted" in reading.problem
+        context.load_cert_chain(*authority.issue("server"))
+        async with serving(Origin(), tls=context) as opened:
+            yield opened
+
+    @pytest.fixture
+    async def trusting(self, authority: Authority) -> AsyncIterator[aiohttp.ClientSession]:
+        context = ssl.create_default_context(cafile=authority.file)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
+            yield session
+
+    async def test_a_certificate_that_nobody_trusts_is_told(self, galleries: Galleries, secure: Origin) -> None:
+        assert "its certificate is not trusted" in (await one(galleries, secure.source())).problem
+
+    async def test_one_that_is_trusted_will_do(self, trusting: aiohttp.ClientSession, secure: Origin) -> None:
+        found = await fetch(trusting, f"{secure.url}/i", Validators(), most_bytes=1000)
+        assert found is not None
+        assert found.content == INDEX
+
+    async def test_what_was_asked_for_over_tls_must_not_come_without(
+        self, trusting: aiohttp.ClientSession, secure: Origin, origin: Origin
+    ) -> None:
+        async def moved(request: web.Request) -> web.StreamResponse:
+            raise web.HTTPFound(f"{origin.url}/index.yaml?token=hidden")
+
+        secure.answers["/i"] = moved
+        with pytest.raises(PeerRefused, match="redirects from https to http://") as caught:
+            await fetch(trusting, f"{secure.url}/i", Validators(), most_bytes=1000)
+        assert "hidden" not in caught.value.message
 
 
 class TestReferences:

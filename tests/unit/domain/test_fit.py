@@ -1,11 +1,13 @@
 """Whether a backend fits a node: before a byte is fetched, with the reason and with what would fit."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.base.ids import NodeId
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fit import (
     Blocked,
@@ -20,10 +22,13 @@ from corral.domain.fit import (
     is_pulled,
     judge,
     platform_of,
+    traits_of,
 )
 from corral.domain.gallery import GallerySource, RawEntry, read_gallery
+from corral.domain.node import Capacity, Gpu, Node, NodeFacts
 
 GIB = 1024**3
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 AMD64 = Platform(os="linux", architecture="amd64")
 ARM64 = Platform(os="linux", architecture="arm64")
 ARM64_V8 = Platform(os="linux", architecture="arm64", variant="v8")
@@ -205,6 +210,32 @@ def test_platforms_are_called_as_images_call_them(system: str, machine: str, pla
 )
 def test_what_comes_from_a_registry(uri: str, pulled: bool) -> None:
     assert is_pulled(uri) is pulled
+
+
+@pytest.mark.parametrize(
+    ("capacity", "gpu", "capability", "effective", "disk_free"),
+    [
+        (Capacity(), Gpu(), "", "default", None),
+        (Capacity(total_disk=9, available_disk=0), Gpu(), "nvidia-cuda-12", "nvidia-cuda-12", 0),
+        (Capacity(total_vram=8 * GIB, total_disk=9, available_disk=5), Gpu(vendor="amd"), "", "amd", 5),
+        (Capacity(total_vram=2 * GIB), Gpu(vendor="amd"), "", "default", None),
+    ],
+)
+def test_what_a_frontend_knows_of_a_node(
+    capacity: Capacity, gpu: Gpu, capability: str, effective: str, disk_free: int | None
+) -> None:
+    node = Node(
+        id=NodeId("n"),
+        name="n",
+        facts=NodeFacts(last_heartbeat=NOW),
+        capacity=capacity,
+        gpu=gpu,
+        capability=capability,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+    traits = traits_of(node)
+    assert (traits.effective_capability, traits.disk_free) == (effective, disk_free)
 
 
 PLATFORMS = st.sampled_from([None, AMD64, ARM64, ARMV7])
