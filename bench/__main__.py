@@ -1,17 +1,18 @@
 """Measures Corral on this machine and prints tables; ends with 1 when a goal of the design is missed.
 
-Without a name it runs what `make bench` is for: `heartbeats` and `start`. `frameworks`, which installs things of its
-own under `.build`, runs only when it is named.
+Without a name it runs what `make bench` is for: `heartbeats` and `start`. The others run only when they are named:
+`frameworks` installs things of its own under `.build`, and `files` writes gigabytes.
 """
 
 import argparse
 import asyncio
+import functools
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from bench import engines, fleet, frameworks, gateway, readings, warm
+from bench import engines, files, fleet, frameworks, gateway, readings, warm
 from bench import start as starting
 from bench.report import Table, as_document, as_text
 
@@ -33,11 +34,16 @@ async def _frameworks(seconds: float | None) -> list[Table]:
     return [await frameworks.frameworks(each), await frameworks.whole_control(each)]
 
 
+async def _files(_: float | None, *, megabytes: int | None = None) -> list[Table]:
+    return [await files.files(None if megabytes is None else megabytes * readings.MEGABYTE)]
+
+
 BENCHES: Final[Mapping[str, Bench]] = {
     "heartbeats": _heartbeats,
     "start": _start,
     "frameworks": _frameworks,
     "gateway": gateway.gateway,
+    "files": _files,
     "engines": engines.engines,
     "warm": warm.warm,
 }
@@ -50,7 +56,7 @@ def main(words: Sequence[str]) -> int:
     if unknown:
         _parser().error(f"there is no bench {unknown[0]!r}; there are {', '.join(BENCHES)}")
     before = readings.machine()
-    tables = asyncio.run(_run(options.names or UNNAMED, options.seconds))
+    tables = asyncio.run(_run(options))
     machine = {**before, "load afterwards": readings.machine()["load"]}
     if options.json:
         print(json.dumps({"machine": machine, "tables": [as_document(table) for table in tables]}, indent=2))
@@ -64,12 +70,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(BENCHES)}")
     parser.add_argument("--seconds", type=float, metavar="N", help="how long to measure instead of the usual time")
+    parser.add_argument(
+        "--megabytes", type=int, metavar="N", help="size of the file that `files` sends, instead of 4000"
+    )
     parser.add_argument("--json", action="store_true", help="print figures for machines")
     return parser
 
 
-async def _run(names: Sequence[str], seconds: float | None) -> list[Table]:
-    return [table for name in names for table in await BENCHES[name](seconds)]
+async def _run(options: argparse.Namespace) -> list[Table]:
+    benches = {**BENCHES, "files": functools.partial(_files, megabytes=options.megabytes)}
+    names = options.names or UNNAMED
+    return [table for name in names for table in await benches[name](options.seconds)]
 
 
 if __name__ == "__main__":

@@ -90,6 +90,18 @@ class SupervisionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilesConfig:
+    """Where files are kept that frontends send and fetch, and for how long."""
+
+    staging_path: Path | None = None
+    """For inputs and outputs of single requests; None: `staging` beside the models, where LocalAI's worker has it."""
+    retention: timedelta = timedelta(hours=24)
+    """Of staged files and of unfinished uploads, since they were last used: longer than any request may take."""
+    stall_timeout: timedelta = timedelta(seconds=60)
+    """Without a byte, after which a transfer is given up: a sender that vanished must not keep others from sending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterConfig:
     """How the node's adapter is kept."""
 
@@ -126,6 +138,7 @@ class WorkerConfig:
     backend_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What every backend finds in its environment, beside what the worker adds."""
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    files: FilesConfig = field(default_factory=FilesConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
     log_format: Format = "text"
     """Of the adapter, whose log lines stand among the worker's own."""

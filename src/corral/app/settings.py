@@ -203,7 +203,7 @@ def _load_policy(settings: FrontendSettings) -> "LoadPolicy":
 def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "WorkerConfig":
     """What a worker process is configured with; the environment is what its backends are started in."""
     from corral.agent.addresses import AddressConfig
-    from corral.agent.config import DepartureConfig, FrontendConfig, NodeConfig, WorkerConfig
+    from corral.agent.config import DepartureConfig, FilesConfig, FrontendConfig, NodeConfig, WorkerConfig
 
     return WorkerConfig(
         frontend=FrontendConfig(
@@ -217,6 +217,11 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
         backends_path=settings.backends or settings.data / "backends",
         system_backends=(settings.system_backends, *_shipped_backends()),
         backend_environment=backend_environment(environment),
+        files=FilesConfig(
+            staging_path=settings.staging,
+            retention=settings.file_retention,
+            stall_timeout=settings.file_stall_timeout,
+        ),
         storage=_storage_config(settings),
         node=NodeConfig(
             name=settings.name,

@@ -605,6 +605,33 @@ class WorkerSettings:
         default=None,
         default_text="`models` in the data directory",
     )
+    staging: Path | None = setting(
+        PATH,
+        """Directory for inputs and outputs of single requests that frontends send and fetch. Beside the models, where
+        LocalAI's worker has it: one disk, so that a file is moved and not copied.""",
+        flag="--staging",
+        env=("CORRAL_STAGING_PATH",),
+        default=None,
+        default_text="`staging` beside the models directory",
+    )
+    file_retention: timedelta = setting(
+        duration(timedelta(minutes=1), timedelta(days=3650), bounds="from 1m to 3650d"),
+        """How long staged files and unfinished uploads are kept after their last use. A day: longer than any request
+        takes, and long enough to resume an upload after an outage. Model files are never removed by age.""",
+        flag="--file-retention",
+        env=("CORRAL_FILE_RETENTION",),
+        default=timedelta(hours=24),
+        default_text="24h",
+    )
+    file_stall_timeout: timedelta = setting(
+        duration(timedelta(seconds=1), timedelta(hours=24), bounds="from 1s to 24h"),
+        """How long a transfer of a file may stand still before it is given up; what was received is kept. A minute: a
+        sender that vanished keeps others from sending the same file.""",
+        flag="--file-stall-timeout",
+        env=("CORRAL_FILE_STALL_TIMEOUT",),
+        default=timedelta(minutes=1),
+        default_text="1m",
+    )
     address: str = setting(
         ADDRESS,
         """Address of this node as others reach it; its port is the base port: backends have ports from there on, and

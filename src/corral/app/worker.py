@@ -25,6 +25,7 @@ from corral.agent.cgroup import Cgroup
 from corral.agent.config import WorkerConfig
 from corral.agent.departure import Departure
 from corral.agent.exit_reports import ExitReports
+from corral.agent.files.serving import FileServing
 from corral.agent.frontend_client import FrontendClient, open_session
 from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
 from corral.agent.handlers import BackendHandlers
@@ -33,6 +34,7 @@ from corral.agent.heartbeat import Heartbeat
 from corral.agent.http import HttpServer
 from corral.agent.identity import Identity, Memory, node_name
 from corral.agent.lifecycle import Lifecycle, Membership
+from corral.agent.log_routes import LogRoutes
 from corral.agent.object_files import ObjectFiles, ObjectPlaces
 from corral.agent.object_handlers import ObjectHandlers
 from corral.agent.ports import Ports, can_listen, ephemeral_ports, usable_ranges
@@ -100,13 +102,16 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         bus = NatsBus(config.bus, name=f"corral worker {profile.name}")
         readiness = Readiness(presence, bus)
         bearers = (profile.hello.secret, profile.token)
+        logs = BackendLogs(clock)
+        files = await stack.enter_async_context(_files(config))
+        routes = (files.routes, LogRoutes(logs))
         http = await stack.enter_async_context(
-            HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers)
+            HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers, routes=routes)
         )
         await stack.enter_async_context(bus)
         ports = _ports(places, clock)
         adapters = await stack.enter_async_context(_adapters(config, places, ports, clock))
-        supervisor = await stack.enter_async_context(_supervisor(config, places, ports, presence, bus, clock))
+        supervisor = await stack.enter_async_context(_supervisor(config, places, ports, presence, bus, logs))
         capability = (await hardware.measure()).capability
         backends = Backends(
             directory=_backend_directory(config, capability),
@@ -221,7 +226,7 @@ def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, c
 
 
 def _supervisor(
-    config: WorkerConfig, places: addresses.Addresses, ports: Ports, presence: Presence, bus: NatsBus, clock: Clock
+    config: WorkerConfig, places: addresses.Addresses, ports: Ports, presence: Presence, bus: NatsBus, logs: BackendLogs
 ) -> Supervisor:
     return Supervisor(
         surroundings=Surroundings(
@@ -232,10 +237,15 @@ def _supervisor(
         ),
         ports=ports,
         connect=_connect,
-        logs=BackendLogs(clock),
+        logs=logs,
         remains=Remains(config.data_path / "processes", mark_variable=MARK_VARIABLE),
         exits=ExitReports(bus, presence),
     )
+
+
+def _files(config: WorkerConfig) -> FileServing:
+    """On the machine's own clock, whatever the rest goes by: files carry its times."""
+    return FileServing(config.files, models=config.models_path, clock=SystemClock())
 
 
 def _connect(address: str, token: str) -> Link:

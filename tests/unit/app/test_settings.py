@@ -551,3 +551,34 @@ class TestGalleries:
         found = machine_config(gather({}, {"CORRAL_DATA": str(tmp_path), "CORRAL_CAPABILITY": "amd"}))
         assert found.backends == tmp_path / "backends"
         assert found.capability.forced == "amd"
+
+
+class TestFiles:
+    def test_a_day_and_a_minute_by_default(self) -> None:
+        files = worker_config(resolve(WorkerSettings, gather({}, WORKER)), WORKER).files
+
+        assert (files.staging_path, files.retention, files.stall_timeout) == (
+            None,
+            timedelta(hours=24),
+            timedelta(minutes=1),
+        )
+
+    def test_from_the_environment_and_from_flags(self) -> None:
+        environment = {**WORKER, "CORRAL_STAGING_PATH": "/fast/staging", "CORRAL_FILE_RETENTION": "2h"}
+        files = worker_config(
+            resolve(WorkerSettings, gather({"--file-stall-timeout": "5s"}, environment)), environment
+        ).files
+
+        assert (files.staging_path, files.retention, files.stall_timeout) == (
+            Path("/fast/staging"),
+            timedelta(hours=2),
+            timedelta(seconds=5),
+        )
+
+    @pytest.mark.parametrize(
+        ("variable", "value"),
+        [("CORRAL_FILE_RETENTION", "1s"), ("CORRAL_FILE_RETENTION", "soon"), ("CORRAL_FILE_STALL_TIMEOUT", "0s")],
+    )
+    def test_what_makes_no_sense_is_named(self, variable: str, value: str) -> None:
+        with pytest.raises(SettingInvalid, match=variable):
+            resolve(WorkerSettings, gather({}, {**WORKER, variable: value}))

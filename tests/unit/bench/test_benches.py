@@ -2,10 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
+import aiohttp
 import pytest
-from bench import frameworks
+from bench import files, frameworks
 from bench.client import Connection, request
 from bench.fleet import Scale, heartbeats
 from bench.readings import ProcessorShare, memory_of
@@ -38,6 +41,22 @@ async def test_heartbeats_of_a_few_nodes() -> None:
     for failed in ("registrations that failed", "heartbeats that failed", "lists that failed"):
         assert rows[failed]["measured"] == 0
     assert rows["10 nodes: requests that failed"]["measured"] == 0
+    assert all(value >= 0 for value in measured(table.rows))
+    assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_receiving_a_small_file() -> None:
+    async def send(source: Path, url: str, headers: Mapping[str, str]) -> float:
+        """As `curl -T`, which not every machine has."""
+        began = time.monotonic()
+        with source.open("rb") as body:
+            async with aiohttp.ClientSession() as session, session.put(url, data=body, headers=headers) as answer:
+                assert answer.status == 200
+        return time.monotonic() - began
+
+    table = await files.files(20_000_000, rounds=1, send=send)
+
+    assert table.title == "Receiving a file of 20 MB"
     assert all(value >= 0 for value in measured(table.rows))
     assert len(measured(table.rows)) == len(table.rows)
 
