@@ -32,6 +32,7 @@ from corral.app.settings_table import (
     GROUPS,
     ClientSettings,
     FrontendSettings,
+    GallerySettings,
     GatewaySettings,
     LogSettings,
     UpSettings,
@@ -42,17 +43,21 @@ from corral.base.retry import Backoff
 
 if TYPE_CHECKING:
     from corral.agent.config import WorkerConfig
+    from corral.app.this_machine import MachineConfig
     from corral.bus.config import BusConfig
     from corral.control.config import ControlConfig
     from corral.domain.load_job import LoadPolicy
     from corral.files.storage import StorageConfig
+    from corral.galleries.config import GalleriesConfig
     from corral.gateway.config import GatewayConfig
 
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
 
 __all__ = [
+    "MACHINE_SETTINGS",
     "ClientSettings",
     "FrontendSettings",
+    "GallerySettings",
     "GatewaySettings",
     "LogSettings",
     "UpSettings",
@@ -60,8 +65,10 @@ __all__ = [
     "backend_environment",
     "child_environment",
     "control_config",
+    "galleries_config",
     "gateway_config",
     "gather",
+    "machine_config",
     "own_command",
     "resolve",
     "variable_warnings",
@@ -242,6 +249,37 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
         heartbeat_interval=settings.heartbeat_interval,
         supervision=SupervisionConfig(unused_after=settings.unused_after),
         departure=DepartureConfig(drain_timeout=settings.drain_timeout),
+    )
+
+
+def galleries_config(settings: GallerySettings) -> "GalleriesConfig":
+    """How galleries are read, by whichever process."""
+    from corral.galleries.config import GalleriesConfig
+
+    return GalleriesConfig(
+        sources=settings.backend_galleries,
+        cache=settings.cache,
+        max_age=settings.max_age,
+        timeout=settings.timeout,
+        max_bytes=settings.max_size,
+    )
+
+
+MACHINE_SETTINGS: Final = frozenset({"capability", "capability_run_file", "data", "backends", "system_backends"})
+"""Of a worker's settings those that say which backends are on this machine, and which would fit it."""
+
+
+def machine_config(sources: Sources) -> "MachineConfig":
+    """This machine as a worker with the same settings would see it; what else a worker needs is not asked for."""
+    from corral.agent.hardware import CapabilityRule
+    from corral.app.this_machine import MachineConfig
+
+    others = frozenset(one.name for one in settings_of(WorkerSettings)) - MACHINE_SETTINGS
+    settings = resolve(WorkerSettings, sources, without=others)
+    return MachineConfig(
+        capability=CapabilityRule(forced=settings.capability, run_file=settings.capability_run_file),
+        backends=settings.backends or settings.data / "backends",
+        system_backends=(settings.system_backends, *_shipped_backends()),
     )
 
 

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from corral.app.settings_kinds import (
     ADDRESS,
     ANY_WHOLE,
     DATABASE_URL,
     EXISTING_FILE,
+    GALLERIES,
     HOST,
     HTTP_URL,
     HTTP_URLS,
@@ -38,6 +39,9 @@ from corral.app.settings_kinds import (
 from corral.app.settings_sources import Derived, Group, setting
 from corral.base.logs import Format
 
+if TYPE_CHECKING:
+    from corral.domain.gallery import GallerySource
+
 _MIB = 1024 * 1024
 
 
@@ -48,6 +52,19 @@ def default_data(environment: Mapping[str, str]) -> Path:
         return Path(stated) / "corral"
     home = environment.get("HOME") or os.path.expanduser("~")
     return Path(home) / ".local" / "share" / "corral"
+
+
+def default_gallery_cache(environment: Mapping[str, str]) -> Path:
+    """Where a user's programs keep what they can fetch again."""
+    stated = environment.get("XDG_CACHE_HOME", "")
+    home = environment.get("HOME") or os.path.expanduser("~")
+    return (Path(stated) if stated and os.path.isabs(stated) else Path(home) / ".cache") / "corral" / "galleries"
+
+
+def _default_galleries(_: Mapping[str, str]) -> "tuple[GallerySource, ...]":
+    from corral.galleries.config import DEFAULT_GALLERIES
+
+    return DEFAULT_GALLERIES
 
 
 def _host_name(_: Mapping[str, str]) -> str:
@@ -917,12 +934,67 @@ class ClientSettings:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GallerySettings:
+    """Where backends are to be had, and how the lists of them are read."""
+
+    section: ClassVar[str] = "gallery"
+    title: ClassVar[str] = "Galleries"
+
+    backend_galleries: "tuple[GallerySource, ...]" = setting(
+        GALLERIES,
+        """Galleries of backends, the first one first where two have a backend of the same name: a JSON list, or in the
+        file a list of tables. Each has a `name`, a `url`, and maybe `mirrors` that are tried when the url fails. The
+        url `corral:builtin` stands for what ships with Corral. By default that, and LocalAI's gallery, which is asked
+        only when somebody looks for a backend.""",
+        flag="--backend-galleries",
+        env=("CORRAL_BACKEND_GALLERIES", "LOCALAI_BACKEND_GALLERIES", "BACKEND_GALLERIES"),
+        default=Derived("what ships with Corral, and LocalAI's gallery", _default_galleries),
+        forgiving_env=("LOCALAI_BACKEND_GALLERIES", "BACKEND_GALLERIES"),
+    )
+    cache: Path = setting(
+        PATH,
+        """Directory of the last good copy of each gallery, used while its places are away. All processes of a user
+        share it.""",
+        flag="--gallery-cache",
+        env=("CORRAL_GALLERY_CACHE",),
+        default=Derived("`$XDG_CACHE_HOME/corral/galleries`, or `~/.cache/corral/galleries`", default_gallery_cache),
+    )
+    max_age: timedelta = setting(
+        duration(timedelta(0), timedelta(days=365), bounds="from 0s to 365d"),
+        """How long a copy counts as new: so long nobody is asked. 1 hour, as LocalAI has it; `corral gallery refresh`
+        asks at once.""",
+        flag="--gallery-max-age",
+        env=("CORRAL_GALLERY_MAX_AGE",),
+        default=timedelta(hours=1),
+        default_text="1h",
+    )
+    timeout: timedelta = setting(
+        duration(timedelta(milliseconds=100), timedelta(hours=1), bounds="from 100ms to 1h"),
+        """How long one place of a gallery may take to answer, in all, before the next one is tried. 30 s: an index has
+        less than a megabyte.""",
+        flag="--gallery-timeout",
+        env=("CORRAL_GALLERY_TIMEOUT",),
+        default=timedelta(seconds=30),
+        default_text="30s",
+    )
+    max_size: int = setting(
+        size(1024, 1024 * _MIB, bounds="from 1KiB to 1024MiB"),
+        "Bytes of an index that are read. 32 MiB: fifty times LocalAI's own, and no strain for a machine.",
+        flag="--gallery-max-size",
+        env=("CORRAL_GALLERY_MAX_SIZE",),
+        default=32 * _MIB,
+        default_text="32MiB",
+    )
+
+
 GROUPS: Final[tuple[type[Group], ...]] = (
     FrontendSettings,
     GatewaySettings,
     WorkerSettings,
     UpSettings,
     ClientSettings,
+    GallerySettings,
     LogSettings,
 )
 
@@ -937,8 +1009,6 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "LOCALAI_FILE_TRANSFER_RETRIES": "without effect in LocalAI too",
     "LOCALAI_NATS_ACCOUNT_SEED": "Corral does not mint NATS credentials per node yet",
     "LOCALAI_NATS_WORKER_JWT_TTL": "Corral does not mint NATS credentials per node yet",
-    "LOCALAI_BACKEND_GALLERIES": "Corral does not install from galleries yet",
-    "BACKEND_GALLERIES": "Corral does not install from galleries yet",
     "LOCALAI_REQUIRE_BACKEND_INTEGRITY": "Corral does not install from galleries yet",
     "REQUIRE_BACKEND_INTEGRITY": "Corral does not install from galleries yet",
     "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT": "Corral does not upgrade backends yet",
