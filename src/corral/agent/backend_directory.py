@@ -12,6 +12,7 @@ from typing import Final
 
 from corral.agent.backend_metadata import Manifest, Metadata, read_manifest, read_metadata
 from corral.base.errors import PathNotUsable
+from corral.domain.capability import preferred_words
 from corral.protocol.inventory import InstalledBackend
 
 RUN: Final = "run.sh"
@@ -20,15 +21,6 @@ BACKUP: Final = ".install-backup"
 UNFINISHED: Final = (STAGING, BACKUP, ".upgrade-tmp")
 """How the names of directories end that are no backends: LocalAI's, so that its leftovers are known as well."""
 _VULKAN: Final = "vulkan/icd.d/*.json"
-_PREFERRED: Final = {
-    "nvidia": ("cuda", "vulkan", "cpu"),
-    "amd": ("rocm", "hip", "vulkan", "cpu"),
-    "intel": ("sycl", "intel", "cpu"),
-    "metal": ("metal", "cpu"),
-    "darwin-x86": ("darwin-x86", "cpu"),
-    "vulkan": ("vulkan", "cpu"),
-}
-"""By the beginning of a node's capability: what a directory's name should contain, best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,15 +171,9 @@ class BackendDirectory:
     def _by_preference(self, alias: str, entries: Iterable[_Entry]) -> Iterator[_Entry]:
         """Several builds may share an alias: the one that fits this machine best comes first."""
         candidates = [entry for entry in entries if entry.metadata.alias == alias and entry.is_runnable]
-        for token in self._preferred():
+        for token in preferred_words(self._capability):
             yield from (entry for entry in candidates if token in entry.path.name.lower())
         yield from candidates
-
-    def _preferred(self) -> Sequence[str]:
-        for capability, tokens in _PREFERRED.items():
-            if self._capability.startswith(capability):
-                return tokens
-        return ("cpu",)
 
     def _by_file(self, name: str) -> Home | None:
         """Executables without a `run.sh`, as LocalAI's workers look for them."""

@@ -85,12 +85,13 @@ _PREFERRED: Final[Mapping[str, Sequence[str]]] = {
 def preferred_build(names: Collection[str], capability: str) -> str | None:
     """Which of several builds with one alias it means on a machine: the best kind, then the first in the alphabet."""
     ordered = sorted(names)
-    for word in _preferred_words(capability):
+    for word in preferred_words(capability):
         for name in ordered:
             if word in name.lower():
                 return name
     return ordered[0] if ordered else None
 
 
-def _preferred_words(capability: str) -> Sequence[str]:
+def preferred_words(capability: str) -> Sequence[str]:
+    """What the name of a build should contain, best first."""
     return next((words for start, words in _PREFERRED.items() if capability.startswith(start)), ("cpu",))

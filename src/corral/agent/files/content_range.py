@@ -1,27 +1,11 @@
-"""The header `Content-Range` of an upload: which bytes of which file come. Pure."""
+"""The header `Content-Range` of an upload, refused in LocalAI's words. Pure."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from corral.agent.files.refusals import Refusal, bad_request
+from corral.protocol.file_transfer import ContentRange
 
 _MOST: Final = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class ContentRange:
-    start: int
-    end: int
-    """The last byte, counted in."""
-    total: int
-
-    @property
-    def length(self) -> int:
-        return self.end - self.start + 1
-
-    @property
-    def is_whole(self) -> bool:
-        return self.start == 0 and self.end == self.total - 1
 
 
 def parse_content_range(text: str) -> ContentRange:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from corral.agent.files.content_range import ContentRange
+from corral.protocol.file_transfer import ContentRange
 
 
 class Verdict(Enum):

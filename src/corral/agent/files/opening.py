@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from corral.agent.files import disk, refusals
-from corral.agent.files.content_range import ContentRange
 from corral.agent.files.judging import Present, Verdict, judge
 from corral.agent.files.names import hash_name, part_name, target_name
 from corral.agent.files.paths import HERE, Place
 from corral.agent.files.room import Promise
 from corral.agent.files.store import FileStore, Found, Kind
+from corral.protocol.file_transfer import ContentRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

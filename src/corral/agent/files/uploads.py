@@ -12,11 +12,12 @@ from aiohttp import web
 
 from corral.agent.files import refusals
 from corral.agent.files.bodies import invite, mark_taken
-from corral.agent.files.content_range import ContentRange, parse_content_range
+from corral.agent.files.content_range import parse_content_range
 from corral.agent.files.lanes import SHORTEST, Lane, Patience, take_over
 from corral.agent.files.receiving import RangedUpload, Upload, WholeUpload
 from corral.agent.files.store import FileStore
 from corral.agent.files.threads import Threads, finished
+from corral.protocol.file_transfer import ContentRange
 
 BATCH: Final = 2 * 1024 * 1024
 """Bytes that are handed to threads at once: enough that the handing over costs little."""

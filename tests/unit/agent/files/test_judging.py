@@ -2,8 +2,8 @@
 
 import pytest
 
-from corral.agent.files.content_range import ContentRange
 from corral.agent.files.judging import Present, Verdict, judge
+from corral.protocol.file_transfer import ContentRange
 
 ONE, OTHER = "1" * 64, "2" * 64
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent.files.content_range import ContentRange, parse_content_range
+from corral.agent.files.content_range import parse_content_range
 from corral.agent.files.downloads import Span, parse_range
 from corral.agent.files.keys import Area, cleaned, decoded, locate
 from corral.agent.files.refusals import Refusal
+from corral.protocol.file_transfer import ContentRange
 
 BASES = {Area.MODELS: Path("/w/models"), Area.DATA: Path("/w/data"), Area.STAGING: Path("/w/staging")}
 MOST = 2**63 - 1
