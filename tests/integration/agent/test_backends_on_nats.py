@@ -18,6 +18,7 @@ from corral.agent.identity import SECRET_FILE
 from corral.app.exit_codes import ExitCode
 from corral.base.errors import BusTimeout
 from corral.base.ids import NodeId
+from corral.base.tasks import end_tasks
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.port import Message
@@ -338,7 +339,7 @@ async def test_a_nats_server_that_dies_in_the_middle_of_a_start_loses_nothing(
         assert await asker.running() == ["m1#0"]
 
 
-async def test_a_nats_server_that_dies_in_the_middle_of_a_stop_loses_nothing(
+async def test_after_a_nats_server_died_in_the_middle_of_a_stop_asking_again_tells_how_it_ended(
     joined: Any, asker: Asker, nats: NatsServer
 ) -> None:
     reply = await asker.install("echo", "m1")
@@ -350,7 +351,7 @@ async def test_a_nats_server_that_dies_in_the_middle_of_a_stop_loses_nothing(
     await nats.start()
     await joined.until_answers("/readyz", (200, "ok"))
     await asker.bus.wait_connected()
-    assert (await stop)["terminated"] is True
+    await end_tasks(stop)  # its answer may have been lost together with the server
     assert await asker.ask(subjects.model_stop, request) == {
         "matched": False, "freed": False, "terminated": True, "process_key": "m1#0",
     }  # fmt: skip
