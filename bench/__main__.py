@@ -1,18 +1,20 @@
 """Measures Corral on this machine and prints tables; ends with 1 when a goal of the design is missed.
 
-Without a name it runs what `make bench` is for: `heartbeats` and `start`. `frameworks`, which installs things of its
-own under `.build`, runs only when it is named.
+Without a name it runs what `make bench` is for: `heartbeats` and `start`. The others run only when they are named:
+`frameworks` installs things of its own under `.build`; `files` and `images` write gigabytes.
 """
 
 import argparse
 import asyncio
+import functools
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from bench import engines, fleet, frameworks, gateway, images, readings, warm
+from bench import engines, files, fleet, frameworks, gateway, images, readings, warm
 from bench import start as starting
+from bench import worker as one_worker
 from bench.report import Table, as_document, as_text
 
 Bench = Callable[[float | None], Awaitable[list[Table]]]
@@ -33,8 +35,12 @@ async def _frameworks(seconds: float | None) -> list[Table]:
     return [await frameworks.frameworks(each), await frameworks.whole_control(each)]
 
 
-async def _images(_: float | None) -> list[Table]:
-    return await images.images()
+async def _files(_: float | None, *, megabytes: int | None = None) -> list[Table]:
+    return [await files.files(None if megabytes is None else megabytes * readings.MEGABYTE)]
+
+
+async def _images(_: float | None, *, megabytes: int | None = None) -> list[Table]:
+    return await images.images(images.MEGABYTES if megabytes is None else megabytes)
 
 
 BENCHES: Final[Mapping[str, Bench]] = {
@@ -42,10 +48,13 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "start": _start,
     "frameworks": _frameworks,
     "gateway": gateway.gateway,
+    "files": _files,
+    "images": _images,
     "engines": engines.engines,
     "warm": warm.warm,
-    "images": _images,
+    "worker": one_worker.worker,
 }
+SIZED: Final = {"files": _files, "images": _images}
 UNNAMED: Final = ("heartbeats", "start")
 
 
@@ -55,8 +64,7 @@ def main(words: Sequence[str]) -> int:
     if unknown:
         _parser().error(f"there is no bench {unknown[0]!r}; there are {', '.join(BENCHES)}")
     before = readings.machine()
-    benches = {**BENCHES, "images": lambda _: images.images(options.megabytes)}
-    tables = asyncio.run(_run([benches[name] for name in options.names or UNNAMED], options.seconds))
+    tables = asyncio.run(_run(options))
     machine = {**before, "load afterwards": readings.machine()["load"]}
     if options.json:
         print(json.dumps({"machine": machine, "tables": [as_document(table) for table in tables]}, indent=2))
@@ -70,13 +78,21 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(BENCHES)}")
     parser.add_argument("--seconds", type=float, metavar="N", help="how long to measure instead of the usual time")
-    parser.add_argument("--megabytes", type=int, default=images.MEGABYTES, metavar="N", help="size of the image")
+    parser.add_argument(
+        "--megabytes",
+        type=int,
+        metavar="N",
+        help="size of what `files` sends and `images` pulls, instead of 4000 and 1000",
+    )
     parser.add_argument("--json", action="store_true", help="print figures for machines")
     return parser
 
 
-async def _run(benches: Sequence[Bench], seconds: float | None) -> list[Table]:
-    return [table for bench in benches for table in await bench(seconds)]
+async def _run(options: argparse.Namespace) -> list[Table]:
+    sized = {name: functools.partial(bench, megabytes=options.megabytes) for name, bench in SIZED.items()}
+    benches = {**BENCHES, **sized}
+    names = options.names or UNNAMED
+    return [table for name in names for table in await benches[name](options.seconds)]
 
 
 if __name__ == "__main__":

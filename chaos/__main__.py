@@ -26,7 +26,7 @@ SCENARIOS: Final[Mapping[str, tuple[Scenario, int]]] = {
     "postgres": (fleet.on_postgres, 40),
     "processes": (processes.killed, 12),
     "cold": (first_requests.at_once, 1),
-    "outage": (outages.one_after_another, 3),
+    "outage": (outages.one_after_another, 4),
     "death": (deaths.of_the_worker_that_serves, 2),
 }
 """Each with the number of steps of a round: a minute or less."""

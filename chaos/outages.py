@@ -1,4 +1,4 @@
-"""Control, NATS and PostgreSQL, one after another: killed, kept down under load, started again.
+"""Control, NATS and PostgreSQL, one after another and all at once: killed, kept down under load, started again.
 
 Nothing restarts them, as each was started singly. Loaded models must answer all the time, by the same processes:
 nothing is loaded again, and no replica forgotten because of the gap. Heartbeats are so short that every outage is
@@ -72,11 +72,21 @@ def _servers(fleet: ServingFleet, postgres: PostgresServer) -> list[Server]:
     async def start_control() -> None:
         fleet.control.start()
 
-    return [
+    single = [
         Server(name="control", kill=fleet.control.kill, start=start_control),
         Server(name="NATS", kill=fleet.nats.kill, start=fleet.nats.start),
         Server(name="PostgreSQL", kill=kill_postgres, start=start_postgres),
     ]
+
+    async def kill_all() -> None:
+        for server in single:
+            await server.kill()
+
+    async def start_all() -> None:
+        for server in reversed(single):
+            await server.start()
+
+    return [*single, Server(name="control, NATS and PostgreSQL together", kill=kill_all, start=start_all)]
 
 
 async def _outage(workshop: Workshop, fleet: ServingFleet, question: Question, server: Server) -> None:

@@ -1,7 +1,6 @@
 """Install, stop, list and models.running as LocalAI's own binaries speak them, in both directions."""
 
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,22 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.agent.backend_directory import BackendDirectory
-from corral.agent.backend_logs import BackendLogs
-from corral.agent.backends import Backends, NoInstaller
-from corral.agent.config import SupervisionConfig
-from corral.agent.handlers import BackendHandlers
-from corral.agent.ports import Ports
-from corral.agent.process import MARK_VARIABLE, Ending, Launch
-from corral.agent.remains import Remains
-from corral.agent.supervisor import Supervisor, Surroundings
 from corral.base.ids import NodeId
-from corral.bus.port import Message
 from corral.protocol import go_json, subjects
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.inventory import ListReply
 from corral.protocol.replica import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
-from corral.testing.adapters import adapters_on
+from corral.testing.backend_node import BackendNode
 from corral.testing.backend_scripts import write_backend
 from corral.testing.clock import ManualClock
 
@@ -142,58 +131,40 @@ class AlwaysHealthy:
     async def close(self) -> None: ...
 
 
-class Unheard:
-    async def tell(self, launch: Launch, ending: Ending) -> None: ...
-
-
-class Node:
+class Node(BackendNode):
     """Our handlers over real processes that only sleep."""
 
     def __init__(self, folder: Path) -> None:
-        clock = ManualClock()
-        ports = Ports([range(22301, 22401)], clock=clock, is_free=lambda _: True)
-        self.supervisor = Supervisor(
-            surroundings=Surroundings(
-                bind_host="127.0.0.1",
-                environment={"PATH": os.defpath},
-                token=lambda: "token",
-                limits=SupervisionConfig(),
-            ),
-            ports=ports,
+        async def listens(_: str) -> bool:
+            return True
+
+        super().__init__(
+            folder=folder,
+            clock=ManualClock(),
+            ranges=[range(22301, 22401)],
+            is_free=lambda _: True,
+            listens=listens,
             connect=lambda *_: AlwaysHealthy(),
-            logs=BackendLogs(clock),
-            remains=Remains(folder / "processes", mark_variable=MARK_VARIABLE),
-            exits=Unheard(),
+            system=folder / "system",
+            advertised="127.0.0.3:22301",
         )
-        directory = BackendDirectory(installed=folder / "user", system=(folder / "system",), capability="default")
-        adapters = adapters_on(ports, clock)
-        backends = Backends(directory=directory, supervisor=self.supervisor, adapters=adapters, installer=NoInstaller())
-        table = BackendHandlers(backends, advertised="127.0.0.3:22301").table()
-        self._handlers = {subject(NODE).split(".", 2)[2]: handler for subject, handler in table.items()}
 
-    async def ask(self, subject: str, data: bytes) -> Any:
-        """The answer; None when there was none."""
-        answers: list[bytes] = []
-
-        async def reply(_: str, answer: bytes) -> None:
-            answers.append(answer)
-
-        await self._handlers[subject](Message(subject=subject, data=data, reply_to="inbox", reply=reply))
-        assert len(answers) <= 1
-        return json.loads(answers[0]) if answers else None
+    async def reply(self, subject: str, data: bytes) -> Any:
+        answer = await self.ask(subject, data)
+        return None if answer is None else json.loads(answer)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
     """Everything that the recorded worker had installed at one time or another."""
     for name in ("mock", "dirb", "img2", "cpu-mockm", "ext"):
-        write_backend(tmp_path / "user", name, shell="exec sleep 1000")
-    custom = write_backend(tmp_path / "user", "custom", shell="exec sleep 1000")
+        write_backend(tmp_path / "backends", name, shell="exec sleep 1000")
+    custom = write_backend(tmp_path / "backends", "custom", shell="exec sleep 1000")
     (custom / "metadata.json").write_text('{"name": "custom", "alias": "my-alias"}')
-    (tmp_path / "user" / "ext" / "metadata.json").write_text('{"name": "ext", "alias": "ea"}')
-    (tmp_path / "user" / "metamock").mkdir()
+    (tmp_path / "backends" / "ext" / "metadata.json").write_text('{"name": "ext", "alias": "ea"}')
+    (tmp_path / "backends" / "metamock").mkdir()
     meta = {"name": "metamock", "meta_backend_for": "cpu-mockm"}
-    (tmp_path / "user" / "metamock" / "metadata.json").write_text(json.dumps(meta))
+    (tmp_path / "backends" / "metamock" / "metadata.json").write_text(json.dumps(meta))
     write_backend(tmp_path / "system", "sysmock", shell="exec sleep 1000")
     return tmp_path
 
@@ -201,7 +172,7 @@ def disk(tmp_path: Path) -> Path:
 @pytest.fixture
 async def node(disk: Path) -> AsyncIterator[Node]:
     node = Node(disk)
-    async with node.supervisor:
+    async with node:
         yield node
 
 
@@ -221,8 +192,8 @@ async def test_every_install_is_answered_alike(node: Node, messages: list[Record
 
 async def answers_alike(node: Node, message: Recorded) -> bool:
     """Asked of a node on which nothing runs, so that no answer depends on the one before."""
-    await node.ask("backend.stop", b"")
-    reply = await node.ask(message.subject, message.data)
+    await node.reply("backend.stop", b"")
+    reply = await node.reply(message.subject, message.data)
     if reply["success"]:
         assert reply["address"].startswith("127.0.0.3:223")
     is_refusal = str(message.reply.get("error", "")).startswith("invalid request")
@@ -238,7 +209,7 @@ async def test_every_stop_leaves_the_same_processes(node: Node, messages: list[R
         await start_as_recorded(node, model["model_id"], model["replica_index"])
     different = set()
     for message in played:
-        reply = await node.ask(message.subject, message.data)
+        reply = await node.reply(message.subject, message.data)
         if message.subject == "backend.stop":
             assert reply is None
         elif not is_alike(message, reply):
@@ -256,7 +227,7 @@ def afternoon(messages: list[Recorded]) -> Iterator[Recorded]:
 async def start_as_recorded(node: Node, model: str, replica: int) -> None:
     backends = {"custom": "custom", "m2": "my-alias", "img2": "img2", "m3": "metamock", "m4": "sysmock", "dirb": "dirb"}
     request = InstallRequest(backend=backends.get(model, "mock"), model_id=model, replica_index=replica)
-    assert (await node.ask("backend.install", msgspec.json.encode(request)))["success"]
+    assert (await node.reply("backend.install", msgspec.json.encode(request)))["success"]
 
 
 def is_alike(message: Recorded, reply: Any) -> bool:
@@ -273,7 +244,7 @@ def running(reply: Any) -> set[tuple[str, int]]:
 
 
 async def test_a_worker_s_list_has_the_recorded_form(node: Node) -> None:
-    listed = await node.ask("backend.list", b"%%%")
+    listed = await node.reply("backend.list", b"%%%")
     by_name = {entry.pop("name"): entry for entry in listed["backends"]}
     assert by_name["sysmock"] == {"is_system": True, "is_meta": False}
     assert by_name["metamock"] == {"is_system": False, "is_meta": True}
@@ -281,6 +252,6 @@ async def test_a_worker_s_list_has_the_recorded_form(node: Node) -> None:
 
 
 async def test_no_backends_are_null(tmp_path: Path) -> None:
-    async with (node := Node(tmp_path)).supervisor:
-        assert await node.ask("backend.list", b"{}") == {"backends": None}
-        assert await node.ask("models.running", b"") == {"models": []}
+    async with Node(tmp_path) as node:
+        assert await node.reply("backend.list", b"{}") == {"backends": None}
+        assert await node.reply("models.running", b"") == {"models": []}

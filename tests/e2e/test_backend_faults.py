@@ -71,7 +71,7 @@ def test_a_backend_that_fails_is_told_with_its_reason_and_leaves_nothing(faulty:
 
     assert status == 503
     assert int(headers["Retry-After"]) >= 1
-    assert (body["error"]["type"], body["error"]["code"]) == ("server_error", "model_load_failed")
+    assert (body["error"]["type"], body["error"]["code"]) == ("model_load_failed", "model_load_failed")
     assert reason in body["error"]["message"]
     assert (body["loading"]["model"], body["loading"]["state"]) == (model, "failed")
     assert faulty.api("GET", f"/api/v1/models/{model}").json()["state"] == "failed"

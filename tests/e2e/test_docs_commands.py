@@ -43,7 +43,7 @@ CODE = re.compile(r"`([^`\n]+)`")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 VARIABLE = re.compile(r"\b(?:CORRAL|LOCALAI)_[A-Z0-9_]*[A-Z0-9]\b")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
-OUR_COMMAND = re.compile(r"\bcorral (?:up|frontend|worker|nodes|keys|events|doctor|version)\b[^\n|;&`]*")
+OUR_COMMAND = re.compile(r"\bcorral (?:up|frontend|worker|gallery|nodes|keys|events|doctor|version)\b[^\n|;&`]*")
 
 CHANGING = frozenset({"now", "ago", "B", "KiB", "MiB", "GiB", "TiB"})
 IDENTIFIER = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]{27})?|[0-9a-f]{12}|corral_\S{20,}|\S+://\S+")
@@ -212,6 +212,16 @@ def test_the_first_fleet_can_be_followed_word_by_word(shell: Shell) -> None:
 def test_lost_keys_are_replaced_as_described(shell: Shell) -> None:
     follow(shell, steps_of(ROOT / "docs" / "guides" / "lost-keys.md"))
     assert shell.run("corral nodes list").code == 0, "the new key is used from now on"
+
+
+def test_galleries_are_looked_at_as_described(tmp_path: Path) -> None:
+    """Without a fleet, which is the point."""
+    programs = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    shell = Shell(tmp_path, {"HOME": str(tmp_path), "PATH": programs, "LANG": "C.UTF-8"})
+    try:
+        follow(shell, steps_of(ROOT / "docs" / "concepts" / "galleries.md"))
+    finally:
+        shell.close()
 
 
 # NATS of one's own.

@@ -73,7 +73,7 @@ def test_it_waits_for_control_then_serves_and_passes_on(start: Any, call: Any, c
         return str(call("GET", f"{own}/metrics", key=admin).body.decode())
 
     wait_until(lambda: f'pid="{gateway.process.pid}"' in metrics(), "its series at control's /metrics")
-    assert metrics().count("corral_gateway_up{") == 2  # the frontend's own, and this one
+    wait_until(lambda: metrics().count("corral_gateway_up{") == 2, "those of the frontend's own gateway")
     assert again.stop(signal.SIGTERM) == 0
     wait_until(lambda: call("GET", f"{own}/readyz").json()["control"]["state"] == "away", "it to notice")
     alone = call("GET", f"{own}/metrics", key=admin)

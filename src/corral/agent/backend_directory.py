@@ -5,69 +5,22 @@ A backend is a directory with a `run.sh`. Beside it may be `metadata.json`, writ
 `corral.json`, written by its author.
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-import msgspec
-
-from corral.base.errors import InvalidInput, PathNotUsable
-from corral.protocol import go_json
+from corral.agent.backend_metadata import Manifest, Metadata, read_manifest, read_metadata
+from corral.base.errors import PathNotUsable
+from corral.domain.capability import preferred_words
 from corral.protocol.inventory import InstalledBackend
 
-log = logging.getLogger(__name__)
-
 RUN: Final = "run.sh"
-METADATA: Final = "metadata.json"
-MANIFEST: Final = "corral.json"
+STAGING: Final = ".install-tmp"
+BACKUP: Final = ".install-backup"
+UNFINISHED: Final = (STAGING, BACKUP, ".upgrade-tmp")
+"""How the names of directories end that are no backends: LocalAI's, so that its leftovers are known as well."""
 _VULKAN: Final = "vulkan/icd.d/*.json"
-_UNFINISHED: Final = (".install-tmp", ".install-backup")
-_MOST_BYTES: Final = 1024 * 1024
-_PREFERRED: Final = {
-    "nvidia": ("cuda", "vulkan", "cpu"),
-    "amd": ("rocm", "hip", "vulkan", "cpu"),
-    "intel": ("sycl", "intel", "cpu"),
-    "metal": ("metal", "cpu"),
-    "darwin-x86": ("darwin-x86", "cpu"),
-    "vulkan": ("vulkan", "cpu"),
-}
-"""By the beginning of a node's capability: what a directory's name should contain, best first."""
-
-StructT = TypeVar("StructT", bound=msgspec.Struct)
-
-
-class Metadata(msgspec.Struct, kw_only=True):
-    """What an installer wrote down."""
-
-    name: str = ""
-    alias: str = ""
-    meta_backend_for: str = ""
-    gallery_url: str = ""
-    installed_at: str = ""
-    version: str = ""
-    uri: str = ""
-    digest: str = ""
-
-
-class HttpOffer(msgspec.Struct, kw_only=True):
-    """The backend's engine has an HTTP port of its own, if it is given one."""
-
-    protocol: str = ""
-    ready: str = ""
-    """The path that answers 200 once a model is loaded."""
-
-
-class Manifest(msgspec.Struct, kw_only=True):
-    """What a backend's author says of it to Corral; LocalAI does not look at it."""
-
-    name: str = ""
-    http: HttpOffer | None = None
-
-    @property
-    def has_openai_port(self) -> bool:
-        return self.http is not None and self.http.protocol == "openai"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +40,17 @@ class Home:
     @property
     def directory(self) -> Path:
         return self.executable.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """What a name means on the disk, whether it can be run or not."""
+
+    concrete: Path
+    """Where the backend itself is, or would be: the same for its name, its alias and the name of its meta backend."""
+    meta: Path | None
+    """The directory of the meta backend that was named, which only points to the other."""
+    is_system: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,16 +108,35 @@ class BackendDirectory:
     """The installed backends and those of the system. An installed one hides a system's one of the same name."""
 
     def __init__(self, *, installed: Path, system: Sequence[Path], capability: str) -> None:
-        self._installed = installed
-        self._system = tuple(system)
+        self._installed = installed.absolute()
+        self._system = tuple(folder.absolute() for folder in system)
         self._capability = capability
 
     def find(self, name: str) -> Home | None:
         """What the name means now. PathNotUsable when the disk cannot be read."""
-        if not _is_plain(name):
+        if not is_plain(name):
             return None
         entries = list(self._entries())
         return self._by_name(name, entries) or self._by_alias(name, entries) or self._by_file(name)
+
+    def locate(self, name: str) -> Located | None:
+        """Where the name leads, also when there is nothing to run. PathNotUsable when the disk cannot be read."""
+        if not is_plain(name):
+            return None
+        entries = list(self._entries())
+        named = [entry for entry in entries if name in entry.names]
+        for entry in named or self._by_preference(name, entries):
+            return _located(entry)
+        return None
+
+    def identity(self, name: str) -> str:
+        """One text for all names of one backend; what does not exist would be in a directory of its name."""
+        located = self.locate(name)
+        return str(self.place(name) if located is None else located.concrete)
+
+    def place(self, name: str) -> Path:
+        """The directory of an installed backend of this name."""
+        return self._installed / name
 
     def listing(self) -> list[InstalledBackend]:
         """Every backend once, aliases not being backends. PathNotUsable when the disk cannot be read."""
@@ -175,25 +158,22 @@ class BackendDirectory:
     def _target_of(self, meta: _Entry) -> Home | None:
         """A meta backend is a name for one of several builds, which lies beside it."""
         wanted = meta.metadata.meta_backend_for
-        if not _is_plain(wanted):
+        if not is_plain(wanted):
             return None
         target = _read_entry(meta.path.parent / wanted, is_system=meta.is_system)
         return target.home() if target is not None and target.is_runnable else None
 
     def _by_alias(self, alias: str, entries: Iterable[_Entry]) -> Home | None:
-        """Several builds may share an alias: the one that fits this machine best."""
-        candidates = [entry for entry in entries if entry.metadata.alias == alias and entry.is_runnable]
-        for token in self._preferred():
-            for entry in candidates:
-                if token in entry.path.name.lower():
-                    return entry.home()
-        return candidates[0].home() if candidates else None
+        for entry in self._by_preference(alias, entries):
+            return entry.home()
+        return None
 
-    def _preferred(self) -> Sequence[str]:
-        for capability, tokens in _PREFERRED.items():
-            if self._capability.startswith(capability):
-                return tokens
-        return ("cpu",)
+    def _by_preference(self, alias: str, entries: Iterable[_Entry]) -> Iterator[_Entry]:
+        """Several builds may share an alias: the one that fits this machine best comes first."""
+        candidates = [entry for entry in entries if entry.metadata.alias == alias and entry.is_runnable]
+        for token in preferred_words(self._capability):
+            yield from (entry for entry in candidates if token in entry.path.name.lower())
+        yield from candidates
 
     def _by_file(self, name: str) -> Home | None:
         """Executables without a `run.sh`, as LocalAI's workers look for them."""
@@ -238,7 +218,7 @@ def _scan(folder: Path, *, is_system: bool) -> Iterator[_Entry]:
     except OSError as error:
         raise PathNotUsable(f"cannot read the backends in {folder}: {error.strerror}") from error
     for path in paths:
-        if path.name.startswith(".") or path.name.endswith(_UNFINISHED):
+        if is_hidden(path.name):
             continue
         entry = _read_entry(path, is_system=is_system)
         if entry is not None and (entry.is_runnable or entry.is_meta):
@@ -251,23 +231,33 @@ def _read_entry(path: Path, *, is_system: bool) -> _Entry | None:
     return _Entry(
         path=path,
         is_system=is_system,
-        metadata=_read_struct(path / METADATA, Metadata),
-        manifest=_read_struct(path / MANIFEST, Manifest),
+        metadata=read_metadata(path),
+        manifest=read_manifest(path),
     )
 
 
-def _read_struct(path: Path, struct: type[StructT]) -> StructT:
-    """What cannot be read counts as not said: one damaged backend must not hide the others."""
-    try:
-        with path.open("rb") as file:
-            return go_json.decode(file.read(_MOST_BYTES), struct)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except (OSError, InvalidInput) as error:
-        log.warning("ignoring %s: %s", path, error, extra={"event": "backend.unreadable"})
-    return struct()
-
-
-def _is_plain(name: str) -> bool:
+def is_plain(name: str) -> bool:
     """A name, and not a path to somewhere else."""
-    return bool(name) and "/" not in name and "\0" not in name and name not in {".", ".."} and len(name.encode()) < 256
+    is_word = bool(name) and "/" not in name and "\0" not in name and name not in {".", ".."}
+    return is_word and _is_text(name) and len(name.encode()) < 256
+
+
+def is_hidden(name: str) -> bool:
+    """No backend has such a name; one that is no text could not be told to anybody."""
+    return name.startswith(".") or name.endswith(UNFINISHED) or not _is_text(name)
+
+
+def _is_text(name: str) -> bool:
+    """File names may be any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _located(entry: _Entry) -> Located:
+    target = entry.metadata.meta_backend_for
+    if not entry.is_meta or entry.is_runnable or not is_plain(target):
+        return Located(concrete=entry.path, meta=None, is_system=entry.is_system)
+    return Located(concrete=entry.path.parent / target, meta=entry.path, is_system=entry.is_system)

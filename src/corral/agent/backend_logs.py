@@ -1,6 +1,9 @@
 """What backends wrote, line by line, for whoever asks later. The last lines of each process key, kept in memory."""
 
+import asyncio
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -16,6 +19,8 @@ MOST_KEYS: Final = 1000
 """After which the log that was opened first is forgotten: names of models may change for ever."""
 MOST_BYTES: Final = 4096
 """Of one line; the rest becomes the next line."""
+MOST_WAITING: Final = 100
+"""Lines that a slow reader may be behind; more are dropped, as LocalAI's worker does."""
 
 
 class Stream(StrEnum):
@@ -33,8 +38,9 @@ class Line:
 class BackendLog:
     """The last lines of one process key, across restarts."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, tell: Callable[[Line], None] = lambda _: None) -> None:
         self._clock = clock
+        self._tell = tell
         self._lines: deque[Line] = deque(maxlen=MOST_LINES)
 
     @property
@@ -42,7 +48,9 @@ class BackendLog:
         return list(self._lines)
 
     def add(self, stream: Stream, text: str) -> None:
-        self._lines.append(Line(self._clock.now(), stream, text))
+        line = Line(self._clock.now(), stream, text)
+        self._lines.append(line)
+        self._tell(line)
 
 
 class LineWriter:
@@ -78,16 +86,61 @@ class LineWriter:
         self._log.add(self._stream, text)
 
 
+class Watch:
+    """Lines of one model as they come. A reader that is too slow misses some."""
+
+    def __init__(self, name: str, before: list[Line]) -> None:
+        self.before = before
+        """What was there when the watch began."""
+        self._name = name
+        self._new: asyncio.Queue[Line] = asyncio.Queue(MOST_WAITING)
+
+    async def next(self) -> Line:
+        return await self._new.get()
+
+    def hear(self, key: str, line: Line) -> None:
+        if _is_meant(key, self._name) and not self._new.full():
+            self._new.put_nowait(line)
+
+
 class BackendLogs:
     """The logs of all process keys. They outlive their processes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._logs: dict[str, BackendLog] = {}
+        self._watches: set[Watch] = set()
 
     def of(self, key: str) -> BackendLog:
         if key not in self._logs:
             if len(self._logs) >= MOST_KEYS:
                 del self._logs[next(iter(self._logs))]
-            self._logs[key] = BackendLog(self._clock)
+            self._logs[key] = BackendLog(self._clock, lambda line: self._tell(key, line))
         return self._logs[key]
+
+    def models(self) -> list[str]:
+        """Names that have logs: process keys without their replicas."""
+        return sorted({key.partition("#")[0] for key in self._logs})
+
+    def lines(self, name: str) -> list[Line]:
+        """Of one process key, or of all replicas of a model in the order of time."""
+        found = (log.lines for key, log in self._logs.items() if _is_meant(key, name))
+        return sorted((line for lines in found for line in lines), key=lambda line: line.at)
+
+    @contextmanager
+    def watch(self, name: str) -> Iterator[Watch]:
+        """Follow a process key or a model, replicas that are yet to start included. No line is told twice."""
+        watch = Watch(name, self.lines(name))
+        self._watches.add(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.discard(watch)
+
+    def _tell(self, key: str, line: Line) -> None:
+        for watch in self._watches:
+            watch.hear(key, line)
+
+
+def _is_meant(key: str, name: str) -> bool:
+    return key == name if "#" in name else key.partition("#")[0] == name

@@ -88,6 +88,27 @@ class SupervisionConfig:
     """For a backend to give its model back before it is ended."""
     stop_grace: timedelta = timedelta(seconds=15)
     """Between the request to end and the end by force."""
+    kill_within: timedelta = timedelta(seconds=10)
+    """For the kernel to end what was killed. A process that hangs in a driver may take for ever."""
+    unused_after: timedelta = timedelta(minutes=10)
+    """How long a process may run that an administrator's install started and no model has asked for; 0: for ever."""
+
+    @property
+    def gone_within(self) -> timedelta:
+        """The longest that a stop is waited for."""
+        return self.free_within + self.stop_grace + self.kill_within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesConfig:
+    """Where files are kept that frontends send and fetch, and for how long."""
+
+    staging_path: Path | None = None
+    """For inputs and outputs of single requests; None: `staging` beside the models, where LocalAI's worker has it."""
+    retention: timedelta = timedelta(hours=24)
+    """Of staged files and of unfinished uploads, since they were last used: longer than any request may take."""
+    stall_timeout: timedelta = timedelta(seconds=60)
+    """Without a byte, after which a transfer is given up: a sender that vanished must not keep others from sending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +148,7 @@ class WorkerConfig:
     backend_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What every backend finds in its environment, beside what the worker adds."""
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    files: FilesConfig = field(default_factory=FilesConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
     log_format: Format = "text"
     """Of the adapter, whose log lines stand among the worker's own."""

@@ -24,6 +24,12 @@ class Frontend(Protocol):
     async def deregister(self, member: Member) -> None: ...
 
 
+class Calls(Protocol):
+    """What goes on at this worker's own backends."""
+
+    async def count(self) -> int: ...
+
+
 class _Hurry(Exception):
     """The hurry event was set."""
 
@@ -31,8 +37,11 @@ class _Hurry(Exception):
 class Departure:
     """Takes a member out of the fleet in good order."""
 
-    def __init__(self, *, frontend: Frontend, clock: Clock, config: DepartureConfig, hurry: asyncio.Event) -> None:
+    def __init__(
+        self, *, frontend: Frontend, calls: Calls, clock: Clock, config: DepartureConfig, hurry: asyncio.Event
+    ) -> None:
         self._frontend = frontend
+        self._calls = calls
         self._clock = clock
         self._config = config
         self._hurry = hurry
@@ -78,8 +87,11 @@ class Departure:
             await self._clock.sleep(min(self._config.poll_interval.total_seconds(), left))
 
     async def _in_flight(self, member: Member) -> int:
+        """A LocalAI frontend forgets what is in flight when it is told of the drain, so we look ourselves. A Corral
+        frontend knows, and its gateways keep connections open that nothing goes through."""
         async with self._bounded_call():
-            return await self._frontend.in_flight(member)
+            told = await self._frontend.in_flight(member)
+        return told if told or member.is_corral else await self._calls.count()
 
     async def _deregister(self, member: Member) -> None:
         try:

@@ -1,56 +1,66 @@
-"""The node's subjects: each message becomes one call below, and its outcome the answer. No logic is here.
-
-Whoever asks waits for minutes when no answer comes, so every path ends with one.
+"""The node's subjects that concern backends: each message becomes one call below, and its outcome the answer. No logic
+is here.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
 
 import msgspec
 
 from corral.agent.addresses import HostPort, parse_host_port
-from corral.agent.backends import Backends
+from corral.agent.answering import replying
+from corral.agent.backends import Backends, Change
+from corral.agent.install_progress import InstallReports, Operation
 from corral.agent.process import Launch
 from corral.agent.subscriptions import Subject
-from corral.base.errors import CorralError, InvalidInput
+from corral.base.errors import InvalidInput
 from corral.bus.port import Handler, Message
 from corral.protocol import go_json, subjects
+from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.inventory import ListReply
 from corral.protocol.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
 
 log = logging.getLogger(__name__)
 
-_NOT_ENCODED: Final = b'{"error":"internal marshal error"}'
-"""What LocalAI's workers say then."""
-_UNEXPECTED: Final = "internal error; see the worker's log"
-
 
 class BackendHandlers:
     """Answers what concerns backends."""
 
-    def __init__(self, backends: Backends, *, advertised: str) -> None:
+    def __init__(self, backends: Backends, *, reports: InstallReports, advertised: str) -> None:
         self._backends = backends
+        self._reports = reports
         self._advertised = advertised
 
     def table(self) -> Mapping[Subject, Handler]:
         """Which subject goes to which handler."""
         return {
-            subjects.backend_install: _replying(self._install, _install_failed),
-            subjects.backend_list: _replying(self._list, _list_failed),
-            subjects.models_running: _replying(self._running, _running_failed),
+            subjects.backend_install: replying(self._install, _install_failed),
+            subjects.backend_upgrade: replying(self._upgrade, _change_failed),
             subjects.backend_stop: self._stop,
+            subjects.backend_delete: replying(self._delete, _change_failed),
+            subjects.backend_list: replying(self._list, _list_failed),
+            subjects.models_running: replying(self._running, _running_failed),
         }
 
-    async def _install(self, data: bytes) -> InstallReply:
-        launch = await self._backends.install(go_json.decode(data, InstallRequest))
+    async def _install(self, message: Message) -> InstallReply:
+        request = go_json.decode(message.data, InstallRequest)
+        async with self._reports.of(_operation(message, request)) as report:
+            launch = await self._backends.install(request, report)
         return InstallReply(success=True, address=self._advertise(launch.port), corral=self._access(launch))
 
-    async def _list(self, _: bytes) -> ListReply:
+    async def _upgrade(self, message: Message) -> ChangeReply:
+        request = go_json.decode(message.data, UpgradeRequest)
+        async with self._reports.of(_operation(message, request)) as report:
+            return _change_reply(await self._backends.upgrade(request, report))
+
+    async def _delete(self, message: Message) -> ChangeReply:
+        return _change_reply(await self._backends.delete(go_json.decode(message.data, DeleteRequest)))
+
+    async def _list(self, _: Message) -> ListReply:
         return ListReply(backends=await self._backends.listing() or None)
 
-    async def _running(self, _: bytes) -> RunningReply:
+    async def _running(self, _: Message) -> RunningReply:
         return RunningReply(models=[self._running_model(launch) for launch in self._backends.running()])
 
     async def _stop(self, message: Message) -> None:
@@ -83,8 +93,28 @@ class BackendHandlers:
         return str(HostPort(told.host if told is not None and told.host else "127.0.0.1", port))
 
 
+def _operation(message: Message, request: InstallRequest | UpgradeRequest) -> Operation:
+    return Operation(node_id=subjects.node_of(message.subject), op_id=request.op_id, backend=request.backend)
+
+
+def _change_reply(change: Change) -> ChangeReply:
+    problem = change.problem
+    if problem is not None:
+        log.warning("%s", problem, extra={"event": "backend.not_changed", "code": problem.code})
+    return ChangeReply(
+        success=problem is None,
+        error="" if problem is None else problem.message,
+        stopped_process_keys=[str(key) for key in change.stopped],
+        reports_stopped_processes=True,
+    )
+
+
 def _install_failed(error: str) -> InstallReply:
     return InstallReply(success=False, error=error)
+
+
+def _change_failed(error: str) -> ChangeReply:
+    return ChangeReply(success=False, error=error)
 
 
 def _list_failed(error: str) -> ListReply:
@@ -93,32 +123,3 @@ def _list_failed(error: str) -> ListReply:
 
 def _running_failed(error: str) -> RunningReply:
     return RunningReply(error=error)
-
-
-def _replying(answer: Callable[[bytes], Awaitable[msgspec.Struct]], failed: Callable[[str], msgspec.Struct]) -> Handler:
-    """A handler that answers with what `answer` gives, or with the reason why it gives nothing."""
-
-    async def reply_to(message: Message) -> msgspec.Struct:
-        try:
-            return await answer(message.data)
-        except InvalidInput as error:
-            return failed(f"invalid request: {error}")
-        except CorralError as error:
-            log.warning("%s: %s", message.subject, error, extra={"event": "command.failed"})
-            return failed(error.message)
-        except Exception:
-            log.exception("command failed", extra={"event": "command.failed", "subject": message.subject})
-            return failed(_UNEXPECTED)
-
-    async def handle(message: Message) -> None:
-        await message.respond(_encoded(await reply_to(message)))
-
-    return handle
-
-
-def _encoded(reply: msgspec.Struct) -> bytes:
-    try:
-        return msgspec.json.encode(reply)
-    except (TypeError, ValueError, UnicodeError):
-        log.exception("a reply cannot be encoded", extra={"event": "command.not_encoded"})
-        return _NOT_ENCODED

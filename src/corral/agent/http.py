@@ -1,17 +1,22 @@
 """The worker's own HTTP server: health and readiness for everyone, everything under /v1/ only with a bearer token.
 
-Answers in plain text, as LocalAI's worker does. Files and logs will be added under /v1/; until then there are none.
+Routes, redirects and words are those of LocalAI's worker, which is built on Go's router. What is below /v1/ comes from
+the parts that are handed in.
 """
 
 import errno
 import hmac
+import html
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Self
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol, Self
 
 from aiohttp import web
 
 from corral.agent.addresses import HostPort
+from corral.agent.files.bodies import drain, is_left, is_spoilt
+from corral.agent.files.keys import cleaned, decoded
+from corral.agent.files.refusals import Refusal
 from corral.agent.readiness import Readiness
 from corral.base.errors import AddressInUse, SettingInvalid
 
@@ -22,43 +27,57 @@ IDLE_SECONDS: Final = 30
 CLOSE_SECONDS: Final = 5
 """How long requests that are being answered may delay the end."""
 MAX_HEAD_FIELD: Final = 8190
-MAX_BODY: Final = 64 * 1024
-"""Of requests that carry no file."""
+LINGER_SECONDS: Final = 10.0
+"""How long a body is read on whose request was answered already. If the connection were closed at once, a sender in the
+middle of gigabytes would see that, and not the answer."""
+READ_BUFFER: Final = 512 * 1024
+"""Bytes that may wait for their reader on one connection. Files come fastest in pieces of about this size."""
 
 _SILENT: Final = logging.Logger("corral.agent.http.protocol", level=logging.CRITICAL)
 """The server logs a traceback for each malformed request, so any port scan would fill the logs. What our own handlers
 raise is logged here."""
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
+"""Gets the decoded rest of the path, too."""
 
 
-@web.middleware
-async def _log_failures(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except web.HTTPException:
-        raise
-    except Exception:
-        log.exception("request failed", extra={"event": "http.failed", "path": request.path})
-        return web.Response(status=500, text="internal error")
+class Routes(Protocol):
+    """A part of the server with routes of its own, all below /v1/."""
+
+    def table(self) -> Mapping[str, Handler]:
+        """By path; one that ends with a slash means everything below."""
+
+    def end(self) -> None:
+        """The server is about to close: end what would go on for ever."""
 
 
 class HttpServer:
     """Listens from the beginning to the end of the `async with` block."""
 
-    def __init__(self, *, address: HostPort, readiness: Readiness, bearers: Sequence[str]) -> None:
+    def __init__(
+        self, *, address: HostPort, readiness: Readiness, bearers: Sequence[str], routes: Sequence[Routes] = ()
+    ) -> None:
         self._address = address
         self._readiness = readiness
         self._bearers = tuple(bearer.encode() for bearer in bearers if bearer)
-        self._runner = web.AppRunner(
-            self._application(),
+        self._routes = routes
+        self._table: Mapping[str, Handler] = {
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            **{path: handler for part in routes for path, handler in part.table().items()},
+        }
+        server = web.Server(
+            self._answer,
             access_log=None,
             logger=_SILENT,
             keepalive_timeout=IDLE_SECONDS,
-            shutdown_timeout=CLOSE_SECONDS,
             max_line_size=MAX_HEAD_FIELD,
             max_field_size=MAX_HEAD_FIELD,
+            read_bufsize=READ_BUFFER,
+            lingering_time=0,  # see LINGER_SECONDS
+            auto_decompress=False,
         )
+        self._runner = web.ServerRunner(server, shutdown_timeout=CLOSE_SECONDS)
 
     @property
     def port(self) -> int:
@@ -80,6 +99,8 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop listening, let running answers end, close. May be called twice."""
+        for part in self._routes:
+            part.end()
         await self._runner.cleanup()
 
     def _cannot_listen(self, error: OSError) -> AddressInUse | SettingInvalid:
@@ -90,28 +111,90 @@ class HttpServer:
             )
         return SettingInvalid("http_address", f"cannot listen on {self._address}: {error.strerror or error}")
 
-    def _application(self) -> web.Application:
-        application = web.Application(client_max_size=MAX_BODY, middlewares=[_log_failures, self._guard])
-        application.add_routes([web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)])
-        return application
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await self._response(request)
+        if is_spoilt(request):
+            response.force_close()
+        if is_left(request):
+            await response.prepare(request)
+            await response.write_eof()
+            await drain(request, seconds=LINGER_SECONDS)
+        return response
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path.startswith("/v1/") and not self._is_authorised(request):
-            return web.Response(status=401, text="unauthorized")
-        return await handler(request)
+    async def _response(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._handle(request)
+        except Refusal as refusal:
+            return web.Response(status=refusal.status, text=f"{refusal.text}\n", headers=refusal.headers)
+        except ConnectionError:
+            raise  # the client is gone, which is its right
+        except web.HTTPException:
+            raise
+        except Exception:
+            log.exception("request failed", extra={"event": "http.failed", "path": request.path})
+            return web.Response(status=500, text="internal error\n")
 
-    def _is_authorised(self, request: web.Request) -> bool:
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        raw = request.rel_url.raw_path
+        path = decoded(raw)
+        if _needs_token(raw, path) and not self._is_authorised(request):
+            raise Refusal(401, "unauthorized")
+        if (clean := cleaned(raw)) != raw:
+            return _redirect(request, clean)
+        beginning = self._beginning(raw)
+        if beginning is None:
+            raise Refusal(404, "404 page not found")
+        if beginning not in self._table:
+            return _redirect(request, f"{clean}/")
+        return await self._table[beginning](request, path.removeprefix(beginning))
+
+    def _beginning(self, raw: str) -> str | None:
+        """The entry of the table that a path belongs to, compared part by part: an encoded slash separates none."""
+        parts = [decoded(part) for part in raw.split("/")]
+        best = None
+        for entry in self._table:
+            wanted = entry.split("/")
+            is_below = entry.endswith("/") and len(parts) >= len(wanted) and parts[: len(wanted) - 1] == wanted[:-1]
+            if (is_below or parts == wanted) and (best is None or len(entry) > len(best)):
+                best = entry
+        if best is None and f"{'/'.join(parts)}/" in self._table:
+            return "/".join(parts)
+        return best
+
+    def _is_authorised(self, request: web.BaseRequest) -> bool:
         """Every bearer is compared, whichever fits, so that the time taken tells nothing."""
         scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
         given = presented.strip().encode("utf-8", errors="surrogateescape")
         matches = [hmac.compare_digest(given, bearer) for bearer in self._bearers]
         return scheme.lower() == "bearer" and any(matches)
 
-    async def _healthz(self, request: web.Request) -> web.Response:
+    async def _healthz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
+        _only_read(request)
         return web.Response(text="ok")
 
-    async def _readyz(self, request: web.Request) -> web.Response:
+    async def _readyz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
+        _only_read(request)
         if problems := self._readiness.problems():
             return web.Response(status=503, text="not ready: " + ", ".join(problems))
         return web.Response(text="ok")
+
+
+def _only_read(request: web.BaseRequest) -> None:
+    if request.method not in ("GET", "HEAD"):
+        raise Refusal(405, "method not allowed")
+
+
+def _needs_token(raw: str, path: str) -> bool:
+    """However it is spelled: nobody without a token learns what is below /v1/."""
+    return any(spelling.startswith("/v1/") or spelling == "/v1" for spelling in (raw, path, cleaned(path)))
+
+
+def _redirect(request: web.BaseRequest, path: str) -> web.Response:
+    """As Go's router does, whose clients of this server refuse to follow."""
+    query = request.rel_url.raw_query_string
+    location = f"{path}?{query}" if query else path
+    headers = {"Location": location}
+    if request.method not in ("GET", "HEAD"):
+        return web.Response(status=307, headers=headers)
+    text = f'<a href="{html.escape(location)}">Temporary Redirect</a>.\n\n'
+    return web.Response(status=307, headers=headers, text=text, content_type="text/html")

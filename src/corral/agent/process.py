@@ -129,6 +129,10 @@ class BackendProcess:
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
         self._last_problem = ""
+        self.freed = False
+        """Its model was given back before the end."""
+        self.not_freed = ""
+        """Why not, where that was tried."""
 
     async def until_ready(self) -> None:
         """Return when it serves. ChildFailed when it never will, Conflict when somebody stopped it before."""
@@ -169,11 +173,12 @@ class BackendProcess:
             case 0:
                 return await self._end(process)
             case 1:
-                raise self._failure(f"ended before it was ready ({_exit_of(process)})")
+                raise self._failure(f"backend process {self.launch.key} died during startup", _exit_of(process))
             case None:
                 await process.stop(self._config.stop_grace)
-                problem = f": {self._last_problem}" if self._last_problem else ""
-                raise self._failure(f"was not ready within {self._config.ready_within.total_seconds():g} s{problem}")
+                seconds = self._config.ready_within.total_seconds()
+                problem = f"backend {self.launch.key} did not become ready within {seconds:g}s"
+                raise self._failure(problem, self._last_problem)
         self.state = State.READY
         self._settle(None)
         if await first_done(self._stop.wait(), process.wait()) == 0:
@@ -203,8 +208,9 @@ class BackendProcess:
             return
         link = self._connect(self.launch.address, self.launch.token)
         try:
-            await first_done(self._force.wait(), link.free(timeout=self._config.free_within))
+            self.freed = await first_done(self._force.wait(), link.free(timeout=self._config.free_within)) == 1
         except CorralError as error:
+            self.not_freed = error.message
             told = {"event": "backend.not_freed", "key": str(self.launch.key)}
             log.info("backend did not free its model: %s", error, extra=told)
         finally:
@@ -225,10 +231,11 @@ class BackendProcess:
             self._ready.set_exception(error)
             self._ready.exception()  # perhaps nobody waits, which is no mistake
 
-    def _failure(self, problem: str) -> ChildFailed:
+    def _failure(self, problem: str, detail: str) -> ChildFailed:
+        """In the words of LocalAI's worker, with what else is known at the end."""
         tail = self._tail()
-        text = "".join(f"\n    {line}" for line in tail)
-        return ChildFailed(f"backend {self.launch.key} {problem}{text}", child=str(self.launch.key), tail=tail)
+        lines = [f"{problem}. Last stderr:", *tail, *([f"({detail})"] if detail else [])]
+        return ChildFailed("\n".join(lines), child=str(self.launch.key), tail=tail)
 
     def _tail(self) -> list[str]:
         """The last errors of this process, not of an earlier one with the same key."""

@@ -9,9 +9,13 @@ class Link(Protocol):
     @property
     def connected(self) -> bool: ...
 
+    @property
+    def refused(self) -> frozenset[str]: ...
+
 
 class Readiness:
-    """Registered with a frontend and connected to NATS. A pending node is ready: what it waits for is a person."""
+    """Registered with a frontend and connected to NATS, which lets it listen. A pending node is ready: what it waits
+    for is a person."""
 
     def __init__(self, presence: Presence, bus: Link) -> None:
         self._presence = presence
@@ -24,4 +28,5 @@ class Readiness:
             "not registered with a frontend": self._presence.member is None,
             "not connected to NATS": not self._bus.connected,
         }
-        return [reason for reason, holds in reasons.items() if holds]
+        refused = [f"not allowed to listen to {subject}" for subject in sorted(self._bus.refused)]
+        return [reason for reason, holds in reasons.items() if holds] + refused

@@ -106,7 +106,7 @@ class Registrar:
         self._backoff = backoff
         self._token_attempts = token_attempts
         self._was_admitted = profile.was_admitted
-        self._outage = Outage(log, event="registration", what="registration")
+        self._outage = Outage(log, event="registration", what="registration", patience=3)
 
     async def join(self) -> Member:
         """The first registration. AccessDenied or PeerRefused when trying again would not help."""

@@ -6,13 +6,14 @@ Decides nothing about backends: what to start is found elsewhere, see `backends.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
 from corral.agent.backend_directory import Home, identity_of
 from corral.agent.backend_logs import BackendLogs
 from corral.agent.config import SupervisionConfig
+from corral.agent.listening import accepts_connections
 from corral.agent.ports import Ports
 from corral.agent.process import BackendProcess, Connect, Ending, Launch
 from corral.agent.remains import Remains
@@ -47,6 +48,17 @@ class Surroundings:
     """What callers of a backend must present, as of now."""
     limits: SupervisionConfig
     """How long each may take for what."""
+    listens: Callable[[str], Awaitable[bool]] = accepts_connections
+    """Whether a backend still listens at its address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """What became of processes that were to end."""
+
+    gone: Sequence[ProcessKey] = ()
+    left: Sequence[ProcessKey] = ()
+    """Those that even the kernel could not end in time. They keep their keys and ports."""
 
 
 class Exits(Protocol):
@@ -113,36 +125,61 @@ class Supervisor:
         process = self._processes.get(launch.key)
         return process is not None and process.launch is launch and process.is_serving
 
-    async def serving(self, key: ProcessKey, backend: str) -> Launch | None:
-        """The ready process of this key, if it certainly is the backend of that name, unchanged since its start.
+    def find(self, key: ProcessKey) -> BackendProcess | None:
+        """The process of this key, whatever its state."""
+        return self._processes.get(key)
 
-        Costs one look at the disk.
+    async def join(self, key: ProcessKey, backend: str) -> Launch | None:
+        """The process of this key, once it is ready, if it certainly is the backend of that name, unchanged since its
+        start and still listening. None when it must be looked for, or started.
+
+        Costs one look at the disk and one connection. A start that fails fails for everybody who joined it.
         """
         process = self._processes.get(key)
-        if process is None or not process.is_serving:
+        if process is None or process.is_ending:
             return None
         launch = process.launch
         if backend != launch.backend and backend not in launch.home.names:
             return None
+        await self._until_ready(process)
         is_unchanged = await asyncio.to_thread(_is_unchanged, launch.home)
-        return launch if is_unchanged and process.is_serving else None
+        if not is_unchanged or not process.is_serving:
+            return None
+        if not await self._surroundings.listens(launch.address):
+            log.warning("%s closed its port; ending it", launch.key, extra={"event": "backend.deaf"})
+            process.ask_to_stop(force=True)
+            return None
+        return launch
 
-    async def ensure(self, order: Order) -> Launch:
-        """A ready process as ordered, started if need be. Whoever asks meanwhile shares the start and its outcome.
+    def begin(self, order: Order) -> BackendProcess:
+        """The process as ordered, just started if need be; or the one that must end before, which `until_serving`
+        tells. Nothing is awaited, so that what the caller knows of the disk still holds.
+        """
+        process = self._processes.get(order.key)
+        if process is None:
+            return self._begin(order)
+        if not process.is_ending and not _serves(process.launch, order.home):
+            process.ask_to_stop(force=False)
+        return process
+
+    async def until_serving(self, process: BackendProcess) -> Launch | None:
+        """When it is ready; None when it had to end first, and is gone now. Whoever asks meanwhile shares the outcome.
 
         ChildFailed when it does not become ready, Conflict when it is stopped before that.
         """
+        if process.is_ending:
+            await self._until_gone(process)
+            if self._is_current(process):
+                raise Conflict(f"backend {process.launch.key} is stopping, and does not end")
+            return None
+        await self._until_ready(process)
+        return process.launch
+
+    async def ensure(self, order: Order) -> Launch:
+        """Both: a ready process as ordered."""
         while True:
-            process = self._processes.get(order.key)
-            if process is None:
-                process = self._begin(order)
-            elif not process.is_ending and not _serves(process.launch, order.home):
-                process.ask_to_stop(force=False)
-            if process.is_ending:
-                await self._until_gone(process)
-                continue
-            await self._until_ready(process)
-            return process.launch
+            if (launch := await self.until_serving(self.begin(order))) is not None:
+                return launch
 
     def ask_to_stop(self, keys: Iterable[ProcessKey], *, force: bool) -> list[BackendProcess]:
         """Have these processes end, all at once. From now on they serve nobody. Unknown keys are gone already."""
@@ -151,10 +188,21 @@ class Supervisor:
             process.ask_to_stop(force=force)
         return ending
 
-    async def stop(self, keys: Iterable[ProcessKey], *, force: bool) -> None:
-        """The same; returns when they are gone."""
-        for process in self.ask_to_stop(keys, force=force):
-            await self._until_gone(process)
+    async def stop(self, keys: Iterable[ProcessKey], *, force: bool) -> Stopped:
+        """The same; returns when they are gone, or had more than enough time for it."""
+        ending = self.ask_to_stop(keys, force=force)
+        lives = {self._lives[process.launch.key] for process in ending if self._is_current(process)}
+        if lives:
+            await asyncio.wait(lives, timeout=self._surroundings.limits.gone_within.total_seconds())
+        return Stopped(
+            gone=[process.launch.key for process in ending if not self._is_current(process)],
+            left=[process.launch.key for process in ending if self._is_current(process)],
+        )
+
+    async def end(self, launch: Launch) -> None:
+        """Stop this very process, if it still serves."""
+        if self.runs(launch):
+            await self.stop([launch.key], force=False)
 
     async def _until_ready(self, process: BackendProcess) -> None:
         try:
@@ -164,9 +212,9 @@ class Supervisor:
             raise
 
     async def _until_gone(self, process: BackendProcess) -> None:
-        """Until its key and its ports are free as well."""
+        """Until its key and its ports are free as well, or it had more than enough time for it."""
         if (life := self._lives.get(process.launch.key)) is not None and self._is_current(process):
-            await asyncio.wait({life})
+            await asyncio.wait({life}, timeout=self._surroundings.limits.gone_within.total_seconds())
 
     def _is_current(self, process: BackendProcess) -> bool:
         return self._processes.get(process.launch.key) is process

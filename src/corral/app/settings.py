@@ -1,6 +1,6 @@
 """Settings of every process, read once at its start. The only reader of the environment.
 
-The table of settings is in `settings_table.py`, the rules of precedence in `settings_sources.py`. Here the two meet the
+The table of settings is in `settings_table/`, the rules of precedence in `settings_sources.py`. Here the two meet the
 real environment, and settings become what the processes are configured with.
 """
 
@@ -32,7 +32,9 @@ from corral.app.settings_table import (
     GROUPS,
     ClientSettings,
     FrontendSettings,
+    GallerySettings,
     GatewaySettings,
+    ImageSettings,
     LogSettings,
     UpSettings,
     WorkerSettings,
@@ -42,27 +44,35 @@ from corral.base.retry import Backoff
 
 if TYPE_CHECKING:
     from corral.agent.config import WorkerConfig
+    from corral.app.this_machine import MachineConfig
     from corral.bus.config import BusConfig
     from corral.control.config import ControlConfig
     from corral.domain.load_job import LoadPolicy
     from corral.files.storage import StorageConfig
+    from corral.galleries.config import GalleriesConfig
     from corral.gateway.config import GatewayConfig
     from corral.images.config import ImagesConfig
 
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
 
 __all__ = [
+    "MACHINE_SETTINGS",
     "ClientSettings",
     "FrontendSettings",
+    "GallerySettings",
     "GatewaySettings",
+    "ImageSettings",
     "LogSettings",
     "UpSettings",
     "WorkerSettings",
     "backend_environment",
     "child_environment",
     "control_config",
+    "galleries_config",
     "gateway_config",
     "gather",
+    "images_config",
+    "machine_config",
     "own_command",
     "resolve",
     "variable_warnings",
@@ -197,7 +207,14 @@ def _load_policy(settings: FrontendSettings) -> "LoadPolicy":
 def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "WorkerConfig":
     """What a worker process is configured with; the environment is what its backends are started in."""
     from corral.agent.addresses import AddressConfig
-    from corral.agent.config import DepartureConfig, FrontendConfig, NodeConfig, WorkerConfig
+    from corral.agent.config import (
+        DepartureConfig,
+        FilesConfig,
+        FrontendConfig,
+        NodeConfig,
+        SupervisionConfig,
+        WorkerConfig,
+    )
 
     return WorkerConfig(
         frontend=FrontendConfig(
@@ -211,8 +228,12 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
         backends_path=settings.backends or settings.data / "backends",
         system_backends=(settings.system_backends, *_shipped_backends()),
         backend_environment=backend_environment(environment),
+        files=FilesConfig(
+            staging_path=settings.staging,
+            retention=settings.file_retention,
+            stall_timeout=settings.file_stall_timeout,
+        ),
         storage=_storage_config(settings),
-        images=_images_config(settings, environment),
         node=NodeConfig(
             name=settings.name,
             labels=settings.labels,
@@ -230,11 +251,26 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
             advertise_http_addr=settings.advertise_http_address,
         ),
         heartbeat_interval=settings.heartbeat_interval,
+        supervision=SupervisionConfig(unused_after=settings.unused_after),
         departure=DepartureConfig(drain_timeout=settings.drain_timeout),
     )
 
 
-def _images_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "ImagesConfig":
+def galleries_config(settings: GallerySettings) -> "GalleriesConfig":
+    """How galleries are read, by whichever process."""
+    from corral.galleries.config import GalleriesConfig
+
+    return GalleriesConfig(
+        sources=settings.backend_galleries,
+        cache=settings.cache,
+        max_age=settings.max_age,
+        timeout=settings.timeout,
+        max_bytes=settings.max_size,
+    )
+
+
+def images_config(settings: ImageSettings, environment: Mapping[str, str]) -> "ImagesConfig":
+    """How images are fetched and unpacked, by whichever process installs."""
     from corral.images.auth import config_files, read_auths
     from corral.images.config import ImagesConfig
     from corral.images.limits import UnpackLimits
@@ -254,6 +290,24 @@ def _images_config(settings: WorkerSettings, environment: Mapping[str, str]) -> 
         keep_layers=settings.keep_layers,
         niceness=settings.pull_niceness,
         environment=environment,
+    )
+
+
+MACHINE_SETTINGS: Final = frozenset({"capability", "capability_run_file", "data", "backends", "system_backends"})
+"""Of a worker's settings those that say which backends are on this machine, and which would fit it."""
+
+
+def machine_config(sources: Sources) -> "MachineConfig":
+    """This machine as a worker with the same settings would see it; what else a worker needs is not asked for."""
+    from corral.agent.hardware import CapabilityRule
+    from corral.app.this_machine import MachineConfig
+
+    others = frozenset(one.name for one in settings_of(WorkerSettings)) - MACHINE_SETTINGS
+    settings = resolve(WorkerSettings, sources, without=others)
+    return MachineConfig(
+        capability=CapabilityRule(forced=settings.capability, run_file=settings.capability_run_file),
+        backends=settings.backends or settings.data / "backends",
+        system_backends=(settings.system_backends, *_shipped_backends()),
     )
 
 

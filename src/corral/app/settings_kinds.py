@@ -4,17 +4,21 @@ Every reader raises ValueError for what it cannot use, whatever the text, and no
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from corral.base.durations import parse_duration
 from corral.base.errors import InvalidInput
 from corral.domain.labels import label_problem
 from corral.domain.vram_budget import VramBudget
+
+if TYPE_CHECKING:
+    from corral.domain.gallery import GallerySource
+    from corral.protocol.install import Gallery
 
 T = TypeVar("T")
 
@@ -42,6 +46,8 @@ class Kind(Generic[T]):
     read: Callable[[str], T]
     read_table: Callable[[Mapping[str, object]], T] | None = None
     """For kinds that a file may write as a table."""
+    read_tables: Callable[[Sequence[object]], T] | None = None
+    """For kinds that a file may write as a list of tables."""
     is_switch: bool = False
     shown: Callable[[str], str] = _shown_whole
     """The text as it may appear in messages."""
@@ -372,4 +378,58 @@ def _read_vram_budget(text: str) -> str:
 
 VRAM_BUDGET: Final = Kind(
     placeholder="BUDGET", allowed="a share or a size such as 80%, 0.8, 12GB or 8GiB", read=_read_vram_budget
+)
+
+
+def _read_galleries(text: str) -> "tuple[GallerySource, ...]":
+    from corral.protocol.install import read_galleries
+
+    try:
+        found = read_galleries(text.strip())
+    except InvalidInput:
+        raise ValueError from None
+    if found is None:
+        raise ValueError
+    return _checked_galleries(found)
+
+
+def _galleries_of_tables(tables: Sequence[object]) -> "tuple[GallerySource, ...]":
+    import msgspec
+
+    from corral.protocol.install import Gallery
+
+    try:
+        return _checked_galleries(msgspec.convert(tables, type=list[Gallery]))
+    except msgspec.ValidationError:
+        raise ValueError from None
+
+
+def _checked_galleries(found: "Sequence[Gallery]") -> "tuple[GallerySource, ...]":
+    from corral.galleries.config import sources_of
+    from corral.galleries.places import read_place
+
+    sources = sources_of(found)
+    names = [source.name.lower() for source in sources if source.name]
+    if len(set(names)) < len(names) or not all(name.isprintable() and "@" not in name for name in names):
+        raise ValueError
+    for source in sources:
+        try:
+            read_place(source.url)
+            for mirror in source.urls[1:]:
+                read_place(mirror)
+        except InvalidInput:
+            raise ValueError from None
+    return sources
+
+
+_LOGIN = re.compile(r"://[^/\"\s]*@")
+
+GALLERIES: Final = Kind(
+    placeholder="JSON",
+    allowed='a JSON list such as [{"name": "mine", "url": "https://example.org/index.yaml"}], each name once, with '
+    "URLs that begin with http://, https://, file:///, oci:// or github:, or are corral:builtin",
+    read=_read_galleries,
+    read_tables=_galleries_of_tables,
+    shown=lambda text: _LOGIN.sub("://***@", text),
+    holds_password=lambda text: _LOGIN.search(text) is not None,
 )

@@ -192,6 +192,8 @@ def _read(setting: Setting, found: _Found) -> object:
             if kind.read_table is None:
                 raise ValueError
             return kind.read_table(found.raw)
+        if isinstance(found.raw, list) and kind.read_tables is not None:
+            return kind.read_tables(found.raw)
         return kind.read(_as_text(found.raw))
     except ValueError:
         # Without the cause: it may hold the value, which may be a secret.

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import socket
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, AsyncExitStack
 from importlib import import_module
@@ -17,41 +16,34 @@ import uvloop
 
 from corral import __version__
 from corral.agent import addresses
-from corral.agent.adapters import Adapters
-from corral.agent.backend_directory import BackendDirectory
 from corral.agent.backend_logs import BackendLogs
-from corral.agent.backends import Backends, NoInstaller
 from corral.agent.cgroup import Cgroup
 from corral.agent.config import WorkerConfig
 from corral.agent.departure import Departure
-from corral.agent.exit_reports import ExitReports
+from corral.agent.files.serving import FileServing
 from corral.agent.frontend_client import FrontendClient, open_session
 from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
-from corral.agent.handlers import BackendHandlers
 from corral.agent.hardware import CapabilityRule, Hardware, Machine
 from corral.agent.heartbeat import Heartbeat
 from corral.agent.http import HttpServer
 from corral.agent.identity import Identity, Memory, node_name
 from corral.agent.lifecycle import Lifecycle, Membership
+from corral.agent.log_routes import LogRoutes
 from corral.agent.object_files import ObjectFiles, ObjectPlaces
 from corral.agent.object_handlers import ObjectHandlers
-from corral.agent.ports import Ports, can_listen, ephemeral_ports, usable_ranges
 from corral.agent.presence import Presence
-from corral.agent.process import MARK_VARIABLE, Link
 from corral.agent.readiness import Readiness
 from corral.agent.registration import Profile, Registrar
-from corral.agent.remains import Remains
 from corral.agent.subscriptions import NodeSubscriptions, Subject
-from corral.agent.supervisor import Supervisor, Surroundings
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
 from corral.app.failures import sole_cause
 from corral.app.signals import stop_on_signals
+from corral.app.worker_backends import Surrounding, open_backends
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import CorralError, PeerRefused
 from corral.base.ids import Incarnation, new_incarnation
 from corral.base.private_files import make_private_directory
-from corral.base.processes import Command
 from corral.bus.client import NatsBus
 from corral.bus.port import Handler, Message
 from corral.protocol import subjects
@@ -100,27 +92,21 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         bus = NatsBus(config.bus, name=f"corral worker {profile.name}")
         readiness = Readiness(presence, bus)
         bearers = (profile.hello.secret, profile.token)
+        logs = BackendLogs(clock)
+        files = await stack.enter_async_context(_files(config))
+        routes = (files.routes, LogRoutes(logs))
         http = await stack.enter_async_context(
-            HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers)
+            HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers, routes=routes)
         )
         await stack.enter_async_context(bus)
-        ports = _ports(places, clock)
-        adapters = await stack.enter_async_context(_adapters(config, places, ports, clock))
-        supervisor = await stack.enter_async_context(_supervisor(config, places, ports, presence, bus, clock))
-        capability = (await hardware.measure()).capability
-        backends = Backends(
-            directory=_backend_directory(config, capability),
-            supervisor=supervisor,
-            adapters=adapters,
-            installer=NoInstaller(),
-        )
-        handlers = BackendHandlers(backends, advertised=places.advertise)
+        given = Surrounding(config=config, places=places, presence=presence, bus=bus, clock=clock, logs=logs)
+        backends = await open_backends(stack, given, capability=(await hardware.measure()).capability)
         session = await stack.enter_async_context(_session(config))
         frontend = FrontendClient(session, config.frontend.urls)
         membership = Membership(
             registrar=_registrar(config, frontend, profile, hardware, clock),
             subscriptions=NodeSubscriptions(
-                bus, {subjects.node_stop: _stopper(stop), **handlers.table(), **_object_handlers(config, clock, stack)}
+                bus, {subjects.node_stop: _stopper(stop), **backends.handlers, **_object_handlers(config, clock, stack)}
             ),
             heartbeat=Heartbeat(
                 frontend=frontend,
@@ -133,10 +119,12 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             identity=identity,
             name=profile.name,
         )
-        departure = Departure(frontend=frontend, clock=clock, config=config.departure, hurry=hurry)
+        departure = Departure(
+            frontend=frontend, calls=backends.calls, clock=clock, config=config.departure, hurry=hurry
+        )
         await Lifecycle(membership=membership, departure=departure, presence=presence).run(stop)
         # Before NATS is drained, so that whoever waits for a start is still answered.
-        await supervisor.close(force=hurry.is_set())
+        await backends.close(force=hurry.is_set())
         await http.close()  # also before, so that nothing new comes in meanwhile
 
 
@@ -203,50 +191,9 @@ def _registrar(
     )
 
 
-def _ports(places: addresses.Addresses, clock: Clock) -> Ports:
-    """One range for backends, their own HTTP ports and the adapter."""
-    bind_host = addresses.backend_bind_host(places.advertise)
-    ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
-    return Ports(ranges, clock=clock, is_free=lambda port: can_listen(bind_host, port))
-
-
-def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, clock: Clock) -> Adapters:
-    def command(descriptor: int, place: addresses.HostPort) -> Command:
-        words = ["--orders", str(descriptor), "--listen", str(place), "--log-format", config.log_format]
-        argv = [sys.executable, "-P", "-m", "corral.app.adapter", *words]
-        return Command(argv=argv, env=config.backend_environment, handed_over=[descriptor])
-
-    bind_host = addresses.backend_bind_host(places.advertise)
-    return Adapters(bind_host=bind_host, command=command, ports=ports, clock=clock, config=config.adapter)
-
-
-def _supervisor(
-    config: WorkerConfig, places: addresses.Addresses, ports: Ports, presence: Presence, bus: NatsBus, clock: Clock
-) -> Supervisor:
-    return Supervisor(
-        surroundings=Surroundings(
-            bind_host=addresses.backend_bind_host(places.advertise),
-            environment=config.backend_environment,
-            token=lambda: presence.bearer,
-            limits=config.supervision,
-        ),
-        ports=ports,
-        connect=_connect,
-        logs=BackendLogs(clock),
-        remains=Remains(config.data_path / "processes", mark_variable=MARK_VARIABLE),
-        exits=ExitReports(bus, presence),
-    )
-
-
-def _connect(address: str, token: str) -> Link:
-    """gRPC takes megabytes and a moment to import: an idle worker does without."""
-    from corral.rpc.backend import Backend
-
-    return Backend(address, token=token)
-
-
-def _backend_directory(config: WorkerConfig, capability: str) -> BackendDirectory:
-    return BackendDirectory(installed=config.backends_path, system=config.system_backends, capability=capability)
+def _files(config: WorkerConfig) -> FileServing:
+    """On the machine's own clock, whatever the rest goes by: files carry its times."""
+    return FileServing(config.files, models=config.models_path, clock=SystemClock())
 
 
 def _object_handlers(config: WorkerConfig, clock: Clock, stack: AsyncExitStack) -> Mapping[Subject, Handler]:

@@ -116,6 +116,8 @@ def start_process(command: Command) -> "Process":
         return _start(command)
     except OSError as error:
         raise ChildFailed(f"cannot start {command.argv[0]}: {error.strerror}", child=command.argv[0]) from error
+    except ValueError as error:  # a word with a NUL in it, which no program can be given
+        raise ChildFailed(f"cannot start {command.argv[0]}: {error}", child=command.argv[0]) from error
     finally:
         for descriptor in command.handed_over:
             os.close(descriptor)

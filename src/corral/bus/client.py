@@ -49,18 +49,29 @@ class _Interest:
         self._queue = queue
         self._receive = receive
         self.link: Link | None = None
+        self.is_refused = False
+        """The server of this link said no, though an earlier one had said yes."""
         self._remote: Remote | None = None
 
     async def establish(self, link: Link) -> None:
         """Ask once for each link."""
         self.link = link
+        self.is_refused = False
         remote = await link.subscribe(self.subject, self._queue, self._receive)
         await self._keep(link, remote)
 
     async def establish_confirmed(self, link: Link) -> None:
         self.link = link
         remote = await link.subscribe_confirmed(self.subject, self._queue, self._receive)
+        self.is_refused = False
         await self._keep(link, remote)
+
+    async def establish_again(self, link: Link) -> None:
+        """After a refusal: permissions may have changed since."""
+        if self._remote is not None:
+            await link.unsubscribe(self._remote)
+        with suppress(BusPermissionDenied):
+            await self.establish_confirmed(link)
 
     async def _keep(self, link: Link, remote: Remote) -> None:
         if self.link is link:
@@ -157,6 +168,11 @@ class NatsBus:
     @property
     def connected(self) -> bool:
         return self._link is not None
+
+    @property
+    def refused(self) -> frozenset[str]:
+        interests = (subscription.interest for subscription in self._subscriptions)
+        return frozenset(interest.subject for interest in interests if interest.is_refused)
 
     def on_connection(self, callback: Callable[[bool], None]) -> Callable[[], None]:
         self._watchers.append(callback)
@@ -281,6 +297,10 @@ class NatsBus:
         elif subject == self._inbox.subject.lower():
             self._inbox.link = None  # the next request asks again: permissions may have changed by then
             self._replies.fail(BusPermissionDenied(subject=subject))
+        else:
+            for subscription in self._subscriptions:
+                if subscription.interest.subject.lower() == subject:
+                    subscription.interest.is_refused = True
 
     def on_dropped(self, subject: str) -> None:
         """A link tells: handlers do not keep up."""
@@ -348,7 +368,7 @@ class NatsBus:
         log.info("connected to NATS", extra={"event": "bus.connected", "server": link.endpoint.url})
         self._tell_watchers()
         try:
-            await link.until_lost(_HEARTBEAT)
+            await link.until_lost(_HEARTBEAT, each=self._ask_again)
             self._report_loss(ProblemKind.DISCONNECTED, link.endpoint, link.reason)
         finally:
             self._link = None
@@ -356,6 +376,11 @@ class NatsBus:
             self._tell_watchers()
         self._learn(link)
         return asyncio.get_running_loop().time() - began
+
+    async def _ask_again(self, link: Link) -> None:
+        for interest in self._interests():
+            if interest.is_refused and interest.link is link:
+                await interest.establish_again(link)
 
     def _report_loss(self, kind: ProblemKind, endpoint: Endpoint, reason: str) -> None:
         refused = any(word in reason.lower() for word in ("authorization", "authentication"))

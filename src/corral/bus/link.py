@@ -223,13 +223,15 @@ class Link:
             self._lose()
             raise BusUnavailable(self.reason)
 
-    async def until_lost(self, heartbeat: timedelta) -> None:
-        """Return when the connection is gone, or silent for longer than a heartbeat and a ping."""
+    async def until_lost(self, heartbeat: timedelta, *, each: "Callable[[Link], Awaitable[None]]") -> None:
+        """Return when the connection is gone, or silent for longer than a heartbeat and a ping. `each` is called at
+        every heartbeat."""
         while not self._lost.done():
             await asyncio.wait({self._lost}, timeout=heartbeat.total_seconds())
             if not self._lost.done():
                 with suppress(BusUnavailable):
                     await self.ping()
+                    await each(self)
 
     async def close(self) -> None:
         """Bounded; leaves no task and no socket."""

@@ -52,6 +52,10 @@ class Bus(Protocol):
     def connected(self) -> bool:
         """Whether messages can be sent now."""
 
+    @property
+    def refused(self) -> frozenset[str]:
+        """Subjects of subscriptions that the server refuses since a reconnect. They are asked for again and again."""
+
     def on_connection(self, callback: Callable[[bool], None]) -> Callable[[], None]:
         """Be told of every change of `connected`, subscriptions already back in place. Returns how to stop that."""
 

@@ -3,19 +3,10 @@
 from datetime import datetime, timedelta
 
 from corral.base.durations import format_duration
+from corral.base.sizes import format_size as size
 from corral.protocol.times import ZERO, parse_time
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-
-
-def size(count: int) -> str:
-    """`7.8 GiB`; three significant digits are enough to choose a machine by."""
-    value = float(count)
-    for unit in _UNITS[:-1]:
-        if value < 1024:
-            return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} {_UNITS[-1]}"
+__all__ = ["age", "ago", "moment", "parse_moment", "share", "size"]
 
 
 def share(available: int, total: int) -> str:

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "control": "corral.cli.control:control",
     "models": "corral.cli.models:models",
     "chat": "corral.cli.chat:chat",
+    "gallery": "corral.cli.gallery:gallery",
     "nodes": "corral.cli.nodes:nodes",
     "keys": "corral.cli.keys:keys",
     "events": "corral.cli.events:events",

@@ -10,7 +10,7 @@ from typing import Final
 
 from corral.base.errors import NotFound
 from corral.control.model_files import ReadFile, read_file
-from corral.domain.model import Catalogue, ModelProblem, ModelSpec, collect
+from corral.domain.model import Catalogue, ModelProblem, ModelSpec, collect, with_last_good
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Models:
         self.is_readable = isinstance(read, Mapping)
         if isinstance(read, Mapping):
             self._known = read
-        found = [one for file in self._known.values() for one in file.found]
+        found = with_last_good([one for file in self._known.values() for one in file.found], self.catalogue)
         catalogue = collect([*found, read] if isinstance(read, ModelProblem) else found)
         if catalogue == self.catalogue:
             return

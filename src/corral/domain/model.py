@@ -7,7 +7,7 @@ no request, no flag and no machine changes it.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final, NamedTuple
@@ -93,6 +93,14 @@ def read_model(config: object, *, source: str) -> ModelSpec:
     load_options(spec, models=PurePath(), threads=1, is_asked_directly=True)
     request_rules(config)
     return spec
+
+
+def with_last_good(found: Sequence[ModelSpec | ModelProblem], before: Catalogue) -> list[ModelSpec | ModelProblem]:
+    """What was read, and what a file that cannot be used now held before: a slip of the pen ends no model."""
+    broken = {one.source for one in found if isinstance(one, ModelProblem)}
+    named = {one.name for one in found if isinstance(one, ModelSpec)}
+    kept = [spec for spec in before.models.values() if spec.source in broken and spec.name not in named]
+    return [*found, *kept]
 
 
 def collect(found: Iterable[ModelSpec | ModelProblem]) -> Catalogue:

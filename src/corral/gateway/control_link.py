@@ -31,6 +31,7 @@ ENSURE: Final = "/api/v1/gateway/ensure"
 _CALL_SECONDS: Final = 10.0
 _PIECE: Final = 65536
 _MAX_LINE: Final = 256 * 1024 * 1024
+_STARTING_FAILURES: Final = 3
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -147,23 +148,31 @@ class ViewFollower:
 
     async def run(self) -> None:
         failures = 0
-        told = ""
+        told: tuple[bool, str] | None = None
         while True:
             heard = False
             try:
                 async for line in self._link.view_lines(self._silence):
                     self._directory.hear(decode_line(line), now=asyncio.get_running_loop().time())
                     if not heard:
-                        heard, failures, told = True, 0, ""
+                        heard, failures, told = True, 0, None
                         self._say(self._directory.version)
                 log.info("control ended the view", extra={"event": "gateway.view_ended"})
             except (CorralError, msgspec.MsgspecError) as error:
-                if str(error) != told:  # each new reason once, not each try
-                    told = str(error)
-                    log.warning("no view from control: %s", error, extra={"event": "gateway.view_lost"})
+                # A control that starts at the same time as we do is nothing to be alarmed about.
+                is_starting = self._directory.version is None and failures < _STARTING_FAILURES
+                if (is_starting, str(error)) != told:  # each new reason once, not each try
+                    told = (is_starting, str(error))
+                    self._complain(error, is_starting=is_starting)
             failures += 1
             self._directory.lost(now=asyncio.get_running_loop().time())
             await asyncio.sleep(self._reconnect.delay(failures).total_seconds())
+
+    def _complain(self, error: Exception, *, is_starting: bool) -> None:
+        if is_starting:
+            log.info("waiting for control: %s", error, extra={"event": "gateway.waiting"})
+        else:
+            log.warning("no view from control: %s", error, extra={"event": "gateway.view_lost"})
 
     def _say(self, version: int | None) -> None:
         log.info("view received", extra={"event": "gateway.view_received", "version": version})

@@ -46,6 +46,6 @@ ZSTD_WINDOW_BYTES: Final = 128 * _MIB
 
 
 # Settings that errors tell, so that people know what to turn.
-ENTRIES_KNOB: Final = "worker.unpack_max_entries"
-BYTES_KNOB: Final = "worker.unpack_max_bytes"
-RATIO_KNOB: Final = "worker.unpack_max_ratio"
+ENTRIES_KNOB: Final = "images.unpack_max_entries"
+BYTES_KNOB: Final = "images.unpack_max_bytes"
+RATIO_KNOB: Final = "images.unpack_max_ratio"

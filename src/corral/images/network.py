@@ -60,7 +60,7 @@ def check_url(url: str, network: Network) -> str:
     if parts.scheme == "https" or (parts.scheme == "http" and _may_be_plain(parts.netloc.rpartition("@")[2], network)):
         return url
     if parts.scheme == "http":
-        advice = "allow it with worker.plain_registries"
+        advice = "allow it with images.plain_registries"
         raise SourceInvalid(f"{parts.hostname} is not asked over HTTP, which anybody could change: {advice}")
     raise SourceInvalid(f"a URL with the scheme {parts.scheme!r} is not fetched")
 

@@ -107,7 +107,7 @@ class Registry:
         if challenge.scheme == "bearer":
             return "Bearer " + await self._token(challenge)
         if self._credential is None or not self._credential.username:
-            advice = "add it to the `auths` of a Docker configuration, or set worker.registry_auth_file"
+            advice = "add it to the `auths` of a Docker configuration, or set images.registry_auth_file"
             raise RegistryRefused(f"{self._reference.registry} wants a login, and there is none for it: {advice}")
         if self._authorization == self._credential.basic():
             raise RegistryRefused(f"{self._reference.registry} does not accept the login of {self._credential.place}")

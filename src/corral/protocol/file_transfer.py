@@ -70,6 +70,10 @@ class ContentRange:
     def length(self) -> int:
         return self.end - self.start + 1
 
+    @property
+    def is_whole(self) -> bool:
+        return self.start == 0 and self.end == self.total - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadHead:

@@ -29,16 +29,33 @@ def decode(data: bytes, struct: type[StructT]) -> StructT:
     return convert(read_object(data), struct)
 
 
+def decode_list(data: bytes, struct: type[StructT]) -> list[StructT]:
+    """Decode a list of objects, empty for `null`; InvalidInput names the field and the problem."""
+    document = _read(data)
+    if document is None:
+        return []
+    if not isinstance(document, list):
+        raise InvalidInput("", f"expected a JSON list, got {_kind(document)}")
+    return [convert(_object(item), struct) for item in document]
+
+
 def encode(message: msgspec.Struct) -> bytes:
     return _encoder.encode(_with_whole_numbers(msgspec.to_builtins(message)))
 
 
 def read_object(data: bytes) -> dict[str, object]:
     """A JSON object, or an empty one for `null`; InvalidInput for anything else."""
+    return _object(_read(data))
+
+
+def _read(data: bytes) -> object:
     try:
-        document = _decoder.decode(data)
+        return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInput("", f"not valid JSON ({error})") from error
+
+
+def _object(document: object) -> dict[str, object]:
     if document is None:
         return {}
     if not isinstance(document, dict):
@@ -114,5 +131,5 @@ def _named(error: msgspec.ValidationError) -> InvalidInput:
 
 
 def _kind(value: object) -> str:
-    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
+    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
     return kinds.get(type(value), type(value).__name__)

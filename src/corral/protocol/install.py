@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from corral.base.errors import InvalidInput
+from corral.protocol import go_json
 from corral.protocol.adapter import AdapterModel
 from corral.protocol.replica import ProcessKey, ReplicaAccess
 
@@ -37,8 +38,8 @@ def read_galleries(text: str) -> list[Gallery] | None:
     if not text:
         return None
     try:
-        return msgspec.json.decode(text, type=list[Gallery] | None) or []
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return go_json.decode_list(text.encode(), Gallery)
+    except (InvalidInput, UnicodeEncodeError) as error:
         raise InvalidInput("backend_galleries", str(error)) from error
 
 

@@ -32,9 +32,17 @@ class Feature:
     """The worker says at once when a process ended by itself."""
     ADAPTER: Final = "adapter"
     """The worker gives processes without an HTTP port a URL, if it is told how to translate for their model."""
+    FILE_RANGES: Final = "file-ranges"
+    """Parts of a worker's file can be fetched, below /v1/corral/files/."""
 
 
-FEATURES: Final = (Feature.NODE_SECRET, Feature.HEARTBEAT_STATUS, Feature.REPLICA_EXITS, Feature.ADAPTER)
+FEATURES: Final = (
+    Feature.NODE_SECRET,
+    Feature.HEARTBEAT_STATUS,
+    Feature.REPLICA_EXITS,
+    Feature.ADAPTER,
+    Feature.FILE_RANGES,
+)
 
 
 class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):

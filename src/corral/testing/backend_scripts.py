@@ -49,6 +49,24 @@ async def run(backend, launch, *, token):
 process._run = run
 """
 """Part of a serving backend that hears the request to end and goes on."""
+CLOSES_ITS_PORT: Final = """
+import corral_backend_sdk.process as process
+
+async def run(backend, launch, *, token):
+    closing = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, closing.set)
+    server = process.aio.server()
+    server.add_generic_rpc_handlers((process.Service(backend, token=token).handler(),))
+    server.add_insecure_port(launch.address)
+    await server.start()
+    await closing.wait()
+    await server.stop(None)
+    say("closed")
+    await asyncio.Event().wait()
+
+process._run = run
+"""
+"""Part of a serving backend that stops listening at SIGUSR1, and stays."""
 GO_ON: Final = "go on"
 PACED_ENGINE: Final = r"""
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"

@@ -134,6 +134,11 @@ class MemoryBus:
     def connected(self) -> bool:
         return self._up.is_set()
 
+    @property
+    def refused(self) -> frozenset[str]:
+        subjects = (subscription.subject for subscription in self._subscriptions)
+        return frozenset(subject for subject in subjects if subject in self._server.denied)
+
     def on_connection(self, callback: Callable[[bool], None]) -> Callable[[], None]:
         self._watchers.append(callback)
         return lambda: self._watchers.remove(callback)

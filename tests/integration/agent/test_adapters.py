@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -17,14 +16,9 @@ import pytest
 
 from corral.agent.adapters import Adapters
 from corral.agent.addresses import HostPort
-from corral.agent.backend_directory import BackendDirectory
-from corral.agent.backend_logs import BackendLogs
-from corral.agent.backends import Backends, NoInstaller
-from corral.agent.config import AdapterConfig, SupervisionConfig
-from corral.agent.ports import Ports, PortsExhausted, can_listen
-from corral.agent.process import MARK_VARIABLE, Ending, Launch
-from corral.agent.remains import Remains
-from corral.agent.supervisor import Supervisor, Surroundings
+from corral.agent.config import AdapterConfig
+from corral.agent.ports import Ports, PortsExhausted
+from corral.agent.process import Launch
 from corral.base.errors import ChildFailed, Conflict, InvalidInput
 from corral.base.processes import Command
 from corral.protocol.adapter import ORDER_BYTES, AdapterModel, AdapterReplica
@@ -32,8 +26,8 @@ from corral.protocol.install import CorralInstall, InstallRequest
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions
 from corral.testing.adapters import adapter_command
+from corral.testing.backend_node import BackendNode
 from corral.testing.backend_scripts import write_serving_backend
-from corral.testing.backends import BACKENDS
 from corral.testing.clock import ManualClock
 from corral.testing.ports import lasting_port
 from corral.testing.waiting import eventually
@@ -44,10 +38,6 @@ LONG = timedelta(minutes=1)
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello brave new world"}]}
 LOADED = AdapterModel(name="m1", identity="m.bin", use_tokenizer_template=True)
-
-
-class Unheard:
-    async def tell(self, launch: Launch, ending: Ending) -> None: ...
 
 
 @dataclass
@@ -66,27 +56,16 @@ class Rig:
     def __post_init__(self) -> None:
         self.numbers = [lasting_port() for _ in range(self.size)]
         ranges = [range(port, port + 1) for port in self.numbers]
-        ports = Ports(ranges, clock=self.clock, is_free=lambda port: can_listen("127.0.0.1", port))
+        self.node = BackendNode(
+            folder=self.folder, clock=self.clock, ranges=ranges, token=TOKEN, adapters=self.adapters_on
+        )
+        self.supervisor, self.backends = self.node.supervisor, self.node.backends
+
+    def adapters_on(self, ports: Ports) -> Adapters:
         self.adapters = Adapters(
             bind_host="127.0.0.1", command=self.command, ports=ports, clock=self.clock, config=self.config
         )
-        self.supervisor = Supervisor(
-            surroundings=Surroundings(
-                bind_host="127.0.0.1",
-                environment={"PATH": os.defpath},
-                token=lambda: TOKEN,
-                limits=SupervisionConfig(),
-            ),
-            ports=ports,
-            connect=lambda address, token: Backend(address, token=token),
-            logs=BackendLogs(self.clock),
-            remains=Remains(self.folder / "processes", mark_variable=MARK_VARIABLE),
-            exits=Unheard(),
-        )
-        directory = BackendDirectory(installed=self.folder / "backends", system=(BACKENDS,), capability="default")
-        self.backends = Backends(
-            directory=directory, supervisor=self.supervisor, adapters=self.adapters, installer=NoInstaller()
-        )
+        return self.adapters
 
     def command(self, descriptor: int, place: HostPort) -> Command:
         self.started.append(place.port)
@@ -98,7 +77,7 @@ class Rig:
         request = InstallRequest(backend=backend, model_id=model)
         if told is not None:
             request.corral = CorralInstall(model=told)
-        return await self.backends.install(request)
+        return await self.node.deliver(request)
 
     async def loaded(self, model: str, *options: str, told: AdapterModel = LOADED) -> Launch:
         launch = await self.install(model, told)
@@ -151,8 +130,14 @@ class Rig:
 
 
 def adapter_processes() -> list[psutil.Process]:
-    mine = psutil.Process().children()
-    return [one for one in mine if "corral.app.adapter" in one.cmdline()]
+    return [one for one in psutil.Process().children() if is_adapter(one)]
+
+
+def is_adapter(process: psutil.Process) -> bool:
+    try:
+        return "corral.app.adapter" in process.cmdline()
+    except psutil.Error:  # it ended while we looked
+        return False
 
 
 def pids(rig: Rig) -> dict[str, int]:

@@ -18,6 +18,7 @@ from corral.agent.identity import SECRET_FILE
 from corral.app.exit_codes import ExitCode
 from corral.base.errors import BusTimeout
 from corral.base.ids import NodeId
+from corral.base.tasks import end_tasks
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.port import Message
@@ -171,12 +172,25 @@ async def test_an_install_that_cannot_be_read_is_refused(joined: Any, asker: Ask
     assert reply["error"].startswith("invalid request: ")
 
 
-@pytest.mark.parametrize("payload", [b"null", b"{}", b'{"backend":"nope"}', b'{"backend":"echo","force":true}'])
-async def test_an_install_that_cannot_be_done_is_an_error(joined: Any, asker: Asker, payload: bytes) -> None:
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        (b"null", "backend name is empty"),
+        (b"{}", "backend name is empty"),
+        (b'{"backend":"nope"}', 'no backend found with name "nope"; this node has echo, llama-cpp'),
+        (b'{"backend":"echo","force":true}', 'no backend found with name "echo"; it is on this node, and no source'),
+        (b'{"uri":"oci://h/i:1"}', "specifying a name is required for OCI images"),
+        (b'{"backend":"x","uri":"oci://h/i:1","name":"x"}', "this worker cannot install from oci://h/i:1"),
+        (b'{"backend":"x","uri":"/no/such/place"}', "/no/such/place is not a directory of this machine"),
+    ],
+)
+async def test_an_install_that_cannot_be_done_is_an_error(
+    joined: Any, asker: Asker, payload: bytes, error: str
+) -> None:
     reply = await asker.ask(subjects.backend_install, payload)
     assert set(reply) == {"success", "error"}
     assert reply["success"] is False
-    assert "cannot fetch backends" in reply["error"]
+    assert reply["error"].startswith(f"installing backend from gallery: {error}")
 
 
 async def test_one_that_dies_answers_with_its_last_words(joined: Any, asker: Asker, installed: Path) -> None:
@@ -252,3 +266,92 @@ async def test_a_frontend_that_wants_to_is_told_of_a_death(
 
 def _secret_of(config: WorkerConfig) -> str:
     return (config.data_path / SECRET_FILE).read_text().strip()
+
+
+async def test_a_stop_waits_for_calls_that_a_localai_frontend_forgot(joined: Any, asker: Asker, frontend: Any) -> None:
+    """Told of the drain it drops its replicas, and says that nothing is in flight."""
+    reply = await asker.install("echo", "m1")
+    host, _, port = reply.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await reader.read(1)  # the backend has begun to talk
+    await asker.bus.publish(subjects.node_stop(NODE), b"null")
+    for look in (1, 2, 3):
+        await frontend.until_received("models", look)
+        await joined.clock.until_sleeping(1)
+        assert "deregister" not in frontend.actions
+        assert await asker.running() == ["m1#0"]
+        await joined.pass_time(seconds=1)
+    writer.close()
+    await writer.wait_closed()
+    while "deregister" not in frontend.actions:
+        await joined.clock.advance(SECOND)
+    assert await joined.ended() is ExitCode.OK
+
+
+async def test_an_unused_process_of_an_administrator_ends(joined: Any, asker: Asker) -> None:
+    await asker.install("echo")
+    await asker.install("echo", "m1")
+    await joined.clock.until_sleeping(2)
+    await joined.clock.advance(joined.config.supervision.unused_after)
+    while "echo#0" in await asker.running():
+        pass
+    assert await asker.running() == ["m1#0"]
+
+
+async def test_a_burst_is_answered_to_the_last_message(joined: Any, asker: Asker) -> None:
+    """Six hundred at once on five subjects, the installs of one process among them; all answers are in and alike."""
+    asked = [
+        (subjects.backend_install, b'{"backend":"echo","model_id":"m1"}'),
+        (subjects.models_running, b"{}"),
+        (subjects.backend_list, b"{}"),
+        (subjects.model_stop, b'{"process_key":"nobody#0"}'),
+        (subjects.backend_install, b"{"),
+    ]
+    async with asyncio.TaskGroup() as group:
+        tasks = [[group.create_task(asker.ask(*one)) for _ in range(120)] for one in asked]
+    installs = {json.dumps(task.result()) for task in tasks[0]}
+    assert len(installs) == 1
+    assert json.loads(installs.pop())["success"]
+    assert {task.result()["terminated"] for task in tasks[3]} == {True}
+    assert {task.result()["success"] for task in tasks[4]} == {False}
+    assert await asker.running() == ["m1#0"]
+
+
+async def test_a_nats_server_that_dies_in_the_middle_of_a_start_loses_nothing(
+    joined: Any, asker: Asker, nats: NatsServer, installed: Path, tmp_path: Path
+) -> None:
+    """The process starts all the same, whoever asked is answered after the reconnect, and asking again finds it."""
+    with open_pipe(tmp_path / "pipe") as pipe:
+        gate = tmp_path / "gate"
+        os.mkfifo(gate)
+        write_serving_backend(installed, "slow", pipe=pipe.path, body=f"say('starting'); open({str(gate)!r}).read()")
+        install = asyncio.create_task(asker.install("slow", "m1"))
+        await pipe.line()
+        await nats.kill()
+        await joined.until_answers("/readyz", (503, "not ready: not connected to NATS"))
+        await nats.start()
+        await joined.until_answers("/readyz", (200, "ok"))
+        await asker.bus.wait_connected()
+        await asyncio.to_thread(gate.write_text, "go on")
+        first = await install
+        assert first.success
+        assert (await asker.install("slow", "m1")).address == first.address
+        assert await asker.running() == ["m1#0"]
+
+
+async def test_after_a_nats_server_died_in_the_middle_of_a_stop_asking_again_tells_how_it_ended(
+    joined: Any, asker: Asker, nats: NatsServer
+) -> None:
+    reply = await asker.install("echo", "m1")
+    request = json.dumps({"process_key": "m1#0", "expected_address": reply.address}).encode()
+    stop = asyncio.create_task(asker.ask(subjects.model_stop, request))
+    while await asker.running():
+        pass
+    await nats.kill()
+    await nats.start()
+    await joined.until_answers("/readyz", (200, "ok"))
+    await asker.bus.wait_connected()
+    await end_tasks(stop)  # its answer may have been lost together with the server
+    assert await asker.ask(subjects.model_stop, request) == {
+        "matched": False, "freed": False, "terminated": True, "process_key": "m1#0",
+    }  # fmt: skip

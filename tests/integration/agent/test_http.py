@@ -20,6 +20,7 @@ LOOPBACK = HostPort("127.0.0.1", 0)
 
 class Link:
     connected = False
+    refused: frozenset[str] = frozenset()
 
 
 class Worker:
@@ -88,7 +89,7 @@ async def test_a_worker_that_leaves_is_not_ready(worker: Worker, ask: Any) -> No
 @pytest.mark.parametrize("path", ["/v1/files/models/a", "/v1/backend-logs", "/v1/"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE"])
 async def test_nothing_under_v1_answers_without_a_token(ask: Any, method: str, path: str) -> None:
-    assert await ask(method, path) == (401, "" if method == "HEAD" else "unauthorized")
+    assert await ask(method, path) == (401, "" if method == "HEAD" else "unauthorized\n")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ async def test_nothing_under_v1_answers_without_a_token(ask: Any, method: str, p
     ["", "Bearer", "Bearer ", "Bearer wrong", "Basic own-secret", "own-secret", "Bearer own-secre", "Bearer ünicode"],
 )
 async def test_a_wrong_token_is_refused(ask: Any, authorization: str) -> None:
-    assert await ask("GET", "/v1/files/models/a", Authorization=authorization) == (401, "unauthorized")
+    assert await ask("GET", "/v1/files/models/a", Authorization=authorization) == (401, "unauthorized\n")
 
 
 @pytest.mark.parametrize("bearer", ["own-secret", "tok"])

@@ -9,35 +9,29 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import pytest
 
-from corral.agent.backend_directory import BackendDirectory
-from corral.agent.backend_logs import BackendLogs
-from corral.agent.backends import Backends, NoInstaller
 from corral.agent.config import SupervisionConfig
-from corral.agent.ports import Ports, PortsExhausted, can_listen
-from corral.agent.process import MARK_VARIABLE, Ending, Launch
-from corral.agent.remains import Remains
-from corral.agent.supervisor import Supervisor, Surroundings
-from corral.base.errors import ChildFailed, Conflict, NotFound
+from corral.agent.installer import NoSuchBackend
+from corral.agent.ports import PortsExhausted
+from corral.agent.process import MARK_VARIABLE
+from corral.base.errors import ChildFailed, Conflict
 from corral.base.processes import Command, start_process
-from corral.protocol.install import InstallRequest
 from corral.rpc.backend import Backend
 from corral.rpc.errors import TokenRefused
-from corral.testing.adapters import adapters_on
+from corral.testing.backend_node import BackendNode
 from corral.testing.backend_scripts import (
+    CLOSES_ITS_PORT,
     IGNORES_SIGTERM,
     Pipe,
     open_pipe,
     write_backend,
     write_serving_backend,
 )
-from corral.testing.backends import BACKENDS
 from corral.testing.clock import ManualClock
 from corral.testing.ports import lasting_port
 
@@ -46,58 +40,19 @@ SECOND = timedelta(seconds=1)
 QUICK = SupervisionConfig(ready_within=timedelta(seconds=20), stop_grace=timedelta(seconds=10))
 
 
-class Exits:
-    """Hears of processes that ended by themselves."""
+class Rig(BackendNode):
+    """Backends on a few ports of their own."""
 
-    def __init__(self) -> None:
-        self.heard: asyncio.Queue[tuple[Launch, Ending]] = asyncio.Queue()
-
-    async def tell(self, launch: Launch, ending: Ending) -> None:
-        self.heard.put_nowait((launch, ending))
-
-
-@dataclass
-class Rig:
-    """A supervisor with everything around it, on two ports of its own."""
-
-    folder: Path
-    clock: ManualClock
-    ports: list[int]
-    config: SupervisionConfig = QUICK
-
-    def __post_init__(self) -> None:
-        self.installed = self.folder / "backends"
-        self.logs = BackendLogs(self.clock)
-        self.exits = Exits()
-        self.remains = Remains(self.folder / "processes", mark_variable=MARK_VARIABLE)
-        ranges = [range(port, port + 1) for port in self.ports]
-        ports = Ports(ranges, clock=self.clock, is_free=lambda port: can_listen("127.0.0.1", port))
-        self.supervisor = Supervisor(
-            surroundings=Surroundings(
-                bind_host="127.0.0.1",
-                environment={"PATH": os.defpath, "LOCALAI_GRPC_AUTH_TOKEN": "inherited"},
-                token=lambda: TOKEN,
-                limits=self.config,
-            ),
-            ports=ports,
-            connect=lambda address, token: Backend(address, token=token),
-            logs=self.logs,
-            remains=self.remains,
-            exits=self.exits,
+    def __init__(self, folder: Path, clock: ManualClock, ports: list[int], limits: SupervisionConfig = QUICK) -> None:
+        self.ports = ports
+        super().__init__(
+            folder=folder,
+            clock=clock,
+            ranges=[range(port, port + 1) for port in ports],
+            limits=limits,
+            token=TOKEN,
+            environment={"PATH": os.defpath, "LOCALAI_GRPC_AUTH_TOKEN": "inherited"},
         )
-        directory = BackendDirectory(installed=self.installed, system=(BACKENDS,), capability="default")
-        self.backends = Backends(
-            directory=directory,
-            supervisor=self.supervisor,
-            adapters=adapters_on(ports, self.clock),
-            installer=NoInstaller(),
-        )
-
-    async def install(self, backend: str, model: str = "", replica: int = 0) -> Launch:
-        return await self.backends.install(InstallRequest(backend=backend, model_id=model, replica_index=replica))
-
-    def running(self) -> list[str]:
-        return [str(launch.key) for launch in self.supervisor.running()]
 
     def pid(self, model: str) -> int:
         files = (self.folder / "processes").glob("*.json")
@@ -112,7 +67,7 @@ def rig(tmp_path: Path, clock: ManualClock) -> Rig:
 
 @pytest.fixture
 async def running(rig: Rig) -> AsyncIterator[Rig]:
-    async with rig.supervisor:
+    async with rig:
         yield rig
 
 
@@ -169,14 +124,14 @@ async def test_replicas_are_processes_of_their_own(running: Rig) -> None:
 
 
 async def test_an_unknown_backend_is_said_with_near_names(running: Rig) -> None:
-    with pytest.raises(NotFound, match=r"'ecko' is not on this node.*did you mean echo"):
+    with pytest.raises(NoSuchBackend, match=r'no backend found with name "ecko"; did you mean echo'):
         await running.install("ecko", "m1")
     assert running.supervisor.launches() == []
 
 
 @pytest.mark.parametrize("name", ["", "../echo", "a/b", ".", "x" * 300, "ECHO"])
 async def test_a_name_that_is_none_finds_nothing(running: Rig, name: str) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchBackend):
         await running.install(name, "m1")
 
 
@@ -184,10 +139,13 @@ async def test_one_that_dies_at_once_is_reported_with_its_last_words(running: Ri
     lines = "for i in $(seq 1 30); do echo line $i >&2; done; printf unfinished >&2; exit 3"
     write_backend(running.installed, "dies", shell=lines)
 
-    with pytest.raises(ChildFailed, match=r"m1#0 ended before it was ready \(exit code 3\)") as failure:
+    with pytest.raises(ChildFailed, match=r"process m1#0 died during startup") as failure:
         await running.install("dies", "m1")
 
-    assert failure.value.fields["tail"] == [*(f"line {number}" for number in range(12, 31)), "unfinished"]
+    tail = [*(f"line {number}" for number in range(12, 31)), "unfinished"]
+    assert failure.value.fields["tail"] == tail
+    lines = ["backend process m1#0 died during startup. Last stderr:", *tail, "(exit code 3)"]
+    assert failure.value.message.split("\n") == lines
     assert running.supervisor.launches() == []
     assert len(running.logs.of("m1#0").lines) == 31
 
@@ -204,8 +162,8 @@ async def test_one_that_never_becomes_ready_is_ended_and_reported(rig: Rig, pipe
     short = SupervisionConfig(ready_within=timedelta(seconds=0.5), stop_grace=timedelta(seconds=0.2))
     rig = Rig(rig.folder, rig.clock, rig.ports, short)
     write_backend(rig.installed, "hangs", shell=f"trap '' TERM; echo $$ > {pipe.path}; while :; do sleep 1; done")
-    async with rig.supervisor:
-        with pytest.raises(ChildFailed, match=r"was not ready within 0\.5 s"):
+    async with rig:
+        with pytest.raises(ChildFailed, match=r"m1#0 did not become ready within 0\.5s\. Last stderr:"):
             await rig.install("hangs", "m1")
         assert not psutil.pid_exists(int(await pipe.line()))
 
@@ -225,7 +183,7 @@ async def test_a_stop_during_the_start_ends_the_start(running: Rig, pipe: Pipe) 
 
 async def test_the_end_of_the_worker_ends_a_start_and_answers(rig: Rig, pipe: Pipe) -> None:
     write_backend(rig.installed, "hangs", shell=f"echo $$ > {pipe.path}; exec sleep 1000")
-    async with rig.supervisor:
+    async with rig:
         start = asyncio.create_task(rig.install("hangs", "m1"))
         await pipe.line()
     with pytest.raises(Conflict):
@@ -257,7 +215,7 @@ server.Service._free = told
 async def test_one_that_ignores_sigterm_is_killed(rig: Rig, pipe: Pipe) -> None:
     rig = Rig(rig.folder, rig.clock, rig.ports, SupervisionConfig(stop_grace=timedelta(seconds=0.3)))
     write_serving_backend(rig.installed, "stubborn", pipe=pipe.path, body=IGNORES_SIGTERM)
-    async with rig.supervisor:
+    async with rig:
         await rig.install("stubborn", "m1")
         pid = rig.pid("m1")
         await rig.backends.stop("m1", force=False)
@@ -315,7 +273,7 @@ async def test_another_backend_for_the_same_key_takes_its_place(running: Rig) ->
 
 async def test_an_unknown_backend_for_a_running_key_stops_nothing(running: Rig) -> None:
     await running.install("echo", "m1")
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchBackend):
         await running.install("nope", "m1")
     assert running.running() == ["m1#0"]
 
@@ -349,7 +307,7 @@ async def test_a_port_that_another_program_has_is_passed_over(running: Rig) -> N
 
 async def test_a_range_without_a_free_port_is_said(rig: Rig) -> None:
     rig = Rig(rig.folder, rig.clock, rig.ports[:1])
-    async with rig.supervisor:
+    async with rig:
         await rig.install("echo", "m1")
         with pytest.raises(PortsExhausted, match=r"no port is left for m2#0 in .*backends use 1"):
             await rig.install("echo", "m2")
@@ -381,7 +339,7 @@ async def test_an_earlier_life_s_processes_are_ended_and_strangers_are_not(rig: 
         file = rig.folder / "processes" / f"{stranger.pid}.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), "started_at": 1.0}))
 
-        async with rig.supervisor:
+        async with rig:
             await left.wait()
             assert not grandchild.is_running()
             assert stranger.returncode is None
@@ -399,7 +357,7 @@ async def test_all_are_stopped_at_once(rig: Rig, pipe: Pipe) -> None:
     """Each hears the request to end before any of them is gone."""
     rig = Rig(rig.folder, rig.clock, rig.ports, SupervisionConfig(stop_grace=timedelta(seconds=1)))
     write_serving_backend(rig.installed, "stubborn", pipe=pipe.path, body=IGNORES_SIGTERM)
-    async with rig.supervisor:
+    async with rig:
         async with asyncio.TaskGroup() as group:
             for model in ("m1", "m2", "m3"):
                 group.create_task(rig.install("stubborn", model))
@@ -436,3 +394,55 @@ async def test_the_second_answer_opens_nothing_and_is_quick(running: Rig) -> Non
 
     assert opened == []
     assert seconds < 0.05
+
+
+async def test_one_that_closes_its_port_and_stays_alive_is_replaced(running: Rig, pipe: Pipe) -> None:
+    """Its address would be refused again and again, and asked for again and again."""
+    write_serving_backend(running.installed, "deaf", pipe=pipe.path, body=CLOSES_ITS_PORT)
+    first = await running.install("deaf", "m1")
+    pid = running.pid("m1")
+    os.kill(pid, signal.SIGUSR1)
+    assert await pipe.line() == "closed"
+    assert running.running() == ["m1#0"]
+
+    second = await running.install("deaf", "m1")
+
+    assert (second.mark != first.mark, second.port != first.port) == (True, True)
+    assert not psutil.pid_exists(pid)
+
+
+async def test_a_busy_one_is_not_replaced(running: Rig) -> None:
+    """A process that is stopped accepts nothing and answers nothing, but its port is open."""
+    first = await running.install("echo", "m1")
+    os.kill(running.pid("m1"), signal.SIGSTOP)
+    try:
+        assert await running.install("echo", "m1") is first
+    finally:
+        os.kill(running.pid("m1"), signal.SIGCONT)
+
+
+async def test_a_name_that_no_program_can_be_given_is_refused(running: Rig) -> None:
+    directory = write_serving_backend(running.installed, "engine")
+    (directory / "corral.json").write_text('{"http": {"protocol": "openai"}}')
+    with pytest.raises(ChildFailed, match="null byte"):
+        await running.install("engine", "a\0b")
+    assert running.supervisor.launches() == []
+
+
+async def test_bare_executables_in_one_directory_are_backends_of_their_own(running: Rig) -> None:
+    for name in ("one", "two"):
+        script = write_serving_backend(running.folder / "made", name)
+        running.installed.mkdir(exist_ok=True)
+        (running.installed / name).write_text(f'#!/bin/sh\nexec "{script}/run.sh" "$@"\n')
+        (running.installed / name).chmod(0o755)
+        await running.install(name, f"model-{name}")
+    await running.backends.stop("one", force=True)
+    assert running.running() == ["model-two#0"]
+
+
+async def test_six_installs_of_one_key_share_a_failure(running: Rig) -> None:
+    write_backend(running.installed, "dies", shell="exit 3")
+    starts = [asyncio.create_task(running.install("dies", "m1")) for _ in range(6)]
+    await asyncio.wait(starts)
+    assert {type(start.exception()) for start in starts} == {ChildFailed}
+    assert running.supervisor.launches() == []

@@ -1,7 +1,9 @@
 """A whole worker on a real NATS server: commands reach it, and its absence harms nothing else."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +89,35 @@ async def test_a_worker_with_a_new_id_listens_under_that_one_only(
         assert await running.ended() is ExitCode.OK
 
     assert frontend.received[-1].path == "/api/node/second/deregister"
+
+
+async def test_a_worker_that_may_no_longer_listen_is_not_ready(
+    worker: Any, on_nats: WorkerConfig, nats: NatsServer, tmp_path: Path
+) -> None:
+    """The permission goes while the server is away, and comes back later; the worker lives through both."""
+    config = tmp_path / "nats" / "nats-server.conf"
+    async with worker(on_nats) as running:
+        await running.clock.until_sleeping(1)
+        allowed = config.read_text()
+        settings = json.loads(allowed)
+        may_hear = settings["authorization"]["users"][1]["permissions"]["subscribe"]
+        kept = [f"nodes.*.{name}" for name in ("stop", "models.>", "model.>", "backend.list", "backend.stop")]
+        settings["authorization"]["users"][1]["permissions"]["subscribe"] = [
+            one for one in may_hear if one != "nodes.*.>" and not one.startswith("nodes.")
+        ] + kept
+        await nats.kill()
+        config.write_text(json.dumps(settings))
+        await nats.start()
+
+        refused = [f"nodes.{GOLDEN_ID}.backend.{name}" for name in ("delete", "install", "upgrade")]
+        reasons = ", ".join(f"not allowed to listen to {subject}" for subject in refused)
+        await running.until_answers("/readyz", (503, f"not ready: {reasons}"))
+        assert await running.ask("/healthz") == (200, "ok")
+
+        await nats.kill()
+        config.write_text(allowed)
+        await nats.start()
+        await running.until_answers("/readyz", (200, "ok"))
 
 
 async def test_a_nats_user_that_may_not_listen_ends_the_worker(

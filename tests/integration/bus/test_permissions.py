@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ import pytest
 from nats.aio.client import Client
 
 from corral.base.errors import BusPermissionDenied
-from corral.bus import link
+from corral.bus import client, link
 from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
 from corral.bus.server import NatsServer
 from corral.bus.server_config import WORKER_INBOX
+from corral.testing.waiting import eventually
 
 LONG = timedelta(seconds=20)
 
@@ -111,12 +114,44 @@ async def test_a_subscription_that_is_refused_later_is_told(server: NatsServer, 
     problem = await worker.has(ProblemKind.PERMISSION_DENIED)
     assert problem.subject == "nodes.n1.backend.list"
     await worker.becomes(connected=True)
+    assert worker.bus.refused == {"nodes.n1.backend.list"}
 
     await server.kill()
     await worker.becomes(connected=False)
     config.write_text(allowed)
     await server.start()
     await worker.becomes(connected=True)
+    frontend = await open_bus(server.frontend_url)
+    assert await frontend.bus.request("nodes.n1.backend.list", b"?", timeout=LONG) == b"?"
+    assert worker.bus.refused == frozenset()
+
+
+async def test_a_refused_subscription_is_asked_for_again_on_the_same_connection(
+    server: NatsServer, open_bus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator gives the permission back and has the server read its configuration: no connection is lost."""
+    monkeypatch.setattr(client, "_HEARTBEAT", timedelta(milliseconds=50))
+    worker = await open_bus(server.worker_url)
+    await worker.bus.subscribe("nodes.n1.backend.list", echo)
+    config = tmp_path / "nats" / "nats-server.conf"
+    allowed = config.read_text()
+    settings = json.loads(allowed)
+    settings["authorization"]["users"][1]["permissions"]["subscribe"] = ["nodes.other.>"]
+    await server.kill()
+    config.write_text(json.dumps(settings))
+    await server.start()
+    await worker.has(ProblemKind.PERMISSION_DENIED)
+    await worker.bus.wait_connected()
+    assert worker.bus.refused == {"nodes.n1.backend.list"}
+
+    config.write_text(allowed)
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGHUP)
+
+    async def is_heard() -> bool:
+        return not worker.bus.refused
+
+    await eventually(is_heard, "the subscription to be allowed")
     frontend = await open_bus(server.frontend_url)
     assert await frontend.bus.request("nodes.n1.backend.list", b"?", timeout=LONG) == b"?"
 

@@ -149,6 +149,33 @@ async def test_time_outs_are_counted_by_their_name() -> None:
         assert ended(told.models[MODEL]) == {(503, "failed"): 1, (504, "timed_out"): 1}
 
 
+async def test_a_request_that_outlives_its_replica_waits_once_and_is_retried_once() -> None:
+    async def hang_up(_: EngineRequest, connection: Connection) -> bool:
+        connection.cut()
+        return False
+
+    async with world(engines=2, time_outs=TimeOuts(replacement=0.1)) as pair:
+        pair.engines[0].behave = hang_up
+        pair.control.change(replicas=replicas(pair.engines[0]))
+        await pair.until(lambda: pair.gateway.services.directory.version == 2)
+        assert (await pair.ask(request(chat()))).status == 502
+        told = await next_report(pair)
+        assert (told.retries, told.time_outs) == (0, {"replacement": 1})
+
+    async with world(engines=2) as pair:
+        both = pair.control.view.replicas
+        pair.engines[0].behave = hang_up
+        pair.control.change(replicas={"r0": both["r0"]})
+        await pair.until(lambda: pair.gateway.services.directory.version == 2)
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(pair.ask(request(chat())))
+            await pair.until(lambda: pair.gateway.services.dispatcher.waiting() == {MODEL: 1})
+            pair.control.change(replicas=both)
+        assert asked.result().is_whole
+        told = await next_report(pair)
+        assert (told.retries, told.models[MODEL].waits, told.time_outs) == (1, 1, {})
+
+
 async def test_counts_never_go_back_and_outlive_replicas(gateway: World) -> None:
     seen = []
     for _ in range(3):

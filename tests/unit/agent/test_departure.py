@@ -1,6 +1,7 @@
 """Leaving in good order, in a hurry, and when nobody answers."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -41,15 +42,32 @@ class Frontend:
             raise self.fails[call]
 
 
+class Calls:
+    """Open calls at this worker's backends, one look after the other; the last one stays."""
+
+    def __init__(self) -> None:
+        self.counts = [0]
+        self.looks = 0
+
+    async def count(self) -> int:
+        self.looks += 1
+        return self.counts.pop(0) if len(self.counts) > 1 else self.counts[0]
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
 @pytest.fixture
 def hurry() -> asyncio.Event:
     return asyncio.Event()
 
 
 @pytest.fixture
-def departure(clock: Any, hurry: asyncio.Event) -> Any:
+def departure(clock: Any, hurry: asyncio.Event, calls: Calls) -> Any:
     def make(frontend: Frontend, **config: Any) -> Departure:
-        return Departure(frontend=frontend, clock=clock, config=DepartureConfig(**config), hurry=hurry)
+        return Departure(frontend=frontend, calls=calls, clock=clock, config=DepartureConfig(**config), hurry=hurry)
 
     return make
 
@@ -164,3 +182,30 @@ async def test_who_is_in_a_hurry_from_the_start_still_says_good_bye(
     await departure(frontend, drain_timeout=timedelta(days=1)).leave(member)
 
     assert frontend.calls[-1] == "deregister"
+
+
+async def test_open_calls_are_waited_for_where_the_frontend_forgot_them(
+    departure: Any, clock: Any, member: Member, calls: Calls
+) -> None:
+    calls.counts = [3, 1, 0]
+    frontend = Frontend(1, 0)
+
+    await departure(frontend).leave(member)
+
+    assert frontend.calls == ["drain", *["models"] * 4, "deregister"]
+    assert calls.looks == 3
+
+
+async def test_open_calls_are_waited_for_only_so_long(departure: Any, clock: Any, member: Member, calls: Calls) -> None:
+    calls.counts = [1]
+    frontend = Frontend(0)
+    await departure(frontend, drain_timeout=timedelta(seconds=3)).leave(member)
+    assert sum(clock.slept) == 3
+    assert frontend.calls[-1] == "deregister"
+
+
+async def test_a_corral_frontend_knows_what_is_in_flight(departure: Any, member: Member, calls: Calls) -> None:
+    """Its gateways keep connections open, so looking at them would wait for nothing."""
+    calls.counts = [1]
+    await departure(Frontend(0)).leave(replace(member, is_corral=True))
+    assert calls.looks == 0

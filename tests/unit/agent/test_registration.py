@@ -38,7 +38,7 @@ GOLDEN_BODY = {
 
 HELLO = {
     "version": "0.1.0",
-    "features": ["node-secret", "heartbeat-status", "replica-exits", "adapter"],
+    "features": ["node-secret", "heartbeat-status", "replica-exits", "adapter", "file-ranges"],
     "secret": "own-secret",
     "incarnation": "life-1",
     "heartbeat_seconds": 10,
@@ -241,13 +241,16 @@ async def test_a_later_registration_never_gives_up(registrar: Any, refusal: Exce
     assert await registrar(frontend).rejoin()
 
 
-async def test_an_outage_is_told_once_and_so_is_its_end(registrar: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_is_told_once_it_lasts_and_so_is_its_end(
+    registrar: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
 
     await registrar(Frontend(*[DOWN] * 20, *[PeerUnavailable("another reason")] * 5, ACCEPTED)).join()
 
-    assert [record.message for record in caplog.records] == [
-        f"registration: {DOWN.message}",
-        "registration: another reason",
-        "registration: works now",
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", f"registration: {DOWN.message}"),
+        ("WARNING", f"registration: {DOWN.message}"),
+        ("WARNING", "registration: another reason"),
+        ("INFO", "registration: works now"),
     ]

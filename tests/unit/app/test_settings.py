@@ -8,12 +8,18 @@ import pytest
 from corral.app.settings import (
     ClientSettings,
     FrontendSettings,
+    GallerySettings,
+    ImageSettings,
     LogSettings,
     UpSettings,
     WorkerSettings,
+    backend_environment,
     child_environment,
     control_config,
+    galleries_config,
     gather,
+    images_config,
+    machine_config,
     resolve,
     variable_warnings,
     worker_config,
@@ -271,7 +277,10 @@ class TestFile:
             ("[fronted]\n", "has an unknown section or key fronted; did you mean frontend?"),
             ("[frontend]\nprot = 1\n", "has an unknown key in section [frontend]; did you mean port?"),
             ("[worker]\nnonsense = 1\n", "has an unknown key in section [worker]; known are register_to,"),
-            ("port = 1\n", "has an unknown section or key port; known are frontend, gateway, worker, up, client, log"),
+            (
+                "port = 1\n",
+                "has an unknown section or key port; known are frontend, gateway, worker, up, client, gallery, images, log",
+            ),
             ("frontend = 1\n", "must have a section [frontend] here, not a value"),
             ("[frontend\n", "is not valid TOML"),
             ("[frontend]\nport = 1\nport = 2\n", "is not valid TOML"),
@@ -470,6 +479,115 @@ class TestConfigurations:
         assert (config.storage.access_key, config.storage.secret_key) == ("access", "hidden")
         assert config.backend_environment.keys() & storage.keys() == set()
 
+    def test_half_of_the_keys_of_an_object_storage_are_refused(self) -> None:
+        environment = {**WORKER, "CORRAL_STORAGE_URL": "http://minio:9000", "CORRAL_STORAGE_ACCESS_KEY": "access"}
+        with pytest.raises(SettingInvalid, match="storage_secret_key: is needed beside storage_access_key"):
+            worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+
+
+class TestGalleries:
+    LIST = '[{"name": "mine", "url": "https://example.org/i.yaml", "mirrors": ["file:///srv/i.yaml"]}]'
+
+    def test_by_default_there_is_our_own_and_localai_s(self) -> None:
+        found = galleries_config(resolve(GallerySettings, gather({}, {})))
+        assert [source.name for source in found.sources] == ["corral", "localai"]
+        assert found.sources[1].urls == (
+            "https://index.localai.io/backends",
+            "github:mudler/LocalAI/backend/index.yaml@master",
+        )
+
+    @pytest.mark.parametrize("name", ["CORRAL_BACKEND_GALLERIES", "LOCALAI_BACKEND_GALLERIES", "BACKEND_GALLERIES"])
+    def test_a_list_comes_from_any_of_its_variables(self, name: str) -> None:
+        (source,) = resolve(GallerySettings, gather({}, {name: self.LIST})).backend_galleries
+        assert (source.name, source.urls) == ("mine", ("https://example.org/i.yaml", "file:///srv/i.yaml"))
+
+    def test_an_empty_list_is_no_gallery_at_all(self) -> None:
+        assert resolve(GallerySettings, gather({}, {"CORRAL_BACKEND_GALLERIES": "[]"})).backend_galleries == ()
+
+    def test_a_file_may_write_tables(self, tmp_path: Path) -> None:
+        file = tmp_path / "corral.toml"
+        file.write_text('[[gallery.backend_galleries]]\nname = "mine"\nurl = "corral:builtin"\n')
+        (source,) = resolve(GallerySettings, gather({"--config": str(file)}, {})).backend_galleries
+        assert (source.name, source.url) == ("mine", "corral:builtin")
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "nonsense",
+            "{}",
+            '"text"',
+            '[{"url": 1}]',
+            '[{"name": "x"}]',
+            '[{"name": "x", "url": "/srv/index.yaml"}]',
+            '[{"name": "x", "url": "https://a/b", "mirrors": ["ftp://c"]}]',
+            '[{"name": "a@b", "url": "https://a/b"}]',
+            '[{"name": "x", "url": "https://a/b"}, {"name": "X", "url": "https://a/c"}]',
+        ],
+    )
+    def test_what_is_no_list_of_galleries_is_refused(self, text: str) -> None:
+        with pytest.raises(SettingInvalid, match=r"backend_galleries: .* cannot be used; allowed is a JSON list"):
+            resolve(GallerySettings, gather({"--backend-galleries": text}, {}))
+
+    def test_nonsense_in_localai_s_variable_is_only_warned_about(self) -> None:
+        sources = gather({}, {"LOCALAI_BACKEND_GALLERIES": "nonsense"})
+        assert len(resolve(GallerySettings, sources).backend_galleries) == 2
+        assert "going on with the next source" in sources.warnings[0]
+
+    def test_a_login_is_neither_a_flag_nor_shown(self) -> None:
+        text = '[{"name": "x", "url": "https://user:hidden@a/b"}]'
+        with pytest.raises(SettingInvalid, match="carries a password") as caught:
+            resolve(GallerySettings, gather({"--backend-galleries": text}, {}))
+        assert "hidden" not in str(caught.value)
+        found = resolve(GallerySettings, gather({}, {"CORRAL_BACKEND_GALLERIES": text}))
+        assert "hidden" not in repr(found) + repr(galleries_config(found))
+        bad = '[{"name": "x", "url": "ftp://user:hidden@a/b"}]'
+        with pytest.raises(SettingInvalid, match="cannot be used") as caught:
+            resolve(GallerySettings, gather({}, {"CORRAL_BACKEND_GALLERIES": bad}))
+        assert "hidden" not in str(caught.value)
+
+    def test_copies_are_kept_where_a_user_s_caches_are(self) -> None:
+        assert str(resolve(GallerySettings, gather({}, {"HOME": "/h"})).cache) == "/h/.cache/corral/galleries"
+        stated = gather({}, {"HOME": "/h", "XDG_CACHE_HOME": "/c"})
+        assert str(resolve(GallerySettings, stated).cache) == "/c/corral/galleries"
+
+    def test_this_machine_needs_no_frontend(self, tmp_path: Path) -> None:
+        found = machine_config(gather({}, {"CORRAL_DATA": str(tmp_path), "CORRAL_CAPABILITY": "amd"}))
+        assert found.backends == tmp_path / "backends"
+        assert found.capability.forced == "amd"
+
+
+class TestFiles:
+    def test_a_day_and_a_minute_by_default(self) -> None:
+        files = worker_config(resolve(WorkerSettings, gather({}, WORKER)), WORKER).files
+
+        assert (files.staging_path, files.retention, files.stall_timeout) == (
+            None,
+            timedelta(hours=24),
+            timedelta(minutes=1),
+        )
+
+    def test_from_the_environment_and_from_flags(self) -> None:
+        environment = {**WORKER, "CORRAL_STAGING_PATH": "/fast/staging", "CORRAL_FILE_RETENTION": "2h"}
+        files = worker_config(
+            resolve(WorkerSettings, gather({"--file-stall-timeout": "5s"}, environment)), environment
+        ).files
+
+        assert (files.staging_path, files.retention, files.stall_timeout) == (
+            Path("/fast/staging"),
+            timedelta(hours=2),
+            timedelta(seconds=5),
+        )
+
+    @pytest.mark.parametrize(
+        ("variable", "value"),
+        [("CORRAL_FILE_RETENTION", "1s"), ("CORRAL_FILE_RETENTION", "soon"), ("CORRAL_FILE_STALL_TIMEOUT", "0s")],
+    )
+    def test_what_makes_no_sense_is_named(self, variable: str, value: str) -> None:
+        with pytest.raises(SettingInvalid, match=variable):
+            resolve(WorkerSettings, gather({}, {**WORKER, variable: value}))
+
+
+class TestImages:
     def test_how_images_are_fetched(self) -> None:
         auths = '{"auths": {"quay.io": {"username": "me", "password": "hidden"}}}'
         images = {
@@ -484,37 +602,32 @@ class TestConfigurations:
             "CORRAL_KEEP_LAYERS": "true",
             "DOCKER_AUTH_CONFIG": auths,
         }
-        config = worker_config(resolve(WorkerSettings, gather({}, {**WORKER, **images})), {**WORKER, **images})
+        config = images_config(resolve(ImageSettings, gather({}, images)), images)
 
-        assert [credential.place for credential in config.images.credentials] == ["quay.io"]
-        assert Path("/home/someone/.docker/config.json") in config.images.auth_files
-        assert config.images.network.plain_hosts == ("registry.lan:5000", "other.lan")
-        assert config.images.network.https_proxy == "http://proxy:3128"
-        limits = config.images.limits
+        assert [credential.place for credential in config.credentials] == ["quay.io"]
+        assert Path("/home/someone/.docker/config.json") in config.auth_files
+        assert config.network.plain_hosts == ("registry.lan:5000", "other.lan")
+        assert config.network.https_proxy == "http://proxy:3128"
+        limits = config.limits
         assert (limits.total_bytes, limits.entries, limits.ratio) == (5 * 1024**3, 10, 20)
-        assert (config.images.parallel, config.images.niceness, config.images.keep_layers) == (5, 0, True)
+        assert (config.parallel, config.niceness, config.keep_layers) == (5, 0, True)
         assert "hidden" not in repr(config)
-        assert "DOCKER_AUTH_CONFIG" not in config.backend_environment
+        assert "DOCKER_AUTH_CONFIG" not in backend_environment(images)
 
     def test_a_file_with_logins_stands_for_the_usual_places(self, tmp_path: Path) -> None:
         (tmp_path / "auth.json").write_text("{}")
-        environment = {**WORKER, "CORRAL_REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")}
-        config = worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+        environment = {"CORRAL_REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")}
+        config = images_config(resolve(ImageSettings, gather({}, environment)), environment)
 
-        assert config.images.auth_files == (tmp_path / "auth.json",)
+        assert config.auth_files == (tmp_path / "auth.json",)
 
     @pytest.mark.parametrize("value", ["user:secret", "{}", '{"auths": {"x": {"auth": "%secret"}}}'])
     def test_logins_that_cannot_be_read_are_refused_and_not_shown(self, value: str) -> None:
         with pytest.raises(SettingInvalid, match="registry_auth") as caught:
-            resolve(WorkerSettings, gather({}, {**WORKER, "CORRAL_REGISTRY_AUTH": value}))
+            resolve(ImageSettings, gather({}, {"CORRAL_REGISTRY_AUTH": value}))
         assert "secret" not in str(caught.value)
 
     @pytest.mark.parametrize("value", ["https://registry.lan", "a b", ",", "host:port"])
     def test_hosts_that_are_none_are_refused(self, value: str) -> None:
         with pytest.raises(SettingInvalid, match="plain_registries"):
-            resolve(WorkerSettings, gather({}, {**WORKER, "CORRAL_PLAIN_REGISTRIES": value}))
-
-    def test_half_of_the_keys_of_an_object_storage_are_refused(self) -> None:
-        environment = {**WORKER, "CORRAL_STORAGE_URL": "http://minio:9000", "CORRAL_STORAGE_ACCESS_KEY": "access"}
-        with pytest.raises(SettingInvalid, match="storage_secret_key: is needed beside storage_access_key"):
-            worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+            resolve(ImageSettings, gather({}, {"CORRAL_PLAIN_REGISTRIES": value}))

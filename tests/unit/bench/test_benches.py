@@ -2,10 +2,13 @@
 
 import os
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
+import aiohttp
 import pytest
-from bench import frameworks
+from bench import files, frameworks, worker
 from bench.client import Connection, request
 from bench.fleet import Scale, heartbeats
 from bench.images import images
@@ -47,6 +50,32 @@ async def test_pulling_a_small_image() -> None:
     (table,) = await images(2, rounds=1)
 
     assert all(value > 0 for value in measured(table.rows))
+
+
+async def test_receiving_a_small_file() -> None:
+    async def send(source: Path, url: str, headers: Mapping[str, str]) -> float:
+        """As `curl -T`, which not every machine has."""
+        began = time.monotonic()
+        with source.open("rb") as body:
+            async with aiohttp.ClientSession() as session, session.put(url, data=body, headers=headers) as answer:
+                assert answer.status == 200
+        return time.monotonic() - began
+
+    table = await files.files(20_000_000, rounds=1, send=send)
+
+    assert table.title == "Receiving a file of 20 MB"
+    assert all(value >= 0 for value in measured(table.rows))
+    assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_a_worker_under_a_little_load() -> None:
+    tiny = worker.Scale(slow_seconds=2, burst=16, flood=60, again=3, idle_seconds=0.1)
+
+    (table,) = await worker.worker(None, tiny)
+
+    rows = figures(table)
+    assert rows["flood: not answered"]["measured"] == 0
+    assert len(measured(table.rows)) == len(table.rows)
 
 
 async def test_starting_once() -> None:

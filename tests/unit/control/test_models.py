@@ -219,3 +219,32 @@ def test_a_problem_is_found_by_the_name_of_its_file_or_of_its_model(models: Mode
     models.scan()
     assert [one.problem for one in models.catalogue.problems_of(name)] == ["parameters.model: is missing"]
     assert models.catalogue.problems_of("good") == []
+
+
+def test_a_file_that_was_broken_keeps_its_model_as_it_was_until_it_is_mended_or_deleted(models: Models) -> None:
+    models.scan()
+    revision = models.revision_of("good")
+    write(models, "good.yaml", "name: [good")
+
+    for _ in range(2):
+        assert "is not YAML" in problems(models)["good.yaml"]
+        assert models.revision_of("good") == revision
+
+    write(models, "good.yaml", GOOD.format(name="good") + "threads: 2\n")
+    assert problems(models) == {}
+    assert models.revision_of("good") not in ("", revision)
+
+    write(models, "good.yaml", "name: [good")
+    assert problems(models)
+    (models.directory / "good.yaml").unlink()
+    assert problems(models) == {}
+    assert models.revision_of("good") == ""
+
+
+def test_a_broken_files_model_gives_way_to_another_file_of_that_name(models: Models) -> None:
+    models.scan()
+    write(models, "good.yaml", "name: [good")
+    write(models, "other.yaml", GOOD.format(name="good"))
+
+    assert set(problems(models)) == {"good.yaml"}
+    assert models.find("good").source == "other.yaml"

@@ -38,7 +38,7 @@ def test_urls_that_are_not_asked(url: str) -> None:
 
 
 def test_the_sentence_names_the_setting() -> None:
-    with pytest.raises(SourceInvalid, match=r"allow it with worker\.plain_registries"):
+    with pytest.raises(SourceInvalid, match=r"allow it with images\.plain_registries"):
         check_url("http://quay.io/x", Network())
 
 

@@ -615,7 +615,7 @@ async def test_a_list_that_holds_itself_ends(registry: FakeRegistry, place: Plac
 async def test_a_layer_larger_than_allowed_is_not_even_asked_for(registry: FakeRegistry, place: Place) -> None:
     registry.add_image(NAME, [BIG])
 
-    with pytest.raises(LimitExceeded, match=r"worker\.unpack_max_bytes"):
+    with pytest.raises(LimitExceeded, match=r"images\.unpack_max_bytes"):
         await place.pull(registry.reference(NAME), limits=UnpackLimits(total_bytes=1000))
 
     assert registry.asked_for("/blobs/") == []

@@ -342,5 +342,5 @@ def test_a_link_that_is_put_in_place_meanwhile_leads_nowhere(outside: Path, tmp_
 def test_reaching_a_limit_names_its_setting(tmp_path: Path) -> None:
     layer = tar_of(*(a_file(f"f{number}", b"") for number in range(12)))
 
-    with pytest.raises(LimitExceeded, match=r"more than 10 entries \(worker.unpack_max_entries\)"):
+    with pytest.raises(LimitExceeded, match=r"more than 10 entries \(images.unpack_max_entries\)"):
         unpack([(io.BytesIO(layer), len(layer))], tmp_path, UnpackLimits(entries=10))

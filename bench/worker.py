@@ -1,0 +1,220 @@
+"""`worker`: how quickly a worker answers while one of its backends starts slowly and while it is flooded, and what it
+costs at rest.
+
+A real worker process on a real NATS server, with a frontend that says yes to everything and real backend processes.
+"""
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from bench.readings import MEGABYTE, ProcessorShare, memory_of
+from bench.report import Row, Table, figure, percentile
+from bench.say import say
+from bench.up import READY_WITHIN_SECONDS, corral, environment
+from corral.base.errors import BusUnavailable, ChildFailed
+from corral.base.ids import NodeId
+from corral.base.processes import Command, Output, Process, start_process
+from corral.bus.client import NatsBus
+from corral.bus.config import BusConfig
+from corral.bus.server import NatsServer, free_port
+from corral.protocol import subjects
+from corral.testing.backend_scripts import write_serving_backend
+from corral.testing.ports import lasting_port
+
+NODE: Final = NodeId("11111111-2222-4333-8444-555555555555")
+LONG: Final = timedelta(minutes=5)
+AGAIN_MILLISECONDS: Final = 50
+IDLE_MEGABYTES: Final = 75
+IDLE_PERCENT: Final = 1
+_LOOK_SECONDS: Final = 0.05
+_IN_FLIGHT: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much is asked. The defaults are what the goals are about."""
+
+    slow_seconds: float = 20.0
+    """How long one backend takes to start."""
+    burst: int = 200
+    flood: int = 10_000
+    again: int = 100
+    idle_seconds: float = 20.0
+
+
+async def worker(seconds: float | None, scale: Scale | None = None) -> list[Table]:
+    if scale is None:
+        scale = Scale() if seconds is None else Scale(slow_seconds=seconds, idle_seconds=seconds)
+    with tempfile.TemporaryDirectory(prefix="corral-bench-") as folder:
+        async with running_worker(Path(folder), scale) as (process, bus):
+            rows = [
+                *await _at_rest(process, scale),
+                *await _again(bus, scale),
+                *await _while_one_starts(bus, scale),
+                *await _flooded(process, bus, scale),
+            ]
+    title = f"one worker; a backend that takes {scale.slow_seconds:g} s to start; {scale.flood:,} messages at once"
+    return [Table(title=title, rows=rows, notes=["MB are 1,000,000 bytes. Memory is judged as RSS."])]
+
+
+@asynccontextmanager
+async def running_worker(folder: Path, scale: Scale) -> AsyncIterator[tuple[Process, NatsBus]]:
+    """Registered, with two backends on its disk, and a frontend's side of the bus."""
+    write_serving_backend(folder / "backends", "quick")
+    sleep = f"import time; time.sleep({scale.slow_seconds})"
+    write_serving_backend(folder / "backends", "slow", body=sleep)
+    async with (
+        NatsServer(folder / "nats", port=free_port("127.0.0.1")) as nats,
+        _frontend() as url,
+        start_process(_command(folder, url, nats.worker_url)) as process,
+        NatsBus(BusConfig(url=nats.frontend_url)) as bus,
+    ):
+        await _until_heard(bus, process)
+        yield process, bus
+
+
+@asynccontextmanager
+async def _frontend() -> AsyncIterator[str]:
+    async def answer(request: web.Request) -> web.Response:
+        if request.path.endswith("/register"):
+            return web.json_response({"id": NODE, "status": "healthy"}, status=201)
+        return web.json_response([] if request.path.endswith("/models") else {"message": "ok"})
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def _command(folder: Path, frontend: str, nats: str) -> Command:
+    base = lasting_port()
+    settings = {
+        "CORRAL_REGISTER_TO": frontend,
+        "CORRAL_REGISTRATION_TOKEN": "bench",
+        "CORRAL_NATS_URL": nats,
+        "CORRAL_DATA": str(folder / "data"),
+        "CORRAL_BACKENDS_PATH": str(folder / "backends"),
+        "CORRAL_ADDRESS": f"127.0.0.1:{base}",
+        "CORRAL_HTTP_ADDRESS": f"127.0.0.1:{lasting_port()}",
+    }
+    return Command(argv=corral("worker"), env=environment(settings), output=Output.TAIL)
+
+
+async def _until_heard(bus: NatsBus, process: Process) -> None:
+    deadline = time.monotonic() + READY_WITHIN_SECONDS
+    while True:
+        try:
+            await bus.request(subjects.models_running(NODE), b"", timeout=timedelta(seconds=1))
+        except BusUnavailable:
+            if process.returncode is not None or time.monotonic() > deadline:
+                raise ChildFailed("the worker did not become ready:\n" + "\n".join(process.tail)) from None
+            await asyncio.sleep(_LOOK_SECONDS)
+        else:
+            return
+
+
+async def _at_rest(process: Process, scale: Scale) -> list[Row]:
+    say("worker: at rest")
+    share = ProcessorShare(process.pid)
+    await asyncio.sleep(scale.idle_seconds)
+    used, memory = share.percent(), memory_of(process.pid)
+    return [
+        figure("idle: RSS", memory.resident / MEGABYTE, "MB", at_most=IDLE_MEGABYTES),
+        figure("idle: share of one core", used, "%", at_most=IDLE_PERCENT),
+    ]
+
+
+async def _again(bus: NatsBus, scale: Scale) -> list[Row]:
+    say("worker: the same install again and again")
+    asked = (subjects.backend_install, {"backend": "quick", "model_id": "m0"})
+    first = await _timed(bus, *asked)
+    again = [await _timed(bus, *asked) for _ in range(scale.again)]
+    return [
+        figure("first install, with a Python backend", first, "ms"),
+        figure("the same again, p50", percentile(again, 0.5), "ms"),
+        figure("the same again, slowest", max(again), "ms", at_most=AGAIN_MILLISECONDS),
+    ]
+
+
+async def _while_one_starts(bus: NatsBus, scale: Scale) -> list[Row]:
+    """Everything but the slow start itself is timed; new processes apart, since they take time of their own."""
+    say("worker: a burst while a backend starts")
+    slow = asyncio.create_task(_timed(bus, subjects.backend_install, {"backend": "slow", "model_id": "s"}))
+    kinds = [
+        (subjects.models_running, {}),
+        (subjects.backend_list, {}),
+        (subjects.backend_install, {"backend": "quick", "model_id": "m0"}),
+        (subjects.model_stop, {"process_key": "nobody#0"}),
+        (subjects.model_unload, {"model_name": "nobody"}),
+        (subjects.backend_install, {"backend": "no-such-thing"}),
+        (subjects.backend_delete, {"backend": "no-such-thing"}),
+        (subjects.model_delete, {"model_name": "nobody"}),
+    ]
+    burst = await _all_at_once(bus, [kinds[number % len(kinds)] for number in range(scale.burst)])
+    start = await _timed(bus, subjects.backend_install, {"backend": "quick", "model_id": "m1"})
+    of_slow = await _timed(bus, subjects.backend_list, {})
+    is_still_starting = not slow.done()
+    await slow
+    return [
+        figure(f"{scale.burst} mixed requests meanwhile, p50", percentile(burst, 0.5), "ms"),
+        figure(f"{scale.burst} mixed requests meanwhile, p99", percentile(burst, 0.99), "ms"),
+        figure("a new process of another backend meanwhile", start, "ms"),
+        figure("one list meanwhile", of_slow, "ms"),
+        figure("the slow one was done by then", float(not is_still_starting), "", at_most=0),
+    ]
+
+
+async def _flooded(process: Process, bus: NatsBus, scale: Scale) -> list[Row]:
+    say(f"worker: {scale.flood:,} messages")
+    before = memory_of(process.pid).resident
+    kinds = [
+        (subjects.models_running, {}),
+        (subjects.backend_install, {"backend": "quick", "model_id": "m0"}),
+        (subjects.model_stop, {"process_key": "nobody#0"}),
+    ]
+    began = time.monotonic()
+    times = await _all_at_once(bus, [kinds[number % len(kinds)] for number in range(scale.flood)])
+    took = time.monotonic() - began
+    memory = memory_of(process.pid)
+    return [
+        figure("flood: not answered", scale.flood - len(times), "", at_most=0),
+        figure("flood: answers", len(times) / took, "per s"),
+        figure("flood: p99", percentile(times, 0.99), "ms"),
+        figure("flood: more memory at its peak", (memory.peak - before) / MEGABYTE, "MB"),
+        figure("flood: more memory afterwards", (memory.resident - before) / MEGABYTE, "MB"),
+    ]
+
+
+async def _all_at_once(bus: NatsBus, asked: Sequence[tuple[Callable[[NodeId], str], dict[str, object]]]) -> list[float]:
+    """How long each took; at most a thousand are on their way at a time."""
+    slots = asyncio.Semaphore(_IN_FLIGHT)
+
+    async def one(subject: Callable[[NodeId], str], request: dict[str, object]) -> float:
+        async with slots:
+            return await _timed(bus, subject, request)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(*each)) for each in asked]
+    return [task.result() for task in tasks]
+
+
+async def _timed(bus: NatsBus, subject: Callable[[NodeId], str], request: dict[str, object]) -> float:
+    """Milliseconds until the answer."""
+    began = time.perf_counter()
+    await bus.request(subject(NODE), json.dumps(request).encode(), timeout=LONG)
+    return 1000 * (time.perf_counter() - began)

@@ -1,0 +1,85 @@
+"""The two files that describe a backend's directory: `metadata.json`, by whoever installed it, and `corral.json`, by
+its author. May block: call it in a thread.
+"""
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from corral.base.errors import InvalidInput
+from corral.protocol import go_json
+
+log = logging.getLogger(__name__)
+
+METADATA: Final = "metadata.json"
+MANIFEST: Final = "corral.json"
+_MOST_BYTES: Final = 1024 * 1024
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+class Metadata(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What an installer wrote down, in LocalAI's words and order."""
+
+    alias: str = ""
+    meta_backend_for: str = ""
+    name: str = ""
+    gallery_url: str = ""
+    installed_at: str = ""
+    version: str = ""
+    uri: str = ""
+    digest: str = ""
+
+
+class HttpOffer(msgspec.Struct, kw_only=True):
+    """The backend's engine has an HTTP port of its own, if it is given one."""
+
+    protocol: str = ""
+    ready: str = ""
+    """The path that answers 200 once a model is loaded."""
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What a backend's author says of it to Corral; LocalAI does not look at it."""
+
+    name: str = ""
+    http: HttpOffer | None = None
+
+    @property
+    def has_openai_port(self) -> bool:
+        return self.http is not None and self.http.protocol == "openai"
+
+
+def read_metadata(directory: Path) -> Metadata:
+    return _read_struct(directory / METADATA, Metadata)
+
+
+def read_manifest(directory: Path) -> Manifest:
+    return _read_struct(directory / MANIFEST, Manifest)
+
+
+def write_metadata(directory: Path, metadata: Metadata) -> None:
+    """Written anew, never through a link that came with the backend."""
+    path = directory / METADATA
+    path.unlink(missing_ok=True)
+    text = json.dumps(msgspec.to_builtins(metadata), indent=2, ensure_ascii=False)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(text)
+
+
+def _read_struct(path: Path, struct: type[StructT]) -> StructT:
+    """What cannot be read counts as not said: one damaged backend must not hide the others."""
+    try:
+        with path.open("rb") as file:
+            return go_json.decode(file.read(_MOST_BYTES), struct)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, InvalidInput) as error:
+        log.warning("ignoring %s: %s", path, error, extra={"event": "backend.unreadable"})
+    return struct()

@@ -1,0 +1,69 @@
+"""Why a request about a file is refused: the status and the words are part of LocalAI's protocol, so they are raised
+where the reason is found."""
+
+from collections.abc import Mapping
+
+from corral.base.errors import CorralError
+
+
+class Refusal(CorralError):
+    """The request about a file was refused."""
+
+    code = "file_refused"
+
+    def __init__(self, status: int, text: str, *, headers: Mapping[str, str] | None = None) -> None:
+        self.status = status
+        self.text = text
+        self.headers = dict(headers or {})
+        super().__init__(text, status=status)
+
+
+def bad_request(text: str) -> Refusal:
+    return Refusal(400, text)
+
+
+def outside(path: object) -> Refusal:
+    return bad_request(f'path "{path}" is outside allowed directory')
+
+
+def is_directory() -> Refusal:
+    return bad_request("destination is a directory")
+
+
+def failed(doing: str, error: OSError) -> Refusal:
+    return Refusal(500, f"{doing}: {error.strerror or error}")
+
+
+def no_room(needed: int, free: int) -> Refusal:
+    return Refusal(507, f"not enough disk space: {needed} bytes are needed and {free} are free")
+
+
+def disk_full(error: OSError) -> Refusal:
+    return Refusal(507, f"writing file: {error.strerror or error}")
+
+
+def wrong_hash(expected: str, got: str) -> Refusal:
+    return bad_request(f"sha256 mismatch: expected {expected} got {got}")
+
+
+def other_upload(was: str, now: str) -> Refusal:
+    text = f"X-Content-SHA256 mismatch with in-progress upload (was {was}, now {now}); restart from byte 0"
+    return Refusal(409, text)
+
+
+def elsewhere(start: int, size: int, total: int) -> Refusal:
+    return _try_again(f"Content-Range start {start} does not match current file size {size}", size, total)
+
+
+def busy(size: int, total: int) -> Refusal:
+    """Somebody else sends this file right now. 416 is what LocalAI's frontends take as "look again and go on"."""
+    return _try_again("another upload of this file is under way", size, total)
+
+
+def busy_whole() -> Refusal:
+    """The same for an upload in one piece, which has no place to go on from."""
+    return Refusal(409, "another upload of this file is under way")
+
+
+def _try_again(text: str, size: int, total: int) -> Refusal:
+    return Refusal(416, text, headers={"Content-Range": f"bytes */{total}", "X-File-Size": str(size)})

@@ -1,0 +1,59 @@
+"""Everything that serves files, put together: opened and closed as one."""
+
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from corral.agent.config import FilesConfig
+from corral.agent.files.keys import Area
+from corral.agent.files.paths import DIRECTORY_MODE
+from corral.agent.files.routes import FileRoutes
+from corral.agent.files.store import FileStore
+from corral.agent.files.sweeping import Sweeper
+from corral.agent.files.threads import Threads
+from corral.base.clock import Clock
+from corral.base.tasks import running
+
+log = logging.getLogger(__name__)
+
+
+class FileServing:
+    """Sweeps, and has routes to serve, from the beginning to the end of the `async with` block."""
+
+    def __init__(self, config: FilesConfig, *, models: Path, clock: Clock) -> None:
+        self._directories: Mapping[Area, Path] = {
+            Area.MODELS: models,
+            Area.STAGING: config.staging_path or models.absolute().parent / "staging",
+            Area.DATA: models.absolute().parent / "data",
+        }
+        self._store = FileStore(self._directories)
+        self._threads = Threads()
+        self._sweeper = Sweeper(self._store, self._threads, clock=clock, retention=config.retention)
+        self._stack = AsyncExitStack()
+        self.routes = FileRoutes(self._store, self._threads, stall_seconds=config.stall_timeout.total_seconds())
+
+    async def __aenter__(self) -> Self:
+        await self._threads.run(self._make_directories)
+        self._stack.push_async_callback(self._threads.close)
+        self._stack.callback(self._store.close)
+        await self._stack.enter_async_context(running(self._sweeper.run(), name="file sweeper"))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def _make_directories(self) -> None:
+        """One that cannot be made is told, and its files are refused: the worker may be of use without them."""
+        for area, path in self._directories.items():
+            try:
+                path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            except OSError as error:
+                log.warning(
+                    "no files can be kept under %s/: cannot create %s: %s",
+                    area.value,
+                    path,
+                    error.strerror,
+                    extra={"event": "files.unusable"},
+                )

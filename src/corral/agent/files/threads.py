@@ -1,0 +1,89 @@
+"""Threads in which the file server blocks, so that the event loop never does.
+
+Long reads have threads of their own: hashing a hundred gigabytes must not hold up those who are sending.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Final, Protocol, TypeVar
+
+from corral.agent.files.lanes import MOST_LANES
+
+T = TypeVar("T")
+
+SHORT_THREADS: Final = 16
+LONG_THREADS: Final = 2
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+ClosableT = TypeVar("ClosableT", bound=Closable)
+
+
+class Threads:
+    def __init__(self) -> None:
+        self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="corral-files")
+        self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="corral-hashing")
+        self._lanes = ThreadPoolExecutor(MOST_LANES, thread_name_prefix="corral-lanes")
+        self._lanes_in_use = 0
+
+    async def close(self) -> None:
+        """Wait for what runs; nothing more is begun."""
+        for pool in (self._short, self._long, self._lanes):
+            await asyncio.to_thread(pool.shutdown, cancel_futures=True)
+
+    def begin(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """For work that is soon done. The caller awaits it, also when it is cancelled itself: see `settled`."""
+        return asyncio.get_running_loop().run_in_executor(self._short, work)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """For work that is soon done. A caller that is cancelled waits for its end: a thread cannot be stopped."""
+        return await settled(self.begin(work))
+
+    async def run_long(self, work: Callable[[], T]) -> T:
+        """For work that may take minutes. Goes on by itself when the caller is cancelled."""
+        return await asyncio.get_running_loop().run_in_executor(self._long, work)
+
+    @property
+    def has_lane(self) -> bool:
+        return self._lanes_in_use < MOST_LANES
+
+    async def run_lane(self, work: Callable[[], T]) -> T:
+        """For one large body on its direct way."""
+        self._lanes_in_use += 1
+        try:
+            return await settled(asyncio.get_running_loop().run_in_executor(self._lanes, work))
+        finally:
+            self._lanes_in_use -= 1
+
+    @asynccontextmanager
+    async def opened(self, work: Callable[[], ClosableT]) -> AsyncIterator[ClosableT]:
+        """What the work opens, closed in the end, whoever is cancelled meanwhile."""
+        opening = self.begin(work)
+        try:
+            yield await settled(opening)
+        finally:
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                await self.run(opening.result().close)
+
+
+async def finished(*futures: "asyncio.Future[T]") -> None:
+    """Wait for the end of several works, however they end. A cancellation takes effect only then."""
+    cancellation: asyncio.CancelledError | None = None
+    while not all(future.done() for future in futures):
+        try:
+            await asyncio.wait(futures)
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation
+
+
+async def settled(future: "asyncio.Future[T]") -> T:
+    """Await a thread's work to its end, also when cancelled meanwhile."""
+    await finished(future)
+    return future.result()

@@ -1,0 +1,130 @@
+"""Telling a frontend how far an install is, in the rhythm of LocalAI's worker: the first step at once, then at most
+one event in 250 ms, the last one before the answer. Events may get lost: the answer is the truth.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Protocol
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.ids import NodeId
+from corral.base.tasks import end_tasks, start_task
+from corral.protocol import go_json, subjects
+from corral.protocol.progress import InstallProgress, Phase, size_text
+
+log = logging.getLogger(__name__)
+
+INTERVAL: Final = timedelta(milliseconds=250)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """How far something is, in bytes."""
+
+    what: str
+    done: int
+    total: int
+    phase: Phase = Phase.DOWNLOADING
+
+    @property
+    def percentage(self) -> float:
+        return min(100.0, 100 * self.done / self.total) if self.total > 0 else 0.0
+
+
+Report = Callable[[Step], None]
+"""May be called from any thread, as often as one likes."""
+
+
+class Publisher(Protocol):
+    async def publish(self, subject: str, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """Who wants to hear of what."""
+
+    node_id: NodeId
+    op_id: str
+    """Empty: nobody does."""
+    backend: str
+
+
+class InstallReports:
+    def __init__(self, bus: Publisher, clock: Clock) -> None:
+        self._bus = bus
+        self._clock = clock
+
+    @asynccontextmanager
+    async def of(self, operation: Operation) -> AsyncIterator[Report]:
+        """For the time of one operation; what is pending at its end is sent before this returns."""
+        if not operation.op_id:
+            yield _unheard
+            return
+        reporter = _Reporter(self._bus, self._clock, operation)
+        task = start_task(reporter.run(), name=f"progress of {operation.op_id}")
+        try:
+            yield reporter.report
+        finally:
+            await asyncio.sleep(0)  # what threads said last is taken in
+            await reporter.flush()
+            await end_tasks(task)
+
+
+def _unheard(_: Step) -> None:
+    """Nobody asked."""
+
+
+class _Reporter:
+    """Keeps the newest step until it may be sent."""
+
+    def __init__(self, bus: Publisher, clock: Clock, operation: Operation) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._operation = operation
+        self._loop = asyncio.get_running_loop()
+        self._pending: Step | None = None
+        self._rung = asyncio.Event()
+        self._sending = asyncio.Lock()
+
+    def report(self, step: Step) -> None:
+        self._loop.call_soon_threadsafe(self._take, step)
+
+    async def run(self) -> None:
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            await self.flush()
+            await self._clock.sleep(INTERVAL.total_seconds())
+
+    async def flush(self) -> None:
+        """In order: an event that is being sent comes before a newer one."""
+        async with self._sending:
+            step, self._pending = self._pending, None
+            if step is not None:
+                await self._send(step)
+
+    def _take(self, step: Step) -> None:
+        self._pending = step
+        self._rung.set()
+
+    async def _send(self, step: Step) -> None:
+        told = self._operation
+        event = InstallProgress(
+            op_id=told.op_id,
+            node_id=told.node_id,
+            backend=told.backend,
+            file_name=step.what,
+            current=size_text(step.done),
+            total=size_text(step.total),
+            percentage=step.percentage,
+            phase=step.phase,
+        )
+        try:
+            await self._bus.publish(subjects.install_progress(told.node_id, told.op_id), go_json.encode(event))
+        except (CorralError, ValueError) as error:
+            log.debug("progress not told: %s", error, extra={"event": "install.progress_lost"})

@@ -1,0 +1,1 @@
+"""Where backends can be had; see `installer.Source`."""

@@ -1,0 +1,102 @@
+"""Settings of pulls."""
+
+# ruff: noqa: RUF009 - `setting` declares a field, as `dataclasses.field` does
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final
+
+from corral.app.settings_kinds import (
+    EXISTING_FILE,
+    HOSTS,
+    REGISTRY_AUTH,
+    SWITCH,
+    size,
+    whole,
+)
+from corral.app.settings_sources import setting
+from corral.app.settings_table.defaults import MIB
+
+GIB: Final = 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSettings:
+    """How images of backends are fetched and unpacked."""
+
+    section: ClassVar[str] = "images"
+    title: ClassVar[str] = "Images of backends"
+
+    registry_auth_file: Path | None = setting(
+        EXISTING_FILE,
+        """File with logins for registries, as `docker login` or `podman login` write it. By default the usual places
+        of both are looked at. Credential helpers that are named there are not run.""",
+        flag="--registry-auth-file",
+        env=("CORRAL_REGISTRY_AUTH_FILE",),
+        default=None,
+        default_text="where Docker and Podman keep them",
+    )
+    registry_auth: str = setting(
+        REGISTRY_AUTH,
+        """Logins for registries, in the form of such a file; they are believed before those of files. None by default:
+        most images are public.""",
+        env=("CORRAL_REGISTRY_AUTH", "DOCKER_AUTH_CONFIG"),
+        default="",
+        secret=True,
+    )
+    plain_registries: tuple[str, ...] = setting(
+        HOSTS,
+        """Hosts that images may be fetched from without TLS. None by default: anybody on the way could change what
+        comes. Those on this machine's loopback need no permission.""",
+        flag="--plain-registries",
+        env=("CORRAL_PLAIN_REGISTRIES",),
+        default=(),
+    )
+    pull_parallel: int = setting(
+        whole(1, 16),
+        """Layers of one image that are fetched at a time. Three fill a usual line, and registries slow those down who
+        open many.""",
+        flag="--pull-parallel",
+        env=("CORRAL_PULL_PARALLEL",),
+        default=3,
+    )
+    pull_niceness: int = setting(
+        whole(0, 19),
+        """How far pulling and unpacking stand back behind everything else on the machine; 0: not at all. 10, because
+        whoever waits for a token would notice, and whoever waits for an install would not.""",
+        flag="--pull-niceness",
+        env=("CORRAL_PULL_NICENESS",),
+        default=10,
+    )
+    keep_layers: bool = setting(
+        SWITCH,
+        """Whether fetched layers stay on the disk after they were unpacked, so that images with the same ones need not
+        fetch them again. Not by default: they take as much room as the backends.""",
+        flag="--keep-layers",
+        env=("CORRAL_KEEP_LAYERS",),
+        default=False,
+    )
+    unpack_max_entries: int = setting(
+        whole(1, 100_000_000),
+        """Files, directories and links that one image may have. The largest backends have some 200,000; an archive that
+        is made to do harm has no end.""",
+        flag="--unpack-max-entries",
+        env=("CORRAL_UNPACK_MAX_ENTRIES",),
+        default=1_000_000,
+    )
+    unpack_max_bytes: int = setting(
+        size(MIB, 1024 * 1024 * GIB, bounds="from 1MiB to 1048576GiB"),
+        "What may come out of the layers of one image. The largest backends have some 30 GiB.",
+        flag="--unpack-max-bytes",
+        env=("CORRAL_UNPACK_MAX_BYTES",),
+        default=100 * GIB,
+        default_text="100GiB",
+    )
+    unpack_max_ratio: int = setting(
+        whole(1, 1_000_000),
+        """How many bytes may come out of a layer for one that goes in, once it is more than 64 MiB. Text has 10; what
+        has 1,000 was made to fill disks.""",
+        flag="--unpack-max-ratio",
+        env=("CORRAL_UNPACK_MAX_RATIO",),
+        default=200,
+    )

@@ -1,0 +1,51 @@
+"""What decides which backends fit this machine, for commands that run without a worker."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from corral.agent.backend_directory import BackendDirectory
+from corral.agent.cgroup import Cgroup
+from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
+from corral.agent.hardware import CapabilityRule, Hardware
+from corral.domain.fit import NodeTraits, platform_of
+
+_DISK_TIMEOUT: Final = timedelta(seconds=2)
+_GPU_TIMEOUT: Final = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineConfig:
+    """What a worker on this machine would be told."""
+
+    capability: CapabilityRule
+    backends: Path
+    system_backends: Sequence[Path] = ()
+
+
+async def measure(config: MachineConfig) -> NodeTraits:
+    """The same facts that a worker here would report."""
+    hardware = Hardware(
+        models_path=config.backends,
+        disk_timeout=_DISK_TIMEOUT,
+        capability=config.capability,
+        gpus=MachineGpus(detectors_of_this_machine(lambda: import_module("pynvml")), timeout=_GPU_TIMEOUT),
+        cgroup=Cgroup(),
+    )
+    measured, machine = await hardware.measure(), hardware.machine()
+    directory = BackendDirectory(
+        installed=config.backends, system=config.system_backends, capability=measured.capability
+    )
+    installed = await asyncio.to_thread(directory.listing)
+    return NodeTraits(
+        capability=measured.capability,
+        platform=platform_of(machine.os, machine.architecture),
+        gpu_vendor=measured.gpus.vendor,
+        total_vram=measured.gpus.total_vram,
+        disk_free=None if measured.disk is None else measured.disk.available,
+        installed=frozenset(backend.name for backend in installed if not backend.is_meta),
+    )

@@ -1,0 +1,128 @@
+"""The part of a worker that has to do with backends: their directories, their processes, and who answers for them."""
+
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from corral.agent import addresses
+from corral.agent.adapters import Adapters
+from corral.agent.backend_directory import BackendDirectory
+from corral.agent.backend_logs import BackendLogs
+from corral.agent.backends import Backends
+from corral.agent.config import WorkerConfig
+from corral.agent.connections import OpenCalls
+from corral.agent.exit_reports import ExitReports
+from corral.agent.handlers import BackendHandlers
+from corral.agent.install_progress import InstallReports
+from corral.agent.install_sources.directory import DirectorySource
+from corral.agent.installer import Installer
+from corral.agent.model_files import ModelFiles
+from corral.agent.model_handlers import ModelHandlers
+from corral.agent.models import Models
+from corral.agent.ports import Ports, can_listen, ephemeral_ports, usable_ranges
+from corral.agent.presence import Presence
+from corral.agent.process import MARK_VARIABLE, Link
+from corral.agent.remains import Remains
+from corral.agent.subscriptions import Subject
+from corral.agent.supervisor import Supervisor, Surroundings
+from corral.agent.unused import UnusedProcesses
+from corral.base.clock import Clock
+from corral.base.processes import Command
+from corral.base.tasks import running
+from corral.bus.client import NatsBus
+from corral.bus.port import Handler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surrounding:
+    """What this part needs of the worker."""
+
+    config: WorkerConfig
+    places: addresses.Addresses
+    presence: Presence
+    bus: NatsBus
+    clock: Clock
+    logs: BackendLogs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendPart:
+    supervisor: Supervisor
+    installer: Installer
+    calls: OpenCalls
+    handlers: Mapping[Subject, Handler]
+
+    async def close(self, *, force: bool) -> None:
+        """Start nothing more and end everything. Whoever waits is answered."""
+        self.installer.close()
+        await self.supervisor.close(force=force)
+
+
+async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability: str) -> BackendPart:
+    """Build it in the order in which its parts need each other."""
+    config, clock = given.config, given.clock
+    ports = _ports(given.places, clock)
+    adapters = await stack.enter_async_context(_adapters(config, given.places, ports, clock))
+    supervisor = await stack.enter_async_context(_supervisor(given, ports))
+    sources = [DirectorySource()]
+    installer = await stack.enter_async_context(Installer(config.backends_path, sources=sources, clock=clock))
+    unused = UnusedProcesses(supervisor.end, clock=clock, after=config.supervision.unused_after)
+    await stack.enter_async_context(running(unused.run(), name="unused processes"))
+    backends = Backends(
+        directory=BackendDirectory(
+            installed=config.backends_path, system=config.system_backends, capability=capability
+        ),
+        supervisor=supervisor,
+        adapters=adapters,
+        installer=installer,
+        unused=unused,
+    )
+    reports = InstallReports(given.bus, clock)
+    of_backends = BackendHandlers(backends, reports=reports, advertised=given.places.advertise)
+    models = Models(supervisor, connect=_connect, free_within=config.supervision.free_within)
+    of_models = ModelHandlers(models, ModelFiles(config.models_path))
+    handlers = {**of_backends.table(), **of_models.table()}
+    calls = OpenCalls(lambda: {launch.port for launch in supervisor.running()})
+    return BackendPart(supervisor=supervisor, installer=installer, calls=calls, handlers=handlers)
+
+
+def _ports(places: addresses.Addresses, clock: Clock) -> Ports:
+    """One range for backends, their own HTTP ports and the adapter."""
+    bind_host = addresses.backend_bind_host(places.advertise)
+    ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
+    return Ports(ranges, clock=clock, is_free=lambda port: can_listen(bind_host, port))
+
+
+def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, clock: Clock) -> Adapters:
+    def command(descriptor: int, place: addresses.HostPort) -> Command:
+        words = ["--orders", str(descriptor), "--listen", str(place), "--log-format", config.log_format]
+        argv = [sys.executable, "-P", "-m", "corral.app.adapter", *words]
+        return Command(argv=argv, env=config.backend_environment, handed_over=[descriptor])
+
+    bind_host = addresses.backend_bind_host(places.advertise)
+    return Adapters(bind_host=bind_host, command=command, ports=ports, clock=clock, config=config.adapter)
+
+
+def _supervisor(given: Surrounding, ports: Ports) -> Supervisor:
+    config, presence = given.config, given.presence
+    return Supervisor(
+        surroundings=Surroundings(
+            bind_host=addresses.backend_bind_host(given.places.advertise),
+            environment=config.backend_environment,
+            token=lambda: presence.bearer,
+            limits=config.supervision,
+        ),
+        ports=ports,
+        connect=_connect,
+        logs=given.logs,
+        remains=Remains(config.data_path / "processes", mark_variable=MARK_VARIABLE),
+        exits=ExitReports(given.bus, presence),
+    )
+
+
+def _connect(address: str, token: str) -> Link:
+    """gRPC takes megabytes and a moment to import: an idle worker does without."""
+    from corral.rpc.backend import Backend
+
+    return Backend(address, token=token)

@@ -1,0 +1,16 @@
+"""Reading files that others wrote: never more than allowed, and nothing that makes us wait."""
+
+import os
+import stat
+from pathlib import Path
+
+from corral.base.errors import InvalidInput
+
+
+def read_bounded(path: Path, most_bytes: int) -> bytes | None:
+    """The bytes of a file; None when it has more than allowed. InvalidInput for what is no file, OSError otherwise."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise InvalidInput("", "is not a file")
+        content = file.read(most_bytes + 1)
+    return content if len(content) <= most_bytes else None

@@ -1,0 +1,165 @@
+"""YAML of strangers. A document is first looked at as a row of events, which costs no more than its size: there it is
+refused for what would cost more than its size later. Only then may it be built.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    DocumentStartEvent,
+    Event,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+)
+
+LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The one in C is twenty times as fast; both understand the same."""
+SHOWN: Final = 80
+"""Characters of a stranger's text that a message may hold."""
+
+
+class YamlUnusable(Exception):
+    """Why a document cannot be used: the end of a sentence that begins with its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YamlLimits:
+    """What no honest document of its kind reaches."""
+
+    deepest: int = 32
+    most_values: int
+    """After all aliases are written out."""
+    things: str = "entries"
+    """What several of would be written as a list."""
+
+
+def check_events(text: str, limits: YamlLimits) -> None:
+    """Refuse what would take more than its size to build."""
+    for _ in checked_events(text, limits):
+        pass
+
+
+def checked_events(text: str, limits: YamlLimits) -> Iterator[Event]:
+    """The same for callers that look for more. YamlUnusable, or YAML's own error."""
+    weigher = _Weigher(limits)
+    documents = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        documents += isinstance(event, DocumentStartEvent)
+        if documents > 1:
+            raise YamlUnusable(f"holds more than one document; write several {limits.things} as a list")
+        weigher.take(event)
+        yield event
+
+
+def why(error: Exception) -> str:
+    """What is wrong with a document, in a few words: for whatever a parser or a builder raised."""
+    if isinstance(error, yaml.YAMLError):
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        return f"is not YAML: {problem[:SHOWN]}{where}"
+    if isinstance(error, YamlUnusable):
+        return str(error)
+    return f"holds a value that cannot be read: {str(error)[:SHOWN]}"
+
+
+UNREADABLE: Final = (YamlUnusable, yaml.YAMLError, ValueError, RecursionError, OverflowError)
+"""All that reading a document can raise: the last ones come of dates and numbers that there are not."""
+
+
+def line_of(event: Event) -> int:
+    return 0 if event.start_mark is None else int(event.start_mark.line) + 1
+
+
+class _Frame:
+    """A list or a mapping that is being read."""
+
+    __slots__ = ("anchor", "size")
+
+    def __init__(self, anchor: str | None) -> None:
+        self.anchor = anchor
+        self.size = 1
+
+
+class _Weigher:
+    """How much a document would be with its aliases written out, found without writing them out."""
+
+    def __init__(self, limits: YamlLimits) -> None:
+        self._limits = limits
+        self._frames = [_Frame(None)]
+        self._weights: dict[str, int] = {}
+
+    def take(self, event: Event) -> None:
+        match event:
+            case CollectionStartEvent():
+                if len(self._frames) > self._limits.deepest:
+                    raise YamlUnusable(
+                        f"is nested more than {self._limits.deepest} levels deep, in line {line_of(event)}"
+                    )
+                self._frames.append(_Frame(event.anchor))
+            case CollectionEndEvent():
+                done = self._frames.pop()
+                self._finish(done.anchor, done.size)
+            case ScalarEvent():
+                self._finish(event.anchor, 1)
+            case AliasEvent():
+                self._finish(None, self._weight(event))
+
+    def _finish(self, anchor: str | None, size: int) -> None:
+        if anchor is not None:
+            self._weights[anchor] = size
+        frame = self._frames[-1]
+        frame.size += size
+        if frame.size > self._limits.most_values:
+            most = self._limits.most_values
+            raise YamlUnusable(f"stands for more than {most} values: do its aliases repeat each other?")
+
+    def _weight(self, event: NodeEvent) -> int:
+        name = event.anchor or ""
+        if name not in self._weights:
+            within = any(frame.anchor == name for frame in self._frames)
+            told = "contains itself" if within else "is not there"
+            raise YamlUnusable(f"has an alias *{name[:SHOWN]} to what {told}, in line {line_of(event)}")
+        return self._weights[name]
+
+
+class DoubleKeys:
+    """Finds keys that a mapping has twice, of which a builder would silently drop one."""
+
+    def __init__(self) -> None:
+        self._open: list[set[str] | None] = []
+        self._at_key: list[bool] = []
+
+    def take(self, event: Event) -> None:
+        """YamlUnusable at the second one."""
+        match event:
+            case CollectionStartEvent():
+                self._turn()
+                self._open.append(set() if isinstance(event, MappingStartEvent) else None)
+                self._at_key.append(True)
+            case CollectionEndEvent():
+                self._open.pop()
+                self._at_key.pop()
+            case ScalarEvent():
+                self._check(event)
+                self._turn()
+            case AliasEvent():
+                self._turn()
+
+    def _turn(self) -> None:
+        if self._at_key:
+            self._at_key[-1] = not self._at_key[-1]
+
+    def _check(self, event: ScalarEvent) -> None:
+        keys = self._open[-1] if self._open and self._at_key[-1] else None
+        if keys is None:
+            return
+        if event.value in keys:
+            raise YamlUnusable(f"has the key {event.value[:SHOWN]!r} twice, again in line {line_of(event)}")
+        keys.add(event.value)

@@ -1,0 +1,13 @@
+"""Sizes as people read them."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def format_size(count: int) -> str:
+    """`7.8 GiB`; three significant digits are enough to choose a machine by."""
+    value = float(count)
+    for unit in _UNITS[:-1]:
+        if value < 1024:
+            return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {_UNITS[-1]}"

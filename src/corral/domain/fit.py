@@ -1,0 +1,221 @@
+"""Whether a backend can be installed on a node, told before a byte of it is fetched: it fits, it is blocked and why, or
+nobody can tell from here.
+
+The rules are those of the node's own worker. What is unknown never blocks: the worker looks again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from corral.base.sizes import format_size
+from corral.domain.backend_catalogue import BackendCatalogue, Found, Missing, NotFound
+from corral.domain.capability import derived_capability
+from corral.domain.gallery import GalleryEntry
+from corral.domain.node import Node
+
+_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}
+_VARIANTS: Final = {"armv7l": "v7", "armv6l": "v6"}
+_PATHS: Final = ("/", "./", "../")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """What a program was built for, in the words of images: `linux`, `amd64`."""
+
+    os: str
+    architecture: str
+    variant: str = ""
+    """Of the architecture, as `v7`; empty when there is but one, or nobody said."""
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
+
+
+ASSUMED_PLATFORM: Final = Platform(os="linux", architecture="amd64")
+"""Of a member of an image index that names none."""
+
+
+def platform_of(system: str, machine: str) -> Platform | None:
+    """The platform of a machine, from the words of its operating system; None when it told none."""
+    os, word = system.lower(), machine.lower()
+    if not os or not word:
+        return None
+    return Platform(os=os, architecture=_ARCHITECTURES.get(word, word), variant=_VARIANTS.get(word, ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTraits:
+    """What is known of a node that decides what fits it."""
+
+    capability: str = ""
+    """As the node reported it; empty when it did not."""
+    platform: Platform | None = None
+    gpu_vendor: str = ""
+    total_vram: int | None = None
+    disk_free: int | None = None
+    """Bytes where backends are kept."""
+    installed: frozenset[str] = frozenset()
+    """Canonical keys of what is there already. An upgrade is judged without them: it fetches all the same."""
+
+    @property
+    def effective_capability(self) -> str:
+        return self.capability or derived_capability(self.gpu_vendor, self.total_vram)
+
+
+def traits_of(node: Node, *, platform: Platform | None = None, installed: frozenset[str] = frozenset()) -> NodeTraits:
+    """What a frontend knows of a node."""
+    capacity = node.capacity
+    return NodeTraits(
+        capability=node.capability,
+        platform=platform,
+        gpu_vendor=node.gpu.vendor,
+        total_vram=capacity.total_vram,
+        disk_free=capacity.available_disk if capacity.total_disk else None,
+        installed=installed,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageManifest:
+    """One image, for one platform."""
+
+    platform: Platform | None = None
+    download_bytes: int | None = None
+    """All layers, as they are fetched."""
+    unpacked_bytes: int | None = None
+
+    @property
+    def disk_bytes(self) -> int | None:
+        """The least room that an install needs: the layers, and what comes out of them, which is hardly ever less."""
+        if self.download_bytes is None:
+            return self.unpacked_bytes
+        return self.download_bytes + max(self.unpacked_bytes or 0, self.download_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """What a registry told of an image."""
+
+    is_index: bool
+    """Whether it offers several platforms. A single image is taken as it is, whatever it says of its platform."""
+    manifests: tuple[ImageManifest, ...] = ()
+
+
+class Hindrance(StrEnum):
+    """What stands in the way."""
+
+    NO_SUCH_BACKEND = "no_such_backend"
+    NO_BUILD = "no_build"
+    BROKEN_META = "broken_meta"
+    OTHER_HARDWARE = "other_hardware"
+    OTHER_PLATFORM = "other_platform"
+    DISK_FULL = "disk_full"
+
+
+_HINDRANCES: Final = {
+    Missing.UNKNOWN: Hindrance.NO_SUCH_BACKEND,
+    Missing.NO_KEY: Hindrance.NO_BUILD,
+    Missing.DANGLING: Hindrance.BROKEN_META,
+    Missing.UNSUITED: Hindrance.OTHER_HARDWARE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fits:
+    """It can be installed."""
+
+    build: GalleryEntry
+    is_installed: bool = False
+    """There already: nothing will be fetched."""
+    manifest: ImageManifest | None = None
+    """Which member of an image index; None when nothing is pulled."""
+    word: str = field(default="fits", init=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """It cannot, and trying would not help."""
+
+    hindrance: Hindrance
+    reason: str
+    would_fit: tuple[str, ...] = ()
+    """Names of what could be installed instead."""
+    word: str = field(default="blocked", init=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """Nothing known stands in the way, but something that matters is not known."""
+
+    build: GalleryEntry
+    reason: str
+    word: str = field(default="unknown", init=False)
+
+
+Verdict = Fits | Blocked | Unknown
+
+
+def judge(name: str, catalogue: BackendCatalogue, node: NodeTraits, image: ImageFacts | None) -> Verdict:
+    """The verdict on a backend for a node; the image is None when its registry could not be asked."""
+    resolved = catalogue.resolve(name, node.effective_capability)
+    return blocked_by(resolved) if isinstance(resolved, NotFound) else judge_build(resolved, node, image)
+
+
+def blocked_by(missing: NotFound) -> Blocked:
+    """A name without a build, as a verdict."""
+    return Blocked(hindrance=_HINDRANCES[missing.missing], reason=missing.message, would_fit=missing.would_fit)
+
+
+def judge_build(found: Found, node: NodeTraits, image: ImageFacts | None) -> Verdict:
+    """The rest of the verdict: platform and disk."""
+    build = found.build
+    if build.name in node.installed:
+        return Fits(build=build, is_installed=True)
+    if not is_pulled(build.uri):
+        return Fits(build=build)
+    if image is None:
+        return Unknown(build=build, reason="its image could not be looked at")
+    manifest = image.manifests[0] if image.manifests and not image.is_index else None
+    if image.is_index:
+        if node.platform is None:
+            return Unknown(build=build, reason="the node did not say which platform it is")
+        manifest = choose_manifest(image.manifests, node.platform)
+        if manifest is None:
+            return _other_platform(build, node.platform, image)
+    return _judge_disk(build, manifest, node)
+
+
+def choose_manifest(manifests: Sequence[ImageManifest], wanted: Platform) -> ImageManifest | None:
+    """The member of an image index for a platform: the same variant if there is one, else the first that runs there."""
+    running = [m for m in manifests if _is_same_kind(m.platform or ASSUMED_PLATFORM, wanted)]
+    same = [m for m in running if wanted.variant and (m.platform or ASSUMED_PLATFORM).variant == wanted.variant]
+    return next(iter([*same, *running]), None)
+
+
+def _is_same_kind(offered: Platform, wanted: Platform) -> bool:
+    return (offered.os, offered.architecture) == (wanted.os, wanted.architecture)
+
+
+def _other_platform(build: GalleryEntry, platform: Platform, image: ImageFacts) -> Blocked:
+    offered = dict.fromkeys(str(manifest.platform or ASSUMED_PLATFORM) for manifest in image.manifests)
+    reason = f"the image of {build.name} is for {', '.join(offered) or 'no platform'}, and this machine is {platform}"
+    return Blocked(hindrance=Hindrance.OTHER_PLATFORM, reason=reason)
+
+
+def _judge_disk(build: GalleryEntry, manifest: ImageManifest | None, node: NodeTraits) -> Verdict:
+    needed = None if manifest is None else manifest.disk_bytes
+    if needed is None:
+        return Unknown(build=build, reason="its image does not say how large it is")
+    if node.disk_free is None:
+        return Unknown(build=build, reason="nobody knows how much room the node's disk has")
+    if needed > node.disk_free:
+        room = f"{format_size(needed)} of disk, and {format_size(node.disk_free)} are free"
+        return Blocked(hindrance=Hindrance.DISK_FULL, reason=f"{build.name} needs {room}")
+    return Fits(build=build, manifest=manifest)
+
+
+def is_pulled(uri: str) -> bool:
+    """Whether a uri names an image in a registry, and not a file, a directory or a download."""
+    return uri.startswith("oci://") or not ("://" in uri or uri.startswith(_PATHS))

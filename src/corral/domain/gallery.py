@@ -1,0 +1,236 @@
+"""What a gallery offers: entries in LocalAI's format, read without trust.
+
+An entry that cannot be used is passed over with its reason, and never the gallery. An entry with a `uri` is a build.
+One with a capability map and no `uri` is a meta backend: a name for one of several builds, by the machine's capability.
+Builds often carry the map of their meta because YAML merges put it there; only the missing `uri` makes a meta.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from corral.base.errors import InvalidInput
+from corral.domain.model_fields import kind, text, texts
+
+BUILT_IN_URL: Final = "corral:builtin"
+"""Stands for the gallery that ships with Corral, wherever that is installed."""
+DEVELOPMENT: Final = "-development"
+LONGEST_NAME: Final = 200
+"""Bytes. Names become directories, and installers append to them."""
+MOST_ENTRIES: Final = 20_000
+_RESERVED_ENDS: Final = (".install-tmp", ".install-backup", ".upgrade-tmp", ".backup")
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GallerySource:
+    """Where a gallery is to be had."""
+
+    name: str
+    url: str
+    mirrors: tuple[str, ...] = ()
+    """Tried in this order when the url fails."""
+    verification: Mapping[str, str] = field(default_factory=dict)
+    """Whose signatures its images need; none when empty."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """All places in the order in which they are tried, each once."""
+        return tuple(dict.fromkeys(url for url in (self.url.strip(), *map(str.strip, self.mirrors)) if url))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GalleryEntry:
+    """One backend of a gallery, or a meta backend."""
+
+    name: str
+    gallery: str = ""
+    uri: str = ""
+    """As the index has it: the rules about names look at this text."""
+    local_path: str = ""
+    """Where a uri leads that is relative to an index on this machine; empty for all others."""
+    mirrors: tuple[str, ...] = ()
+    alias: str = ""
+    capabilities: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+    sha256: str = ""
+    description: str = ""
+    license: str = ""
+    icon: str = ""
+    size: str = ""
+    urls: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    @property
+    def is_meta(self) -> bool:
+        return bool(self.capabilities) and not self.uri
+
+    @property
+    def is_development(self) -> bool:
+        return self.name.endswith(DEVELOPMENT)
+
+    @property
+    def artefact(self) -> str:
+        """What is installed: an image, an archive or a directory."""
+        return self.local_path or self.uri
+
+    @property
+    def id(self) -> str:
+        """The name that no other gallery shares."""
+        return f"{self.gallery}@{self.name}" if self.gallery else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawEntry:
+    """One item of the list as the document has it; scalars are text, or None."""
+
+    line: int
+    value: object = None
+    problem: str = ""
+    """Why it could not even be read; empty when it could."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryProblem:
+    """What is wrong with one entry."""
+
+    gallery: str
+    line: int
+    name: str
+    """Empty when it has none."""
+    problem: str
+
+    @property
+    def sentence(self) -> str:
+        where = f" in line {self.line}" if self.line else ""
+        about = f"{self.name!r}{where}" if self.name else f"the entry{where}"
+        return f"{about}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gallery:
+    """A gallery as it was read."""
+
+    source: GallerySource
+    entries: tuple[GalleryEntry, ...] = ()
+    skipped: tuple[EntryProblem, ...] = ()
+    """Entries that cannot be used."""
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+
+def read_gallery(raw_entries: Iterable[RawEntry], source: GallerySource) -> Gallery:
+    """All usable entries, in their order. Of several with one name, in whatever letter case, the first counts."""
+    entries: dict[str, GalleryEntry] = {}
+    skipped: list[EntryProblem] = []
+    for number, raw in enumerate(raw_entries):
+        try:
+            if number >= MOST_ENTRIES:
+                raise InvalidInput(
+                    "", f"a gallery has more than {MOST_ENTRIES} entries; this one and those after it are not read"
+                )
+            entry = replace(_usable(raw), gallery=source.name)
+            if entry.name.lower() in entries:
+                raise InvalidInput("", "a backend of this name is there already, and the first one counts")
+        except InvalidInput as error:
+            skipped.append(EntryProblem(gallery=source.name, line=raw.line, name=_named(raw), problem=error.message))
+            if number >= MOST_ENTRIES:
+                break
+        else:
+            entries[entry.name.lower()] = entry
+    return Gallery(source=source, entries=tuple(entries.values()), skipped=tuple(skipped))
+
+
+def _usable(raw: RawEntry) -> GalleryEntry:
+    if raw.problem:
+        raise InvalidInput("", raw.problem)
+    if not isinstance(raw.value, Mapping):
+        raise InvalidInput("", f"must be a mapping, got {kind(raw.value)}")
+    entry = read_entry(raw.value)
+    if problem := name_problem(entry.name):
+        raise InvalidInput("name", problem)
+    if not entry.uri and not entry.capabilities:
+        raise InvalidInput("uri", "is missing, and there is no capability map to find a build with")
+    return entry
+
+
+def read_entry(value: Mapping[str, object]) -> GalleryEntry:
+    """The known keys of an entry; InvalidInput names the one whose value cannot be used. Others are ignored."""
+    return GalleryEntry(
+        name=text(value, "name").strip(),
+        uri=text(value, "uri").strip(),
+        mirrors=_texts(value, "mirrors"),
+        alias=text(value, "alias").strip(),
+        capabilities=_capabilities(value),
+        version=text(value, "version"),
+        sha256=text(value, "sha256"),
+        description=text(value, "description"),
+        license=text(value, "license"),
+        icon=text(value, "icon"),
+        size=text(value, "size"),
+        urls=_texts(value, "urls"),
+        tags=_texts(value, "tags"),
+    )
+
+
+def _texts(value: Mapping[str, object], key: str) -> tuple[str, ...]:
+    found = texts(value, key, ())
+    assert isinstance(found, Sequence)  # noqa: S101 - it reads lists, or gives back what it was given
+    return tuple(found)
+
+
+def _capabilities(value: Mapping[str, object]) -> Mapping[str, str]:
+    found = value.get("capabilities")
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping):
+        raise InvalidInput("capabilities", f"must be a mapping, got {kind(found)}")
+    return {str(key): _target(str(key), target) for key, target in found.items()}
+
+
+def _target(capability: str, target: object) -> str:
+    if target is None:
+        return ""
+    if not isinstance(target, str | int | float) or isinstance(target, bool):
+        raise InvalidInput("capabilities", f"must name a build for {capability[:_SHOWN]}, got {kind(target)}")
+    return text({"target": target}, "target").strip()
+
+
+def name_problem(name: str) -> str:
+    """Why a name cannot be that of a backend, which is also a directory's; empty when it can."""
+    if not name:
+        return "is missing"
+    if len(name.encode()) > LONGEST_NAME:
+        return f"is longer than {LONGEST_NAME} bytes"
+    if "/" in name or "\\" in name or name.startswith("."):
+        return "cannot be the name of a directory"
+    if "@" in name:
+        return "holds an @, which stands between the name of a gallery and that of a backend"
+    if not name.isprintable():
+        return "holds characters that cannot be printed"
+    if name.endswith(_RESERVED_ENDS):
+        return "ends like the directories of unfinished installs"
+    return ""
+
+
+def _named(raw: RawEntry) -> str:
+    name = raw.value.get("name") if isinstance(raw.value, Mapping) else None
+    return name[:_SHOWN] if isinstance(name, str) else ""
+
+
+def odd_metas(entries: Sequence[GalleryEntry]) -> Iterator[tuple[GalleryEntry, str]]:
+    """Meta backends that lead nowhere for some capability, with what is wrong. They are usable for the others."""
+    known = {entry.name.lower(): entry for entry in reversed(entries)}
+    for meta in entries:
+        if not meta.is_meta:
+            continue
+        for capability, target in meta.capabilities.items():
+            found = known.get(target.lower())
+            if found is None:
+                yield meta, f"names {target[:_SHOWN]!r} for {capability[:_SHOWN]}, which is not there"
+            elif found is meta:
+                yield meta, f"names itself for {capability[:_SHOWN]}"
+            elif found.is_meta:
+                yield meta, f"names {target[:_SHOWN]!r} for {capability[:_SHOWN]}, which is no build but another meta"

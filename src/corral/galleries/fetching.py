@@ -1,0 +1,82 @@
+"""Asking one place for its index, whatever kind of place it is."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+import aiohttp
+
+from corral.base.errors import InvalidInput, PeerUnavailable
+from corral.domain.gallery import Gallery, GallerySource, read_gallery
+from corral.galleries.cache import Copy
+from corral.galleries.http_index import Validators, fetch
+from corral.galleries.index_document import read_index
+from corral.galleries.places import Place, Scheme
+from corral.galleries.registry import ArtefactReader
+
+_LONGEST_REFERENCE: Final = 4096
+
+
+class Fetcher:
+    """Fetches copies. A place that has nothing new costs no more than the question."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, *, registry: ArtefactReader, timeout: timedelta, most_bytes: int
+    ) -> None:
+        self._session = session
+        self._registry = registry
+        self._timeout = timeout
+        self._most_bytes = most_bytes
+
+    async def fetch(self, place: Place, known: Copy | None, *, now: float) -> Copy:
+        """What lies there; the known copy, as checked now, when it is still that. CorralError when it cannot be had."""
+        target = await self._index_of(place)
+        mine = known if known is not None and known.url == target.url else None
+        fetched = await self._ask(target, mine)
+        if fetched is None:
+            assert mine is not None  # noqa: S101 - nothing is unchanged without a copy
+            return replace(mine, checked_at=now)
+        return replace(fetched, fetched_at=now, checked_at=now)
+
+    async def _ask(self, place: Place, known: Copy | None) -> Copy | None:
+        if place.scheme is Scheme.OCI:
+            return await self._from_registry(place, known)
+        validators = Validators() if known is None else known.validators
+        found = await fetch(self._session, place.url, validators, most_bytes=self._most_bytes)
+        if found is None:
+            return None
+        return Copy(url=place.url, content=found.content, validators=found.validators, fetched_at=0, checked_at=0)
+
+    async def _from_registry(self, place: Place, known: Copy | None) -> Copy | None:
+        digest = "" if known is None else known.digest
+        try:
+            async with asyncio.timeout(self._timeout.total_seconds()):
+                found = await self._registry.read_artefact(
+                    place.url.removeprefix("oci://"), known_digest=digest, most_bytes=self._most_bytes
+                )
+        except TimeoutError:
+            raise PeerUnavailable("does not answer: timed out; the setting gallery.timeout allows more") from None
+        if found is None:
+            return None
+        return Copy(url=place.url, content=found.content, digest=found.digest, fetched_at=0, checked_at=0)
+
+    async def _index_of(self, place: Place) -> Place:
+        """The index itself, where a place only names the file beside it."""
+        if not place.is_reference:
+            return place
+        found = await fetch(self._session, place.url, Validators(), most_bytes=_LONGEST_REFERENCE)
+        name = b"" if found is None else found.content.strip()
+        if not name.isascii() or not name.decode("ascii").isprintable() or not name or b"://" in name:
+            raise InvalidInput("", "does not hold the name of a file")
+        return place.beside(name.decode("ascii"))
+
+
+def read_copy(content: bytes, source: GallerySource) -> Gallery:
+    """The gallery that an index holds. InvalidInput when there is not one usable entry in it: it may be a page that
+    tells of an error, and must not take the place of a good copy."""
+    gallery = read_gallery(read_index(content), source)
+    if not gallery.entries:
+        first = f": {gallery.skipped[0].sentence}" if gallery.skipped else ""
+        raise InvalidInput("", f"holds no backend that can be used{first}")
+    return gallery

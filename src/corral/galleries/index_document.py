@@ -1,0 +1,80 @@
+"""The text of a gallery's index as entries, read without trust and without YAML's surprises.
+
+Scalars stay the text that somebody wrote, as they are for LocalAI: `version: 1.10` is not 1.1, and `license: no` is not
+false. Merges are followed; what a mapping says itself wins. What is wrong inside one entry is that entry's problem.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from corral.base.careful_yaml import LOADER, SHOWN, UNREADABLE, YamlLimits, YamlUnusable, check_events, why
+from corral.base.errors import InvalidInput
+from corral.domain.gallery import RawEntry
+
+LIMITS: Final = YamlLimits(most_values=500_000, deepest=32)
+"""LocalAI's own index, with a thousand entries, stands for some eighty thousand values."""
+_MERGE: Final = "tag:yaml.org,2002:merge"
+_NULL: Final = "tag:yaml.org,2002:null"
+
+
+def read_index(content: bytes) -> list[RawEntry]:
+    """The items of the list. InvalidInput when it is no list at all; the message goes on after the index's name."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInput("", f"is not UTF-8 text: see byte {error.start}") from None
+    try:
+        check_events(text, LIMITS)
+        root = yaml.compose(text, Loader=LOADER)
+    except UNREADABLE as error:
+        raise InvalidInput("", why(error)) from None
+    if not isinstance(root, SequenceNode):
+        raise InvalidInput("", "is not a list of backends")
+    return [_raw_entry(node) for node in root.value]
+
+
+def _raw_entry(node: Node) -> RawEntry:
+    line = 0 if node.start_mark is None else int(node.start_mark.line) + 1
+    try:
+        return RawEntry(line=line, value=_built(node))
+    except YamlUnusable as error:
+        return RawEntry(line=line, problem=str(error))
+
+
+def _built(node: Node) -> object:
+    match node:
+        case ScalarNode():
+            return None if node.tag == _NULL else node.value
+        case SequenceNode():
+            return [_built(item) for item in node.value]
+        case MappingNode():
+            return {key: _built(value) for key, value in _pairs(node).items()}
+    raise YamlUnusable("holds something that is neither text nor a list nor a mapping")
+
+
+def _pairs(mapping: MappingNode) -> dict[str, Node]:
+    """The keys of a mapping with those that it merges in; of several merged ones the first wins."""
+    own: dict[str, Node] = {}
+    merged: dict[str, Node] = {}
+    for key, value in mapping.value:
+        if not isinstance(key, ScalarNode):
+            raise YamlUnusable("has a key that is not text")
+        if key.tag == _MERGE:
+            for other in _merge_sources(value):
+                merged = {**_pairs(other), **merged}
+        elif key.value in own:
+            raise YamlUnusable(f"has the key {key.value[:SHOWN]!r} twice, which LocalAI refuses the whole index for")
+        else:
+            own[key.value] = value
+    return {**merged, **own}
+
+
+def _merge_sources(value: Node) -> Iterator[MappingNode]:
+    sources = value.value if isinstance(value, SequenceNode) else [value]
+    for source in sources:
+        if not isinstance(source, MappingNode):
+            raise YamlUnusable("merges something that is not a mapping")
+        yield source

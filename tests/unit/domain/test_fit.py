@@ -1,0 +1,281 @@
+"""Whether a backend fits a node: before a byte is fetched, with the reason and with what would fit."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.base.ids import NodeId
+from corral.domain.backend_catalogue import BackendCatalogue
+from corral.domain.fit import (
+    Blocked,
+    Fits,
+    Hindrance,
+    ImageFacts,
+    ImageManifest,
+    NodeTraits,
+    Platform,
+    Unknown,
+    choose_manifest,
+    is_pulled,
+    judge,
+    platform_of,
+    traits_of,
+)
+from corral.domain.gallery import GallerySource, RawEntry, read_gallery
+from corral.domain.node import Capacity, Gpu, Node, NodeFacts
+
+GIB = 1024**3
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+AMD64 = Platform(os="linux", architecture="amd64")
+ARM64 = Platform(os="linux", architecture="arm64")
+ARM64_V8 = Platform(os="linux", architecture="arm64", variant="v8")
+ARMV7 = Platform(os="linux", architecture="arm", variant="v7")
+ARMV6 = Platform(os="linux", architecture="arm", variant="v6")
+
+ENTRIES: list[object] = [
+    {"name": "llama", "capabilities": {"default": "cpu-llama", "nvidia-cuda-12": "cuda12-llama"}},
+    {"name": "cpu-llama", "alias": "llama", "uri": "quay.io/x:cpu-llama"},
+    {"name": "cuda12-llama", "alias": "llama", "uri": "quay.io/x:cuda-12-llama"},
+    {"name": "local", "uri": "/srv/backends/local"},
+    {"name": "vllm", "capabilities": {"nvidia-cuda-12": "cuda12-vllm"}},
+    {"name": "cuda12-vllm", "alias": "vllm", "uri": "quay.io/x:cuda-12-vllm"},
+    {"name": "broken", "capabilities": {"default": "gone"}},
+]
+CATALOGUE = BackendCatalogue(
+    [read_gallery([RawEntry(line=1, value=entry) for entry in ENTRIES], GallerySource(name="g", url="u"))]
+)
+NODE = NodeTraits(capability="default", platform=AMD64, disk_free=10 * GIB)
+SMALL = ImageManifest(platform=AMD64, download_bytes=GIB, unpacked_bytes=3 * GIB)
+IMAGE = ImageFacts(is_index=True, manifests=(replace(SMALL, platform=ARM64), SMALL))
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "build"),
+    [
+        ("llama", NODE, "cpu-llama"),
+        ("g@llama", NODE, "cpu-llama"),
+        ("cpu-llama", NODE, "cpu-llama"),
+        ("llama", replace(NODE, capability="nvidia-cuda-12"), "cuda12-llama"),
+        ("llama", replace(NODE, capability="nvidia"), "cpu-llama"),
+        ("cuda12-llama", replace(NODE, capability="", gpu_vendor="nvidia", total_vram=8 * GIB), "cuda12-llama"),
+        ("llama", replace(NODE, disk_free=4 * GIB), "cpu-llama"),
+    ],
+)
+def test_what_fits(name: str, node: NodeTraits, build: str) -> None:
+    verdict = judge(name, CATALOGUE, node, IMAGE)
+    assert isinstance(verdict, Fits), verdict
+    assert verdict.build.name == build
+    assert verdict.manifest == SMALL
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "image", "hindrance", "reason", "would_fit"),
+    [
+        ("nope", NODE, IMAGE, Hindrance.NO_SUCH_BACKEND, "no gallery has a backend 'nope'", ()),
+        ("lama", NODE, IMAGE, Hindrance.NO_SUCH_BACKEND, "did you mean llama", ()),
+        ("vllm", NODE, IMAGE, Hindrance.NO_BUILD, "has builds for nvidia-cuda-12, and this machine is default", ()),
+        ("broken", NODE, IMAGE, Hindrance.BROKEN_META, "names 'gone' as its build", ()),
+        (
+            "cuda12-llama",
+            NODE,
+            IMAGE,
+            Hindrance.OTHER_HARDWARE,
+            "is for NVIDIA ('cuda' in its name or uri), and this machine is default",
+            ("llama", "cpu-llama"),
+        ),
+        (
+            "cuda12-llama",
+            replace(NODE, capability="", gpu_vendor="nvidia", total_vram=4 * GIB),
+            IMAGE,
+            Hindrance.OTHER_HARDWARE,
+            "this machine is default",
+            ("llama", "cpu-llama"),
+        ),
+        (
+            "llama",
+            replace(NODE, platform=ARMV7),
+            IMAGE,
+            Hindrance.OTHER_PLATFORM,
+            "is for linux/arm64, linux/amd64, and this machine is linux/arm/v7",
+            (),
+        ),
+        (
+            "llama",
+            replace(NODE, disk_free=4 * GIB - 1),
+            IMAGE,
+            Hindrance.DISK_FULL,
+            "cpu-llama needs 4.0 GiB of disk, and 4.0 GiB are free",
+            (),
+        ),
+        ("llama", replace(NODE, disk_free=0), IMAGE, Hindrance.DISK_FULL, "and 0 B are free", ()),
+    ],
+)
+def test_what_is_blocked_says_why_and_what_would_fit(
+    name: str, node: NodeTraits, image: ImageFacts, hindrance: Hindrance, reason: str, would_fit: tuple[str, ...]
+) -> None:
+    verdict = judge(name, CATALOGUE, node, image)
+    assert isinstance(verdict, Blocked), verdict
+    assert verdict.hindrance is hindrance
+    assert reason in verdict.reason
+    assert verdict.would_fit == would_fit
+
+
+@pytest.mark.parametrize(
+    ("node", "image", "reason"),
+    [
+        (NODE, None, "its image could not be looked at"),
+        (replace(NODE, platform=None), IMAGE, "did not say which platform"),
+        (NODE, ImageFacts(is_index=False), "does not say how large it is"),
+        (NODE, ImageFacts(is_index=True, manifests=(ImageManifest(platform=AMD64),)), "does not say how large it is"),
+        (replace(NODE, disk_free=None), IMAGE, "how much room"),
+    ],
+)
+def test_what_is_not_known_blocks_nothing(node: NodeTraits, image: ImageFacts | None, reason: str) -> None:
+    verdict = judge("llama", CATALOGUE, node, image)
+    assert isinstance(verdict, Unknown), verdict
+    assert reason in verdict.reason
+
+
+def test_what_is_installed_needs_neither_registry_nor_disk() -> None:
+    full = replace(NODE, installed=frozenset({"cpu-llama"}), disk_free=0)
+    verdict = judge("llama", CATALOGUE, full, None)
+    assert isinstance(verdict, Fits)
+    assert verdict.is_installed
+
+
+def test_a_directory_is_not_pulled() -> None:
+    assert isinstance(judge("local", CATALOGUE, NODE, None), Fits)
+
+
+def test_a_single_image_is_taken_as_it_is() -> None:
+    """LocalAI does not look at its platform, and images exist that name a wrong one."""
+    single = ImageFacts(is_index=False, manifests=(replace(SMALL, platform=ARM64),))
+    assert isinstance(judge("llama", CATALOGUE, NODE, single), Fits)
+
+
+@pytest.mark.parametrize(
+    ("offered", "wanted", "chosen"),
+    [
+        ([AMD64, ARM64], ARM64, ARM64),
+        ([ARM64_V8], ARM64, ARM64_V8),
+        ([None], AMD64, None),
+        ([ARM64], AMD64, "none"),
+        ([], AMD64, "none"),
+        ([ARMV6, ARMV7], ARMV7, ARMV7),
+        ([ARMV6], ARMV7, ARMV6),
+        ([Platform(os="windows", architecture="amd64")], AMD64, "none"),
+        ([Platform(os="unknown", architecture="unknown"), AMD64], AMD64, AMD64),
+    ],
+)
+def test_the_member_of_an_index_for_a_platform(
+    offered: list[Platform | None], wanted: Platform, chosen: Platform | str | None
+) -> None:
+    found = choose_manifest([ImageManifest(platform=platform) for platform in offered], wanted)
+    assert ("none" if found is None else found.platform) == chosen
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "platform"),
+    [
+        ("Linux", "x86_64", AMD64),
+        ("linux", "aarch64", ARM64),
+        ("darwin", "arm64", Platform(os="darwin", architecture="arm64")),
+        ("linux", "armv7l", ARMV7),
+        ("linux", "riscv64", Platform(os="linux", architecture="riscv64")),
+        ("", "x86_64", None),
+        ("linux", "", None),
+    ],
+)
+def test_platforms_are_called_as_images_call_them(system: str, machine: str, platform: Platform | None) -> None:
+    assert platform_of(system, machine) == platform
+
+
+@pytest.mark.parametrize(
+    ("uri", "pulled"),
+    [
+        ("quay.io/a/b:c", True),
+        ("localhost:5000/b", True),
+        ("a/b:latest", True),
+        ("oci://quay.io/a/b", True),
+        ("ocifile:///srv/x.tar", False),
+        ("https://example.org/x.tar.gz", False),
+        ("file:///srv/x", False),
+        ("/srv/x", False),
+        ("./x", False),
+        ("../x", False),
+    ],
+)
+def test_what_comes_from_a_registry(uri: str, pulled: bool) -> None:
+    assert is_pulled(uri) is pulled
+
+
+@pytest.mark.parametrize(
+    ("capacity", "gpu", "capability", "effective", "disk_free"),
+    [
+        (Capacity(), Gpu(), "", "default", None),
+        (Capacity(total_disk=9, available_disk=0), Gpu(), "nvidia-cuda-12", "nvidia-cuda-12", 0),
+        (Capacity(total_vram=8 * GIB, total_disk=9, available_disk=5), Gpu(vendor="amd"), "", "amd", 5),
+        (Capacity(total_vram=2 * GIB), Gpu(vendor="amd"), "", "default", None),
+    ],
+)
+def test_what_a_frontend_knows_of_a_node(
+    capacity: Capacity, gpu: Gpu, capability: str, effective: str, disk_free: int | None
+) -> None:
+    node = Node(
+        id=NodeId("n"),
+        name="n",
+        facts=NodeFacts(last_heartbeat=NOW),
+        capacity=capacity,
+        gpu=gpu,
+        capability=capability,
+        created_at=NOW,
+        updated_at=NOW,
+    )
+    traits = traits_of(node)
+    assert (traits.effective_capability, traits.disk_free) == (effective, disk_free)
+
+
+PLATFORMS = st.sampled_from([None, AMD64, ARM64, ARMV7])
+AMOUNTS = st.none() | st.integers(0, 20 * GIB)
+NODES = st.builds(
+    NodeTraits,
+    capability=st.sampled_from(["", "default", "nvidia-cuda-12", "nvidia", "amd", "disable"]),
+    platform=PLATFORMS,
+    gpu_vendor=st.sampled_from(["", "nvidia", "amd"]),
+    total_vram=AMOUNTS,
+    disk_free=AMOUNTS,
+    installed=st.frozensets(st.sampled_from(["cpu-llama", "cuda12-llama", "local"])),
+)
+IMAGES = st.none() | st.builds(
+    ImageFacts,
+    is_index=st.booleans(),
+    manifests=st.lists(
+        st.builds(ImageManifest, platform=PLATFORMS, download_bytes=AMOUNTS, unpacked_bytes=AMOUNTS), max_size=3
+    ).map(tuple),
+)
+
+
+@given(st.sampled_from(["llama", "g@llama", "cpu-llama", "cuda12-llama", "local", "vllm", "nope"]), NODES, IMAGES)
+def test_a_verdict_holds_what_it_says(name: str, node: NodeTraits, image: ImageFacts | None) -> None:
+    verdict = judge(name, CATALOGUE, node, image)
+    match verdict:
+        case Blocked():
+            assert verdict.reason
+            for other in verdict.would_fit:
+                assert not isinstance(judge(other, CATALOGUE, node, None), Blocked)
+        case Unknown():
+            assert verdict.reason
+        case Fits(manifest=ImageManifest(disk_bytes=int(needed))):
+            assert node.disk_free is not None
+            assert needed <= node.disk_free
+
+
+@given(NODES, IMAGES, st.integers(0, 20 * GIB))
+def test_more_disk_never_blocks(node: NodeTraits, image: ImageFacts | None, more: int) -> None:
+    roomier = replace(node, disk_free=(node.disk_free or 0) + more)
+    before = judge("llama", CATALOGUE, replace(node, disk_free=node.disk_free or 0), image)
+    if not isinstance(before, Blocked):
+        assert not isinstance(judge("llama", CATALOGUE, roomier, image), Blocked)
