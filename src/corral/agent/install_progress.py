@@ -15,7 +15,7 @@ from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.base.tasks import end_tasks, start_task
 from corral.protocol import go_json, subjects
-from corral.protocol.progress import InstallProgress, Phase, size_text
+from corral.protocol.progress import InstallBytes, InstallProgress, Phase, size_text
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +90,7 @@ class _Reporter:
         self._pending: Step | None = None
         self._rung = asyncio.Event()
         self._sending = asyncio.Lock()
+        self._sent = 0
 
     def report(self, step: Step) -> None:
         self._loop.call_soon_threadsafe(self._take, step)
@@ -114,6 +115,7 @@ class _Reporter:
 
     async def _send(self, step: Step) -> None:
         told = self._operation
+        self._sent += 1
         event = InstallProgress(
             op_id=told.op_id,
             node_id=told.node_id,
@@ -123,6 +125,7 @@ class _Reporter:
             total=size_text(step.total),
             percentage=step.percentage,
             phase=step.phase,
+            corral=InstallBytes(sequence=self._sent, current=step.done, total=step.total),
         )
         try:
             await self._bus.publish(subjects.install_progress(told.node_id, told.op_id), go_json.encode(event))

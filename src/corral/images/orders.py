@@ -16,7 +16,7 @@ class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sources: tuple[str, ...]
     """Uris, tried in this order: the first one and its mirrors."""
     target: str
-    """A directory that is not there yet. It is there, and whole, when all went well, and otherwise not at all."""
+    """A directory that is empty, or not there yet. Afterwards it is whole, or as it was."""
     cache: str
     """A directory for what is fetched, on a disk with room; unfinished layers stay there for the next attempt."""
     platform: Platform

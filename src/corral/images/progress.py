@@ -6,7 +6,7 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.images.orders import PullProgress
-from corral.protocol.progress import InstallBytes, InstallProgress, Phase, size_text
+from corral.protocol.progress import Phase
 
 DEBOUNCE: Final = timedelta(milliseconds=250)
 
@@ -93,24 +93,8 @@ class Reporter:
             self._tell(reading)
 
 
-def install_progress(progress: PullProgress, *, op_id: str, node_id: str, backend: str) -> InstallProgress:
-    """In the words of LocalAI's worker, with the numbers beside them for those who read numbers."""
-    return InstallProgress(
-        op_id=op_id,
-        node_id=node_id,
-        backend=backend,
-        file_name=_file_name(progress),
-        current=size_text(progress.current_bytes) if progress.total_bytes else "",
-        total=size_text(progress.total_bytes) if progress.total_bytes else "",
-        percentage=progress.percentage,
-        phase=progress.phase,
-        corral=InstallBytes(sequence=progress.sequence, current=progress.current_bytes, total=progress.total_bytes),
-    )
-
-
-def _file_name(progress: PullProgress) -> str:
-    if not progress.name:
-        return ""
+def words_of(progress: PullProgress) -> str:
+    """What is being done, as LocalAI's worker says it."""
     match progress.phase:
         case Phase.DOWNLOADING:
             return f"Downloading {progress.layer}/{progress.layers} {progress.name}"

@@ -8,7 +8,6 @@ import asyncio
 import ctypes
 import errno
 import os
-import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -34,12 +33,12 @@ from corral.images.orders import PullOrder, PullResult
 from corral.images.patience import in_thread
 from corral.images.progress import Scale
 from corral.images.sources import Sources
+from corral.images.targets import empty, prepare_target
 from corral.images.tree import Tree
 from corral.images.unpack import Unpacked, Unpacker
 from corral.protocol.progress import Phase, size_text
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_TARGET_MODE: Final = 0o750
 
 
 class Pull:
@@ -176,20 +175,16 @@ class Pull:
 
     @asynccontextmanager
     async def _whole_or_not_at_all(self) -> AsyncIterator[None]:
-        try:
-            os.mkdir(self._target, _TARGET_MODE)
-        except OSError as error:
-            raise TargetUnusable(f"{self._target} cannot be made: {error.strerror}") from error
+        undo = prepare_target(self._target)
         try:
             with _told_as_ours():
                 yield
         except BaseException:
-            await in_thread(lambda: shutil.rmtree(self._target, ignore_errors=True))
+            await in_thread(undo)
             raise
 
     def _empty_target(self) -> None:
-        shutil.rmtree(self._target)
-        os.mkdir(self._target, _TARGET_MODE)
+        empty(self._target)
 
 
 class _Position:

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, Self
 
 import msgspec
@@ -15,6 +17,7 @@ from corral.base.readiness import describe_exit
 from corral.base.tasks import start_task
 from corral.images.errors import ImageError, PullCancelled, PullerDied, error_with
 from corral.images.orders import PullFailure, PullLine, PullOrder, PullProgress, PullResult
+from corral.images.targets import empty, is_directory
 
 MODULE: Final = "corral.app.puller"
 _MAX_LINE_BYTES: Final = 256 * 1024
@@ -43,9 +46,13 @@ class Puller:
         self._newest: PullProgress | None = None
         self._news = asyncio.Event()
         self._is_cancelled = False
+        self._was_there = self._is_foreign = False
 
     def start(self) -> None:
         """Returns at once. ChildFailed when there is nothing to start."""
+        target = Path(self._order.target)
+        self._was_there = is_directory(target)
+        self._is_foreign = self._was_there and bool(os.listdir(target))
         descriptor = secret_descriptor(msgspec.json.encode(self._order))
         self._process = start_process(
             Command(
@@ -80,30 +87,42 @@ class Puller:
     async def cancel(self) -> None:
         """End it now. Returns when the process is gone, and with it whatever it had unpacked."""
         self._is_cancelled = True
-        if self._process is not None:
-            await self._process.stop(self._stop_grace)
-        if self._watching is not None:
-            await asyncio.wait({self._watching})
+        await self._end()
 
     async def __aenter__(self) -> Self:
         self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if not self._outcome.done():
-            await self.cancel()
-        if self._watching is not None:
-            await asyncio.wait({self._watching})
+        self._is_cancelled = not self._outcome.done()
+        await self._end()
         if not self._outcome.cancelled():
             self._outcome.exception()  # whoever wanted to know has asked
+
+    async def _end(self) -> None:
+        """Also of one that has told its result: it ends by itself, but nobody shall wait for that without a bound."""
+        if self._process is not None:
+            await self._process.stop(self._stop_grace)
+        if self._watching is not None:
+            await asyncio.wait({self._watching})
 
     async def _watch(self, process: Process) -> None:
         code = await process.wait()
         if not self._is_done():
-            await asyncio.to_thread(shutil.rmtree, self._order.target, ignore_errors=True)
+            await asyncio.to_thread(self._clean_up)
         if not self._outcome.done():
             self._settle(self._death(code))
         self._news.set()
+
+    def _clean_up(self) -> None:
+        """Finds nothing after a puller that ended in good order. An old target that was not empty is none of ours."""
+        target = Path(self._order.target)
+        if not is_directory(target) or self._is_foreign:
+            return
+        if self._was_there:
+            empty(target)
+        else:
+            shutil.rmtree(target, ignore_errors=True)
 
     def _is_done(self) -> bool:
         return self._outcome.done() and self._outcome.exception() is None

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import re
+import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,13 +50,14 @@ class FakeRegistry:
     """By a part of the path."""
     tokens: set[str] = field(default_factory=set)
     knows_ranges: bool = True
+    tls: ssl.SSLContext | None = None
 
     async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, _LOOPBACK, 0)
+        site = web.TCPSite(self._runner, _LOOPBACK, 0, ssl_context=self.tls)
         await site.start()
         self.address = f"{_LOOPBACK}:{self._runner.addresses[0][1]}"
         return self

@@ -440,6 +440,9 @@ async def test_an_install_with_an_operation_tells_how_far_it_is(rig: Rig, source
     events = [json.loads(data) for _, data in rig.publisher.messages]
     assert subjects == {"nodes.11111111-2222-4333-8444-555555555555.backend.install.x-y-z--1.progress"}
     assert 1 <= len(events) <= 2, "the first step and, if it was another one, the last"
+    numbers = [event.pop("corral") for event in events]
+    assert [number["sequence"] for number in numbers] == list(range(1, len(events) + 1))
+    assert numbers[-1]["current"] == numbers[-1]["total"] > 5 * 1024 * 1024
     assert events[-1] == {
         "op_id": "x.y*z> 1",
         "node_id": "11111111-2222-4333-8444-555555555555",

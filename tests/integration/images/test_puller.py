@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,11 +16,20 @@ import pytest
 
 from corral.base.processes import secret_descriptor
 from corral.images.auth import Credential
-from corral.images.errors import ImageNotFound, PullCancelled, PullerDied, RegistryUnavailable, UnpackRefused
+from corral.images.errors import (
+    ImageNotFound,
+    PullCancelled,
+    PullerDied,
+    RegistryRefused,
+    RegistryUnavailable,
+    TargetUnusable,
+    UnpackRefused,
+)
 from corral.images.network import Network
 from corral.images.orders import PullOrder, PullProgress
 from corral.images.platforms import this_platform
 from corral.images.puller import MODULE, Puller
+from corral.testing.certificates import Authority
 from corral.testing.images import a_layer, a_symlink, gzipped, tar_of
 from corral.testing.patience import within_patience
 from corral.testing.registry import FakeRegistry, answering, cutting, stalling
@@ -173,6 +183,47 @@ async def test_a_puller_that_is_killed_is_worth_another_try(registry: FakeRegist
     never.set()
     assert caught.value.retryable
     assert not orders.target.exists()
+
+
+async def test_a_target_that_was_there_is_given_back(registry: FakeRegistry, orders: Orders) -> None:
+    registry.add_image(NAME, [SMALL, BIG])
+    reached, never = asyncio.Event(), asyncio.Event()
+    registry.faults[list(registry.blobs)[1]].append(stalling(1000, never, reached=reached))
+    orders.target.mkdir()
+
+    async with Puller(orders.order(), environment=ENVIRONMENT) as puller:
+        await within_patience(reached.wait(), lambda: "the layer")
+        assert puller.pid is not None
+        os.kill(puller.pid, signal.SIGKILL)
+        with pytest.raises(PullerDied):
+            await puller.result()
+    never.set()
+    assert list(orders.target.iterdir()) == []
+
+    (orders.target / "precious").touch()
+    async with Puller(orders.order(), environment=ENVIRONMENT) as puller:
+        with pytest.raises(TargetUnusable, match="is not empty"):
+            await puller.result()
+    assert (orders.target / "precious").exists()
+
+
+async def test_certificates_are_checked(orders: Orders, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    certificate, key = authority.issue("registry")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    async with FakeRegistry(tls=tls) as secure:
+        secure.blobs["/files/echo.tar.gz"] = SMALL
+        order = orders.order(sources=(f"https://{secure.address}/files/echo.tar.gz",))
+
+        async with Puller(order, environment=ENVIRONMENT) as puller:
+            with pytest.raises(RegistryRefused, match="its certificate is not trusted"):
+                await puller.result()
+        trusting = {**ENVIRONMENT, "SSL_CERT_FILE": str(authority.file)}
+        async with Puller(order, environment=trusting) as puller:
+            await puller.result()
+
+    assert (orders.target / "run.sh").exists()
 
 
 PARENT = """

@@ -279,7 +279,8 @@ class TestFile:
             ("[worker]\nnonsense = 1\n", "has an unknown key in section [worker]; known are register_to,"),
             (
                 "port = 1\n",
-                "has an unknown section or key port; known are frontend, gateway, worker, up, client, gallery, images, log",
+                "has an unknown section or key port; "
+                "known are frontend, gateway, worker, up, client, gallery, images, log",
             ),
             ("frontend = 1\n", "must have a section [frontend] here, not a value"),
             ("[frontend\n", "is not valid TOML"),

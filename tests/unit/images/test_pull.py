@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.base.tasks import start_task
+from corral.base.tasks import start_task, task_group
 from corral.images import pull as pull_module
 from corral.images.auth import Credential
 from corral.images.blobs import prune
@@ -662,6 +662,28 @@ async def test_a_target_that_is_there_is_not_touched(registry: FakeRegistry, pla
     assert list(place.files()) == ["precious"]
 
 
+async def test_an_empty_target_is_taken_and_given_back_empty(registry: FakeRegistry, place: Place) -> None:
+    place.target.mkdir()
+    with pytest.raises(ImageNotFound):
+        await place.pull(registry.reference(NAME))
+    registry.add_image(NAME, [SMALL, gzipped(tar_of(a_symlink("out", "..")))])
+    with pytest.raises(UnpackRefused):
+        await place.pull(registry.reference(NAME))
+    assert list(place.target.iterdir()) == []
+
+    registry.add_image(NAME, [SMALL])
+    await place.pull(registry.reference(NAME))
+
+    assert list(place.files()) == ["run.sh"]
+
+
+async def test_a_target_that_is_no_directory_is_refused(tmp_path: Path, place: Place) -> None:
+    place.target.symlink_to(tmp_path)
+
+    with pytest.raises(TargetUnusable, match="is not a directory"):
+        await place.pull("quay.io/a/b")
+
+
 async def test_a_cancelled_pull_leaves_only_what_can_be_gone_on_with(registry: FakeRegistry, place: Place) -> None:
     registry.add_image(NAME, [BIG])
     never, reached = asyncio.Event(), asyncio.Event()
@@ -684,6 +706,19 @@ async def test_equal_layers_are_fetched_once(registry: FakeRegistry, place: Plac
     await place.pull(registry.reference(NAME))
 
     assert len(registry.asked_for("/blobs/")) == 2
+
+
+async def test_two_pulls_with_one_cache_fetch_once(registry: FakeRegistry, tmp_path: Path) -> None:
+    registry.add_image(NAME, [BIG])
+    one, two = Place(tmp_path), Place(tmp_path)
+    two.target = tmp_path / "other"
+
+    async with task_group() as group:
+        for place in (one, two):
+            group.create_task(place.pull(registry.reference(NAME), keep_layers=True))
+
+    assert len(registry.asked_for("/blobs/")) == 1
+    assert one.files() == two.files()
 
 
 async def test_layers_that_are_kept_are_not_fetched_again(registry: FakeRegistry, place: Place) -> None:
