@@ -1,6 +1,6 @@
 """Settings of every process, read once at its start. The only reader of the environment.
 
-The table of settings is in `settings_table.py`, the rules of precedence in `settings_sources.py`. Here the two meet the
+The table of settings is in `settings_table/`, the rules of precedence in `settings_sources.py`. Here the two meet the
 real environment, and settings become what the processes are configured with.
 """
 

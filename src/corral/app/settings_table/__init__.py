@@ -1,0 +1,42 @@
+"""Every setting: its meaning, its unit and why its default is what it is.
+
+One module, with one group, for each section of the file. Command-line options, messages and the reference are made of
+this table, so a setting is added here and nowhere else.
+"""
+
+from typing import Final
+
+from corral.app.settings_sources import Group
+from corral.app.settings_table.client import ClientSettings
+from corral.app.settings_table.defaults import default_data, default_gallery_cache
+from corral.app.settings_table.frontend import FrontendSettings
+from corral.app.settings_table.gallery import GallerySettings
+from corral.app.settings_table.gateway import GatewaySettings
+from corral.app.settings_table.localai import ACCEPTED_WITHOUT_EFFECT
+from corral.app.settings_table.logs import LogSettings
+from corral.app.settings_table.up import UpSettings
+from corral.app.settings_table.worker import WorkerSettings
+
+__all__ = [
+    "ACCEPTED_WITHOUT_EFFECT",
+    "GROUPS",
+    "ClientSettings",
+    "FrontendSettings",
+    "GallerySettings",
+    "GatewaySettings",
+    "LogSettings",
+    "UpSettings",
+    "WorkerSettings",
+    "default_data",
+    "default_gallery_cache",
+]
+
+GROUPS: Final[tuple[type[Group], ...]] = (
+    FrontendSettings,
+    GatewaySettings,
+    WorkerSettings,
+    UpSettings,
+    ClientSettings,
+    GallerySettings,
+    LogSettings,
+)

@@ -1,0 +1,288 @@
+"""Settings of a frontend: of its launcher and of control."""
+
+# ruff: noqa: RUF009 - `setting` declares a field, as `dataclasses.field` does
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import ClassVar
+
+from corral.app.settings_kinds import (
+    DATABASE_URL,
+    EXISTING_FILE,
+    HOST,
+    NATS_URLS,
+    PATH,
+    PORT,
+    SECRET,
+    SWITCH,
+    TEXT,
+    duration,
+    size,
+    whole,
+)
+from corral.app.settings_sources import Derived, setting
+from corral.app.settings_table.defaults import (
+    DATA_DEFAULT,
+    MIB,
+)
+
+
+def _threads(_: Mapping[str, str]) -> int:
+    return max(1, min(4, (os.cpu_count() or 1) // 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendSettings:
+    """What `corral frontend` needs."""
+
+    section: ClassVar[str] = "frontend"
+    title: ClassVar[str] = "`corral frontend`"
+
+    host: str = setting(
+        HOST,
+        "Address to listen on. Loopback by default: nothing is open to the network that nobody asked for.",
+        flag="--host",
+        env=("CORRAL_HOST",),
+        default="127.0.0.1",
+    )
+    port: int = setting(
+        PORT,
+        "Port to listen on; 0 takes a free one. 8080 is what LocalAI's clients expect.",
+        flag="--port",
+        env=("CORRAL_PORT",),
+        default=8080,
+    )
+    tls_cert: Path | None = setting(
+        EXISTING_FILE,
+        """Certificate of the public port in PEM form, with those between it and its authority; needs its key beside
+        it. The port then speaks HTTPS and nothing else. None by default: on loopback it would protect nothing, and a
+        certificate cannot be guessed.""",
+        flag="--tls-cert",
+        env=("CORRAL_TLS_CERT",),
+        default=None,
+    )
+    tls_key: Path | None = setting(
+        EXISTING_FILE,
+        "Key of the certificate in PEM form, without a password. None by default, as the certificate.",
+        flag="--tls-key",
+        env=("CORRAL_TLS_KEY",),
+        default=None,
+    )
+    data: Path = setting(
+        PATH,
+        "Directory for the SQLite file and the secrets key. It must be writable and should be private.",
+        flag="--data",
+        env=("CORRAL_DATA",),
+        default=DATA_DEFAULT,
+    )
+    database: str | None = setting(
+        DATABASE_URL,
+        """Where all durable state is: `sqlite:///PATH` for one frontend, `postgresql://…` for several. SQLite by
+        default, because it needs no other program. A URL with a password comes from the environment or the file
+        only.""",
+        flag="--database",
+        env=("CORRAL_DATABASE", "LOCALAI_AUTH_DATABASE_URL"),
+        default=None,
+        default_text="`corral.db` in the data directory",
+    )
+    models: Path | None = setting(
+        PATH,
+        """Directory of the model files, one YAML file for each model; the workers of this machine share it. Read again
+        when it changes.""",
+        flag="--models",
+        env=("CORRAL_MODELS_PATH", "LOCALAI_MODELS_PATH", "MODELS_PATH"),
+        default=None,
+        default_text="`models` in the data directory",
+    )
+    threads: int = setting(
+        whole(1, 1024),
+        """Threads of a backend whose model does not say how many. Half of the processors and at most 4, because more
+        than one model may be busy at once.""",
+        flag="--threads",
+        env=("CORRAL_THREADS", "LOCALAI_THREADS", "THREADS"),
+        default=Derived("half of the processors, from 1 to 4", _threads),
+    )
+    gateways: int = setting(
+        whole(1, 64),
+        """Gateway processes that share the public port. 1 carries thousands of streams; more use more processors.""",
+        flag="--gateways",
+        env=("CORRAL_GATEWAYS",),
+        default=1,
+    )
+    install_timeout: timedelta = setting(
+        duration(timedelta(seconds=1), timedelta(hours=24), bounds="from 1s to 24h"),
+        """How long a node may take to install and start the backend of a model. 15 minutes, as LocalAI has it: it may
+        have to download.""",
+        flag="--install-timeout",
+        env=("CORRAL_INSTALL_TIMEOUT", "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT"),
+        default=timedelta(minutes=15),
+        default_text="15m",
+    )
+    load_timeout: timedelta | None = setting(
+        duration(timedelta(seconds=1), timedelta(hours=24), bounds="from 1s to 24h"),
+        """How long a backend may take to load a model's weights. By default it depends on their size, as in LocalAI;
+        a value holds for all, whether it is more or less.""",
+        flag="--load-timeout",
+        env=("CORRAL_LOAD_TIMEOUT", "LOCALAI_NATS_MODEL_LOAD_TIMEOUT"),
+        default=None,
+        default_text="5 minutes and 20 s per GiB, at most 6 h",
+    )
+    control_socket: Path | None = setting(
+        PATH,
+        """Unix socket that control listens on instead of the public port, which is the gateway's. Set by `corral
+        frontend` for its child.""",
+        env=("CORRAL_CONTROL_SOCKET",),
+        default=None,
+        default_text="one in the data directory, made by `corral frontend`",
+    )
+    nats_url: str = setting(
+        NATS_URLS,
+        """The NATS server, or several of one cluster, comma-separated. There is no default: a bus that nobody chose is
+        one that nobody protects. A URL with a user or a token comes from the environment or the file only.""",
+        flag="--nats",
+        env=("CORRAL_NATS_URL", "LOCALAI_NATS_URL"),
+    )
+    nats_jwt: str = setting(
+        SECRET,
+        "User JWT for NATS; needs the seed beside it. None by default: the URL may carry a user instead.",
+        env=("CORRAL_NATS_JWT", "LOCALAI_NATS_SERVICE_JWT"),
+        default="",
+        secret=True,
+    )
+    nats_seed: str = setting(
+        SECRET,
+        "Seed that signs for the user JWT. None by default, as the JWT.",
+        env=("CORRAL_NATS_SEED", "LOCALAI_NATS_SERVICE_SEED"),
+        default="",
+        secret=True,
+    )
+    nats_tls_ca: Path | None = setting(
+        EXISTING_FILE,
+        "Certificates of the authorities that NATS servers are checked against. By default those of the system.",
+        flag="--nats-tls-ca",
+        env=("CORRAL_NATS_TLS_CA", "LOCALAI_NATS_TLS_CA"),
+        default=None,
+    )
+    nats_tls_cert: Path | None = setting(
+        EXISTING_FILE,
+        "Client certificate for NATS; needs its key beside it. None by default: few servers ask for one.",
+        flag="--nats-tls-cert",
+        env=("CORRAL_NATS_TLS_CERT", "LOCALAI_NATS_TLS_CERT"),
+        default=None,
+    )
+    nats_tls_key: Path | None = setting(
+        EXISTING_FILE,
+        "Key of the client certificate. None by default, as the certificate.",
+        flag="--nats-tls-key",
+        env=("CORRAL_NATS_TLS_KEY", "LOCALAI_NATS_TLS_KEY"),
+        default=None,
+    )
+    registration_token: str = setting(
+        SECRET,
+        """What workers present to join; all frontends of a fleet share it. By default one is made at first start,
+        printed once and kept encrypted in the database.""",
+        env=("CORRAL_REGISTRATION_TOKEN", "LOCALAI_REGISTRATION_TOKEN"),
+        default="",
+        default_text="made at first start",
+        secret=True,
+    )
+    trusted_registration_token: str = setting(
+        SECRET,
+        """A second token whose bearers are approved at once: for a supervisor that starts its own workers, as `corral
+        up` does. None by default.""",
+        env=("CORRAL_TRUSTED_REGISTRATION_TOKEN",),
+        default="",
+        secret=True,
+    )
+    auto_approve: bool = setting(
+        SWITCH,
+        """Approve every node that knows the registration token. Off by default: a leaked token must not be enough to
+        be given work.""",
+        flag="--auto-approve",
+        env=("CORRAL_AUTO_APPROVE", "LOCALAI_AUTO_APPROVE_NODES"),
+        default=False,
+    )
+    secrets_key: str = setting(
+        SECRET,
+        """The key that encrypts secrets in the database, for platforms that inject secrets; all frontends of a fleet
+        share it. By default the key file is used.""",
+        env=("CORRAL_SECRETS_KEY",),
+        default="",
+        default_text="read from the key file",
+        secret=True,
+    )
+    secrets_key_file: Path | None = setting(
+        PATH,
+        "File that holds the secrets key, mode 0600. Made at first start when it is not there.",
+        flag="--secrets-key-file",
+        env=("CORRAL_SECRETS_KEY_FILE",),
+        default=None,
+        default_text="`secrets.key` in the data directory",
+    )
+    credentials_file: Path | None = setting(
+        PATH,
+        """Write the administrator key and the registration token into this file, mode 0600, instead of printing them
+        at first start. Meant for supervisors; none by default, because what is printed once cannot be read later.""",
+        flag="--credentials-file",
+        env=("CORRAL_CREDENTIALS_FILE",),
+        default=None,
+    )
+    metrics_public: bool = setting(
+        SWITCH,
+        "Serve `/metrics` without a key. Off by default: metrics name nodes and tell how busy they are.",
+        flag="--metrics-public",
+        env=("CORRAL_METRICS_PUBLIC",),
+        default=False,
+    )
+    unhealthy_after: int = setting(
+        whole(1, 1000),
+        """Heartbeats in a row that a node may miss before it is unhealthy and gets no new work. 3, so that one lost
+        packet and one slow disk are forgiven.""",
+        flag="--unhealthy-after",
+        env=("CORRAL_UNHEALTHY_AFTER",),
+        default=3,
+    )
+    offline_after: int = setting(
+        whole(2, 10000),
+        """Heartbeats in a row that a node may miss before it is offline and what it ran is replaced. 6: a minute with
+        LocalAI's interval, as long as LocalAI waits. Must be more than `unhealthy_after`.""",
+        flag="--offline-after",
+        env=("CORRAL_OFFLINE_AFTER",),
+        default=6,
+    )
+    event_retention: timedelta = setting(
+        duration(timedelta(hours=1), timedelta(days=3650), bounds="from 1h to 3650d"),
+        """How long the record of events is kept; the newest 10,000 stay in any case. 30 days, to answer "what happened
+        last month?".""",
+        flag="--event-retention",
+        env=("CORRAL_EVENT_RETENTION",),
+        default=timedelta(days=30),
+        default_text="30d",
+    )
+    max_body: int = setting(
+        size(1024, 1024 * MIB, bounds="from 1KiB to 1024MiB"),
+        "Bytes of a request body that the admin API accepts. 1 MiB: registrations and labels are far smaller.",
+        flag="--max-body",
+        env=("CORRAL_MAX_BODY",),
+        default=MIB,
+        default_text="1MiB",
+    )
+    instance_id: str = setting(
+        TEXT,
+        "Name of this frontend among others. A random one at every start by default, so that two are never confused.",
+        flag="--instance-id",
+        env=("CORRAL_INSTANCE_ID", "LOCALAI_INSTANCE_ID"),
+        default="",
+        default_text="random",
+    )
+
+    @property
+    def database_url(self) -> str:
+        return self.database or f"sqlite:///{self.data.absolute() / 'corral.db'}"
+
+    @property
+    def secrets_key_path(self) -> Path:
+        return self.secrets_key_file or self.data / "secrets.key"

@@ -1,0 +1,158 @@
+"""Settings of a gateway."""
+
+# ruff: noqa: RUF009 - `setting` declares a field, as `dataclasses.field` does
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import ClassVar
+
+from corral.app.settings_kinds import (
+    EXISTING_FILE,
+    HOST,
+    PORT,
+    SECRET,
+    SWITCH,
+    TEXT,
+    duration,
+    size,
+    whole,
+)
+from corral.app.settings_sources import setting
+from corral.app.settings_table.defaults import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """What `corral gateway` needs."""
+
+    section: ClassVar[str] = "gateway"
+    title: ClassVar[str] = "`corral gateway`"
+
+    host: str = setting(
+        HOST,
+        "Address to listen on. Loopback by default: nothing is open to the network that nobody asked for.",
+        flag="--host",
+        env=("CORRAL_HOST",),
+        default="127.0.0.1",
+    )
+    port: int = setting(
+        PORT,
+        "Port to listen on; 0 takes a free one. 8080 is what LocalAI's clients expect.",
+        flag="--port",
+        env=("CORRAL_PORT",),
+        default=8080,
+    )
+    tls_cert: Path | None = setting(
+        EXISTING_FILE,
+        """Certificate of the public port in PEM form, with those between it and its authority; needs its key beside
+        it. The port then speaks HTTPS and nothing else. None by default: on loopback it would protect nothing, and a
+        certificate cannot be guessed.""",
+        flag="--tls-cert",
+        env=("CORRAL_TLS_CERT",),
+        default=None,
+    )
+    tls_key: Path | None = setting(
+        EXISTING_FILE,
+        "Key of the certificate in PEM form, without a password. None by default, as the certificate.",
+        flag="--tls-key",
+        env=("CORRAL_TLS_KEY",),
+        default=None,
+    )
+    control: str = setting(
+        TEXT,
+        """Where control is: the URL of any frontend, `http://` or `https://`, or `unix:PATH` of control's socket.
+        There is no default: a gateway that guesses may serve the wrong fleet.""",
+        flag="--control",
+        env=("CORRAL_CONTROL_URL",),
+    )
+    control_ca: Path | None = setting(
+        EXISTING_FILE,
+        """Certificates of the authorities that a control behind HTTPS is checked against. By default those of the
+        system.""",
+        flag="--control-ca",
+        env=("CORRAL_CONTROL_CA",),
+        default=None,
+    )
+    key: str = setting(
+        SECRET,
+        """A key with the scope `gateway`, made by `corral keys create`. None by default; a frontend hands one to its
+        own gateways.""",
+        env=("CORRAL_GATEWAY_KEY",),
+        default="",
+        secret=True,
+    )
+    load_wait: timedelta = setting(
+        duration(timedelta(0), timedelta(hours=1), bounds="from 0s to 1h"),
+        """How long a request waits for a model that is not loaded, before it is told to come back; 0 waits as long as
+        the client does. 30 s: small models are there by then, and most clients still are.""",
+        flag="--load-wait",
+        env=("CORRAL_LOAD_WAIT", "LOCALAI_MODEL_LOAD_WAIT"),
+        default=timedelta(seconds=30),
+        default_text="30s",
+    )
+    queue_wait: timedelta = setting(
+        duration(timedelta(milliseconds=100), timedelta(hours=1), bounds="from 100ms to 1h"),
+        """How long a request waits for room at replicas that are all busy. 60 s: longer than most answers take.""",
+        flag="--queue-wait",
+        env=("CORRAL_QUEUE_WAIT",),
+        default=timedelta(seconds=60),
+        default_text="60s",
+    )
+    first_byte_timeout: timedelta = setting(
+        duration(timedelta(milliseconds=100), timedelta(hours=24), bounds="from 100ms to 24h"),
+        """How long a replica, or control, may take until the first byte of its answer. 10 minutes: an answer that is
+        not streamed has none before it is ready.""",
+        flag="--first-byte-timeout",
+        env=("CORRAL_FIRST_BYTE_TIMEOUT",),
+        default=timedelta(minutes=10),
+        default_text="10m",
+    )
+    idle_timeout: timedelta = setting(
+        duration(timedelta(milliseconds=100), timedelta(hours=24), bounds="from 100ms to 24h"),
+        """How long the answer of a replica may pause between two bytes, before it is cut off and the replica suspected.
+        2 minutes: no engine that works takes so long for a token.""",
+        flag="--idle-timeout",
+        env=("CORRAL_IDLE_TIMEOUT",),
+        default=timedelta(minutes=2),
+        default_text="2m",
+    )
+    max_request: int = setting(
+        size(1024, 1024 * MIB, bounds="from 1KiB to 1024MiB"),
+        "Bytes of one request's body that are accepted. 32 MiB: images come inside bodies, and text is far smaller.",
+        flag="--max-request",
+        env=("CORRAL_MAX_REQUEST",),
+        default=32 * MIB,
+        default_text="32MiB",
+    )
+    max_view_age: timedelta | None = setting(
+        duration(timedelta(seconds=20), timedelta(days=365), bounds="from 20s to 365d"),
+        """How long a gateway that does not hear control goes on serving what it last knew. Without limit by default:
+        serving outlives control. A key that was revoked meanwhile works for so long.""",
+        flag="--max-view-age",
+        env=("CORRAL_MAX_VIEW_AGE",),
+        default=None,
+        default_text="unlimited",
+    )
+    expose_node: bool = setting(
+        SWITCH,
+        """Say in the header `X-LocalAI-Node` of each answer of a model which node gave it. Off by default: clients
+        need not know the fleet.""",
+        flag="--expose-node",
+        env=("CORRAL_EXPOSE_NODE", "LOCALAI_EXPOSE_NODE_HEADER"),
+        default=False,
+    )
+    reuse_port: bool = setting(
+        SWITCH,
+        "Share the port with other gateways of the same user. Off by default: a taken port is then told.",
+        flag="--reuse-port",
+        env=("CORRAL_REUSE_PORT",),
+        default=False,
+    )
+    plain_port: int | None = setting(
+        whole(1, 65535),
+        """Port on 127.0.0.1 that speaks HTTP also when the public one speaks HTTPS, for programs of this machine. Set
+        by `corral up` for its own workers; none by default.""",
+        env=("CORRAL_PLAIN_PORT",),
+        default=None,
+    )

@@ -1,0 +1,114 @@
+"""Settings of `corral up`."""
+
+# ruff: noqa: RUF009 - `setting` declares a field, as `dataclasses.field` does
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import ClassVar
+
+from corral.app.settings_kinds import (
+    EXISTING_FILE,
+    HOST,
+    PATH,
+    PORT,
+    duration,
+    whole,
+)
+from corral.app.settings_sources import setting
+from corral.app.settings_table.defaults import DATA_DEFAULT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpSettings:
+    """What `corral up` needs; the rest its frontend and its workers take from the environment and the same file."""
+
+    section: ClassVar[str] = "up"
+    title: ClassVar[str] = "`corral up`"
+
+    data: Path = setting(
+        PATH,
+        "Directory for everything: database, keys, NATS, models, one folder per worker, and `up.json` for scripts.",
+        flag="--data",
+        env=("CORRAL_DATA",),
+        default=DATA_DEFAULT,
+    )
+    host: str = setting(
+        HOST,
+        "Address the frontend listens on. Loopback by default: nothing is open that nobody asked for.",
+        flag="--host",
+        env=("CORRAL_HOST",),
+        default="127.0.0.1",
+    )
+    port: int = setting(
+        PORT,
+        "Port the frontend listens on; 0 takes a free one. 8080 is what LocalAI's clients expect.",
+        flag="--port",
+        env=("CORRAL_PORT",),
+        default=8080,
+    )
+    tls_cert: Path | None = setting(
+        EXISTING_FILE,
+        """Certificate of the public port in PEM form, with those between it and its authority; needs its key beside
+        it. The port then speaks HTTPS and nothing else. None by default: on loopback it would protect nothing, and a
+        certificate cannot be guessed.""",
+        flag="--tls-cert",
+        env=("CORRAL_TLS_CERT",),
+        default=None,
+    )
+    tls_key: Path | None = setting(
+        EXISTING_FILE,
+        "Key of the certificate in PEM form, without a password. None by default, as the certificate.",
+        flag="--tls-key",
+        env=("CORRAL_TLS_KEY",),
+        default=None,
+    )
+    workers: int = setting(
+        whole(0, 100),
+        "How many workers to start; 0 for none. 2, so that the first look shows a fleet and not a machine.",
+        flag="--workers",
+        env=("CORRAL_WORKERS",),
+        default=2,
+    )
+    nats_host: str = setting(
+        HOST,
+        """Address the embedded NATS server listens on. Loopback by default; set it to let workers on other machines
+        in, together with `host`.""",
+        flag="--nats-host",
+        env=("CORRAL_NATS_HOST",),
+        default="127.0.0.1",
+    )
+    nats_port: int | None = setting(
+        whole(1, 65535),
+        "Port the embedded NATS server listens on. The one of last time is kept, so that workers find it again.",
+        flag="--nats-port",
+        env=("CORRAL_NATS_PORT",),
+        default=None,
+        default_text="that of last time, else 4222, else a free one",
+    )
+    heartbeat_interval: timedelta = setting(
+        duration(timedelta(milliseconds=100), timedelta(hours=1), bounds="from 100ms to 1h"),
+        """Time between heartbeats of the workers. 2 s: on one machine it costs nothing, and a dead worker shows at
+        once.""",
+        flag="--heartbeat-interval",
+        env=("CORRAL_HEARTBEAT_INTERVAL",),
+        default=timedelta(seconds=2),
+        default_text="2s",
+    )
+    models: Path | None = setting(
+        PATH,
+        "Directory of the model files, which frontend and workers share.",
+        flag="--models",
+        env=("CORRAL_MODELS_PATH", "LOCALAI_MODELS_PATH", "MODELS_PATH"),
+        default=None,
+        default_text="`models` in the data directory",
+    )
+    first_model: Path | None = setting(
+        PATH,
+        """A GGUF file that a new fleet without models starts with, under the name smollm2. `make up` names the one that
+        it fetched.""",
+        flag="--first-model",
+        env=("CORRAL_FIRST_MODEL",),
+        default=None,
+        default_text="none",
+    )
