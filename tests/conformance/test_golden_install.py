@@ -15,9 +15,8 @@ from corral.protocol import go_json, subjects
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.inventory import ListReply
 from corral.protocol.replica import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
-from corral.testing.backend_node import BackendNode
+from corral.testing.backend_node import SleepingNode
 from corral.testing.backend_scripts import write_backend
-from corral.testing.clock import ManualClock
 
 VECTORS = Path(__file__).parent / "vectors" / "backends.json"
 NODE = NodeId("11111111-2222-4333-8444-555555555555")
@@ -131,22 +130,14 @@ class AlwaysHealthy:
     async def close(self) -> None: ...
 
 
-class Node(BackendNode):
+class Node(SleepingNode):
     """Our handlers over real processes that only sleep."""
 
     def __init__(self, folder: Path) -> None:
-        async def listens(_: str) -> bool:
-            return True
-
         super().__init__(
             folder=folder,
-            clock=ManualClock(),
-            ranges=[range(22301, 22401)],
-            is_free=lambda _: True,
-            listens=listens,
             connect=lambda *_: AlwaysHealthy(),
             system=folder / "system",
-            advertised="127.0.0.3:22301",
         )
 
     async def reply(self, subject: str, data: bytes) -> Any:

@@ -170,7 +170,12 @@ class Adapters:
         link = await stack.enter_async_context(AdapterLink.open())
 
         async def listening() -> None:
-            await link.listening()
+            try:
+                await link.listening()
+            except ChildFailed:
+                await process.wait()
+                await asyncio.sleep(0)  # whoever watches the process can tell more, and comes first
+                raise
 
         adapter = Child(
             name="the adapter",

@@ -19,7 +19,7 @@ from corral.agent.backend_directory import BACKUP, RUN, Located, is_hidden, is_p
 from corral.agent.backend_metadata import Metadata, read_metadata, write_metadata
 from corral.agent.install_progress import Report
 from corral.base.clock import Clock
-from corral.base.errors import Conflict, CorralError
+from corral.base.errors import Conflict, CorralError, PathNotUsable
 from corral.base.tasks import first_done
 from corral.base.threads import in_own_thread
 from corral.protocol.install import Gallery
@@ -97,7 +97,7 @@ class Installer:
         try:
             repaired = await asyncio.to_thread(switching.repair, self._folder)
         except OSError as error:
-            raise _unusable(error, self._folder) from error
+            raise PathNotUsable(f"backends cannot be installed into {self._folder}: {error.strerror}") from error
         if repaired:
             log.warning("cleaned up after a crash: %s", repaired, extra={"event": "install.repaired"})
         return self

@@ -159,3 +159,18 @@ class BackendNode:
 
 def _unheard(_: Step) -> None:
     """Nobody asked."""
+
+
+async def _listens(_: str) -> bool:
+    return True
+
+
+@dataclass(kw_only=True)
+class SleepingNode(BackendNode):
+    """One whose backends only sleep, so that nothing listens at their ports: those are the recorded worker's."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    ranges: Sequence[range] = field(default_factory=lambda: [range(22301, 22401)])
+    is_free: Callable[[int], bool] = field(default_factory=lambda: lambda _: True)
+    listens: Callable[[str], Awaitable[bool]] = _listens
+    advertised: str = "127.0.0.3:22301"

@@ -20,9 +20,8 @@ from corral.agent.install_sources.directory import DirectorySource
 from corral.agent.installer import CannotInstall, Found, InstallOrder
 from corral.base.errors import CorralError
 from corral.protocol.replica import ProcessKey
-from corral.testing.backend_node import NODE, BackendNode
+from corral.testing.backend_node import NODE, SleepingNode
 from corral.testing.backend_scripts import write_backend
-from corral.testing.clock import ManualClock
 
 SUBJECTS: Final = frozenset(
     f"{noun}.{verb}"
@@ -49,7 +48,6 @@ _OWN_WORDS: Final = (
 """Where these begin a text, the rest is in the words of Go, of a machine, of a setting or of a port."""
 _ALIASES: Final = {"custom": "my-alias", "ext": "ea", "ext1": "al1"}
 _BACKENDS: Final = ("mock", "custom", "ext", "dirb", "img2", "ext0", "ext1", "cpu-mockm")
-_FIRST, _LAST = 22301, 22400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,20 +133,13 @@ class _Link:
     async def close(self) -> None: ...
 
 
-class RecordedNode(BackendNode):
+class RecordedNode(SleepingNode):
     """Our handlers over real processes that only sleep, on the recorded worker's ports."""
 
     def __init__(self, folder: Path, *, advertised: str, becomes_ready: bool = True) -> None:
-        async def listens(_: str) -> bool:
-            return True
-
         super().__init__(
             folder=folder,
-            clock=ManualClock(),
             limits=SupervisionConfig() if becomes_ready else SupervisionConfig(ready_within=timedelta(seconds=1)),
-            ranges=[range(_FIRST, _LAST + 1)],
-            is_free=lambda _: True,
-            listens=listens,
             connect=lambda *_: _Link(is_healthy=becomes_ready),
             system=folder / "system",
             sources=[DirectorySource(), RecordedSource()],

@@ -355,3 +355,21 @@ async def test_after_a_nats_server_died_in_the_middle_of_a_stop_asking_again_tel
     assert await asker.ask(subjects.model_stop, request) == {
         "matched": False, "freed": False, "terminated": True, "process_key": "m1#0",
     }  # fmt: skip
+
+
+async def test_a_forgotten_worker_registers_again_with_what_it_runs(
+    worker: Any, on_nats: WorkerConfig, asker: Asker, frontend: Any, answer: Any
+) -> None:
+    frontend.will_answer("register", answer(201, {"id": NODE}), answer(201, {"id": "second"}))
+    frontend.will_answer("heartbeat", answer(404))
+    async with worker(on_nats) as running:
+        await running.clock.until_sleeping(1)
+        reply = await asker.install("echo", "m1")
+        await running.pass_time(seconds=10)
+        await frontend.until_received("register", 2)
+        await running.clock.until_sleeping(1)
+        found = await asker.bus.request(subjects.models_running(NodeId("second")), b"", timeout=SOON)
+        first, second = (request.body for request in frontend.seen("register"))
+    assert msgspec.json.decode(found, type=RunningReply).models[0].address == reply.address
+    same = {"name", "address", "labels", "capability", "max_replicas_per_model", "corral"}
+    assert {name: first[name] for name in same} == {name: second[name] for name in same}

@@ -12,9 +12,8 @@ import pytest
 from corral.agent.answering import replying
 from corral.base.errors import MessageTooLarge
 from corral.bus.port import Message
-from corral.testing.backend_node import BackendNode
+from corral.testing.backend_node import SleepingNode
 from corral.testing.backend_scripts import write_backend
-from corral.testing.clock import ManualClock
 
 UNREADABLE = [b"", b"{", b"[]", b"5", b'"text"', b"\xff", b"{}x", b"true"]
 REPORTS = {"reports_stopped_processes": True}
@@ -39,25 +38,17 @@ class Mute:
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[BackendNode]:
+async def node(tmp_path: Path) -> AsyncIterator[SleepingNode]:
     """A worker with one backend of its own and one of the system, and one process."""
-
-    async def listens(_: str) -> bool:
-        return True
 
     Mute.freed = 0
     write_backend(tmp_path / "backends", "mock", shell="exec sleep 1000")
     write_backend(tmp_path / "system", "sysmock", shell="exec sleep 1000")
     (tmp_path / "models" / "m").mkdir(parents=True)
-    async with BackendNode(
+    async with SleepingNode(
         folder=tmp_path,
-        clock=ManualClock(),
-        ranges=[range(22301, 22401)],
-        is_free=lambda _: True,
-        listens=listens,
         connect=lambda *_: Mute(),
         system=tmp_path / "system",
-        advertised="127.0.0.3:22301",
     ) as node:
         await node.install("mock", "m1")
         yield node
@@ -119,7 +110,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("subject", "data", "rest", "error"), ROWS)
-async def test_every_row(node: BackendNode, subject: str, data: bytes, rest: dict[str, Any], error: str) -> None:
+async def test_every_row(node: SleepingNode, subject: str, data: bytes, rest: dict[str, Any], error: str) -> None:
     answer = await node.ask(subject, data)
     assert answer is not None
     reply = json.loads(answer)
@@ -134,7 +125,7 @@ async def test_every_row(node: BackendNode, subject: str, data: bytes, rest: dic
 
 
 @pytest.mark.parametrize("data", [b"%%%", b"", b"null", b"[]"])
-async def test_some_subjects_never_look_at_what_is_sent(node: BackendNode, data: bytes) -> None:
+async def test_some_subjects_never_look_at_what_is_sent(node: SleepingNode, data: bytes) -> None:
     for subject, name in (("backend.list", "backends"), ("models.running", "models")):
         answer = await node.ask(subject, data)
         assert answer is not None
@@ -142,7 +133,7 @@ async def test_some_subjects_never_look_at_what_is_sent(node: BackendNode, data:
 
 
 @pytest.mark.parametrize(("data", "left"), [(b"", []), (b"null", []), (b"{}", []), (b"{bad", 1), (b"[]", 1), (b"5", 1)])
-async def test_a_stop_is_never_answered(node: BackendNode, data: bytes, left: object) -> None:
+async def test_a_stop_is_never_answered(node: SleepingNode, data: bytes, left: object) -> None:
     assert await node.ask("backend.stop", data) is None
     assert node.running() == (["m1#0"] if left else [])
 

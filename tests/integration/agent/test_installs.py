@@ -18,9 +18,8 @@ from corral.agent.install_progress import Report, Step
 from corral.agent.install_sources import directory
 from corral.agent.install_sources.directory import DirectorySource
 from corral.agent.installer import CannotInstall, Found, InstallOrder
-from corral.testing.backend_node import BackendNode, Published
+from corral.testing.backend_node import Published, SleepingNode
 from corral.testing.backend_scripts import write_backend
-from corral.testing.clock import ManualClock
 
 SLEEPS = "exec sleep 1000"
 
@@ -62,23 +61,15 @@ class HeldSource:
         report(Step(what="slow", done=1, total=1))
 
 
-class Rig(BackendNode):
+class Rig(SleepingNode):
     def __init__(self, folder: Path, limits: SupervisionConfig | None = None) -> None:
-        async def listens(_: str) -> bool:
-            return True
-
         self.held = HeldSource(folder)
         super().__init__(
             folder=folder,
             limits=limits or SupervisionConfig(),
-            clock=ManualClock(),
-            ranges=[range(22301, 22401)],
-            is_free=lambda _: True,
-            listens=listens,
             connect=lambda *_: Mute(),
             system=folder / "system",
             sources=[DirectorySource(), self.held],
-            advertised="127.0.0.3:22301",
         )
 
     async def reply(self, subject: str, **request: object) -> dict[str, Any]:

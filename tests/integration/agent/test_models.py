@@ -11,9 +11,8 @@ import pytest
 
 from corral.agent.config import SupervisionConfig
 from corral.base.errors import CorralError
-from corral.testing.backend_node import BackendNode
+from corral.testing.backend_node import SleepingNode
 from corral.testing.backend_scripts import write_backend
-from corral.testing.clock import ManualClock
 
 SHORT = timedelta(milliseconds=20)
 
@@ -49,19 +48,12 @@ class FreeingLink:
     async def close(self) -> None: ...
 
 
-class Rig(BackendNode):
+class Rig(SleepingNode):
     def __init__(self, folder: Path, limits: SupervisionConfig) -> None:
-        async def listens(_: str) -> bool:
-            return True
-
         self.freeing = Freeing()
         super().__init__(
             folder=folder,
             limits=limits,
-            clock=ManualClock(),
-            ranges=[range(22301, 22401)],
-            is_free=lambda _: True,
-            listens=listens,
             connect=self.freeing.connect,
             advertised="node.example:22301",
         )

@@ -3,6 +3,7 @@
 import socket
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,6 +247,15 @@ async def test_a_data_directory_that_cannot_be_made_ends_the_worker(worker: Any,
 
     async with worker(config) as running:
         assert await running.ended() is ExitCode.CANNOT_CREATE
+
+
+async def test_a_backends_directory_that_cannot_be_made_ends_the_worker(
+    worker: Any, config: WorkerConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("a file")
+    async with worker(replace(config, backends_path=tmp_path / "file" / "backends")) as running:
+        assert await running.ended() is ExitCode.CANNOT_CREATE
+    assert "backends cannot be installed into" in caplog.text
 
 
 async def test_an_address_without_sense_ends_the_worker(worker: Any, config: WorkerConfig) -> None:
