@@ -15,15 +15,22 @@ from typing import BinaryIO, Final
 
 from corral.images.errors import ContentMismatch, LimitExceeded, UnpackRefused
 from corral.images.limits import UnpackLimits
+from corral.images.tar_headers import (
+    MAX_NUMBER_TEXT,
+    Header,
+    as_text,
+    read_field,
+    read_number,
+    read_pax,
+    read_time,
+    refuse_names_for_all,
+)
 
 _BLOCK: Final = 512
-_POSIX_MAGIC: Final = b"ustar\0"
 _LONG_NAME, _LONG_LINK = b"L", b"K"
 _PAX, _PAX_OF_SOLARIS, _PAX_GLOBAL = b"x", b"X", b"g"
 _OLD_SPARSE: Final = b"S"
 _EXTENSIONS: Final = frozenset({_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_SOLARIS, _PAX_GLOBAL})
-_MEANT_FOR_ONE: Final = (b"path", b"linkpath", b"size", b"GNU.sparse")
-_MAX_NUMBER_TEXT: Final = 20
 _READ_BYTES: Final = 1024 * 1024
 
 
@@ -164,7 +171,7 @@ class TarStream:
 
     # Headers.
 
-    def _header(self) -> "_Header | None":
+    def _header(self) -> Header | None:
         """The next one; None at the end, which is a block of zeros, or the end of the stream itself."""
         self._skip_rest()
         block = self._pieces.exactly(_BLOCK)
@@ -175,7 +182,7 @@ class TarStream:
             return None
         if len(block) < _BLOCK:
             raise ContentMismatch("the archive ends inside a header")
-        return _Header(block)
+        return Header(block)
 
     def _skip_rest(self) -> None:
         if self._pieces.skip(self._content):
@@ -183,7 +190,7 @@ class TarStream:
         self._pieces.skip(self._padding)
         self._content = self._padding = 0
 
-    def _extend(self, header: "_Header", extensions: dict[bytes, bytes], sparse_numbers: list[bytes]) -> None:
+    def _extend(self, header: Header, extensions: dict[bytes, bytes], sparse_numbers: list[bytes]) -> None:
         size = header.number(124, 12, "size")
         if size > self._limits.header_bytes:
             raise LimitExceeded(f"an extended header of {size} bytes; {self._limits.header_bytes} are allowed")
@@ -196,53 +203,53 @@ class TarStream:
         elif header.type == _LONG_LINK:
             extensions[b"linkpath"] = data.rstrip(b"\0")
         elif header.type == _PAX_GLOBAL:
-            _refuse_names_for_all(data)
+            refuse_names_for_all(data)
         else:
-            _read_pax(data, extensions, sparse_numbers)
+            read_pax(data, extensions, sparse_numbers)
 
     # Members.
 
-    def _member(self, header: "_Header", extensions: Mapping[bytes, bytes], sparse_numbers: Sequence[bytes]) -> Member:
+    def _member(self, header: Header, extensions: Mapping[bytes, bytes], sparse_numbers: Sequence[bytes]) -> Member:
         kind = _KINDS.get(header.type)
         if kind is None:
-            raise UnpackRefused(f"{_text(header.name)!r} is of the unknown type {header.type!r}")
+            raise UnpackRefused(f"{as_text(header.name)!r} is of the unknown type {header.type!r}")
         name = extensions.get(b"path", header.name)
         if kind is Kind.FILE and name.endswith(b"/") and header.type != _OLD_SPARSE:
             kind = Kind.DIRECTORY  # archives from before there was a type for it
-        stored = _number(extensions[b"size"]) if b"size" in extensions else header.number(124, 12, "size")
+        stored = read_number(extensions[b"size"]) if b"size" in extensions else header.number(124, 12, "size")
         self._content = stored if kind is Kind.FILE else 0
         self._padding = -self._content % _BLOCK
         extents, size = self._sparse(header, extensions, sparse_numbers)
         return Member(
-            name=_text(extensions.get(b"GNU.sparse.name", name)),
+            name=as_text(extensions.get(b"GNU.sparse.name", name)),
             kind=kind,
             size=self._content if size is None else size,
             mode=header.number(100, 8, "mode") & 0o7777,
-            modified_at=_time(extensions.get(b"mtime"), header),
-            link=_text(extensions.get(b"linkpath", header.link)),
+            modified_at=read_time(extensions.get(b"mtime"), header),
+            link=as_text(extensions.get(b"linkpath", header.link)),
             extents=extents,
         )
 
     def _sparse(
-        self, header: "_Header", extensions: Mapping[bytes, bytes], sparse_numbers: Sequence[bytes]
+        self, header: Header, extensions: Mapping[bytes, bytes], sparse_numbers: Sequence[bytes]
     ) -> tuple[Sequence[Extent] | None, int | None]:
         """The map and the real size of a sparse file, which stand in one of four places."""
         if header.type == _OLD_SPARSE:
             numbers, size = self._old_sparse(header), header.number(483, 12, "real size")
         elif extensions.get(b"GNU.sparse.major") == b"1":
-            size = _number(extensions.get(b"GNU.sparse.realsize", b""))
+            size = read_number(extensions.get(b"GNU.sparse.realsize", b""))
             numbers = self._map_before_content()
         elif b"GNU.sparse.map" in extensions:
-            size = _number(extensions.get(b"GNU.sparse.size", b""))
-            numbers = [_number(word) for word in extensions[b"GNU.sparse.map"].split(b",")]
+            size = read_number(extensions.get(b"GNU.sparse.size", b""))
+            numbers = [read_number(word) for word in extensions[b"GNU.sparse.map"].split(b",")]
         elif sparse_numbers:
-            size = _number(extensions.get(b"GNU.sparse.size", b""))
-            numbers = [_number(word) for word in sparse_numbers]
+            size = read_number(extensions.get(b"GNU.sparse.size", b""))
+            numbers = [read_number(word) for word in sparse_numbers]
         else:
             return None, None
         return self._checked(numbers, size), size
 
-    def _old_sparse(self, header: "_Header") -> list[int]:
+    def _old_sparse(self, header: Header) -> list[int]:
         numbers = [header.number(at, 12, "sparse map") for at in range(386, 386 + 8 * 12, 12)]
         more = header.block[482]
         while more:
@@ -250,7 +257,7 @@ class TarStream:
             block = self._pieces.exactly(_BLOCK)
             if len(block) < _BLOCK:
                 raise ContentMismatch("the archive ends inside a sparse map")
-            numbers += [_field(block, at, 12, "sparse map") for at in range(0, 42 * 12, 12)]
+            numbers += [read_field(block, at, 12, "sparse map") for at in range(0, 42 * 12, 12)]
             more = block[504]
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
         return [number for pair in pairs if pair != (0, 0) for number in pair]
@@ -258,15 +265,15 @@ class TarStream:
     def _map_before_content(self) -> list[int]:
         """Decimal numbers, one per line, filled up to a block: how many pairs, then the pairs."""
         lines = self._lines_of_content()
-        count = _number(next(lines))
+        count = read_number(next(lines))
         self._refuse_many(count)
-        return [_number(next(lines)) for _ in range(2 * count)]
+        return [read_number(next(lines)) for _ in range(2 * count)]
 
     def _lines_of_content(self) -> Iterator[bytes]:
         rest = b""
         while True:
             while b"\n" not in rest:
-                if self._content < _BLOCK or len(rest) > _MAX_NUMBER_TEXT:
+                if self._content < _BLOCK or len(rest) > MAX_NUMBER_TEXT:
                     raise UnpackRefused("the map of a sparse file is broken")
                 self._content -= _BLOCK
                 rest += self._pieces.exactly(_BLOCK)
@@ -291,90 +298,3 @@ class TarStream:
     def _refuse_many(self, extents: int) -> None:
         if extents > self._limits.extents:
             raise LimitExceeded(f"a sparse file in more than {self._limits.extents} parts")
-
-
-class _Header:
-    """One block that describes a member."""
-
-    __slots__ = ("block", "link", "name", "type")
-
-    def __init__(self, block: bytes) -> None:
-        stated = _field(block, 148, 8, "checksum")
-        if stated != sum(block) - sum(block[148:156]) + 8 * 32:
-            raise ContentMismatch("this is not a tar archive, or it is broken: a checksum does not fit")
-        self.block = block
-        self.type = block[156:157]
-        self.link = _until_zero(block[157:257])
-        name, prefix = _until_zero(block[:100]), _until_zero(block[345:500])
-        has_prefix = prefix and block[257:263] == _POSIX_MAGIC
-        self.name = prefix + b"/" + name if has_prefix else name
-
-    def number(self, at: int, size: int, what: str) -> int:
-        return _field(self.block, at, size, what)
-
-
-def _until_zero(field: bytes) -> bytes:
-    return field.partition(b"\0")[0]
-
-
-def _field(block: bytes, at: int, size: int, what: str) -> int:
-    """Octal digits, or a binary number if the first bit is set; never negative, also for those that could be."""
-    field = block[at : at + size]
-    if field[0] & 0x80:
-        value = int.from_bytes(field[1:], "big") if field[0] == 0x80 else -1
-    else:
-        digits = field.strip(b"\0 ") or b"0"
-        value = int(digits, 8) if digits.isdigit() and not digits.strip(b"01234567") else -1
-    if not 0 <= value < 1 << 63:
-        if what == "mtime":
-            return 0  # before 1970: not worth a refusal
-        raise UnpackRefused(f"the archive states a {what} that cannot be: {field!r}")
-    return value
-
-
-def _read_pax(data: bytes, extensions: dict[bytes, bytes], sparse_numbers: list[bytes]) -> None:
-    for key, value in _pax_records(data):
-        if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
-            sparse_numbers.append(value)  # the oldest of the pax forms: the same keys again and again, in order
-        else:
-            extensions[key] = value
-
-
-def _refuse_names_for_all(data: bytes) -> None:
-    for key, _ in _pax_records(data):
-        if key.startswith(_MEANT_FOR_ONE):
-            raise UnpackRefused(f"a global header that sets {_text(key)} for all that follows")
-
-
-def _pax_records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """`LENGTH KEY=VALUE`, a line each; the length counts the whole line. Zeros after the last are padding."""
-    at, end = 0, len(data.rstrip(b"\0"))
-    while at < end:
-        digits, blank, _ = data[at : at + _MAX_NUMBER_TEXT + 1].partition(b" ")
-        length = int(digits) if blank and digits.isdigit() else 0
-        key, equals, value = data[at + len(digits) + 1 : at + length].partition(b"=")
-        if not len(digits) < length <= end - at or not equals or not value.endswith(b"\n"):
-            raise UnpackRefused("an extended header is broken")
-        yield key, value[:-1]
-        at += length
-
-
-def _number(text: bytes) -> int:
-    if not text.isdigit() or len(text) > _MAX_NUMBER_TEXT or int(text) >= 1 << 63:
-        raise UnpackRefused(f"{text[:40]!r} in an extended header is not a number")
-    return int(text)
-
-
-def _time(stated: bytes | None, header: _Header) -> float:
-    if stated is None:
-        return float(header.number(136, 12, "mtime"))
-    try:
-        moment = float(stated)
-    except ValueError:
-        raise UnpackRefused(f"{stated[:40]!r} is not a time") from None
-    return moment if 0 <= moment < 1 << 40 else 0.0
-
-
-def _text(name: bytes) -> str:
-    """As the file system takes it: bytes that are no text survive."""
-    return os.fsdecode(name)
