@@ -141,12 +141,13 @@ class ClientConnection(asyncio.Protocol):
         try:
             while self._held and self._state in (_State.HEAD, _State.BODY) and not self.is_full:
                 data, self._held = self._held, b""
-                if self._state is _State.HEAD:
-                    self._take_head(data)
-                else:
-                    self._take_body(data)
-        except Refusal as refusal:
-            self.refuse(refusal)
+                try:
+                    if self._state is _State.HEAD:
+                        self._take_head(data)
+                    else:
+                        self._take_body(data)
+                except Refusal as refusal:
+                    self.refuse(refusal)
         finally:
             self._advancing = False
 
@@ -189,10 +190,10 @@ class ClientConnection(asyncio.Protocol):
     def _begin_request(self, raw: bytes, rest: bytes) -> None:
         self._head = _NO_HEAD  # so that a refusal of this head is not answered as the last one would be
         self._head = head = self._reader.read_head(raw)
+        self._held = rest  # at once: a request that is refused is followed by others all the same
         self.closes = not head.keep_alive or self._registry.is_draining
         self._key = self._admitted(head)
         if self._reader.is_complete:
-            self._held = rest
             self._dispatch(head)
             return
         self._state = _State.BODY
@@ -201,7 +202,6 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = self._time() + self._time_outs.body
         if head.expects_continue and not rest and not head.is_http10:
             self._write(CONTINUE)
-        self._held = rest
 
     def _admitted(self, head: RequestHead) -> KeyEntry | None:
         try:

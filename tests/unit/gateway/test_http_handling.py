@@ -219,6 +219,37 @@ def test_requests_byte_by_byte_are_the_same_requests(loop: asyncio.AbstractEvent
     assert outcome.asked == expected
 
 
+REFUSED = {
+    "without a key and a body": b"POST %b HTTP/1.1\r\nHost: a\r\n\r\n" % CHAT,
+    "without a key": b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n" % CHAT,
+    "not JSON": post(b"{"),
+    "no model": post(b"{}"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_follows_a_refused_request_is_neither_lost_nor_mistaken(
+    loop: asyncio.AbstractEventLoop, name: str
+) -> None:
+    data = REFUSED[name] + GET + REFUSED[name] + GET
+    for cut in range(len(data)):
+        outcome = run(loop, [data[:cut], data[cut:]])
+        assert outcome.asked == [Seen(b"GET", b"/ui?q=1", b"")] * 2
+        assert outcome.answers.count(b"HTTP/1.1 4") == 2
+        assert outcome.answers.endswith(OK)
+        assert outcome.is_open
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_garbage_after_a_refused_request_is_not_skipped(loop: asyncio.AbstractEventLoop, name: str) -> None:
+    data = REFUSED[name] + chat() + b"\r\n" + GET
+    for cut in range(len(data)):
+        outcome = run(loop, [data[:cut], data[cut:]])
+        assert outcome.asked == []
+        assert outcome.answers.count(b"HTTP/1.1 4") == 2
+        assert outcome.answers.count(b"Connection: close") == 1
+
+
 @pytest.mark.parametrize("answer", [OK, STREAM, b"HTTP/1.1 204 No\r\n\r\n", b"HTTP/1.1 100 C\r\n\r\n" + STREAM])
 def test_answers_split_at_every_byte_are_the_same_answers(loop: asyncio.AbstractEventLoop, answer: bytes) -> None:
     shown = answer.removeprefix(b"HTTP/1.1 100 C\r\n\r\n")
