@@ -14,6 +14,7 @@ from corral.agent.install_sources.directory import DirectorySource
 from corral.agent.install_sources.gallery import GalleryBackends
 from corral.agent.install_sources.pulling import Artefact, Pulls
 from corral.agent.install_sources.uris import UriSource
+from corral.agent.process import Link
 from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import Galleries, open_galleries
@@ -87,6 +88,8 @@ class GalleryNode(SleepingNode):
     )
     gallery_url: str = ""
     """Instead of the file."""
+    link: Callable[[], Link] = Mute
+    """How one talks to the backends from now on."""
     is_pulling: bool = True
     """Else nothing is fetched, and every artefact is a backend at once."""
 
@@ -94,7 +97,7 @@ class GalleryNode(SleepingNode):
         self.index = self.folder / "index.yaml"
         self.system = self.folder / "system"
         self.layers = self.folder / "backends" / ".corral" / "layers"
-        self.connect = lambda *_: Mute()
+        self.connect = lambda *_: self.link()
         self._opened: Galleries | None = None
         self.pulls = Pulls(self.images, cache=self.layers) if self.is_pulling else WrittenPulls()
         pulls = self.pulls
