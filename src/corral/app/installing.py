@@ -18,9 +18,9 @@ from corral.agent.installer import Installer
 from corral.app.data_lock import held
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import PathNotUsable
+from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
-from corral.galleries.registry import NoRegistry
 from corral.images.blobs import prune, prune_unfinished
 from corral.images.config import ImagesConfig
 
@@ -50,7 +50,8 @@ async def open_installer(
     stack.enter_context(_held(own, config.backends))
     layers = own / _LAYERS
     await asyncio.to_thread(_prune, layers, config.images)
-    galleries = await stack.enter_async_context(open_galleries(config.galleries, registry=NoRegistry(), clock=clock))
+    registry = RegistryArtefacts(config.images, clock=clock)
+    galleries = await stack.enter_async_context(open_galleries(config.galleries, registry=registry, clock=clock))
     pulls = Pulls(config.images, cache=layers)
     offered = GalleryBackends(galleries, pulls, capability=capability, system=config.system)
     sources = (DirectorySource(), UriSource(pulls), offered)
