@@ -13,7 +13,7 @@ from typing import Final
 from corral.agent.backend_metadata import Manifest, Metadata, read_manifest, read_metadata
 from corral.base.errors import PathNotUsable
 from corral.domain.capability import preferred_words
-from corral.protocol.inventory import InstalledBackend
+from corral.protocol.inventory import InstalledBackend, InstalledDetails
 
 RUN: Final = "run.sh"
 STAGING: Final = ".install-tmp"
@@ -101,7 +101,12 @@ class _Entry:
             version=told.version,
             uri=told.uri,
             digest=told.digest,
+            corral=self._details(),
         )
+
+    def _details(self) -> InstalledDetails | None:
+        told = self.metadata.corral
+        return InstalledDetails(platform_digest=told.platform_digest) if told and told.platform_digest else None
 
 
 class BackendDirectory:
@@ -116,17 +121,21 @@ class BackendDirectory:
         """What the name means now. PathNotUsable when the disk cannot be read."""
         if not is_plain(name):
             return None
-        entries = list(self._entries())
-        return self._by_name(name, entries) or self._by_alias(name, entries) or self._by_file(name)
+        found = list(self._entries())
+        for wanted, entries in _readings(name, found):
+            if (home := self._by_name(wanted, entries) or self._by_alias(wanted, entries)) is not None:
+                return home
+        return self._by_file(name)
 
     def locate(self, name: str) -> Located | None:
         """Where the name leads, also when there is nothing to run. PathNotUsable when the disk cannot be read."""
         if not is_plain(name):
             return None
-        entries = list(self._entries())
-        named = [entry for entry in entries if name in entry.names]
-        for entry in named or self._by_preference(name, entries):
-            return _located(entry)
+        found = list(self._entries())
+        for wanted, entries in _readings(name, found):
+            named = [entry for entry in entries if wanted in entry.names]
+            for entry in named or self._by_preference(wanted, entries):
+                return _located(entry)
         return None
 
     def identity(self, name: str) -> str:
@@ -234,6 +243,14 @@ def _read_entry(path: Path, *, is_system: bool) -> _Entry | None:
         metadata=read_metadata(path),
         manifest=read_manifest(path),
     )
+
+
+def _readings(name: str, entries: Sequence[_Entry]) -> Iterator[tuple[str, Sequence[_Entry]]]:
+    """A name as it stands, and as one of a gallery's backends, among what came from that gallery."""
+    yield name, entries
+    gallery, at, wanted = name.rpartition("@")
+    if at:
+        yield wanted, [entry for entry in entries if entry.metadata.gallery.lower() == gallery.lower()]
 
 
 def is_plain(name: str) -> bool:

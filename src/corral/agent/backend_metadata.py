@@ -22,6 +22,17 @@ _MOST_BYTES: Final = 1024 * 1024
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
+class Provenance(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What Corral notes beside that. LocalAI ignores names that it does not know, and drops them when it installs."""
+
+    platform_digest: str = ""
+    """Of the image for this machine; `digest` is that of the index."""
+    source: str = ""
+    """The uri that delivered it: a mirror, or another tag, when the first one failed."""
+    gallery: str = ""
+    """By which name the gallery was known."""
+
+
 class Metadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What an installer wrote down, in LocalAI's words and order."""
 
@@ -33,6 +44,17 @@ class Metadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     version: str = ""
     uri: str = ""
     digest: str = ""
+    corral: Provenance | None = None
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """All by which its content is known."""
+        known = (self.digest, self.corral.platform_digest if self.corral is not None else "")
+        return tuple(dict.fromkeys(digest for digest in known if digest))
+
+    @property
+    def gallery(self) -> str:
+        return self.corral.gallery if self.corral is not None else ""
 
 
 class HttpOffer(msgspec.Struct, kw_only=True):
@@ -66,11 +88,24 @@ def write_metadata(directory: Path, metadata: Metadata) -> None:
     """Written anew, never through a link that came with the backend."""
     path = directory / METADATA
     path.unlink(missing_ok=True)
+    _write(path, metadata)
+
+
+def replace_metadata(directory: Path, metadata: Metadata, *, scratch: Path) -> None:
+    """The same for a version that is in use: whoever reads sees the old one or the new one."""
+    scratch.unlink(missing_ok=True)
+    _write(scratch, metadata)
+    scratch.rename(directory / METADATA)
+
+
+def _write(path: Path, metadata: Metadata) -> None:
     text = json.dumps(msgspec.to_builtins(metadata), indent=2, ensure_ascii=False)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), 0o644)
         file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _read_struct(path: Path, struct: type[StructT]) -> StructT:

@@ -1,38 +1,33 @@
 """What frontends ask of this node's backends, turned into directories and processes.
 
 Whatever changes a backend's directory, or starts a process from it, holds the backend's lock meanwhile; waiting for a
-process to become ready is not part of that, so that nobody waits behind a slow start.
+process to become ready is not part of that, so that nobody waits behind a slow start. Where a backend comes from is
+found out before, since galleries may take their time.
 """
 
 import asyncio
 import difflib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from corral.agent.adapters import Adapters
 from corral.agent.backend_directory import BackendDirectory, Home, make_executable
 from corral.agent.backend_locks import BackendLocks
-from corral.agent.install_progress import Report
-from corral.agent.install_sources.directory import directory_of
-from corral.agent.installer import CannotInstall, Installer, InstallOrder, NoSuchBackend
+from corral.agent.install_orders import CannotInstall, Found, NoSuchBackend
+from corral.agent.install_plans import UNMADE, GalleriesUnreadable, Plan, check_galleries
+from corral.agent.install_progress import Report, starting
+from corral.agent.installer import Installer
 from corral.agent.process import Launch
+from corral.agent.replica_urls import ReplicaUrls
 from corral.agent.supervisor import Order, Supervisor
 from corral.agent.unused import UnusedProcesses
-from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
-from corral.protocol.adapter import AdapterModel, AdapterReplica
+from corral.base.errors import Conflict, CorralError, NotFound
 from corral.protocol.backend_changes import DeleteRequest, UpgradeRequest
-from corral.protocol.install import CorralInstall, InstallRequest
+from corral.protocol.install import InstallRequest
 from corral.protocol.inventory import InstalledBackend
 from corral.protocol.replica import ProcessKey
-
-
-class GalleriesUnreadable(CorralError):
-    """The request's galleries cannot be read."""
-
-    code = "galleries_unreadable"
 
 
 class NotDeleted(CorralError):
@@ -63,22 +58,21 @@ class Backends:
     ) -> None:
         self._directory = directory
         self._supervisor = supervisor
-        self._adapters = adapters
+        self._urls = ReplicaUrls(supervisor, adapters)
         self._installer = installer
         self._unused = unused
         self._locks = BackendLocks(self._identities)
-        supervisor.on_end(lambda launch: adapters.forget(launch.http_key))
         supervisor.on_end(unused.forget)
 
     async def install(self, request: InstallRequest, report: Report) -> Launch:
         """A ready process of the backend, with a URL if one was asked for. What runs already is only looked at."""
-        request = await _with_name(request)
+        request = await self._with_name(request)
         launch = None if request.force else await self._supervisor.join(request.process_key, request.backend)
         if launch is not None:
-            await self._give_url(launch, request)
+            await self._urls.give(launch, request)
         else:
             launch = await self._started(request, report)
-            await self._give_url_or_undo(launch, request)
+            await self._urls.give_or_undo(launch, request)
         self._unused.asked_for(launch, by_model=bool(request.model_id))
         return launch
 
@@ -103,7 +97,7 @@ class Backends:
 
     def http_port(self, launch: Launch) -> int | None:
         """Where this process speaks OpenAI's HTTP, itself or through the adapter; None when it does not."""
-        return self._adapters.port_of(launch.http_key) if launch.http_port is None else launch.http_port
+        return self._urls.port_of(launch)
 
     async def stop(self, name: str, *, force: bool) -> None:
         """Stop what goes by this name: a backend, a model or one process. Nothing to stop is no mistake.
@@ -130,34 +124,48 @@ class Backends:
 
     async def _started(self, request: InstallRequest, report: Report) -> Launch:
         """A process that was started for this request, or for another one at the same time."""
+        plan = UNMADE
+        if not request.force:
+            check_galleries(request)
         while True:
-            order = _order(request)
-            async with self._locks.hold(request.backend, *await self._places(order)):
+            if not plan.is_made and (request.force or await self._find(request.backend) is None):
+                plan = await Plan.made(self._installer, request)
+            async with self._locks.hold(request.backend, *plan.places):
                 if request.force:
-                    return await self._replaced(request, report)
-                home = await self._found(_with_galleries(order, request), report)
+                    return await self._replaced(request, plan, report)
+                home = await self._home(request, plan, report)
+                if home is None:
+                    continue  # it was deleted meanwhile, and nobody has looked where to have it from
+                report(starting(request.backend))
                 process = self._supervisor.begin(_process_order(request, home))
             if (launch := await self._supervisor.until_serving(process)) is not None:
                 return launch
 
-    async def _replaced(self, request: InstallRequest, report: Report) -> Launch:
+    async def _replaced(self, request: InstallRequest, plan: Plan, report: Report) -> Launch:
         """Every process of the backend ends with what it was started from. The lock is kept until the new one is
         ready: the same request often comes twice, and the second must not end what the first one started."""
-        keys = {*await self._keys_of_backend(request.backend), request.process_key}
+        keys = {*await self._keys_of_backend(request.backend, plan.key), request.process_key}
         await self._ended(keys, Change([]), force=True)
-        await self._put(_with_galleries(_order(request), request), report, doing="installing")
-        home = await self._find_installed(request.backend)
+        home = await self._installed(request, plan, report)
+        report(starting(request.backend))
         return await self._supervisor.ensure(_process_order(request, home))
 
-    async def _found(self, order: InstallOrder, report: Report) -> Home:
-        if (home := await self._find(order.backend)) is None:
-            await self._put(order, report, doing="installing")
-            home = await self._find_installed(order.backend)
+    async def _home(self, request: InstallRequest, plan: Plan, report: Report) -> Home | None:
+        """Where the backend is, installed if need be. What is there under its own name is not fetched for another."""
+        if (home := await self._find(request.backend)) is not None or not plan.is_made:
+            return home
+        home = await self._find(plan.key)
+        if home is None:
+            return await self._installed(request, plan, report)
+        if (meta := plan.met().meta) is not None:
+            await self._installer.point(meta)
         return home
 
-    async def _find_installed(self, name: str) -> Home:
-        if (home := await self._find(name)) is None:
-            raise NotFound(f'backend "{name}" not found after install attempt')
+    async def _installed(self, request: InstallRequest, plan: Plan, report: Report) -> Home:
+        await self._put(self._installer.install, request, plan, report)
+        home = await self._find(request.backend) or await self._find(plan.key)
+        if home is None:
+            raise NotFound(f'backend "{request.backend}" not found after install attempt')
         return home
 
     async def _find(self, name: str) -> Home | None:
@@ -169,11 +177,11 @@ class Backends:
     # Changing what is on the disk.
 
     async def _upgrade(self, request: UpgradeRequest, report: Report, change: Change) -> None:
-        order = _order(request)
-        async with self._locks.hold(request.backend, *await self._places(order)):
+        plan = await Plan.made(self._installer, request)
+        async with self._locks.hold(request.backend, *plan.places):
             own = ProcessKey(request.backend, request.replica_index)
-            await self._ended({*await self._keys_of_backend(request.backend), own}, change, force=True)
-            await self._put(_with_galleries(order, request), report, doing="upgrading")
+            await self._ended({*await self._keys_of_backend(request.backend, plan.key), own}, change, force=True)
+            await self._put(self._installer.upgrade, request, plan, report)
 
     async def _delete(self, name: str, change: Change) -> None:
         located = await asyncio.to_thread(self._directory.locate, name)
@@ -185,12 +193,21 @@ class Backends:
         await self._ended(keys | await self._keys_of_backend(name), change, force=False)
         await self._installer.remove(located)
 
-    async def _put(self, order: InstallOrder, report: Report, *, doing: str) -> None:
+    async def _put(
+        self,
+        put: Callable[[Found, Report], Awaitable[None]],
+        request: InstallRequest | UpgradeRequest,
+        plan: Plan,
+        report: Report,
+    ) -> None:
         """In the words of LocalAI's worker, which says so wherever it installs from."""
+        doing = "upgrading" if isinstance(request, UpgradeRequest) else "installing"
         try:
-            await self._installer.install(order, report)
+            await put(plan.met(), report)
+        except GalleriesUnreadable:
+            raise
         except NoSuchBackend as error:
-            hint = await self._suggestion(order.backend) if order.backend else ""
+            hint = await self._suggestion(request.backend) if request.backend else ""
             raise NoSuchBackend(f"{doing} backend from gallery: {error.message}{hint}") from error
         except CorralError as error:
             raise CannotInstall(f"{doing} backend from gallery: {error.message}") from error
@@ -213,65 +230,22 @@ class Backends:
 
     # Names.
 
+    async def _with_name(self, request: InstallRequest) -> InstallRequest:
+        """Frontends leave the backend out when an administrator only says where it is."""
+        if request.backend or not request.uri:
+            return request
+        plan = await Plan.made(self._installer, request)
+        return request if plan.found is None else replace(request, backend=plan.found.metadata.name)
+
     async def _identities(self, names: frozenset[str]) -> frozenset[str]:
         return await asyncio.to_thread(lambda: frozenset(map(self._directory.identity, names)))
 
-    async def _places(self, order: InstallOrder) -> frozenset[str]:
-        """Names beside the backend's own that an install would touch. What cannot be installed touches nothing."""
-        try:
-            return await self._installer.places(order)
-        except CorralError:
-            return frozenset()
-
-    async def _keys_of_backend(self, name: str) -> set[ProcessKey]:
-        """Processes that were asked for by this name, or run what it means now."""
-        home = await asyncio.to_thread(self._directory.find, name)
-        executable = None if home is None else home.executable
+    async def _keys_of_backend(self, *names: str) -> set[ProcessKey]:
+        """Processes that were asked for by one of these names, or run what it means now."""
+        homes = [await asyncio.to_thread(self._directory.find, name) for name in names]
+        executables = {home.executable for home in homes if home is not None}
         launches = self._supervisor.launches()
-        return {launch.key for launch in launches if launch.backend == name or launch.home.executable == executable}
-
-    # URLs.
-
-    async def _give_url_or_undo(self, launch: Launch, request: InstallRequest) -> None:
-        """Nobody was told of a process without the URL that was asked for, so nobody would end it."""
-        try:
-            await self._give_url(launch, request)
-        except CorralError:
-            await self._supervisor.end(launch)
-            raise
-
-    async def _give_url(self, launch: Launch, request: InstallRequest) -> None:
-        """Where the engine has no port of its own, the adapter learns how to translate for it, or learns it anew."""
-        model = request.corral.model if isinstance(request.corral, CorralInstall) else UNSET
-        if launch.http_port is not None or not isinstance(model, AdapterModel):
-            return
-        if not self._supervisor.runs(launch):
-            raise Conflict(f"backend {launch.key} ended before it had a URL")
-        replica = AdapterReplica(key=launch.http_key, address=launch.address, token=launch.token, model=model)
-        await self._adapters.serve(replica)
-
-
-async def _with_name(request: InstallRequest) -> InstallRequest:
-    """Frontends leave the backend out when an administrator only says where it is."""
-    if request.backend or not request.uri:
-        return request
-    if request.name:
-        return replace(request, backend=request.name)
-    path = await asyncio.to_thread(directory_of, request.uri)
-    return request if path is None else replace(request, backend=path.name)
-
-
-def _order(request: InstallRequest | UpgradeRequest) -> InstallOrder:
-    return InstallOrder(backend=request.backend, uri=request.uri, name=request.name, alias=request.alias)
-
-
-def _with_galleries(order: InstallOrder, request: InstallRequest | UpgradeRequest) -> InstallOrder:
-    """A text that cannot be read is said even when no gallery turns out to be needed, but not before the stops."""
-    try:
-        galleries = request.galleries()
-    except InvalidInput as error:
-        raise GalleriesUnreadable(f"decoding backend galleries: {error.problem}") from error
-    return InstallOrder(backend=order.backend, uri=order.uri, name=order.name, alias=order.alias, galleries=galleries)
+        return {one.key for one in launches if one.backend in names or one.home.executable in executables}
 
 
 def _process_order(request: InstallRequest, home: Home) -> Order:

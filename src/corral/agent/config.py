@@ -10,10 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from corral.agent.addresses import AddressConfig
+from corral.agent.install_orders import KeepPrevious
 from corral.base.logs import Format
 from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
 from corral.files.storage import StorageConfig
+from corral.galleries.config import BUILT_IN, GalleriesConfig
 from corral.images.config import ImagesConfig
 
 
@@ -162,6 +164,12 @@ class WorkerConfig:
     """Object storage through which frontends may send files; None: they come over HTTP."""
     images: ImagesConfig = field(default_factory=ImagesConfig)
     """How images of backends are fetched and unpacked."""
+    galleries: GalleriesConfig = field(
+        default_factory=lambda: GalleriesConfig(sources=(BUILT_IN,), cache=Path("galleries"))
+    )
+    """Where backends are to be had, unless a request names other galleries."""
+    keep_previous: KeepPrevious = field(default_factory=KeepPrevious)
+    """Whether one can go back to the version before."""
     gpu_timeout: timedelta = timedelta(seconds=5)
     """Of one look at the GPUs. Drivers of machines with many take seconds to start; some hang for good."""
     departure: DepartureConfig = field(default_factory=DepartureConfig)

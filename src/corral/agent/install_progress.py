@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -38,6 +38,29 @@ class Step:
 
 Report = Callable[[Step], None]
 """May be called from any thread, as often as one likes."""
+
+
+def resolving(what: str) -> Step:
+    """It is being found out what there is to fetch."""
+    return Step(what=f"Resolving {what}", done=0, total=0, phase=Phase.RESOLVING)
+
+
+def starting(what: str) -> Step:
+    """All is on the disk, and a process is started."""
+    return Step(what=f"Starting {what}", done=0, total=0, phase=Phase.STARTING)
+
+
+class Onward:
+    """Steps whose bytes never go back, whatever a mirror that begins anew tells, or a phase that counts none."""
+
+    def __init__(self) -> None:
+        self._done = 0
+        self._total = 0
+
+    def after(self, step: Step) -> Step:
+        self._done = max(step.done, self._done)
+        self._total = max(step.total or self._total, self._done)
+        return replace(step, done=self._done, total=self._total)
 
 
 class Publisher(Protocol):
@@ -91,6 +114,7 @@ class _Reporter:
         self._rung = asyncio.Event()
         self._sending = asyncio.Lock()
         self._sent = 0
+        self._onward = Onward()
 
     def report(self, step: Step) -> None:
         self._loop.call_soon_threadsafe(self._take, step)
@@ -110,7 +134,7 @@ class _Reporter:
                 await self._send(step)
 
     def _take(self, step: Step) -> None:
-        self._pending = step
+        self._pending = self._onward.after(step)
         self._rung.set()
 
     async def _send(self, step: Step) -> None:

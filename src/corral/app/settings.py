@@ -44,6 +44,7 @@ from corral.base.retry import Backoff
 
 if TYPE_CHECKING:
     from corral.agent.config import WorkerConfig
+    from corral.agent.install_orders import KeepPrevious
     from corral.app.this_machine import MachineConfig
     from corral.bus.config import BusConfig
     from corral.control.config import ControlConfig
@@ -72,6 +73,7 @@ __all__ = [
     "gateway_config",
     "gather",
     "images_config",
+    "keep_previous",
     "machine_config",
     "own_command",
     "resolve",
@@ -291,6 +293,13 @@ def images_config(settings: ImageSettings, environment: Mapping[str, str]) -> "I
         niceness=settings.pull_niceness,
         environment=environment,
     )
+
+
+def keep_previous(settings: ImageSettings) -> "KeepPrevious":
+    """Whether one can go back to the version of a backend before."""
+    from corral.agent.install_orders import KeepPrevious
+
+    return KeepPrevious(is_wanted=settings.keep_previous, free_bytes=settings.previous_min_free)
 
 
 MACHINE_SETTINGS: Final = frozenset({"capability", "capability_run_file", "data", "backends", "system_backends"})

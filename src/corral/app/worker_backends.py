@@ -15,7 +15,6 @@ from corral.agent.connections import OpenCalls
 from corral.agent.exit_reports import ExitReports
 from corral.agent.handlers import BackendHandlers
 from corral.agent.install_progress import InstallReports
-from corral.agent.install_sources.directory import DirectorySource
 from corral.agent.installer import Installer
 from corral.agent.model_files import ModelFiles
 from corral.agent.model_handlers import ModelHandlers
@@ -27,6 +26,7 @@ from corral.agent.remains import Remains
 from corral.agent.subscriptions import Subject
 from corral.agent.supervisor import Supervisor, Surroundings
 from corral.agent.unused import UnusedProcesses
+from corral.app.installing import InstallingConfig, open_installer
 from corral.base.clock import Clock
 from corral.base.processes import Command
 from corral.base.tasks import running
@@ -65,8 +65,7 @@ async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability
     ports = _ports(given.places, clock)
     adapters = await stack.enter_async_context(_adapters(config, given.places, ports, clock))
     supervisor = await stack.enter_async_context(_supervisor(given, ports))
-    sources = [DirectorySource()]
-    installer = await stack.enter_async_context(Installer(config.backends_path, sources=sources, clock=clock))
+    installer = await open_installer(stack, _installing(config), capability=capability, clock=clock)
     unused = UnusedProcesses(supervisor.end, clock=clock, after=config.supervision.unused_after)
     await stack.enter_async_context(running(unused.run(), name="unused processes"))
     backends = Backends(
@@ -85,6 +84,16 @@ async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability
     handlers = {**of_backends.table(), **of_models.table()}
     calls = OpenCalls(lambda: {launch.port for launch in supervisor.running()})
     return BackendPart(supervisor=supervisor, installer=installer, calls=calls, handlers=handlers)
+
+
+def _installing(config: WorkerConfig) -> InstallingConfig:
+    return InstallingConfig(
+        backends=config.backends_path,
+        galleries=config.galleries,
+        images=config.images,
+        keep_previous=config.keep_previous,
+        system=config.system_backends,
+    )
 
 
 def _ports(places: addresses.Addresses, clock: Clock) -> Ports:

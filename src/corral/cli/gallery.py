@@ -7,7 +7,7 @@ import click
 
 from corral.app.exit_codes import ExitCode
 from corral.app.settings import MACHINE_SETTINGS
-from corral.app.settings_table import GallerySettings, WorkerSettings
+from corral.app.settings_table import GallerySettings, ImageSettings, WorkerSettings
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import Column, console, facts, json_option, plain, print_json, say, show, table
 
@@ -24,10 +24,12 @@ _MOST_TOLD: Final = 5
 
 def _surveying(function: F) -> F:
     """Adds the settings by which galleries are found and machines are judged."""
-    return settings_options(GallerySettings, WorkerSettings, only=_SETTINGS)(function)
+    return settings_options(GallerySettings, WorkerSettings, ImageSettings, only=_SETTINGS)(function)
 
 
-_SETTINGS: Final = MACHINE_SETTINGS | {"backend_galleries", "cache", "max_age", "timeout", "max_size"}
+_OF_GALLERIES: Final = frozenset({"backend_galleries", "cache", "max_age", "timeout", "max_size"})
+_OF_REGISTRIES: Final = frozenset({"registry_auth_file", "plain_registries"})
+_SETTINGS: Final = MACHINE_SETTINGS | _OF_GALLERIES | _OF_REGISTRIES
 
 
 @click.group()

@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from corral.app.settings import galleries_config, machine_config, resolve
+from corral.app.settings import galleries_config, images_config, machine_config, resolve
 from corral.app.settings_sources import Sources
-from corral.app.settings_table import GallerySettings
+from corral.app.settings_table import GallerySettings, ImageSettings
 from corral.app.this_machine import measure
 from corral.base.clock import SystemClock
 from corral.base.tasks import task_group
 from corral.domain.backend_catalogue import BackendCatalogue, Found
 from corral.domain.fit import NodeTraits, blocked_by
 from corral.domain.gallery import EntryProblem, GalleryEntry
+from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.places import without_secrets
 from corral.galleries.readings import GalleryReading, Readings
-from corral.galleries.registry import NoRegistry
 from corral.protocol.gallery_views import BackendView, FitView, GalleryListing, GalleryView, SkippedView
 from corral.protocol.times import format_time
 
@@ -106,7 +106,9 @@ def fresh_survey(sources: Sources) -> Survey:
 async def _survey(sources: Sources, read: Callable[[Galleries], Coroutine[None, None, Readings]]) -> Survey:
     config = galleries_config(resolve(GallerySettings, sources))
     machine = machine_config(sources)
-    async with open_galleries(config, registry=NoRegistry(), clock=SystemClock()) as galleries, task_group() as group:
+    images = images_config(resolve(ImageSettings, sources), sources.environment)
+    registry = RegistryArtefacts(images, clock=SystemClock())
+    async with open_galleries(config, registry=registry, clock=SystemClock()) as galleries, task_group() as group:
         reading = group.create_task(read(galleries), name="read galleries")
         looking = group.create_task(measure(machine), name="look at this machine")
     return Survey(readings=reading.result(), node=looking.result(), now=datetime.now(UTC))

@@ -4,28 +4,31 @@ from dataclasses import replace
 
 import click
 
-from corral.app.settings_table import ImageSettings, LogSettings, WorkerSettings
+from corral.app.settings_table import GallerySettings, ImageSettings, LogSettings, WorkerSettings
 from corral.cli.options import CorralCommand, process_sources, settings_options, warn
 
 
 @click.command(cls=CorralCommand)
-@settings_options(WorkerSettings, ImageSettings, LogSettings)
+@settings_options(WorkerSettings, GallerySettings, ImageSettings, LogSettings)
 def worker() -> int:
     """Make this machine a node of a fleet.
 
     The worker registers, reports how the machine is, and runs what it is given. A new node waits for an administrator's
     approval.
     """
-    from corral.app.settings import images_config, resolve, worker_config
+    from corral.app.settings import galleries_config, images_config, keep_previous, resolve, worker_config
     from corral.base.logs import set_up_logs
 
     found = process_sources()
     config = worker_config(resolve(WorkerSettings, found), found.environment)
-    images = images_config(resolve(ImageSettings, found), found.environment)
+    galleries = galleries_config(resolve(GallerySettings, found))
+    pulls = resolve(ImageSettings, found)
+    images = images_config(pulls, found.environment)
     log = resolve(LogSettings, found)
     warn(found.warnings)
 
     from corral.app.worker import main
 
     set_up_logs(log.name or "worker", format=log.format, level=log.level)
-    return main(replace(config, images=images, log_format=log.format))
+    kept = keep_previous(pulls)
+    return main(replace(config, galleries=galleries, images=images, keep_previous=kept, log_format=log.format))

@@ -7,7 +7,7 @@ from corral.base.errors import CorralError
 
 
 class RegistryMissing(CorralError):
-    """This program cannot read galleries from registries yet: give the index an http, https or file URL."""
+    """This program cannot read galleries from registries: give the index an http, https or file URL."""
 
     code = "registry_missing"
 

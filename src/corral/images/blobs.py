@@ -23,6 +23,7 @@ from corral.images.patience import Patience, in_thread
 
 _BATCH_BYTES: Final = 1024 * 1024
 _LOOK_SECONDS: Final = 0.2
+_UNFINISHED: Final = ".part"
 _RANGE: Final = re.compile(r"bytes (\d{1,18})-")
 
 
@@ -138,15 +139,24 @@ class BlobCache:
         return self._folder / wanted.key
 
     def _part(self, wanted: Wanted) -> Path:
-        return self._folder / f"{wanted.key}.part"
+        return self._folder / f"{wanted.key}{_UNFINISHED}"
 
 
 def prune(folder: Path, *, before: float) -> None:
     """Remove what was last written before that time, in seconds: nobody came back for it."""
+    _prune(folder, before, ending="")
+
+
+def prune_unfinished(folder: Path, *, before: float) -> None:
+    """The same for what is not whole."""
+    _prune(folder, before, ending=_UNFINISHED)
+
+
+def _prune(folder: Path, before: float, *, ending: str) -> None:
     if not folder.is_dir():
         return
     for path in folder.iterdir():
-        if path.is_file() and path.stat().st_mtime < before:
+        if path.name.endswith(ending) and path.is_file() and path.stat().st_mtime < before:
             path.unlink(missing_ok=True)
 
 

@@ -24,6 +24,8 @@ class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the index or of the image for this machine; anything else is refused. Empty: whatever the source has."""
     sha256: str = ""
     """Of an archive that is no image, in hexadecimal digits. Empty: not known."""
+    have: tuple[str, ...] = ()
+    """Digests of what the caller has already: an image with one of them is not fetched, and that is said."""
     credentials: tuple[Credential, ...] = ()
     network: Network = Network()
     limits: UnpackLimits = UnpackLimits()
@@ -72,6 +74,8 @@ class PullResult(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     size_bytes: int = 0
     """Of all files, unpacked."""
     entries: int = 0
+    is_unchanged: bool = False
+    """The caller has it already, and nothing was fetched."""
 
 
 class PullFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):

@@ -75,6 +75,8 @@ class Pull:
     async def _pull(self, uri: str, sources: Sources) -> PullResult:
         self._scale.enter(Phase.RESOLVING)
         image = await sources.open(uri)
+        if {image.digest, image.platform_digest} & set(self._order.have):
+            return PullResult(source=uri, digest=image.digest, platform_digest=image.platform_digest, is_unchanged=True)
         copied = await in_thread(lambda: directory_size(image.directory))
         await in_thread(lambda: self._check_room(image, copied))
         missing = sum(layer.missing_bytes() for layer in image.layers)

@@ -11,6 +11,13 @@ def _nothing() -> "list[InstalledBackend] | None":
     return None
 
 
+class InstalledDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What Corral's workers add."""
+
+    platform_digest: str = ""
+    """Of the image for the node's platform, where `digest` is that of an index of several."""
+
+
 class InstalledBackend(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One backend. Those of the system path say nothing of where they came from."""
 
@@ -22,6 +29,7 @@ class InstalledBackend(msgspec.Struct, kw_only=True, omit_defaults=True):
     version: str = ""
     uri: str = ""
     digest: str = ""
+    corral: InstalledDetails | None = None
 
 
 class ListReply(msgspec.Struct, kw_only=True, omit_defaults=True):

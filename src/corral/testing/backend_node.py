@@ -14,9 +14,10 @@ from corral.agent.backend_logs import BackendLogs
 from corral.agent.backends import Backends
 from corral.agent.config import SupervisionConfig
 from corral.agent.handlers import BackendHandlers
+from corral.agent.install_orders import KeepPrevious, Source
 from corral.agent.install_progress import InstallReports, Publisher, Step
 from corral.agent.install_sources.directory import DirectorySource
-from corral.agent.installer import Installer, Source
+from corral.agent.installer import Installer
 from corral.agent.listening import accepts_connections
 from corral.agent.model_files import ModelFiles
 from corral.agent.model_handlers import ModelHandlers
@@ -76,6 +77,8 @@ class BackendNode:
     connect: Connect = connect_to_backend
     system: Path = BACKENDS
     sources: Sequence[Source] = field(default_factory=lambda: [DirectorySource()])
+    keep: KeepPrevious = field(default_factory=KeepPrevious)
+    capability: str = "default"
     advertised: str = "127.0.0.1:1"
     publisher: Publisher = field(default_factory=Published)
     adapters: Callable[[Ports], Adapters] | None = None
@@ -88,10 +91,10 @@ class BackendNode:
         self.remains = Remains(self.folder / "processes", mark_variable=MARK_VARIABLE)
         ports = Ports(self.ranges, clock=self.clock, is_free=self.is_free)
         self.supervisor = self._supervisor(ports)
-        self.installer = Installer(self.installed, sources=self.sources, clock=self.clock)
+        self.installer = Installer(self.installed, sources=self.sources, clock=self.clock, keep=self.keep)
         self.unused = UnusedProcesses(self.supervisor.end, clock=self.clock, after=self.limits.unused_after)
         adapters = self.adapters(ports) if self.adapters is not None else adapters_on(ports, self.clock)
-        directory = BackendDirectory(installed=self.installed, system=(self.system,), capability="default")
+        directory = BackendDirectory(installed=self.installed, system=(self.system,), capability=self.capability)
         self.backends = Backends(
             directory=directory,
             supervisor=self.supervisor,

@@ -15,10 +15,12 @@ from typing import Any, Final
 from corral.agent.addresses import parse_host_port
 from corral.agent.backend_metadata import Metadata
 from corral.agent.config import SupervisionConfig
-from corral.agent.install_progress import Report
+from corral.agent.install_orders import CannotInstall, Delivered, Fetching, Found, InstallOrder
 from corral.agent.install_sources.directory import DirectorySource
-from corral.agent.installer import CannotInstall, Found, InstallOrder
+from corral.agent.install_sources.pulling import Pulls
+from corral.agent.install_sources.uris import UriSource
 from corral.base.errors import CorralError
+from corral.images.config import ImagesConfig
 from corral.protocol.replica import ProcessKey
 from corral.testing.backend_node import NODE, SleepingNode
 from corral.testing.backend_scripts import write_backend
@@ -107,14 +109,16 @@ class RecordedSource:
         return Found(metadata=metadata, fetch=_fetch, meta=meta)
 
 
-async def _fetch(into: Path, _: Report) -> None:
-    made = write_backend(into, "made", shell=_SLEEPS)
-    (made / "run.sh").rename(into / "run.sh")
+async def _fetch(fetching: Fetching) -> Delivered:
+    made = write_backend(fetching.into, "made", shell=_SLEEPS)
+    (made / "run.sh").rename(fetching.into / "run.sh")
     made.rmdir()
+    return Delivered()
 
 
-async def _fetch_nothing(into: Path, _: Report) -> None:
-    (into / "readme").touch()
+async def _fetch_nothing(fetching: Fetching) -> Delivered:
+    (fetching.into / "readme").touch()
+    return Delivered()
 
 
 class _Link:
@@ -137,12 +141,13 @@ class RecordedNode(SleepingNode):
     """Our handlers over real processes that only sleep, on the recorded worker's ports."""
 
     def __init__(self, folder: Path, *, advertised: str, becomes_ready: bool = True) -> None:
+        pulls = Pulls(ImagesConfig(), cache=folder / "layers")
         super().__init__(
             folder=folder,
             limits=SupervisionConfig() if becomes_ready else SupervisionConfig(ready_within=timedelta(seconds=1)),
             connect=lambda *_: _Link(is_healthy=becomes_ready),
             system=folder / "system",
-            sources=[DirectorySource(), RecordedSource()],
+            sources=[DirectorySource(), RecordedSource(), UriSource(pulls)],
             advertised=advertised,
         )
 

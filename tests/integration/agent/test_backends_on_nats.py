@@ -178,10 +178,9 @@ async def test_an_install_that_cannot_be_read_is_refused(joined: Any, asker: Ask
         (b"null", "backend name is empty"),
         (b"{}", "backend name is empty"),
         (b'{"backend":"nope"}', 'no backend found with name "nope"; this node has echo, llama-cpp'),
-        (b'{"backend":"echo","force":true}', 'no backend found with name "echo"; it is on this node, and no source'),
         (b'{"uri":"oci://h/i:1"}', "specifying a name is required for OCI images"),
-        (b'{"backend":"x","uri":"oci://h/i:1","name":"x"}', "this worker cannot install from oci://h/i:1"),
-        (b'{"backend":"x","uri":"/no/such/place"}', "/no/such/place is not a directory of this machine"),
+        (b'{"backend":"x","uri":"docker://h/i:1","name":"x"}', "'docker://h/i:1' has the unknown scheme 'docker'"),
+        (b'{"backend":"x","uri":"/no/such/place"}', "there is no /no/such/place on this machine"),
     ],
 )
 async def test_an_install_that_cannot_be_done_is_an_error(
@@ -191,6 +190,13 @@ async def test_an_install_that_cannot_be_done_is_an_error(
     assert set(reply) == {"success", "error"}
     assert reply["success"] is False
     assert reply["error"].startswith(f"installing backend from gallery: {error}")
+
+
+async def test_what_ships_with_corral_is_used_where_it_lies(joined: Any, asker: Asker, installed: Path) -> None:
+    reply = await asker.ask(subjects.backend_install, b'{"backend":"echo","force":true}')
+    assert "echo came with the system and is used where it lies" in reply["error"]
+    assert (await asker.ask(subjects.backend_install, b'{"backend":"corral@echo"}'))["success"]
+    assert not (installed / "echo").exists()
 
 
 async def test_one_that_dies_answers_with_its_last_words(joined: Any, asker: Asker, installed: Path) -> None:

@@ -10,8 +10,11 @@ import msgspec
 import pytest
 
 from corral.agent.answering import replying
+from corral.agent.install_sources.pulling import Pulls
+from corral.agent.install_sources.uris import UriSource
 from corral.base.errors import MessageTooLarge
 from corral.bus.port import Message
+from corral.images.config import ImagesConfig
 from corral.testing.backend_node import SleepingNode
 from corral.testing.backend_scripts import write_backend
 
@@ -49,6 +52,7 @@ async def node(tmp_path: Path) -> AsyncIterator[SleepingNode]:
         folder=tmp_path,
         connect=lambda *_: Mute(),
         system=tmp_path / "system",
+        sources=[UriSource(Pulls(ImagesConfig(), cache=tmp_path / "layers"))],
     ) as node:
         await node.install("mock", "m1")
         yield node

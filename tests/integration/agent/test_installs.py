@@ -14,10 +14,10 @@ import pytest
 from corral.agent import tree_copy
 from corral.agent.backend_metadata import Metadata
 from corral.agent.config import SupervisionConfig
-from corral.agent.install_progress import Report, Step
+from corral.agent.install_orders import CannotInstall, Delivered, Fetching, Found, InstallOrder
+from corral.agent.install_progress import Step
 from corral.agent.install_sources import directory
 from corral.agent.install_sources.directory import DirectorySource
-from corral.agent.installer import CannotInstall, Found, InstallOrder
 from corral.testing.backend_node import Published, SleepingNode
 from corral.testing.backend_scripts import write_backend
 
@@ -52,13 +52,15 @@ class HeldSource:
     async def find(self, order: InstallOrder) -> Found | None:
         return Found(metadata=Metadata(name="slow"), fetch=self._fetch) if order.backend == "slow" else None
 
-    async def _fetch(self, into: Path, report: Report) -> None:
+    async def _fetch(self, fetching: Fetching) -> Delivered:
+        into = fetching.into
         self.fetches += 1
         self.begun.set()
         await self.go_on.wait()
         write_backend(into.parent, f"{into.name}/x", shell=SLEEPS)
         (into / "x" / "run.sh").rename(into / "run.sh")
-        report(Step(what="slow", done=1, total=1))
+        fetching.report(Step(what="slow", done=1, total=1))
+        return Delivered()
 
 
 class Rig(SleepingNode):
@@ -438,11 +440,11 @@ async def test_an_install_with_an_operation_tells_how_far_it_is(rig: Rig, source
         "op_id": "x.y*z> 1",
         "node_id": "11111111-2222-4333-8444-555555555555",
         "backend": "img",
-        "file_name": f"Copying {source}",
+        "file_name": "Starting img",
         "current": "5.0 MiB",
         "total": "5.0 MiB",
         "percentage": 100,
-        "phase": "downloading",
+        "phase": "starting",
     }
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from corral.agent.config import SupervisionConfig
-from corral.agent.installer import NoSuchBackend
+from corral.agent.install_orders import NoSuchBackend
 from corral.agent.ports import PortsExhausted
 from corral.agent.process import MARK_VARIABLE
 from corral.base.errors import ChildFailed, Conflict

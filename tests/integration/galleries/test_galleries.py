@@ -481,4 +481,4 @@ class TestRegistries:
 
     async def test_without_a_client_it_is_said_clearly(self, galleries: Galleries) -> None:
         reading = await one(galleries, self.SOURCE)
-        assert "cannot read galleries from registries yet" in reading.problem
+        assert "cannot read galleries from registries" in reading.problem

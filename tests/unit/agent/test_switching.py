@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -92,30 +92,84 @@ def crashing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     left[0] = 1_000_000
 
 
-@pytest.mark.parametrize("act", ["install", "remove"])
+def install(place: Path) -> None:
+    prepare(place)
+    switching.switch(place)
+
+
+def install_and_keep(place: Path) -> None:
+    prepare(place)
+    switching.switch_and_keep(place)
+
+
+ACTS: dict[str, tuple[Callable[[Path], None], list[set[str]]]] = {
+    "install": (install, [{"old"}, {"new"}]),
+    "keep": (install_and_keep, [{"old"}, {"new"}]),
+    "roll back": (switching.roll_back, [{"old"}, {"older"}]),
+    "forget": (switching.forget_previous, [{"old"}]),
+    "remove": (switching.remove, [{"old"}, set()]),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
 def test_a_crash_at_any_step_leaves_a_whole_version(place: Path, crashing: list[int], act: str) -> None:
+    do, allowed = ACTS[act]
+    previous = switching.previous_of(place)
+    make(previous, "older")
     seen = set()
-    for steps in range(20):
+    for steps in range(40):
         crashing[0] = steps
         try:
-            if act == "install":
-                prepare(place)
-                switching.switch(place)
-            else:
-                switching.remove(place)
+            do(place)
             break
         except Crash:
             crashing[0] = 1_000_000
         switching.repair(place.parent)
         found = versions(place) if place.exists() else set()
-        assert found in ({"old"}, {"new"}, set() if act == "remove" else {"old"})
-        assert {path.name for path in place.parent.iterdir()} <= {"mock"}
+        kept = versions(previous) if previous.exists() else set()
+        assert found in allowed
+        assert kept in ({"older"}, {"old"}, {"new"}, set())
+        assert not found or kept != found, "one version twice"
+        assert {path.name for path in place.parent.iterdir()} <= {"mock", ".corral"}
+        assert {path.name for path in previous.parent.iterdir()} <= {"mock"}
         seen.add(frozenset(found))
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(place.parent)
         make(place, "old")
+        make(previous, "older")
     else:
         pytest.fail("never came to its end")
     assert {"old"} in seen
+
+
+def test_the_version_before_is_kept_and_one_can_go_back_and_forth(place: Path) -> None:
+    install_and_keep(place)
+    previous = switching.previous_of(place)
+    assert (versions(place), versions(previous)) == ({"new"}, {"old"})
+    switching.roll_back(place)
+    assert (versions(place), versions(previous)) == ({"old"}, {"new"})
+    switching.roll_back(place)
+    assert (versions(place), versions(previous)) == ({"new"}, {"old"})
+
+
+def test_what_points_or_is_no_backend_is_not_kept(place: Path) -> None:
+    (place / "run.sh").unlink()
+    install_and_keep(place)
+    assert versions(place) == {"new"}
+    assert not switching.has_previous(place)
+
+
+def test_a_version_that_cannot_be_kept_fails_no_install(place: Path) -> None:
+    switching.previous_of(place).parent.parent.mkdir()
+    switching.previous_of(place).parent.write_text("in the way")
+    install_and_keep(place)
+    assert versions(place) == {"new"}
+    assert {path.name for path in place.parent.iterdir()} == {"mock", ".corral"}
+
+
+def test_without_a_version_before_there_is_no_going_back(place: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        switching.roll_back(place)
+    assert versions(place) == {"old"}
 
 
 @pytest.mark.parametrize("leftover", ["mock.install-tmp", "other.install-tmp", "mock.upgrade-tmp"])

@@ -1,1 +1,1 @@
-"""Where backends can be had; see `installer.Source`."""
+"""Where backends can be had; see `install_orders.Source`."""

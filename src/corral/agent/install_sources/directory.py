@@ -1,4 +1,4 @@
-"""A directory of this machine as the source of a backend: it is copied."""
+"""A directory of this machine as the source of a backend: it is copied. One that holds an image is not for us."""
 
 import asyncio
 import os
@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from corral.agent.backend_metadata import Metadata
+from corral.agent.install_orders import CannotInstall, Delivered, Fetching, Found, InstallOrder, NoRoom
 from corral.agent.install_progress import Report, Step
-from corral.agent.installer import CannotInstall, Found, InstallOrder, NoRoom
 from corral.agent.tree_copy import Tree, copy, look
 from corral.base.threads import Wanted, in_own_thread
+from corral.images.layout import is_layout
 from corral.protocol.progress import size_text
 
 _SCHEME: Final = "file://"
@@ -27,15 +28,18 @@ class DirectorySource:
         if path is None:
             return None
 
-        async def fetch(into: Path, report: Report) -> None:
+        async def fetch(fetching: Fetching) -> Delivered:
+            into, report = fetching.into, fetching.report
             await in_own_thread(lambda wanted: _fetch(path, into, report, wanted), name=f"copying {path}")
+            return Delivered()
 
         metadata = Metadata(name=order.name or path.name, alias=order.alias, uri=order.uri)
         return Found(metadata=metadata, fetch=fetch)
 
 
 def directory_of(uri: str) -> Path | None:
-    """The directory that a URI means; None for URIs of other kinds. CannotInstall when there is none."""
+    """The directory that a URI means; None for URIs of other kinds, archives and images among them. CannotInstall when
+    nothing is there."""
     is_path = uri.startswith("/")
     if uri.startswith(_SCHEME):
         host, _, path = uri.removeprefix(_SCHEME).partition("/")
@@ -46,9 +50,9 @@ def directory_of(uri: str) -> Path | None:
         return None
     path_of = Path(os.path.normpath(uri))
     if path_of.is_dir():
-        return path_of
-    if is_path:
-        raise CannotInstall(f"{path_of} is not a directory of this machine")
+        return None if is_layout(path_of) else path_of
+    if is_path and not path_of.exists():
+        raise CannotInstall(f"there is no {path_of} on this machine")
     return None
 
 

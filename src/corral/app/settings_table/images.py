@@ -100,3 +100,20 @@ class ImageSettings:
         env=("CORRAL_UNPACK_MAX_RATIO",),
         default=200,
     )
+    keep_previous: bool = setting(
+        SWITCH,
+        """Whether the version of a backend before the present one stays on the disk, so that `corral worker backends
+        rollback` can go back to it without fetching anything. It does by default, as long as there is room.""",
+        flag="--keep-previous",
+        env=("CORRAL_KEEP_PREVIOUS",),
+        default=True,
+    )
+    previous_min_free: int = setting(
+        size(0, 1024 * 1024 * GIB, bounds="from 0 to 1048576GiB"),
+        """What must be free on the disk of the backends for a version before to be kept. 10 GiB: models and the next
+        backend need it more.""",
+        flag="--previous-min-free",
+        env=("CORRAL_PREVIOUS_MIN_FREE",),
+        default=10 * GIB,
+        default_text="10GiB",
+    )

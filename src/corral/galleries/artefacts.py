@@ -1,0 +1,89 @@
+"""Indexes that are kept in registries, as artefacts of one file: what `oras push` makes of an index."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
+from corral.galleries.registry import Artefact
+from corral.images.auth import credential_for, read_stored
+from corral.images.config import ImagesConfig
+from corral.images.digests import check_digest, digest_of
+from corral.images.errors import ImageError, ImageNotFound, RegistryRefused
+from corral.images.http import Fetcher, open_session
+from corral.images.manifests import Descriptor
+from corral.images.references import Reference, parse_reference
+from corral.images.registry import Registry
+
+_NOT_FOUND: Final = 404
+_FORBIDDEN: Final = 403
+
+
+class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    layers: Sequence[Descriptor] = ()
+
+
+class RegistryArtefacts:
+    """Asks with the same logins, proxies and patience as pulls."""
+
+    def __init__(self, config: ImagesConfig, *, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+
+    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> Artefact | None:
+        """As `ArtefactReader` wants it."""
+        try:
+            return await self._read(parse_reference(reference), known_digest, most_bytes)
+        except ImageError as error:
+            raise _as_galleries_know_it(error) from error
+
+    async def _read(self, reference: Reference, known_digest: str, most_bytes: int) -> Artefact | None:
+        network = self._config.network
+        stored = await asyncio.to_thread(read_stored, self._config.auth_files)
+        credential = credential_for((*self._config.credentials, *stored.credentials), reference)
+        async with open_session(network) as session:
+            fetcher = Fetcher(session, network)
+            registry = Registry(fetcher, reference, credential=credential, network=network, clock=self._clock)
+            document = await registry.manifest(reference.selector)
+            if document.digest == known_digest:
+                return None
+            file = _only_file(document.body, most_bytes)
+            return Artefact(digest=document.digest, content=await _content(registry, file))
+
+
+def _only_file(manifest: bytes, most_bytes: int) -> Descriptor:
+    try:
+        files = msgspec.json.decode(manifest, type=_Manifest).layers
+    except msgspec.DecodeError as error:
+        raise InvalidInput("", f"has a manifest that cannot be read: {error}") from error
+    if len(files) != 1:
+        raise InvalidInput("", f"has {len(files)} files, where an index is one")
+    check_digest(files[0].digest)
+    if files[0].size > most_bytes:
+        raise InvalidInput("", "is larger than the setting gallery.max_size allows")
+    return files[0]
+
+
+async def _content(registry: Registry, file: Descriptor) -> bytes:
+    content = bytearray()
+    async with registry.blob(file.digest, 0) as body:
+        async for piece in body.pieces:
+            content += piece
+            if len(content) > file.size:
+                break
+    if len(content) != file.size or digest_of(bytes(content), like=file.digest) != file.digest:
+        raise PeerUnavailable("gave another file than the one that it announced")
+    return bytes(content)
+
+
+def _as_galleries_know_it(error: ImageError) -> CorralError:
+    if isinstance(error, ImageNotFound):
+        return PeerRefused(f"has no such artefact: {error.message}", status=_NOT_FOUND)
+    if isinstance(error, RegistryRefused):
+        return PeerRefused(error.message, status=_FORBIDDEN)
+    if error.retryable:
+        return PeerUnavailable(error.message)
+    return InvalidInput("", error.message)
