@@ -7,7 +7,16 @@ from pathlib import Path
 import msgspec
 
 from corral.images.errors import ManifestUnusable
-from corral.images.layout import INDEX_FILE, LAYOUT_FILE, Files, Part, checked_content, open_files
+from corral.images.layout import (
+    INDEX_FILE,
+    LAYOUT_FILE,
+    Files,
+    Part,
+    blob_part,
+    checked_content,
+    content_of,
+    open_files,
+)
 from corral.images.limits import UnpackLimits
 from corral.images.manifests import Descriptor
 
