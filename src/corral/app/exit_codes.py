@@ -10,6 +10,7 @@ from typing import Final
 
 from corral.app.data_lock import DataInUse
 from corral.base import errors
+from corral.images import errors as images
 
 
 class ExitCode(IntEnum):
@@ -31,11 +32,11 @@ MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.OK: "done, or stopped as asked",
     ExitCode.FAILED: "the command could not do it: no such node, a state that forbids it, `doctor` found a problem",
     ExitCode.USAGE: "an unknown command or flag, a setting that cannot be used, an unknown key in the file",
-    ExitCode.UNAVAILABLE: "the frontend, the database or NATS did not answer",
+    ExitCode.UNAVAILABLE: "the frontend, the database, NATS or a registry of images did not answer",
     ExitCode.INTERNAL: "a fault in Corral itself; a traceback went to standard error",
     ExitCode.CANNOT_CREATE: "a file or directory cannot be created or written: permissions, or the disk is full",
     ExitCode.IN_USE: "a port, a data directory or a SQLite file is in use by another process",
-    ExitCode.DENIED: "the key or the registration token is missing, wrong, expired, or not allowed to do this",
+    ExitCode.DENIED: "the key, the registration token or a login is missing, wrong, expired, or may not do this",
     ExitCode.MISCONFIGURED: "the stored state does not fit: another secrets key, a database of a newer version",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }
@@ -65,6 +66,9 @@ _BY_ERROR: Final[tuple[tuple[type[errors.CorralError], ExitCode], ...]] = (
     (errors.BusUnavailable, ExitCode.UNAVAILABLE),
     (errors.PeerUnavailable, ExitCode.UNAVAILABLE),
     (errors.ChildFailed, ExitCode.UNAVAILABLE),
+    (images.RegistryUnavailable, ExitCode.UNAVAILABLE),
+    (images.RegistryRefused, ExitCode.DENIED),
+    (images.SourceInvalid, ExitCode.USAGE),
 )
 
 

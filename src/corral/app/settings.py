@@ -348,6 +348,12 @@ def _shipped_backends() -> tuple[Path, ...]:
     return (folder,) if (folder / "sdk").is_dir() else ()
 
 
+def shipped_installers() -> tuple[Path, ...]:
+    """Where uv may lie that is not on the PATH: beside this Python, and where a checkout's set-up puts it."""
+    checkout = Path(__file__).absolute().parents[3]
+    return (Path(sys.prefix) / "bin" / "uv", *sorted(checkout.glob(".build/uv-*/bin/uv")))
+
+
 def _bus_config(settings: FrontendSettings | WorkerSettings) -> "BusConfig":
     from corral.bus.config import BusConfig
 

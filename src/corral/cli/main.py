@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Final, NoReturn
 
 import click
@@ -13,6 +12,7 @@ from corral import __version__
 from corral.app.exit_codes import ExitCode, exit_code_of
 from corral.app.failures import sole_cause
 from corral.base.errors import CorralError
+from corral.cli.lazy import lazy_group
 from corral.cli.usage import describe_usage_error
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "models": "corral.cli.models:models",
     "chat": "corral.cli.chat:chat",
     "gallery": "corral.cli.gallery:gallery",
+    "backend": "corral.cli.backend:backend",
     "nodes": "corral.cli.nodes:nodes",
     "keys": "corral.cli.keys:keys",
     "events": "corral.cli.events:events",
@@ -35,22 +36,9 @@ COMMANDS: Final = {
 }
 
 
-class LazyGroup(click.Group):
-    """Imports a command when it is asked for, so that `corral version` does not pay for `corral up`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command)  # noqa: S101 - the table above is ours
-        return command
-
-
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(
+    cls=lazy_group(COMMANDS), context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(__version__, "--version", prog_name="corral", message="%(prog)s %(version)s")
 def cli() -> None:
     """Turn a set of machines into one OpenAI-compatible endpoint.

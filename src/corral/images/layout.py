@@ -26,7 +26,7 @@ from corral.images.platforms import Platform
 from corral.images.tar_stream import FilePieces, Kind, TarStream
 
 LAYOUT_FILE: Final = "oci-layout"
-_INDEX_FILE: Final = "index.json"
+INDEX_FILE: Final = "index.json"
 _DOCKER_FILE: Final = "manifest.json"
 _VERSION: Final = b'{"imageLayoutVersion":"1.0.0"}'
 _MAX_NESTING: Final = 4
@@ -38,25 +38,27 @@ class _DockerImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class Part:
+    """Content that lies in a file, or in a part of one."""
+
     path: Path
     offset: int
     size: int
 
 
-class _Files(Protocol):
+class Files(Protocol):
     """Named content, in a directory or in an archive."""
 
-    def find(self, name: str) -> _Part | None: ...
+    def find(self, name: str) -> Part | None: ...
 
 
 class _Directory:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def find(self, name: str) -> _Part | None:
+    def find(self, name: str) -> Part | None:
         path = self._folder / name
-        return _Part(path=path, offset=0, size=path.stat().st_size) if path.is_file() else None
+        return Part(path=path, offset=0, size=path.stat().st_size) if path.is_file() else None
 
 
 class _Archive:
@@ -64,7 +66,7 @@ class _Archive:
 
     def __init__(self, path: Path, limits: UnpackLimits) -> None:
         self._path = path
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, Part] = {}
         self._aliases: dict[str, str] = {}
         with path.open("rb") as file:
             pieces = FilePieces(file)
@@ -73,13 +75,13 @@ class _Archive:
                     raise LimitExceeded(f"{path}: more than {limits.entries} entries ({ENTRIES_KNOB})")
                 name = os.path.normpath(member.name)
                 if member.kind is Kind.FILE:
-                    self._parts[name] = _Part(path=path, offset=pieces.position, size=member.size)
+                    self._parts[name] = Part(path=path, offset=pieces.position, size=member.size)
                 elif member.kind is Kind.SYMLINK:
                     self._aliases[name] = os.path.normpath(PurePosixPath(name).parent / member.link)
                 elif member.kind is Kind.HARD_LINK:
                     self._aliases[name] = os.path.normpath(member.link)
 
-    def find(self, name: str) -> _Part | None:
+    def find(self, name: str) -> Part | None:
         name = os.path.normpath(name)
         for _ in range(_MAX_ALIASES):
             if name not in self._aliases:
@@ -92,37 +94,43 @@ def is_layout(folder: Path) -> bool:
     return (folder / LAYOUT_FILE).is_file()
 
 
-def read_image(path: Path, platform: Platform, limits: UnpackLimits) -> Image:
-    """The image in an OCI layout or in what `docker save` wrote. Looks at files: call it in a thread."""
+def open_files(path: Path, limits: UnpackLimits) -> Files:
+    """What a directory or an archive holds; ImageNotFound when there is neither."""
     if not path.exists():
         raise ImageNotFound(f"there is no {path}")
-    files: _Files = _Directory(path) if path.is_dir() else _Archive(path, limits)
-    if files.find(LAYOUT_FILE) is not None and (top := files.find(_INDEX_FILE)) is not None:
+    return _Directory(path) if path.is_dir() else _Archive(path, limits)
+
+
+def read_image(path: Path, platform: Platform, limits: UnpackLimits) -> Image:
+    """The image in an OCI layout or in what `docker save` wrote. Looks at files: call it in a thread."""
+    files = open_files(path, limits)
+    if files.find(LAYOUT_FILE) is not None and (top := files.find(INDEX_FILE)) is not None:
         return _read_layout(files, top, path, platform)
     if (table := files.find(_DOCKER_FILE)) is not None:
         return _read_docker(files, table, path)
     raise ManifestUnusable(f"{path} is neither an OCI layout nor what `docker save` writes")
 
 
-def _read_layout(files: _Files, top: _Part, path: Path, platform: Platform) -> Image:
-    document = read_manifest(_content(top), name=str(path))
+def _read_layout(files: Files, top: Part, path: Path, platform: Platform) -> Image:
+    document = read_manifest(content_of(top), name=str(path))
     digests: list[str] = []
     while isinstance(document, Index):
         if len(digests) > _MAX_NESTING:
             raise ManifestUnusable(f"{path}: lists in lists, more than {_MAX_NESTING} deep")
         chosen = choose_image(document, platform, name=str(path))
         digests.append(chosen.digest)
-        document = read_manifest(_checked_content(files, chosen, path), name=str(path))
+        document = read_manifest(checked_content(files, chosen, path), name=str(path))
     layers = [_layer(files, layer, path) for layer in document.layers]
     return Image(name=str(path), layers=layers, digest=digests[0], platform_digest=digests[-1])
 
 
-def _layer(files: _Files, layer: Descriptor, path: Path) -> LocalLayer:
-    part = _blob(files, layer.digest, path)
+def _layer(files: Files, layer: Descriptor, path: Path) -> LocalLayer:
+    part = blob_part(files, layer.digest, path)
     return LocalLayer(path=part.path, offset=part.offset, size=layer.size, digest=layer.digest)
 
 
-def _blob(files: _Files, digest: str, path: Path) -> _Part:
+def blob_part(files: Files, digest: str, path: Path) -> Part:
+    """Where a blob lies; ImageNotFound when it is not there."""
     algorithm, _, digits = check_digest(digest).partition(":")
     part = files.find(f"blobs/{algorithm}/{digits}")
     if part is None:
@@ -130,14 +138,16 @@ def _blob(files: _Files, digest: str, path: Path) -> _Part:
     return part
 
 
-def _checked_content(files: _Files, descriptor: Descriptor, path: Path) -> bytes:
-    content = _content(_blob(files, descriptor.digest, path))
+def checked_content(files: Files, descriptor: Descriptor, path: Path) -> bytes:
+    """Of a manifest; ContentMismatch when it is not what its digest says."""
+    content = content_of(blob_part(files, descriptor.digest, path))
     if digest_of(content, like=descriptor.digest) != descriptor.digest:
         raise ContentMismatch(f"{path}: its blob {descriptor.digest} has another content")
     return content
 
 
-def _content(part: _Part) -> bytes:
+def content_of(part: Part) -> bytes:
+    """Of a manifest, which is never large."""
     if part.size > MANIFEST_BYTES:
         raise ManifestUnusable(f"{part.path}: a manifest of {part.size} bytes")
     with part.path.open("rb") as file:
@@ -145,9 +155,9 @@ def _content(part: _Part) -> bytes:
         return file.read(part.size)
 
 
-def _read_docker(files: _Files, table: _Part, path: Path) -> Image:
+def _read_docker(files: Files, table: Part, path: Path) -> Image:
     try:
-        images = msgspec.json.decode(_content(table), type=list[_DockerImage])
+        images = msgspec.json.decode(content_of(table), type=list[_DockerImage])
     except msgspec.DecodeError as error:
         raise ManifestUnusable(f"{path}: its {_DOCKER_FILE} cannot be read: {error}") from error
     if len(images) != 1:
@@ -173,6 +183,11 @@ class LayoutWriter:
         (self._blobs / digest.removeprefix("sha256:")).write_bytes(content)
         return Descriptor(media_type=media_type, digest=digest, size=len(content))
 
+    def adopt_blob(self, file: Path, descriptor: Descriptor) -> Descriptor:
+        """Content that somebody wrote to a file on the same disk, and knows the digest of."""
+        file.replace(self._blobs / descriptor.digest.removeprefix("sha256:"))
+        return descriptor
+
     def add_image(
         self,
         layers: Sequence[Descriptor],
@@ -180,12 +195,12 @@ class LayoutWriter:
         platform: Platform,
         diff_ids: Sequence[str],
         annotations: Mapping[str, str] | None = None,
+        details: Mapping[str, object] | None = None,
     ) -> Descriptor:
-        """`diff_ids` are the digests of the layers before they were compressed."""
+        """`diff_ids` are the digests of the layers before they were compressed; `details` go into the configuration."""
         rootfs = {"type": "layers", "diff_ids": list(diff_ids)}
-        config = self.add_blob(
-            _json({"architecture": platform.architecture, "os": platform.os, "rootfs": rootfs}), OCI_CONFIG
-        )
+        base = {"architecture": platform.architecture, "os": platform.os, "rootfs": rootfs}
+        config = self.add_blob(_json({**base, **(details or {})}), OCI_CONFIG)
         document: dict[str, object] = {
             "schemaVersion": 2,
             "mediaType": OCI_MANIFEST,
@@ -197,17 +212,20 @@ class LayoutWriter:
         written = self.add_blob(_json(document), OCI_MANIFEST)
         return msgspec.structs.replace(written, platform=platform)
 
-    def add_index(self, images: Sequence[Descriptor]) -> Descriptor:
-        return self.add_blob(_index(images), OCI_INDEX)
+    def add_index(self, images: Sequence[Descriptor], *, annotations: Mapping[str, str] | None = None) -> Descriptor:
+        return self.add_blob(_index(images, annotations), OCI_INDEX)
 
     def finish(self, entries: Sequence[Descriptor]) -> None:
         """What the layout offers: one image, one index, or several images."""
-        (self._folder / _INDEX_FILE).write_bytes(_index(entries))
+        (self._folder / INDEX_FILE).write_bytes(_index(entries))
         (self._folder / LAYOUT_FILE).write_bytes(_VERSION)
 
 
-def _index(entries: Sequence[Descriptor]) -> bytes:
-    return _json({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(entries)})
+def _index(entries: Sequence[Descriptor], annotations: Mapping[str, str] | None = None) -> bytes:
+    document: dict[str, object] = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(entries)}
+    if annotations:
+        document["annotations"] = dict(annotations)
+    return _json(document)
 
 
 def _json(document: object) -> bytes:

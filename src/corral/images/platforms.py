@@ -28,8 +28,9 @@ _UNKNOWN: Final = "unknown"
 class Platform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As images state it."""
 
-    os: str = "linux"
-    architecture: str = "amd64"
+    # Made anew each time, so that they are always written: readers need both.
+    os: str = msgspec.field(default_factory=lambda: "linux")
+    architecture: str = msgspec.field(default_factory=lambda: "amd64")
     variant: str = ""
 
     def __str__(self) -> str:

@@ -1,0 +1,19 @@
+"""`corral backend`: tools for those who write backends. Needs no frontend."""
+
+from typing import Final
+
+import click
+
+from corral.cli.lazy import lazy_group
+
+COMMANDS: Final = {
+    "build": "corral.cli.backend_build:build",
+    "run": "corral.cli.backend_run:run",
+    "push": "corral.cli.backend_push:push",
+    "index": "corral.cli.backend_index:index",
+}
+
+
+@click.command(cls=lazy_group(COMMANDS))
+def backend() -> None:
+    """Make images of backends, try them, and list them in a gallery."""

@@ -1,0 +1,167 @@
+"""`corral backend build`: an image of a backend's directory."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from corral.cli.backend_images import images, pushed_sentence, registry_options
+from corral.cli.options import CorralCommand, sources, warn
+from corral.cli.output import json_option, print_json, say
+
+if TYPE_CHECKING:
+    from corral.cli.backend_wishes import Wishes
+    from corral.packaging.build import Build, BuildOrder
+
+_FILE: Final = click.Path(path_type=Path)
+_FOLDER: Final = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command(cls=CorralCommand)
+@click.argument("directory", metavar="DIR", type=_FILE)
+@click.option("-o", "--output", type=_FILE, help="Write the image to this directory, as an OCI layout.")
+@click.option("--archive", type=_FILE, help="Write the image to this file, as an OCI archive.")
+@click.option("--push", metavar="REFERENCE", default="", help="Push the image to a registry.")
+@click.option(
+    "--mount-from", metavar="REPOSITORY", default="", help="Repository of the same registry to take layers from."
+)
+@click.option(
+    "--platform",
+    "platforms",
+    metavar="OS/ARCH",
+    multiple=True,
+    help="Build for linux/amd64, linux/arm64, darwin/arm64 or darwin/amd64; several make a list of images.  "
+    "[default: this machine]",
+)
+@click.option(
+    "--python",
+    "pythons",
+    metavar="[OS/ARCH=]PATH",
+    multiple=True,
+    help="Put this interpreter in: the folder of a relocatable Python. Without one the machine needs its own.",
+)
+@click.option(
+    "--python-version",
+    "python_versions",
+    metavar="VERSION",
+    multiple=True,
+    help="Put in packages for this Python where no interpreter goes in; several are possible.  "
+    "[default: the one that runs Corral]",
+)
+@click.option(
+    "--library", "libraries", metavar="[OS/ARCH=]PATH", multiple=True, help="Put this native library into lib."
+)
+@click.option("--glibc", metavar="VERSION", help="Take no wheels that need a newer glibc than this.  [default: 2.28]")
+@click.option("--wheels", type=_FOLDER, help="Take packages from this folder of wheels, and ask nobody else.")
+@click.option(
+    "--installer", type=_FILE, help="Get packages with this uv or pip.  [default: uv, or pip where there is none]"
+)
+@click.option("--sdk", type=_FOLDER, help="Take the SDK from this folder.  [default: DIR/sdk, or DIR/../sdk]")
+@click.option(
+    "--compression",
+    type=click.Choice(["gzip", "zstd", "none"]),
+    default="gzip",
+    show_default=True,
+    help="How to compress layers.",
+)
+@click.option("--level", type=int, help="How hard to compress.  [default: gzip 6, zstd 9]")
+@click.option("--annotation", "annotations", metavar="KEY=VALUE", multiple=True, help="Annotate the image.")
+@click.option(
+    "--created",
+    metavar="TIME",
+    default="",
+    help="When the image was made, as 2026-01-31T12:00:00Z.  [default: the same for all]",
+)
+@json_option
+@registry_options
+def build(directory: Path, as_json: bool, **given: Any) -> None:
+    """Make an image of the backend in DIR.
+
+    The image holds the backend's files, the SDK, the Python packages of its requirements.txt and, if you give one, an
+    interpreter: it needs no network where it runs. The same input gives the same digest. It can be written as an OCI
+    layout or an archive, or pushed, or all of it.
+    """
+    from corral.cli.backend_wishes import Wishes
+
+    wishes = Wishes(**given)
+    order = wishes.order(directory, sources().environment)
+    made = asyncio.run(_build(order, wishes, told=not as_json))
+    if as_json:
+        print_json(_report(made))
+
+
+async def _build(order: "BuildOrder", wishes: "Wishes", *, told: bool) -> "Build":
+    """The layout is made in any case; without --output it goes again when all else is made of it."""
+    import tempfile
+
+    from corral.app.settings import shipped_installers
+    from corral.images.patience import in_thread
+    from corral.packaging.archive import write_archive
+    from corral.packaging.build import build as make
+    from corral.packaging.packages import find_installer
+
+    path = order.environment.get("PATH", "")
+    installer = find_installer(wishes.installer, shipped_installers(), path)
+    with tempfile.TemporaryDirectory(prefix="corral-build-") as scratch:
+        layout = wishes.output or Path(scratch) / "layout"
+        made = await make(order, layout, installer)
+        if told:
+            _tell(made)
+        archive = wishes.archive
+        if archive is not None:
+            await in_thread(lambda: write_archive(layout, archive))
+        if wishes.push:
+            await _push(layout, wishes, told=told)
+    return made
+
+
+async def _push(layout: Path, wishes: "Wishes", *, told: bool) -> None:
+    from corral.base.clock import SystemClock
+    from corral.images.push import push_layout
+    from corral.images.references import parse_reference
+
+    reference = parse_reference(wishes.push)
+    result = await push_layout(layout, reference, config=images(), clock=SystemClock(), mount_from=wishes.mount_from)
+    warn(list(result.notes))
+    if told:
+        say(pushed_sentence(result))
+
+
+def _tell(made: "Build") -> None:
+    from corral.base.sizes import format_size
+
+    version = f" {made.description.version}" if made.description.version else ""
+    say(f"Built {made.description.name}{version}, {format_size(made.size)}.")
+    for image in made.images:
+        say(f"  {image.platform}  {image.digest}")
+        for layer in image.layers:
+            written = layer.written
+            say(f"    {format_size(written.descriptor.size):>9}  {layer.title}, {written.entries} entries")
+    say(made.digest)
+
+
+def _report(made: "Build") -> dict[str, object]:
+    return {
+        "name": made.description.name,
+        "version": made.description.version,
+        "digest": made.digest,
+        "size": made.size,
+        "images": [
+            {
+                "platform": str(image.platform),
+                "digest": image.digest,
+                "layers": [
+                    {
+                        "title": layer.title,
+                        "digest": layer.written.descriptor.digest,
+                        "size": layer.written.descriptor.size,
+                        "unpacked": layer.written.unpacked_bytes,
+                        "entries": layer.written.entries,
+                    }
+                    for layer in image.layers
+                ],
+            }
+            for image in made.images
+        ],
+    }

@@ -1,0 +1,63 @@
+"""`corral backend run`: one backend on this machine, to try it."""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from corral.app.settings import MACHINE_SETTINGS
+from corral.app.settings_table import WorkerSettings
+from corral.cli.options import CorralCommand, settings_options, sources, warn
+from corral.cli.output import say
+
+if TYPE_CHECKING:
+    from corral.agent.process import Launch
+
+_SETTINGS: Final = MACHINE_SETTINGS - {"capability", "capability_run_file"}
+
+
+@click.command(cls=CorralCommand)
+@click.argument("backend", metavar="NAME|DIR")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where to serve gRPC.  [default: any free port]")
+@click.option("--model-name", metavar="NAME", default="", help="Under which its own HTTP port serves the model.")
+@click.option(
+    "--ready-within",
+    metavar="SECONDS",
+    type=click.FloatRange(0.1, 3600),
+    default=30.0,
+    show_default=True,
+    help="How long it may take to answer.",
+)
+@settings_options(WorkerSettings, only=_SETTINGS)
+def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
+    """Run a backend until you press Ctrl-C, without a fleet.
+
+    It is started as a worker starts it: `run.sh --addr HOST:PORT` with a token in LOCALAI_GRPC_AUTH_TOKEN, which is
+    yours if you have set one, and a new one otherwise. When it answers, its address is printed. What it writes goes to
+    your terminal.
+    """
+    from datetime import timedelta
+
+    from corral.app.backend_run import RunWish, find_backend, run_backend
+    from corral.app.settings import backend_environment, machine_config
+
+    found = sources()
+    home = find_backend(backend, machine_config(found))
+    warn(found.warnings)
+    wish = RunWish(
+        home=home,
+        environment=backend_environment(found.environment),
+        port=port,
+        model_name=model_name,
+        ready_within=timedelta(seconds=ready_within),
+    )
+    return asyncio.run(run_backend(wish, _tell))
+
+
+def _tell(launch: "Launch") -> None:
+    """The token is this process's own and dies with it; callers need it."""
+    say(f"{launch.backend} serves gRPC at {launch.address}, with the token {launch.token}")
+    if launch.http_port is not None:
+        place = f"http://127.0.0.1:{launch.http_port}"
+        say(f"Once a model is loaded, OpenAI's API is at {place}, with the key {launch.http_key}")
+    say("Ctrl-C ends it.")

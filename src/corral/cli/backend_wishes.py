@@ -1,0 +1,133 @@
+"""From the words of `corral backend build` to an order."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from corral.base.errors import InvalidInput
+from corral.images.platforms import Platform, this_platform
+from corral.packaging.build import BuildOrder
+from corral.packaging.layers import LEVELS, USUAL_LEVEL, Compression, Packing
+from corral.packaging.targets import GLIBC_VERSIONS, KNOWN, USUAL_GLIBC, read_platform, read_python_version
+
+_PLACES: Final = "--output, --archive or --push"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the command was given, unread."""
+
+    output: Path | None
+    archive: Path | None
+    push: str
+    mount_from: str
+    platforms: Sequence[str]
+    pythons: Sequence[str]
+    python_versions: Sequence[str]
+    libraries: Sequence[str]
+    glibc: str | None
+    wheels: Path | None
+    installer: Path | None
+    sdk: Path | None
+    compression: str
+    level: int | None
+    annotations: Sequence[str]
+    created: str
+
+    def order(self, directory: Path, environment: Mapping[str, str]) -> BuildOrder:
+        """InvalidInput names the option that cannot be used."""
+        if not (self.output or self.archive or self.push):
+            raise InvalidInput("", f"say where the image shall go: {_PLACES}")
+        platforms = tuple(dict.fromkeys(map(read_platform, self.platforms))) or (_this_platform(),)
+        return BuildOrder(
+            directory=directory,
+            platforms=platforms,
+            interpreters=_interpreters(self.pythons, platforms),
+            python_versions=tuple(dict.fromkeys(map(read_python_version, self.python_versions))),
+            libraries=_libraries(self.libraries, platforms),
+            packing=_packing(self.compression, self.level),
+            sdk=self.sdk,
+            glibc=_glibc(self.glibc),
+            wheels=None if self.wheels is None else _folder("--wheels", self.wheels),
+            annotations=dict(map(_annotation, self.annotations)),
+            created=_created(self.created),
+            environment=environment,
+        )
+
+
+def _this_platform() -> Platform:
+    mine = this_platform()
+    if str(mine) not in KNOWN:
+        raise InvalidInput("--platform", f"is needed here: no images are made for this machine, {mine}")
+    return mine
+
+
+def _interpreters(words: Sequence[str], platforms: Sequence[Platform]) -> dict[Platform, Path]:
+    found: dict[Platform, Path] = {}
+    for platform, path in (_per_platform("--python", word, platforms) for word in words):
+        if platform in found:
+            raise InvalidInput("--python", f"there are two for {platform}")
+        found[platform] = _folder("--python", path)
+    return found
+
+
+def _libraries(words: Sequence[str], platforms: Sequence[Platform]) -> dict[Platform, tuple[Path, ...]]:
+    found: dict[Platform, tuple[Path, ...]] = {}
+    for platform, path in (_per_platform("--library", word, platforms) for word in words):
+        found[platform] = (*found.get(platform, ()), path)
+    return found
+
+
+def _per_platform(option: str, word: str, platforms: Sequence[Platform]) -> tuple[Platform, Path]:
+    """OS/ARCH=PATH, or only a path where there is one platform."""
+    stated, equals, rest = word.partition("=")
+    if equals and stated in KNOWN:
+        platform = read_platform(stated)
+        if platform not in platforms:
+            raise InvalidInput(option, f"{word!r} is for {platform}, which --platform does not name")
+        return platform, Path(rest)
+    if len(platforms) > 1:
+        raise InvalidInput(option, f"{word!r}: with several platforms say for which it is, as in {platforms[0]}={word}")
+    return platforms[0], Path(word)
+
+
+def _folder(option: str, path: Path) -> Path:
+    if not path.is_dir():
+        raise InvalidInput(option, f"there is no directory {path}")
+    return path.absolute()
+
+
+def _packing(compression: str, level: int | None) -> Packing:
+    chosen = Compression(compression)
+    wanted = USUAL_LEVEL[chosen] if level is None else level
+    allowed = LEVELS[chosen]
+    if wanted not in allowed:
+        raise InvalidInput("--level", f"{wanted} is none of {chosen}'s, which go from {allowed[0]} to {allowed[-1]}")
+    return Packing(compression=chosen, level=wanted)
+
+
+def _glibc(version: str | None) -> str:
+    if version is not None and version not in GLIBC_VERSIONS:
+        raise InvalidInput("--glibc", f"{version!r} is none of {', '.join(GLIBC_VERSIONS)}")
+    return version or USUAL_GLIBC
+
+
+def _annotation(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals or not key:
+        raise InvalidInput("--annotation", f"{word!r} is not KEY=VALUE")
+    return key, value
+
+
+def _created(text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise InvalidInput("--created", f"{text!r} is no time with a zone, such as 2026-01-31T12:00:00Z")
+    return moment

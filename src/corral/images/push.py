@@ -1,0 +1,225 @@
+"""Sends the image of a layout to a registry.
+
+What the registry has is not sent again. The manifests follow when all that they name is there, and the tag comes last:
+a push that breaks off leaves the tag where it was.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from corral.base.clock import Clock
+from corral.base.tasks import task_group
+from corral.images.auth import credential_for, read_stored
+from corral.images.config import ImagesConfig
+from corral.images.digests import digest_of
+from corral.images.errors import ContentMismatch, ImageError, SourceInvalid
+from corral.images.http import Answer, Fetcher, open_session
+from corral.images.layout import Part
+from corral.images.layout_contents import LayoutContents, Stored, read_contents
+from corral.images.patience import in_thread, persistently
+from corral.images.references import Reference
+from corral.images.registry import Registry
+
+_PIECE_BYTES: Final = 1024 * 1024
+_BINARY: Final = {"Content-Type": "application/octet-stream"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushedBlob:
+    """What became of one piece of content."""
+
+    digest: str
+    size: int
+    was_there: bool
+    """It was not sent: the registry had it, here or in the repository that it could be taken from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushResult:
+    """What was pushed, and what it took."""
+
+    reference: str
+    digest: str
+    sent_bytes: int
+    spared_bytes: int
+    """What the registry had already."""
+    notes: tuple[str, ...] = ()
+
+
+def _unheard(_: PushedBlob) -> None:
+    """Nobody wants to know."""
+
+
+async def push_layout(
+    path: Path,
+    reference: Reference,
+    *,
+    config: ImagesConfig,
+    clock: Clock,
+    mount_from: str = "",
+    on_blob: Callable[[PushedBlob], None] = _unheard,
+) -> PushResult:
+    """Push a layout, which is a directory or an archive. `mount_from` is a repository of the same registry that may
+    have some of it. Pushing again is harmless."""
+    if reference.digest:
+        raise SourceInvalid(f"{reference}: a push needs a tag, since the digest comes of what is pushed")
+    contents = await in_thread(lambda: read_contents(path, config.limits))
+    stored = await in_thread(lambda: read_stored(config.auth_files))
+    async with open_session(config.network) as session:
+        registry = Registry(
+            Fetcher(session, config.network),
+            reference,
+            credential=credential_for((*config.credentials, *stored.credentials), reference),
+            network=config.network,
+            clock=clock,
+            actions="pull,push",
+        )
+        push = _Push(registry, reference, config=config, clock=clock, mount_from=mount_from)
+        blobs = await push.send_blobs(contents, on_blob)
+        await push.send_manifests(contents)
+    return PushResult(
+        reference=str(reference),
+        digest=contents.top.digest,
+        sent_bytes=sum(blob.size for blob in blobs if not blob.was_there),
+        spared_bytes=sum(blob.size for blob in blobs if blob.was_there),
+        notes=stored.notes,
+    )
+
+
+class _Push:
+    """One push to one repository."""
+
+    def __init__(
+        self, registry: Registry, reference: Reference, *, config: ImagesConfig, clock: Clock, mount_from: str
+    ) -> None:
+        self._registry = registry
+        self._reference = reference
+        self._config = config
+        self._clock = clock
+        self._mount_from = mount_from
+
+    async def send_blobs(self, contents: LayoutContents, on_blob: Callable[[PushedBlob], None]) -> list[PushedBlob]:
+        """Several at a time. The failure of one ends all."""
+        places = asyncio.Semaphore(self._config.parallel)
+
+        async def send(blob: Stored) -> PushedBlob:
+            async with places:
+                network = self._config.network
+                was_there = await persistently(lambda: self._provide(blob), network, self._clock)
+            pushed = PushedBlob(digest=blob.descriptor.digest, size=blob.descriptor.size, was_there=was_there)
+            on_blob(pushed)
+            return pushed
+
+        try:
+            async with task_group() as group:
+                sending = [group.create_task(send(blob), name=blob.descriptor.digest) for blob in contents.blobs]
+        except ExceptionGroup as failures:
+            raise _first_of(failures) from None
+        return [task.result() for task in sending]
+
+    async def send_manifests(self, contents: LayoutContents) -> None:
+        for manifest in contents.manifests:
+            is_top = manifest is contents.manifests[-1]
+            selector = self._reference.tag if is_top else manifest.descriptor.digest
+            await persistently(
+                lambda manifest=manifest, selector=selector: self._put_manifest(manifest, selector),  # type: ignore[misc]
+                self._config.network,
+                self._clock,
+            )
+
+    async def _put_manifest(self, manifest: Stored, selector: str) -> None:
+        body = await in_thread(lambda: _read(manifest.part))
+        digest, media_type = manifest.descriptor.digest, manifest.descriptor.media_type
+        headers = {"Content-Type": media_type, "Content-Length": str(len(body))}
+        async with self._registry.send("PUT", f"manifests/{selector}", headers, content=lambda: _once(body)) as answer:
+            await self._need(answer, 201, f"the manifest {selector}")
+            stated = answer.header("Docker-Content-Digest")
+        if stated and stated != digest_of(body, like=stated):
+            raise ContentMismatch(f"{self._reference.registry} took the manifest {digest} for {stated}")
+
+    # One blob.
+
+    async def _provide(self, blob: Stored) -> bool:
+        """See that the registry has it; whether that took no sending."""
+        digest = blob.descriptor.digest
+        if await self._has(digest):
+            return True
+        place = await self._begin(digest)
+        if not place:
+            return True
+        await self._upload(blob, place)
+        return False
+
+    async def _has(self, digest: str) -> bool:
+        async with self._registry.send("HEAD", f"blobs/{digest}") as answer:
+            if answer.status == 404:
+                return False
+            if answer.status >= 400:
+                raise await answer.problem(f"{self._reference.name}@{digest}", may="write")
+            return True  # a redirect leads to where it lies
+
+    async def _begin(self, digest: str) -> str:
+        """Where to send it; empty when the registry took it from another repository."""
+        wish = f"?mount={quote(digest, safe='')}&from={quote(self._mount_from, safe='')}" if self._mount_from else ""
+        async with self._registry.send("POST", f"blobs/uploads/{wish}", {"Content-Length": "0"}) as answer:
+            if self._mount_from and answer.status == 201:
+                return ""
+            await self._need(answer, 202, "an upload")
+            return _location(answer)
+
+    async def _upload(self, blob: Stored, place: str) -> None:
+        """Sent in one go, then sealed with the digest, which the registry compares. Unsealed it counts for nothing."""
+        size = blob.descriptor.size
+        headers = {**_BINARY, "Content-Length": str(size)}
+        async with self._registry.send("PATCH", place, headers, content=lambda: _pieces(blob.part, size)) as answer:
+            await self._need(answer, 202, f"the content of {blob.descriptor.digest}")
+            place = _location(answer)
+        digest = quote(blob.descriptor.digest, safe="")
+        sealed = f"{place}{'&' if '?' in place else '?'}digest={digest}"
+        async with self._registry.send("PUT", sealed, {**_BINARY, "Content-Length": "0"}) as answer:
+            await self._need(answer, 201, f"the end of {blob.descriptor.digest}")
+
+    async def _need(self, answer: Answer, status: int, what: str) -> None:
+        if answer.status != status:
+            raise await answer.problem(f"{what} in {self._reference.name}", may="write")
+
+
+def _location(answer: Answer) -> str:
+    place = answer.header("Location")
+    if not place:
+        raise ContentMismatch("the registry took an upload, and does not say where to send it")
+    return place
+
+
+def _first_of(failures: "ExceptionGroup[Exception]") -> Exception:
+    """One failure is what people can act on."""
+    ours = [error for error in failures.exceptions if isinstance(error, ImageError)]
+    return ours[0] if ours else failures.exceptions[0]
+
+
+def _read(part: Part) -> bytes:
+    with part.path.open("rb") as file:
+        file.seek(part.offset)
+        return file.read(part.size)
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+async def _pieces(part: Part, size: int) -> AsyncIterator[bytes]:
+    """ContentMismatch when the file is shorter than it was when it was described."""
+    with part.path.open("rb") as file:
+        file.seek(part.offset)
+        left = size
+        while left > 0:
+            most = min(left, _PIECE_BYTES)
+            piece = await in_thread(lambda most=most: file.read(most))  # type: ignore[misc]
+            if not piece:
+                raise ContentMismatch(f"{part.path} ends {left} bytes before it should")
+            left -= len(piece)
+            yield piece

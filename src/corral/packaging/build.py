@@ -1,0 +1,233 @@
+"""Makes an image of a backend's directory: what goes into which layer, for which platforms, and what is said of it.
+
+What changes least lies lowest: the interpreter, the packages, native libraries, the backend's own files. So an upgrade
+of the backend fetches the topmost layer only, and layers that do not depend on the platform are shared by all.
+"""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from corral.base.errors import InvalidInput, PathNotUsable
+from corral.images.layout import LayoutWriter, is_layout
+from corral.images.manifests import Descriptor
+from corral.images.patience import in_thread
+from corral.images.platforms import Platform, this_platform
+from corral.packaging.description import CREATED, Description
+from corral.packaging.entries import PLAIN, RUNNABLE, Entry, in_order
+from corral.packaging.interpreters import interpreter_entries, version_of
+from corral.packaging.layers import FIXED_TIME, Packing, WrittenLayer, write_layer
+from corral.packaging.packages import Installer, Wish, entries_in, install
+from corral.packaging.source import LIBRARIES, RUN, BackendSource, read_source
+from corral.packaging.targets import USUAL_GLIBC, this_python
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOrder:
+    """What to make an image of, and for whom."""
+
+    directory: Path
+    platforms: tuple[Platform, ...] = field(default_factory=lambda: (this_platform(),))
+    interpreters: Mapping[Platform, Path] = field(default_factory=dict)
+    """Trees that go into the image. A platform without one needs a Python on the machine."""
+    python_versions: tuple[str, ...] = ()
+    """For which packages are put in where there is no interpreter; empty: for the one that runs this."""
+    libraries: Mapping[Platform, tuple[Path, ...]] = field(default_factory=dict)
+    """Native libraries that go to `lib`."""
+    packing: Packing = field(default_factory=Packing)
+    sdk: Path | None = None
+    glibc: str = USUAL_GLIBC
+    wheels: Path | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Beside those that come of the backend's description; they win over them."""
+    created: datetime | None = None
+    """None: a fixed one, so that the same input gives the same image tomorrow."""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For the installer of packages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltLayer:
+    """One layer of an image, and what it is for."""
+
+    title: str
+    written: WrittenLayer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltImage:
+    """An image for one platform."""
+
+    platform: Platform
+    digest: str
+    layers: tuple[BuiltLayer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """What was made."""
+
+    description: Description
+    digest: str
+    """Of the image, or of the list of images when there are several."""
+    images: tuple[BuiltImage, ...]
+
+    @property
+    def size(self) -> int:
+        """Of all layers as they lie in a registry, each counted once."""
+        layers = {layer.written.descriptor.digest: layer for image in self.images for layer in image.layers}
+        return sum(layer.written.descriptor.size for layer in layers.values())
+
+
+async def build(order: BuildOrder, output: Path, installer: Installer) -> Build:
+    """Make an OCI layout at `output`. It is whole or not there; a layout that lies there already is replaced."""
+    source = await in_thread(lambda: read_source(order.directory, sdk=order.sdk))
+    async with _workshop(output) as workshop:
+        made = await _Builder(order, source, installer, workshop).run()
+        await in_thread(lambda: _put_in_place(workshop / "layout", output, workshop))
+    return made
+
+
+class _Builder:
+    """One build."""
+
+    def __init__(self, order: BuildOrder, source: BackendSource, installer: Installer, workshop: Path) -> None:
+        self._order = order
+        self._source = source
+        self._installer = installer
+        self._workshop = workshop
+        self._layout = LayoutWriter(workshop / "layout")
+        self._shared: dict[str, BuiltLayer] = {}
+        self._stopped = threading.Event()
+        self._number = 0
+
+    async def run(self) -> Build:
+        images: list[BuiltImage] = []
+        entries: list[Descriptor] = []
+        for platform in self._order.platforms:
+            image, entry = await self._image(platform)
+            images.append(image)
+            entries.append(entry)
+        top = entries[0]
+        if len(entries) > 1:
+            top = self._layout.add_index(entries, annotations=self._annotations())
+        self._layout.finish([top])
+        return Build(description=self._source.description, digest=top.digest, images=tuple(images))
+
+    async def _image(self, platform: Platform) -> tuple[BuiltImage, Descriptor]:
+        layers = [layer async for layer in self._layers(platform)]
+        entry = self._layout.add_image(
+            [layer.written.descriptor for layer in layers],
+            platform=platform,
+            diff_ids=[layer.written.diff_id for layer in layers],
+            annotations=self._annotations(),
+            details=self._details(layers),
+        )
+        return BuiltImage(platform=platform, digest=entry.digest, layers=tuple(layers)), entry
+
+    async def _layers(self, platform: Platform) -> AsyncIterator[BuiltLayer]:
+        tree = self._order.interpreters.get(platform)
+        if tree is not None:
+            version = await in_thread(lambda: version_of(tree))
+            entries = await in_thread(lambda: interpreter_entries(tree))
+            yield await self._layer(f"Python {version}", entries)
+            versions: Sequence[str] = [version]
+        else:
+            versions = self._order.python_versions or (this_python(),)
+        if self._source.packages:
+            for version in versions:
+                yield await self._packages(platform, version)
+        if libraries := self._order.libraries.get(platform):
+            yield await self._layer("native libraries", _library_entries(libraries))
+        if "own" not in self._shared:
+            self._shared["own"] = await self._layer("the backend", self._source.own)
+        yield self._shared["own"]
+
+    async def _packages(self, platform: Platform, version: str) -> BuiltLayer:
+        target = self._workshop / f"packages-{platform.os}-{platform.architecture}-{version}"
+        wish = Wish(
+            lock=self._source.lock.absolute(),
+            target=target,
+            platform=platform,
+            python_version=version,
+            glibc=self._order.glibc,
+            wheels=self._order.wheels,
+        )
+        await install(self._installer, wish, self._order.environment)
+        entries = await in_thread(lambda: entries_in(target, version))
+        layer = await self._layer(f"packages for Python {version}", entries)
+        await in_thread(lambda: shutil.rmtree(target))
+        return layer
+
+    async def _layer(self, title: str, entries: Iterable[Entry]) -> BuiltLayer:
+        self._number += 1
+        file = self._workshop / f"layer-{self._number}"
+        ordered = in_order(entries)
+        written = await in_thread(
+            lambda: write_layer(ordered, file, self._order.packing, is_stopped=self._stopped.is_set),
+            stop=self._stopped.set,
+        )
+        self._layout.adopt_blob(file, written.descriptor)
+        return BuiltLayer(title=title, written=written)
+
+    def _annotations(self) -> dict[str, str]:
+        created = {CREATED: self._created()} if self._order.created is not None else {}
+        return {**self._source.description.annotations(), **created, **self._order.annotations}
+
+    def _created(self) -> str:
+        moment = self._order.created or datetime.fromtimestamp(FIXED_TIME, UTC)
+        return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+    def _details(self, layers: Sequence[BuiltLayer]) -> dict[str, object]:
+        created = self._created()
+        return {
+            "created": created,
+            "config": {"Entrypoint": [f"/{RUN}"], "WorkingDir": "/", "Labels": self._annotations()},
+            "history": [{"created": created, "created_by": f"corral backend build: {one.title}"} for one in layers],
+        }
+
+
+def _library_entries(libraries: Sequence[Path]) -> list[Entry]:
+    """Under the names they were given by, with the content that they lead to."""
+    missing = [path for path in libraries if not path.is_file()]
+    if missing:
+        raise InvalidInput("--library", f"there is no file {missing[0]}")
+    files = [Entry(name=f"{LIBRARIES}/{path.name}", file=path, mode=PLAIN) for path in libraries]
+    return [Entry(name=LIBRARIES, mode=RUNNABLE), *files]
+
+
+# Where it is made.
+
+
+@asynccontextmanager
+async def _workshop(output: Path) -> AsyncIterator[Path]:
+    """A folder beside the output, so that putting it in place is a rename; gone in the end, whatever happens."""
+    try:
+        await in_thread(lambda: output.parent.mkdir(parents=True, exist_ok=True))
+        folder = Path(await in_thread(lambda: tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent)))
+    except OSError as error:
+        raise PathNotUsable(f"{output} cannot be written: {error.strerror}; --output names another place") from error
+    try:
+        yield folder
+    finally:
+        await in_thread(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def _put_in_place(layout: Path, output: Path, workshop: Path) -> None:
+    try:
+        if output.is_symlink() or (output.exists() and not _may_replace(output)):
+            raise PathNotUsable(f"{output} is there already and is no OCI layout; --output names another place")
+        if output.exists():
+            output.rename(workshop / "previous")
+        layout.rename(output)
+    except OSError as error:
+        raise PathNotUsable(f"{output} cannot be written: {error.strerror}") from error
+
+
+def _may_replace(output: Path) -> bool:
+    return output.is_dir() and (is_layout(output) or not any(output.iterdir()))

@@ -1,0 +1,97 @@
+"""What a backend's author says of it in `corral.json`, as far as images and galleries tell it on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from corral.base.bounded_files import read_bounded
+from corral.base.errors import InvalidInput
+from corral.domain.gallery import name_problem
+from corral.packaging.errors import BuildFailed
+
+FILE: Final = "corral.json"
+TITLE: Final = "org.opencontainers.image.title"
+VERSION: Final = "org.opencontainers.image.version"
+DESCRIPTION: Final = "org.opencontainers.image.description"
+LICENSES: Final = "org.opencontainers.image.licenses"
+URL: Final = "org.opencontainers.image.url"
+CREATED: Final = "org.opencontainers.image.created"
+TAGS: Final = "corral.backend.tags"
+_MOST_BYTES: Final = 1024 * 1024
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    """Its other fields are for the worker."""
+
+    name: str = ""
+    version: str = ""
+    description: str = ""
+    license: str = ""
+    urls: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A backend in words."""
+
+    name: str
+    version: str = ""
+    description: str = ""
+    license: str = ""
+    urls: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    def annotations(self) -> dict[str, str]:
+        """What of it goes onto an image."""
+        stated = {
+            TITLE: self.name,
+            VERSION: self.version,
+            DESCRIPTION: self.description,
+            LICENSES: self.license,
+            URL: " ".join(self.urls),
+            TAGS: ",".join(self.tags),
+        }
+        return {key: value for key, value in stated.items() if value}
+
+
+def read_description(directory: Path) -> Description:
+    """Without a file, or without a name in it, the directory's own name counts."""
+    path = directory / FILE
+    try:
+        content = read_bounded(path, _MOST_BYTES)
+        if content is None:
+            raise BuildFailed(f"{path} is larger than {_MOST_BYTES} bytes")
+        stated = msgspec.json.decode(content, type=_File)
+    except FileNotFoundError:
+        stated = _File()
+    except (msgspec.DecodeError, InvalidInput) as error:
+        raise BuildFailed(f"{path}: {error}") from error
+    except OSError as error:
+        raise BuildFailed(f"{path} cannot be read: {error.strerror}") from error
+    name = stated.name or directory.resolve().name.replace("_", "-")
+    if problem := name_problem(name):
+        raise BuildFailed(f"{path}: the name {name!r} {problem}")
+    return Description(
+        name=name,
+        version=stated.version,
+        description=" ".join(stated.description.split()),
+        license=stated.license,
+        urls=stated.urls,
+        tags=stated.tags,
+    )
+
+
+def described_by(annotations: Mapping[str, str]) -> Description:
+    """The way back: what an image says of itself. Without a title the name is empty."""
+    return Description(
+        name=annotations.get(TITLE, ""),
+        version=annotations.get(VERSION, ""),
+        description=annotations.get(DESCRIPTION, ""),
+        license=annotations.get(LICENSES, ""),
+        urls=tuple(annotations.get(URL, "").split()),
+        tags=tuple(filter(None, annotations.get(TAGS, "").split(","))),
+    )

@@ -1,0 +1,134 @@
+"""A gallery index of images, in LocalAI's form.
+
+A backend of one image is one entry. Where images say for which capability they are, each is a build of its own name,
+and a meta entry maps capabilities to builds. What comes out is looked up again by the rules of workers before it is
+given away: they judge builds by words in their names and places.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from corral.base.errors import InvalidInput
+from corral.domain.backend_catalogue import BackendCatalogue, Found
+from corral.domain.gallery import Gallery, GalleryEntry, GallerySource, name_problem
+from corral.packaging.image_facts import ImageFacts
+
+ANY: Final = "default"
+_PREFIXES: Final = {
+    ANY: "cpu",
+    "nvidia-cuda-12": "cuda12",
+    "nvidia-cuda-13": "cuda13",
+    "nvidia-l4t-cuda-12": "cuda12-nvidia-l4t",
+    "nvidia-l4t-cuda-13": "cuda13-nvidia-l4t",
+    "nvidia": "cuda",
+    "amd": "rocm",
+}
+"""How builds for a capability are called in LocalAI's gallery; others are called like the capability."""
+_OFFICIAL: Final = ("quay.io/", "ghcr.io/", "docker.io/")
+"""References that LocalAI knows as such. It needs `oci://` before those of other registries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """An image that goes into an index."""
+
+    facts: ImageFacts
+    capability: str = ""
+    """Empty: for all machines, as the only build."""
+
+
+def make_index(images: Sequence[Listed], *, folder: Path) -> str:
+    """The text of an index that lies in `folder`. InvalidInput names the image that cannot be listed."""
+    entries = [entry for name, group in _groups(images).items() for entry in _entries(name, group, folder)]
+    _check(entries)
+    head = "# A gallery of backends, in the form of LocalAI's; made by `corral backend index`.\n"
+    return head + yaml.safe_dump([_written(one) for one in entries], sort_keys=False, allow_unicode=True, width=120)
+
+
+def _groups(images: Iterable[Listed]) -> dict[str, list[Listed]]:
+    groups: dict[str, list[Listed]] = {}
+    for image in images:
+        name = image.facts.description.name
+        if problem := name_problem(name):
+            shown = image.facts.shown
+            raise InvalidInput("IMAGE", f"{shown}: its annotation org.opencontainers.image.title {problem}")
+        groups.setdefault(name, []).append(image)
+    return groups
+
+
+def _entries(name: str, group: Sequence[Listed], folder: Path) -> Iterator[GalleryEntry]:
+    if len(group) == 1 and not group[0].capability:
+        yield _entry(name, group[0], folder)
+        return
+    builds: dict[str, GalleryEntry] = {}
+    for image in group:
+        capability = image.capability or ANY
+        if capability in builds:
+            raise InvalidInput(
+                "IMAGE", f"{image.facts.shown} is another build of {name} for {capability}; write CAPABILITY=IMAGE"
+            )
+        builds[capability] = _entry(f"{_PREFIXES.get(capability, capability)}-{name}", image, folder, alias=name)
+    said = group[0].facts.description
+    yield GalleryEntry(
+        name=name,
+        alias=name,
+        capabilities={capability: build.name for capability, build in builds.items()},
+        description=said.description,
+        license=said.license,
+        urls=said.urls,
+        tags=said.tags,
+    )
+    yield from builds.values()
+
+
+def _entry(name: str, image: Listed, folder: Path, *, alias: str = "") -> GalleryEntry:
+    said = image.facts.description
+    return GalleryEntry(
+        name=name,
+        alias=alias,
+        uri=_uri(image.facts, folder),
+        version=said.version,
+        description=said.description,
+        license=said.license,
+        urls=said.urls,
+        tags=said.tags,
+    )
+
+
+def _uri(facts: ImageFacts, folder: Path) -> str:
+    if facts.path is None:
+        return facts.reference if facts.reference.startswith(_OFFICIAL) else f"oci://{facts.reference}"
+    relative = os.path.relpath(facts.path, folder.absolute())
+    return relative if relative.startswith("../") else f"./{relative}"
+
+
+def _check(entries: Sequence[GalleryEntry]) -> None:
+    """Workers take `amd64` in a place for a build for AMD's GPUs: better to hear of it here than from each of them."""
+    catalogue = BackendCatalogue([Gallery(source=GallerySource(name="", url=""), entries=tuple(entries))])
+    for meta in entries:
+        wanted = meta.capabilities if meta.is_meta else {ANY: meta.name} if not meta.alias else {}
+        for capability, build in wanted.items():
+            found = catalogue.resolve(meta.name, capability)
+            if not isinstance(found, Found) or found.build.name != build:
+                reason = "" if isinstance(found, Found) else f": {found.message}"
+                raise InvalidInput("IMAGE", f"workers would not take {build} for {capability}{reason}")
+
+
+def _written(entry: GalleryEntry) -> dict[str, object]:
+    stated: dict[str, object] = {
+        "name": entry.name,
+        "alias": entry.alias,
+        "uri": entry.uri,
+        "version": entry.version,
+        "description": entry.description,
+        "license": entry.license,
+        "urls": list(entry.urls),
+        "tags": list(entry.tags),
+        "capabilities": dict(entry.capabilities),
+    }
+    return {key: value for key, value in stated.items() if value}

@@ -1,0 +1,81 @@
+"""What an image says of itself, wherever it lies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from corral.base.clock import Clock
+from corral.images.auth import credential_for, read_stored
+from corral.images.config import ImagesConfig
+from corral.images.errors import SourceInvalid
+from corral.images.http import Fetcher, open_session
+from corral.images.layout import content_of
+from corral.images.layout_contents import read_contents
+from corral.images.patience import in_thread
+from corral.images.references import ArchiveUrl, ImageFile, LocalPath, Reference, Remote, Source, parse_source
+from corral.images.registry import Registry
+from corral.packaging.description import Description, described_by
+
+
+class _Annotated(msgspec.Struct, frozen=True, kw_only=True):
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """An image, and how an index may name it."""
+
+    shown: str
+    """As the user wrote it."""
+    path: Path | None = None
+    """On this machine; None: in a registry."""
+    reference: str = ""
+    digest: str = ""
+    description: Description = field(default_factory=lambda: Description(name=""))
+
+
+async def image_facts(image: str, *, config: ImagesConfig, clock: Clock) -> ImageFacts:
+    """Of a layout, an archive of one, or an image in a registry. Layers are not looked at."""
+    match await in_thread(lambda: _source(image)):
+        case Remote(reference=reference):
+            return await _remote_facts(image, reference, config=config, clock=clock)
+        case ImageFile(path=path) | LocalPath(path=path):
+            return await in_thread(lambda: _local_facts(image, path, config))
+        case ArchiveUrl():
+            raise SourceInvalid(f"{image}: an archive on the web says nothing of itself; expected is an image")
+
+
+def _source(image: str) -> Source:
+    """What is a path here is one, also without a slash in front."""
+    path = Path(image)
+    return LocalPath(path=path.absolute()) if path.exists() else parse_source(image)
+
+
+def _local_facts(image: str, path: Path, config: ImagesConfig) -> ImageFacts:
+    contents = read_contents(path, config.limits)
+    description = _described(content_of(contents.manifests[-1].part))
+    return ImageFacts(shown=image, path=path, digest=contents.top.digest, description=description)
+
+
+async def _remote_facts(image: str, reference: Reference, *, config: ImagesConfig, clock: Clock) -> ImageFacts:
+    stored = await in_thread(lambda: read_stored(config.auth_files))
+    async with open_session(config.network) as session:
+        registry = Registry(
+            Fetcher(session, config.network),
+            reference,
+            credential=credential_for((*config.credentials, *stored.credentials), reference),
+            network=config.network,
+            clock=clock,
+        )
+        document = await registry.manifest(reference.selector)
+    described = _described(document.body)
+    return ImageFacts(shown=image, reference=str(reference), digest=document.digest, description=described)
+
+
+def _described(body: bytes) -> Description:
+    try:
+        return described_by(msgspec.json.decode(body, type=_Annotated).annotations)
+    except msgspec.DecodeError:
+        return Description(name="")

@@ -1,0 +1,161 @@
+"""Puts the packages of a lock into a folder, for any platform, without running anything of them.
+
+uv does it, or pip where there is no uv. Only wheels are taken: building one would run its author's code here, and give
+something for this machine.
+"""
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from corral.base.errors import InvalidInput
+from corral.base.processes import Command, Output, start_process
+from corral.images.platforms import Platform, this_platform
+from corral.packaging.entries import Entry, entries_of, is_left_over
+from corral.packaging.errors import BuildFailed, PackagesMissing
+from corral.packaging.targets import this_python, wheel_platform
+
+FOLDER: Final = "packages"
+_LAST_LINES: Final = 12
+_SCRIPT: Final = b"#!"
+
+# What installers write about themselves and about this machine: it would differ from build to build.
+_TRACES: Final = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"})
+_COMMON: Final = ("install", "--no-deps", "--only-binary", ":all:", "--require-hashes")
+
+# What pip is told by the environment, and what uv calls it.
+_HANDED_ON: Final = {
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
+    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+    "PIP_TRUSTED_HOST": "UV_INSECURE_HOST",
+    "PIP_CERT": "SSL_CERT_FILE",
+}
+
+
+class Kind(StrEnum):
+    UV = "uv"
+    PIP = "pip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installer:
+    """A program that installs Python packages."""
+
+    kind: Kind
+    words: Sequence[str]
+    """That start it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Which packages, for whom, and whereto."""
+
+    lock: Path
+    target: Path
+    platform: Platform
+    python_version: str
+    glibc: str
+    wheels: Path | None = None
+    """A folder that has all of them; nobody else is asked then."""
+
+
+def find_installer(named: Path | None, candidates: Iterable[Path], path: str) -> Installer:
+    """The one that was named, or the first that there is: uv at one of these places, uv on the PATH, pip."""
+    if named is not None:
+        if not named.is_file():
+            raise InvalidInput("--installer", f"there is no program {named}")
+        kind = Kind.UV if named.name.startswith("uv") else Kind.PIP
+        return Installer(kind=kind, words=[str(named)])
+    for place in (*candidates, shutil.which("uv", path=path)):
+        if place is not None and Path(place).is_file():
+            return Installer(kind=Kind.UV, words=[str(place)])
+    if importlib.util.find_spec("pip") is not None:
+        return Installer(kind=Kind.PIP, words=[sys.executable, "-m", "pip"])
+    raise BuildFailed("there is neither uv nor pip to get packages with: install uv, or name one with --installer")
+
+
+async def install(installer: Installer, wish: Wish, environment: Mapping[str, str]) -> None:
+    """PackagesMissing with the installer's own last words. A cancelled install ends the installer."""
+    words = _uv_words(wish) if installer.kind is Kind.UV else _pip_words(wish)
+    command = Command(
+        argv=[*installer.words, *words],
+        env=_environment(installer.kind, environment),
+        output=Output.TAIL,
+    )
+    async with start_process(command) as process:
+        code = await process.wait()
+        if code != 0:
+            raise _failure(installer, wish, process.tail)
+
+
+def entries_in(target: Path, python_version: str) -> list[Entry]:
+    """What was installed, as it stands in an image."""
+    return [
+        entry
+        for entry in entries_of(target, below=f"{FOLDER}/{python_version}", skip=_is_trace)
+        if not _is_script(entry, python_version)
+    ]
+
+
+def _is_trace(path: PurePosixPath) -> bool:
+    is_record = path.name in _TRACES and path.parent.suffix == ".dist-info"
+    return is_record or is_left_over(path) or (len(path.parts) == 1 and path.name.startswith("."))
+
+
+def _is_script(entry: Entry, python_version: str) -> bool:
+    """A command that names the Python of this machine in its first line. Programs in the same folder stay."""
+    if entry.file is None or not entry.name.startswith(f"{FOLDER}/{python_version}/bin/"):
+        return False
+    with entry.file.open("rb") as file:
+        return file.read(len(_SCRIPT)) == _SCRIPT
+
+
+def _uv_words(wish: Wish) -> list[str]:
+    return [
+        *("pip", *_COMMON, "--quiet", "--no-progress", "--python", sys.executable),
+        *("--python-version", wish.python_version),
+        *("--python-platform", wheel_platform(wish.platform, wish.glibc)),
+        *_only_from(wish),
+        *("--target", str(wish.target), "-r", str(wish.lock)),
+    ]
+
+
+def _pip_words(wish: Wish) -> list[str]:
+    """pip judges conditions of a lock by the machine it runs on, whatever platform it is told."""
+    if wish.platform != this_platform() or wish.python_version != this_python():
+        wanted = f"{wish.platform} and Python {wish.python_version}"
+        raise BuildFailed(f"pip cannot get packages for {wanted} here: install uv, or name it with --installer")
+    return [
+        *(*_COMMON, "--quiet", "--no-compile", "--disable-pip-version-check", "--no-input"),
+        *_only_from(wish),
+        *("--target", str(wish.target), "-r", str(wish.lock)),
+    ]
+
+
+def _only_from(wish: Wish) -> list[str]:
+    return ["--no-index", "--find-links", str(wish.wheels)] if wish.wheels is not None else []
+
+
+def _environment(kind: Kind, environment: Mapping[str, str]) -> dict[str, str]:
+    """uv does not look at what pip is told; what the user told uv itself wins."""
+    if kind is Kind.PIP:
+        return {**environment, "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
+    handed_on = {new: environment[old] for old, new in _HANDED_ON.items() if environment.get(old)}
+    if "SSL_CERT_FILE" not in handed_on:
+        handed_on["UV_SYSTEM_CERTS"] = "1"
+    return {**handed_on, **environment, "UV_PYTHON_DOWNLOADS": "never"}
+
+
+def _failure(installer: Installer, wish: Wish, tail: Sequence[str]) -> PackagesMissing:
+    said = " ".join(" ".join(tail[-_LAST_LINES:]).split()) or "it said nothing"
+    wanted = f"{wish.platform} and Python {wish.python_version}"
+    if wish.platform.os == "linux":
+        wanted += f" with glibc {wish.glibc}"
+    knobs = "--platform, --python-version and --glibc say for whom wheels are wanted, --wheels where they are"
+    return PackagesMissing(f"{wish.lock}: {installer.kind} cannot get its packages for {wanted} ({knobs}): {said}")

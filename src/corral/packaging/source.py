@@ -1,0 +1,95 @@
+"""A backend's directory as `corral backend build` takes it: what is its own, and what it lacks."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from corral.packaging.description import Description, read_description
+from corral.packaging.entries import RUNNABLE, Entry, entries_of, in_order, is_left_over
+from corral.packaging.errors import BuildFailed
+from corral.packaging.requirements import FILE as LOCK
+from corral.packaging.requirements import read_lock
+
+RUN: Final = "run.sh"
+PYTHON: Final = "python"
+LIBRARIES: Final = "lib"
+SDK: Final = "sdk"
+_SDK_PACKAGE: Final = "corral_backend_sdk"
+_RESERVED: Final = {"packages": "the Python packages", PYTHON: "the interpreter"}
+_NOT_OURS: Final = frozenset({"venv", "metadata.json"})
+_MOST_SCRIPT_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSource:
+    """A directory that can become an image."""
+
+    directory: Path
+    description: Description
+    lock: Path
+    packages: tuple[str, ...]
+    """By their names; empty when it needs none."""
+    own: tuple[Entry, ...]
+    """Its files and the SDK's, as they stand in the image."""
+
+
+def read_source(directory: Path, *, sdk: Path | None = None) -> BackendSource:
+    """Look at everything before anything is made. BuildFailed names the file and what to do. May block."""
+    if not directory.is_dir():
+        raise BuildFailed(f"there is no directory {directory}")
+    run = directory / RUN
+    if not run.is_file():
+        raise BuildFailed(f"{run} is missing: a backend is a directory with an executable {RUN}")
+    for name, use in _RESERVED.items():
+        if (directory / name).exists():
+            raise BuildFailed(f"{directory / name} is in the way: in an image this name is for {use}; rename it")
+    description = read_description(directory)
+    lock = directory / LOCK
+    own = entries_of(directory, skip=_is_not_ours)
+    own += _sdk_entries(directory, sdk)
+    return BackendSource(
+        directory=directory,
+        description=description,
+        lock=lock,
+        packages=read_lock(lock),
+        own=tuple(map(_runnable, in_order(own))),
+    )
+
+
+def _is_not_ours(path: PurePosixPath) -> bool:
+    is_top = len(path.parts) == 1
+    return (
+        path.name.startswith(".") or path.suffix == ".in" or is_left_over(path) or (is_top and path.name in _NOT_OURS)
+    )
+
+
+def _runnable(entry: Entry) -> Entry:
+    """A checkout on a file system without such bits would lose it."""
+    return replace(entry, mode=RUNNABLE) if entry.name == RUN else entry
+
+
+def _sdk_entries(directory: Path, named: Path | None) -> list[Entry]:
+    """The SDK that was named, the backend's own, or the one beside it. A backend in another language needs none."""
+    if named is not None and not (named / _SDK_PACKAGE).is_dir():
+        raise BuildFailed(f"--sdk: there is no {_SDK_PACKAGE} in {named}")
+    if named is None and (directory / SDK).is_dir():
+        return []
+    beside = named or directory.resolve().parent / SDK
+    if (beside / _SDK_PACKAGE).is_dir():
+        return entries_of(beside, below=SDK, skip=_is_not_ours)
+    if _mentions_sdk(directory):
+        raise BuildFailed(f"{directory / SDK} is missing, and so is {beside}: say with --sdk where the SDK is")
+    return []
+
+
+def _mentions_sdk(directory: Path) -> bool:
+    for name, word in ((RUN, b"sdk/start.sh"), ("backend.py", _SDK_PACKAGE.encode())):
+        try:
+            with (directory / name).open("rb") as file:
+                if word in file.read(_MOST_SCRIPT_BYTES):
+                    return True
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise BuildFailed(f"{directory / name} cannot be read: {error.strerror}") from error
+    return False

@@ -1,0 +1,45 @@
+"""Platforms that images are made for, and what Python's installers call them."""
+
+import re
+import sys
+from typing import Final
+
+from corral.base.errors import InvalidInput
+from corral.images.platforms import Platform
+
+_MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
+KNOWN: Final = tuple(f"{system}/{machine}" for system in ("linux", "darwin") for machine in _MACHINES)
+GLIBC_VERSIONS: Final = ("2.17", "2.28", *(f"2.{minor}" for minor in range(31, 41)))
+USUAL_GLIBC: Final = "2.28"
+"""Of 2018: whoever runs models has at least that, and nearly all wheels are made for it or an older one."""
+OLDEST_PYTHON: Final = (3, 11)
+_VERSION: Final = re.compile(r"3\.(\d{1,3})")
+
+
+def read_platform(text: str) -> Platform:
+    """InvalidInput names those that there are."""
+    if text not in KNOWN:
+        raise InvalidInput(
+            "--platform", f"{text!r} is no platform that images are made for; known are {', '.join(KNOWN)}"
+        )
+    system, _, machine = text.partition("/")
+    return Platform(os=system, architecture=machine)
+
+
+def wheel_platform(platform: Platform, glibc: str) -> str:
+    """As uv calls it."""
+    machine = _MACHINES[platform.architecture]
+    return f"{machine}-manylinux_{glibc.replace('.', '_')}" if platform.os == "linux" else f"{machine}-apple-darwin"
+
+
+def read_python_version(text: str) -> str:
+    """A version like 3.12; patch levels do not matter to packages."""
+    found = _VERSION.fullmatch(text)
+    if found is None or (3, int(found[1])) < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        raise InvalidInput("--python-version", f"{text!r} is no version like 3.12; the oldest is {oldest}")
+    return text
+
+
+def this_python() -> str:
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
