@@ -8,6 +8,7 @@ from corral.images.auth import Credential
 from corral.images.limits import UnpackLimits
 from corral.images.network import Network
 from corral.images.platforms import Platform
+from corral.signatures.policy import Verification
 
 
 class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,6 +25,10 @@ class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the index or of the image for this machine; anything else is refused. Empty: whatever the source has."""
     sha256: str = ""
     """Of an archive that is no image, in hexadecimal digits. Empty: not known."""
+    verification: Verification | None = None
+    """Whose signature an image of a registry needs, or of a file, which has none. Nothing of it is fetched before."""
+    trusted_root: str = ""
+    """A file that says whom to trust with keyless signatures; empty: Sigstore's public instance."""
     credentials: tuple[Credential, ...] = ()
     network: Network = Network()
     limits: UnpackLimits = UnpackLimits()
