@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "models": "corral.cli.models:models",
     "chat": "corral.cli.chat:chat",
     "gallery": "corral.cli.gallery:gallery",
+    "backend": "corral.cli.backend:backend",
     "nodes": "corral.cli.nodes:nodes",
     "keys": "corral.cli.keys:keys",
     "events": "corral.cli.events:events",

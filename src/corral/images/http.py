@@ -6,7 +6,7 @@ Owns no retries; see `registry.py` and `blobs.py`.
 import asyncio
 import email.utils
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
@@ -31,6 +31,9 @@ _MAX_REDIRECTS: Final = 8
 _MAX_WORDS: Final = 8192
 _WAIT_AND_TRY: Final = frozenset({408, 425, 429})
 _ROOM_BYTES: Final = 1024 * 1024
+
+Content = Callable[[], AsyncIterator[bytes]]
+"""Gives what is sent, from its beginning, each time it is called."""
 
 
 class _Problem(msgspec.Struct):
@@ -85,6 +88,48 @@ class Fetcher:
                 ) as response,
             ):
                 return response.status, await response.content.read(_ROOM_BYTES)
+
+    @asynccontextmanager
+    async def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        content: Content | None = None,
+        authorization: str = "",
+    ) -> AsyncIterator["Answer"]:
+        """The answer to a request that changes something. Redirects are not followed: it might happen twice."""
+        check_url(url, self._network)
+        own = {"Authorization": authorization} if authorization else {}
+        response = await self._send(method, url, {**headers, **own}, content)
+        try:
+            yield Answer(response, url)
+        finally:
+            response.close()
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], content: Content | None
+    ) -> aiohttp.ClientResponse:
+        """What is sent may take its time, as long as it moves."""
+        loop = asyncio.get_running_loop()
+        patience = self._network.answer_seconds + self._network.connect_seconds
+
+        async def moving(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+            async for piece in pieces:
+                yield piece
+                deadline.reschedule(loop.time() + patience)
+
+        with _told(url):
+            async with asyncio.timeout(patience) as deadline:
+                return await self._session.request(
+                    method,
+                    url,
+                    headers=headers,
+                    data=None if content is None else moving(content()),
+                    allow_redirects=False,
+                    proxy=proxy_for(url, self._network),
+                )
 
     async def _follow(self, original: str, headers: Mapping[str, str], authorization: str) -> aiohttp.ClientResponse:
         url = original
@@ -172,14 +217,14 @@ class Answer:
                 if seen >= stall_bytes:
                     window_ends, seen = loop.time() + stall_seconds, 0
 
-    async def problem(self, what: str) -> ImageError:
-        """What a status that is no success means."""
+    async def problem(self, what: str, *, may: str = "read") -> ImageError:
+        """What a status that is no success means; `may` is what a login would have to allow."""
         said = await self._words()
         text = f"{_shown(self._asked)} answered {self.status} for {what}{said}"
         if self.status in _WAIT_AND_TRY or self.status >= 500:
             return RegistryUnavailable(text, retry_after=_retry_after(self.header("Retry-After")))
         if self.status in (401, 403):
-            return RegistryRefused(f"{text}; it is not there, or a login is needed that may read it")
+            return RegistryRefused(f"{text}; it is not there, or a login is needed that may {may} it")
         if self.status in (404, 410):
             return ImageNotFound(text)
         return RegistryRefused(text)

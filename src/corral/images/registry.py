@@ -1,11 +1,11 @@
 """One repository of a registry: manifests and blobs, with whatever login they need."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import msgspec
 
@@ -14,7 +14,7 @@ from corral.images.auth import Challenge, Credential, read_challenge
 from corral.images.blobs import Body, body_of
 from corral.images.digests import check_digest, digest_of
 from corral.images.errors import ContentMismatch, RegistryRefused, RegistryUnavailable, SourceInvalid
-from corral.images.http import Answer, Fetcher
+from corral.images.http import Answer, Content, Fetcher
 from corral.images.limits import MANIFEST_BYTES
 from corral.images.manifests import ACCEPTED, OCI_INDEX
 from corral.images.network import Network, check_url, scheme_of
@@ -50,8 +50,10 @@ class Registry:
         credential: Credential | None,
         network: Network,
         clock: Clock,
+        actions: str = "pull",
     ) -> None:
         self._fetcher = fetcher
+        self._actions = actions
         self._reference = reference
         self._credential = credential
         self._network = network
@@ -113,15 +115,35 @@ class Registry:
 
     @asynccontextmanager
     async def _ask(self, url: str, headers: dict[str, str]) -> AsyncIterator[Answer]:
+        async with self._with_login(lambda login: self._fetcher.ask(url, headers, authorization=login)) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def send(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, *, content: Content | None = None
+    ) -> AsyncIterator[Answer]:
+        """One attempt to change something. The path is one below the repository, or a URL that the registry named."""
+        url = urljoin(f"{self._base}/", path)
+        is_home = url.startswith(self._base.partition("/v2/")[0] + "/")
+
+        def asked(login: str) -> AbstractAsyncContextManager[Answer]:
+            shown = login if is_home else ""  # the place of an upload may be anybody's
+            return self._fetcher.send(method, url, headers or {}, content=content, authorization=shown)
+
+        async with self._with_login(asked) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def _with_login(self, asked: Callable[[str], AbstractAsyncContextManager[Answer]]) -> AsyncIterator[Answer]:
         """Once with the login that we have, and once more with the one that is wanted."""
         used = self._authorization
-        async with self._fetcher.ask(url, headers, authorization=used) as answer:
+        async with asked(used) as answer:
             if answer.status != 401 or not answer.is_from_home:
                 yield answer
                 return
             challenge = read_challenge(answer.challenges)
         await self._log_in(challenge, instead_of=used)
-        async with self._fetcher.ask(url, headers, authorization=self._authorization) as answer:
+        async with asked(self._authorization) as answer:
             yield answer
 
     async def _log_in(self, challenge: Challenge, *, instead_of: str) -> None:
@@ -142,12 +164,14 @@ class Registry:
 
     async def _token(self, challenge: Challenge) -> str:
         realm = self._checked_realm(challenge.realm)
-        wanted = {"scope": challenge.scope or f"repository:{self._reference.repository}:pull"}
+        wanted = {"scope": challenge.scope or f"repository:{self._reference.repository}:{self._actions}"}
         if challenge.service:
             wanted["service"] = challenge.service
         status, body = await self._ask_for_token(realm, wanted)
         if status in (400, 401, 403, 404):
-            whose = f"the login of {self._credential.place}" if self._credential else "a pull without a login"
+            whose = (
+                f"the login of {self._credential.place}" if self._credential else f"a {self._actions} without a login"
+            )
             raise RegistryRefused(f"{self._reference.registry} does not accept {whose} ({status} from {_host(realm)})")
         if status != 200:
             raise RegistryUnavailable(f"{_host(realm)} answered {status} when asked for a token")

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from corral.base.errors import InvalidInput
 from corral.signatures.policy import SECTION, key_documents
 
+_FIELD: Final = f"{SECTION}.public_key"
 _LEAST_RSA_BITS: Final = 2048
 _CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 _HASHED: Final = Prehashed(hashes.SHA256())
@@ -69,11 +70,11 @@ def _read(document: bytes) -> PublicKey:
     try:
         key = serialization.load_der_public_key(document)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise _problem("holds something that is no public key") from error
+        raise InvalidInput(_FIELD, "holds something that is no public key") from error
     return PublicKey(checked_key(key))
 
 
-def checked_key(key: object) -> _Key:
+def checked_key(key: object, *, field: str = _FIELD) -> _Key:
     """InvalidInput when signatures by this key are worth nothing, or cosign would not know it."""
     if isinstance(key, ed25519.Ed25519PublicKey):
         return key
@@ -81,10 +82,6 @@ def checked_key(key: object) -> _Key:
         return key
     if isinstance(key, rsa.RSAPublicKey):
         if key.key_size < _LEAST_RSA_BITS:
-            raise _problem(f"is an RSA key of {key.key_size} bits; at least {_LEAST_RSA_BITS} are needed")
+            raise InvalidInput(field, f"is an RSA key of {key.key_size} bits; at least {_LEAST_RSA_BITS} are needed")
         return key
-    raise _problem("must be an ECDSA key (P-256, P-384 or P-521), an Ed25519 key or an RSA key")
-
-
-def _problem(text: str) -> InvalidInput:
-    return InvalidInput(f"{SECTION}.public_key", text)
+    raise InvalidInput(field, "must be an ECDSA key (P-256, P-384 or P-521), an Ed25519 key or an RSA key")
