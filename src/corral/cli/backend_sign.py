@@ -1,6 +1,5 @@
 """`corral backend keygen` and `corral backend sign`: keys for signing, and signatures of images with them."""
 
-import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -113,6 +112,8 @@ def sign(
 
 
 def _signed(reference: "Reference", key: "SigningKey", annotations: dict[str, str]) -> "list[SignedDigest]":
+    import asyncio
+
     from corral.app.settings import images_config, resolve
     from corral.base.clock import SystemClock
     from corral.images.signing import sign_image
