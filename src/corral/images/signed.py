@@ -5,6 +5,7 @@ digest, so that what was checked is what will be unpacked.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -16,7 +17,8 @@ from corral.signatures.bundles import is_bundle_type
 from corral.signatures.candidates import Candidate, SignatureChecker, SigstoreBundle, SimpleSignature
 from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, signature_tag
 
-_MOST_TOLD = 3
+_MOST_TOLD: Final = 3
+_EMPTY: Final = "application/vnd.oci.empty.v1+json"
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -27,9 +29,10 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     annotations: Mapping[str, str] | None = None
 
 
-class _Listing(msgspec.Struct, frozen=True, kw_only=True):
+class _Listing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A manifest or a list: either has one of these."""
 
+    artifact_type: str = ""
     layers: Sequence[_Entry] = ()
     manifests: Sequence[_Entry] = ()
 
@@ -86,11 +89,12 @@ class SignedImages:
                 yield SimpleSignature(place=tag, payload=payload, signature=signature)
 
     async def _bundles(self, digest: str) -> AsyncIterator[Candidate | str]:
-        for entry in await self._referrers(digest):
-            if not is_bundle_type(entry.artifact_type):
+        entries = [entry for entry in await self._referrers(digest) if _may_be_bundle(entry)]
+        for entry in entries[:MAX_SIGNATURES]:
+            manifest = await self._listing(entry.digest)
+            if not is_bundle_type(manifest.artifact_type or entry.artifact_type) or not manifest.layers:
                 continue
-            layers = (await self._listing(entry.digest)).layers
-            document = await self._content(layers[0].digest) if layers else f"{entry.digest} is empty"
+            document = await self._content(manifest.layers[0].digest)
             yield document if isinstance(document, str) else SigstoreBundle(place=entry.digest, document=document)
 
     async def _referrers(self, digest: str) -> Sequence[_Entry]:
@@ -111,6 +115,11 @@ class SignedImages:
             return await self._registry.small_blob(digest, SIGNATURE_BYTES)
         except (ImageNotFound, ContentMismatch, SourceInvalid) as error:
             return f"what is signed cannot be had: {error}"
+
+
+def _may_be_bundle(entry: _Entry) -> bool:
+    """Lists that cosign writes itself name the type of the configuration instead, which is empty."""
+    return is_bundle_type(entry.artifact_type) or entry.artifact_type in ("", _EMPTY)
 
 
 def _read(body: bytes) -> _Listing:

@@ -275,11 +275,21 @@ async def test_other_things_that_refer_to_an_image_are_passed_over(registry: Fak
     others = [
         {"digest": "sha256:" + "0" * 64, "size": 1, "artifactType": "application/spdx+json"},
         {"digest": "sha256:" + "0" * 64, "size": 1, "artifactType": BUNDLE_TYPE},
+        {"digest": "sha256:" + "0" * 64, "size": 1},
+        {**add_bundle(registry, {}, artifactType="application/spdx+json"), "artifactType": ""},
         add_bundle(registry, SIGSTORE.message_bundle("sha256:" + "0" * 64)),
         add_bundle(registry, {}, layers=[]),
         add_bundle(registry, {}, layers=[{"digest": "nonsense", "size": 1}]),
     ]
     refer(registry, image.digest, *others, good)
+
+    await place.pull(registry.reference(NAME), policy=KEYLESS)
+
+
+async def test_a_list_as_cosign_writes_it_where_the_registry_keeps_none(registry: FakeRegistry, place: Place) -> None:
+    image = add_image(registry)
+    entry = add_bundle(registry, SIGSTORE.statement_bundle(image.digest))
+    refer(registry, image.digest, {**entry, "artifactType": "application/vnd.oci.empty.v1+json"})
 
     await place.pull(registry.reference(NAME), policy=KEYLESS)
 

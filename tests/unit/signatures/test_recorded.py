@@ -37,12 +37,27 @@ COSIGN_PAYLOAD = (
 )
 
 
+BUNDLE_KEY = "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE2LvBK6TEHv2y31jLyADCVLwbAWUdbFM4RK7GbQsv91PwdSQjopaymz/wdphFXqRJPudsd1gjlknxOtEsvKhR1A=="  # noqa: E501 - one line
+BUNDLE_DIGEST = "sha256:e094e7463211ea58a026d8cdc9bab9a1f02a155ebd68f4a8dcd8e3762890d880"
+
+
 def test_a_signature_by_cosign() -> None:
     checker = KeyChecker(Verification(public_key=COSIGN_KEY))
     signature = SimpleSignature(place="", payload=COSIGN_PAYLOAD.encode(), signature=COSIGN_SIGNATURE)
 
     assert checker.problem(COSIGN_DIGEST, signature) == ""
     assert checker.problem(STATEMENT_OF, signature) == f"it signs another image, {COSIGN_DIGEST}"
+
+
+def test_a_bundle_by_cosign() -> None:
+    """Of cosign 2.5.0: `cosign attest --key … --new-bundle-format --type https://sigstore.dev/cosign/sign/v1`."""
+    document = (RECORDED / "cosign-key.sigstore.json").read_bytes()
+    bundle = SigstoreBundle(place="", document=document)
+    checker = KeyChecker(Verification(public_key=BUNDLE_KEY))
+
+    assert checker.problem(BUNDLE_DIGEST, bundle) == ""
+    assert checker.problem(COSIGN_DIGEST, bundle) == f"it signs another image, {BUNDLE_DIGEST}"
+    assert KeyChecker(Verification(public_key=COSIGN_KEY)).problem(BUNDLE_DIGEST, bundle) != ""
 
 
 def test_our_payloads_are_cosigns_byte_for_byte() -> None:
