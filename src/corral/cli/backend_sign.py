@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from corral.app.settings_table import ImageSettings
+from corral.app.settings_table import ImageSettings, SigningSettings
 from corral.base.errors import Conflict, InvalidInput
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import Column, console, json_option, plain, print_json, show, table
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from corral.signatures.private_keys import SigningKey
 
 F = TypeVar("F", bound=Callable[..., Any])
-PASSWORD_VARIABLE: Final = "CORRAL_SIGNING_PASSWORD"  # noqa: S105 - a name, and no password
 _SETTINGS: Final = frozenset({"registry_auth_file", "plain_registries"})
 _LARGEST_KEY: Final = 64 * 1024
 
@@ -29,7 +28,7 @@ def password_options(function: F) -> F:
         "--password-file",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help=f"File whose first line is the password of the private key.  [env: {PASSWORD_VARIABLE} is the password]",
+        help="File whose first line is the password of the private key.  [else: CORRAL_SIGNING_PASSWORD]",
     )(function)
     return click.option("--no-password", is_flag=True, help="The private key has no password.")(function)
 
@@ -155,14 +154,19 @@ def _password(file: Path | None, *, is_wanted: bool, is_new: bool) -> bytes:
         return b""
     if file is not None:
         return _read(file, "--password-file").split(b"\n", 1)[0].rstrip(b"\r")
-    given = sources().environment.get(PASSWORD_VARIABLE)
-    if given is not None:
+    if given := _stated_password():
         return given.encode()
     if not sys.stdin.isatty():
-        advice = f"set {PASSWORD_VARIABLE}, or give --password-file or --no-password"
+        advice = "set CORRAL_SIGNING_PASSWORD, or give --password-file or --no-password"
         raise InvalidInput("--password-file", f"there is nobody to ask for the password of the private key: {advice}")
     answer: str = click.prompt("Password of the private key", hide_input=True, confirmation_prompt=is_new, err=True)
     return answer.encode()
+
+
+def _stated_password() -> str:
+    from corral.app.settings import resolve
+
+    return resolve(SigningSettings, sources()).password
 
 
 def _read(file: Path, field: str) -> bytes:
