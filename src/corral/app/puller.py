@@ -11,6 +11,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -19,11 +20,14 @@ import uvloop
 from corral.app.exit_codes import ExitCode
 from corral.app.signals import stop_on_signals
 from corral.base.clock import SystemClock
+from corral.base.errors import InvalidInput
 from corral.base.tasks import end_tasks, running, start_task
-from corral.images.errors import ImageError, PullCancelled
+from corral.images.errors import ImageError, PolicyInvalid, PullCancelled, TrustUnavailable
 from corral.images.orders import PullFailure, PullLine, PullOrder, PullResult
 from corral.images.progress import Reporter, Scale
 from corral.images.pull import Pull
+from corral.signatures.candidates import NothingAccepted, SignatureChecker
+from corral.signatures.policy import Verification
 
 
 def main(words: Sequence[str]) -> ExitCode:
@@ -49,13 +53,17 @@ async def run_puller(order: PullOrder) -> ExitCode:
         scale = Scale()
         reporter = Reporter(scale, _tell, SystemClock())
         async with running(reporter.run(), name="progress"):
-            line = await _outcome(Pull(order, scale=scale, clock=SystemClock()), stop)
+            line = await _outcome(order, scale, stop)
         reporter.flush()
         _tell(line)
     return ExitCode.OK if isinstance(line, PullResult) else ExitCode.FAILED
 
 
-async def _outcome(pull: Pull, stop: asyncio.Event) -> PullResult | PullFailure:
+async def _outcome(order: PullOrder, scale: Scale, stop: asyncio.Event) -> PullResult | PullFailure:
+    try:
+        pull = Pull(order, scale=scale, clock=SystemClock(), checker=checker_for(order))
+    except ImageError as error:
+        return _failure(error)
     work = start_task(pull.run(), name="pull")
     stopping = start_task(stop.wait(), name="stop")
     try:
@@ -68,6 +76,30 @@ async def _outcome(pull: Pull, stop: asyncio.Event) -> PullResult | PullFailure:
         return _failure(error)
     finally:
         await end_tasks(stopping)
+
+
+def checker_for(order: PullOrder) -> SignatureChecker:
+    """Large libraries are loaded only for orders that need them."""
+    policy = order.verification
+    if policy is None:
+        return NothingAccepted()
+    if policy.is_keyless:
+        return _keyless_checker(policy, order.trusted_root)
+    from corral.signatures.keyed import KeyChecker
+
+    try:
+        return KeyChecker(policy)
+    except InvalidInput as error:
+        raise PolicyInvalid(f"the gallery's {error}") from error
+
+
+def _keyless_checker(policy: Verification, trusted_root: str) -> SignatureChecker:
+    from corral.signatures.keyless import KeylessChecker, TrustRootUnusable
+
+    try:
+        return KeylessChecker(policy, trusted_root=Path(trusted_root) if trusted_root else None)
+    except TrustRootUnusable as error:
+        raise TrustUnavailable(str(error)) from error
 
 
 def _failure(error: ImageError) -> PullFailure:

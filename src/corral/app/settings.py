@@ -288,6 +288,8 @@ def images_config(settings: ImageSettings, environment: Mapping[str, str]) -> "I
             total_bytes=settings.unpack_max_bytes,
             ratio=settings.unpack_max_ratio,
         ),
+        require_integrity=settings.require_backend_integrity,
+        trusted_root=settings.trusted_root_file,
         parallel=settings.pull_parallel,
         keep_layers=settings.keep_layers,
         niceness=settings.pull_niceness,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from corral.base.durations import parse_duration
-from corral.base.errors import InvalidInput
+from corral.base.errors import InvalidInput, SettingInvalid
 from corral.domain.labels import label_problem
 from corral.domain.vram_budget import VramBudget
 
@@ -79,6 +79,15 @@ SECRET: Final = Kind(
     allowed=f"1 to {MAX_SECRET} printable ASCII characters without blanks",
     read=_read_secret,
 )
+
+
+def _read_password(text: str) -> str:
+    if not 0 < len(text) <= MAX_SECRET or not text.isprintable():
+        raise ValueError
+    return text
+
+
+PASSWORD: Final = Kind(placeholder="PASSWORD", allowed=f"1 to {MAX_SECRET} printable characters", read=_read_password)
 
 
 def _read_switch(text: str) -> bool:
@@ -419,7 +428,18 @@ def _checked_galleries(found: "Sequence[Gallery]") -> "tuple[GallerySource, ...]
                 read_place(mirror)
         except InvalidInput:
             raise ValueError from None
+        _check_policy(source)
     return sources
+
+
+def _check_policy(source: "GallerySource") -> None:
+    """What is wrong with a policy is told: it holds no secrets, and nobody would find it in a list of galleries."""
+    from corral.signatures.policy import read_policy
+
+    try:
+        read_policy(source.verification)
+    except InvalidInput as error:
+        raise SettingInvalid("backend_galleries", f"the gallery {source.name!r}: {error}") from None
 
 
 _LOGIN = re.compile(r"://[^/\"\s]*@")

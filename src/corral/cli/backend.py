@@ -11,9 +11,11 @@ COMMANDS: Final = {
     "run": "corral.cli.backend_run:run",
     "push": "corral.cli.backend_push:push",
     "index": "corral.cli.backend_index:index",
+    "sign": "corral.cli.backend_sign:sign",
+    "generate-keys": "corral.cli.backend_sign:generate_keys",
 }
 
 
 @click.command(cls=lazy_group(COMMANDS))
 def backend() -> None:
-    """Make images of backends, try them, and list them in a gallery."""
+    """Make images of backends, try them, sign them, and list them in a gallery."""

@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from corral.base.errors import InvalidInput
 from corral.images.auth import Credential, StoredCredentials, credential_for, read_stored
-from corral.images.errors import SourceInvalid
+from corral.images.errors import PolicyInvalid, SourceInvalid
+from corral.images.integrity import judge_sources
 from corral.images.limits import UnpackLimits
 from corral.images.network import Network
 from corral.images.orders import PullOrder
 from corral.images.platforms import this_platform
 from corral.images.references import Remote, parse_source
+from corral.signatures.policy import Verification, read_policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,10 @@ class ImagesConfig:
     """Files of Docker or Podman with logins, read for each pull: a login that changes needs no restart."""
     network: Network = field(default_factory=Network, repr=False)
     limits: UnpackLimits = field(default_factory=UnpackLimits)
+    require_integrity: bool = False
+    """Whether sources are refused of which neither a signature nor a hash shows what they must hold."""
+    trusted_root: Path | None = None
+    """Whom to trust with keyless signatures; None: Sigstore's public instance, as its library knows it."""
     parallel: int = 3
     keep_layers: bool = False
     niceness: int = 10
@@ -41,11 +48,26 @@ class Pin:
 
 
 def make_order(
-    config: ImagesConfig, sources: Sequence[str], *, target: Path, cache: Path, pin: Pin | None = None
+    config: ImagesConfig,
+    sources: Sequence[str],
+    *,
+    target: Path,
+    cache: Path,
+    pin: Pin | None = None,
+    verification: Mapping[str, str] | None = None,
 ) -> tuple[PullOrder, Sequence[str]]:
-    """An order with only the logins that its sources need; and notes about logins that have no effect. Reads files."""
+    """An order with only the logins that its sources need; and notes: of logins without effect, and of sources of which
+    nothing shows what they must hold. Reads files.
+
+    `verification` is the policy of the gallery that the sources come from. PolicyInvalid names what is wrong with it;
+    IntegrityRequired the source that is refused for want of a policy or a hash.
+    """
     stored = read_stored(config.auth_files)
     known = pin or Pin()
+    policy = _policy(verification or {})
+    gaps = judge_sources(
+        sources, has_policy=policy is not None, sha256=known.sha256, is_required=config.require_integrity
+    )
     order = PullOrder(
         sources=tuple(sources),
         target=str(target),
@@ -53,6 +75,8 @@ def make_order(
         platform=this_platform(),
         expected_digest=known.digest,
         sha256=known.sha256,
+        verification=policy,
+        trusted_root=str(config.trusted_root or ""),
         credentials=_needed(sources, config, stored),
         network=config.network,
         limits=config.limits,
@@ -60,7 +84,14 @@ def make_order(
         keep_layers=config.keep_layers,
         niceness=config.niceness,
     )
-    return order, stored.notes
+    return order, (*stored.notes, *gaps)
+
+
+def _policy(stated: Mapping[str, str]) -> Verification | None:
+    try:
+        return read_policy(stated)
+    except InvalidInput as error:
+        raise PolicyInvalid(f"the gallery's {error}") from error
 
 
 def _needed(sources: Sequence[str], config: ImagesConfig, stored: StoredCredentials) -> tuple[Credential, ...]:

@@ -8,6 +8,11 @@ ImageError
 ├── ContentMismatch         retryable: what came is not what was announced
 ├── ManifestUnusable        not an image that can be unpacked
 │   └── PlatformMissing     an index without an image for this machine
+├── SignatureRefused        nobody signed it whom the gallery's policy asks for
+│   └── SignatureMissing    nobody signed it at all
+├── PolicyInvalid           the gallery's policy about signatures cannot be used
+├── IntegrityRequired       nothing shows what it must be, and the settings ask for that
+├── TrustUnavailable        retryable: the trust root for signatures cannot be read
 ├── UnpackRefused           the content would do harm
 │   └── LimitExceeded       the content is larger than a limit allows
 ├── DiskFull                retryable: somebody may make room
@@ -74,6 +79,37 @@ class PlatformMissing(ManifestUnusable):
     """There is no image for this machine."""
 
     code = "image_platform_missing"
+
+
+class SignatureRefused(ImageError):
+    """The image has no signature that the policy of its gallery accepts."""
+
+    code = "signature_refused"
+
+
+class SignatureMissing(SignatureRefused):
+    """The image is not signed."""
+
+    code = "signature_missing"
+
+
+class PolicyInvalid(ImageError):
+    """The policy about signatures cannot be used."""
+
+    code = "signature_policy_invalid"
+
+
+class IntegrityRequired(ImageError):
+    """Nothing shows that the image is what it should be."""
+
+    code = "integrity_required"
+
+
+class TrustUnavailable(ImageError):
+    """The trust root for signatures cannot be read."""
+
+    code = "trust_unavailable"
+    retryable = True
 
 
 class UnpackRefused(ImageError):

@@ -10,6 +10,10 @@ _GIB: Final = 1024 * _MIB
 
 MANIFEST_BYTES: Final = 4 * _MIB
 """Of a manifest, an index or an answer with a token: registries have the same bound."""
+SIGNATURE_BYTES: Final = _MIB
+"""Of a payload that is signed, or of a bundle. Those of images have some ten thousand."""
+MAX_SIGNATURES: Final = 32
+"""Of one image, that are looked at until one is right."""
 MAX_LAYERS: Final = 512
 """Docker's own bound is 127."""
 
@@ -49,3 +53,4 @@ ZSTD_WINDOW_BYTES: Final = 128 * _MIB
 ENTRIES_KNOB: Final = "images.unpack_max_entries"
 BYTES_KNOB: Final = "images.unpack_max_bytes"
 RATIO_KNOB: Final = "images.unpack_max_ratio"
+INTEGRITY_KNOB: Final = "images.require_backend_integrity"

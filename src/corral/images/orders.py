@@ -8,6 +8,7 @@ from corral.images.auth import Credential
 from corral.images.limits import UnpackLimits
 from corral.images.network import Network
 from corral.images.platforms import Platform
+from corral.signatures.policy import Verification
 
 
 class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,6 +27,10 @@ class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of an archive that is no image, in hexadecimal digits. Empty: not known."""
     have: tuple[str, ...] = ()
     """Digests of what the caller has already: an image with one of them is not fetched, and that is said."""
+    verification: Verification | None = None
+    """Whose signature an image of a registry needs, or of a file, which has none. Nothing of it is fetched before."""
+    trusted_root: str = ""
+    """A file that says whom to trust with keyless signatures; empty: Sigstore's public instance."""
     credentials: tuple[Credential, ...] = ()
     network: Network = Network()
     limits: UnpackLimits = UnpackLimits()

@@ -37,15 +37,21 @@ from corral.images.targets import empty, prepare_target
 from corral.images.tree import Tree
 from corral.images.unpack import Unpacked, Unpacker
 from corral.protocol.progress import Phase, size_text
+from corral.signatures.candidates import NothingAccepted, SignatureChecker
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NOTHING_ACCEPTED: Final = NothingAccepted()
 
 
 class Pull:
     """One order from its beginning to its end. A cancelled `run` leaves no target either."""
 
-    def __init__(self, order: PullOrder, *, scale: Scale, clock: Clock) -> None:
+    def __init__(
+        self, order: PullOrder, *, scale: Scale, clock: Clock, checker: SignatureChecker = _NOTHING_ACCEPTED
+    ) -> None:
+        """An order with a policy needs the checker for it; without, nothing that it names is let through."""
         self._order = order
+        self._checker = checker
         self._scale = scale
         self._clock = clock
         self._target = Path(order.target)
@@ -57,7 +63,7 @@ class Pull:
         async with self._whole_or_not_at_all(), open_session(self._order.network) as session:
             fetcher = Fetcher(session, self._order.network)
             cache = BlobCache(Path(self._order.cache), network=self._order.network, clock=self._clock)
-            sources = Sources(self._order, fetcher=fetcher, cache=cache, clock=self._clock)
+            sources = Sources(self._order, fetcher=fetcher, cache=cache, clock=self._clock, checker=self._checker)
             return await self._first_that_works(sources)
 
     async def _first_that_works(self, sources: Sources) -> PullResult:

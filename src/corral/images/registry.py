@@ -12,16 +12,18 @@ import msgspec
 from corral.base.clock import Clock
 from corral.images.auth import Challenge, Credential, read_challenge
 from corral.images.blobs import Body, body_of
-from corral.images.digests import digest_of
+from corral.images.digests import check_digest, digest_of
 from corral.images.errors import ContentMismatch, RegistryRefused, RegistryUnavailable, SourceInvalid
 from corral.images.http import Answer, Content, Fetcher
 from corral.images.limits import MANIFEST_BYTES
-from corral.images.manifests import ACCEPTED
+from corral.images.manifests import ACCEPTED, OCI_INDEX
 from corral.images.network import Network, check_url, scheme_of
 from corral.images.patience import persistently
 from corral.images.references import Reference
 
 _CLIENT: Final = "corral"
+_UNKNOWN_ROUTE: Final = frozenset({400, 404, 405, 501})
+"""How registries say that they have never heard of what was asked. The standard says 404."""
 
 
 class _Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,31 @@ class Registry:
         if digest != selector:
             raise ContentMismatch(f"{self._reference.host} gave a manifest {digest} where {selector} was asked for")
         return Document(body=body, digest=digest)
+
+    async def small_blob(self, digest: str, most: int) -> bytes:
+        """All of it at once, checked; ContentMismatch when it is larger than that."""
+        return await persistently(lambda: self._small_blob(digest, most), self._network, self._clock)
+
+    async def _small_blob(self, digest: str, most: int) -> bytes:
+        async with self._ask(f"{self._base}/blobs/{check_digest(digest)}", {}) as answer:
+            if answer.status != 200:
+                raise await answer.problem(f"{self._reference.name}@{digest}")
+            body = await answer.body(most, within=self._network.answer_seconds)
+        if digest_of(body, like=digest) != digest:
+            raise ContentMismatch(f"{self._reference.host} gave something else than the blob {digest}")
+        return body
+
+    async def referrers(self, digest: str) -> bytes | None:
+        """The list of what refers to an image; None from a registry that keeps no such lists."""
+        return await persistently(lambda: self._referrers(digest), self._network, self._clock)
+
+    async def _referrers(self, digest: str) -> bytes | None:
+        async with self._ask(f"{self._base}/referrers/{digest}", {"Accept": OCI_INDEX}) as answer:
+            if answer.status in _UNKNOWN_ROUTE:
+                return None
+            if answer.status != 200:
+                raise await answer.problem(f"what refers to {self._reference.name}@{digest}")
+            return await answer.body(MANIFEST_BYTES, within=self._network.answer_seconds)
 
     @asynccontextmanager
     async def blob(self, digest: str, offset: int) -> AsyncIterator[Body]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from corral.base.clock import Clock
 from corral.images.archives import archive_behind, local_archive
 from corral.images.auth import credential_for
 from corral.images.blobs import BlobCache, Wanted
 from corral.images.contents import FetchedLayer, Image
-from corral.images.errors import ContentMismatch, ImageNotFound, LimitExceeded, ManifestUnusable
+from corral.images.errors import ContentMismatch, ImageNotFound, LimitExceeded, ManifestUnusable, SignatureMissing
 from corral.images.http import Fetcher
 from corral.images.layout import is_layout, read_image
 from corral.images.limits import BYTES_KNOB
@@ -17,6 +18,8 @@ from corral.images.orders import PullOrder
 from corral.images.patience import in_thread
 from corral.images.references import ArchiveUrl, ImageFile, LocalPath, Reference, Remote, parse_source
 from corral.images.registry import Document, Registry
+from corral.images.signed import SignedImages
+from corral.signatures.candidates import SignatureChecker
 
 _MAX_NESTING = 4
 
@@ -24,8 +27,11 @@ _MAX_NESTING = 4
 class Sources:
     """Opens the sources of one order."""
 
-    def __init__(self, order: PullOrder, *, fetcher: Fetcher, cache: BlobCache, clock: Clock) -> None:
+    def __init__(
+        self, order: PullOrder, *, fetcher: Fetcher, cache: BlobCache, clock: Clock, checker: SignatureChecker
+    ) -> None:
         self._order = order
+        self._checker = checker
         self._fetcher = fetcher
         self._cache = cache
         self._clock = clock
@@ -37,6 +43,7 @@ class Sources:
             case Remote(reference=reference):
                 image = await self._open_remote(reference)
             case ImageFile(path=path):
+                self._refuse_unsigned(path)
                 image = await in_thread(lambda: read_image(path, order.platform, order.limits))
             case ArchiveUrl(url=url):
                 image = archive_behind(
@@ -62,6 +69,11 @@ class Sources:
             return Image(name=str(path), layers=(), directory=path.resolve())
         return local_archive(path, sha256=self._order.sha256)
 
+    def _refuse_unsigned(self, path: Path) -> None:
+        if self._order.verification is not None:
+            what = f"{path}: its gallery asks for {self._checker.expected}"
+            raise SignatureMissing(f"{what}, and an image in a file has none: install it from a registry")
+
     def _check_expected(self, image: Image) -> None:
         expected = self._order.expected_digest
         if expected and expected not in (image.digest, image.platform_digest):
@@ -80,6 +92,8 @@ class Sources:
         expected = self._order.expected_digest
         if expected and expected not in (image.digest, image.platform_digest):
             image = await self._resolve(registry, reference, expected)  # the tag was moved; what it was is still there
+        if self._order.verification is not None:
+            await SignedImages(registry, self._checker).check(image, str(self._order.platform))
         return image
 
     async def _resolve(self, registry: Registry, reference: Reference, selector: str) -> Image:

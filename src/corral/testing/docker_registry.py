@@ -79,11 +79,11 @@ class DockerRegistry:
             "config": self.push_blob(name, msgspec.json.encode(config), OCI_CONFIG),
             "layers": pushed,
         }
-        return msgspec.structs.replace(self._push_manifest(name, document, OCI_MANIFEST, tag), platform=platform)
+        return msgspec.structs.replace(self.push_manifest(name, document, OCI_MANIFEST, tag), platform=platform)
 
     def push_index(self, name: str, images: Sequence[Descriptor], *, tag: str = "latest") -> Descriptor:
         document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(images)}
-        return self._push_manifest(name, document, OCI_INDEX, tag)
+        return self.push_manifest(name, document, OCI_INDEX, tag)
 
     def push_blob(self, name: str, content: bytes, media_type: str) -> Descriptor:
         digest = digest_of(content)
@@ -94,7 +94,7 @@ class DockerRegistry:
         self._call("PUT", f"{place.path}?{query}", body=content, headers=binary, expected=201)
         return Descriptor(media_type=media_type, digest=digest, size=len(content))
 
-    def _push_manifest(self, name: str, document: object, media_type: str, tag: str) -> Descriptor:
+    def push_manifest(self, name: str, document: object, media_type: str, tag: str) -> Descriptor:
         body = msgspec.json.encode(document)
         headers = {"Content-Type": media_type}
         self._call("PUT", f"/v2/{name}/manifests/{tag}", body=body, headers=headers, expected=201)

@@ -25,7 +25,7 @@ from corral.app.settings import (
     worker_config,
 )
 from corral.app.settings_sources import known_variables, settings_of
-from corral.app.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
+from corral.app.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS, SigningSettings
 from corral.base.errors import SettingInvalid
 
 HOME = {"HOME": "/home/someone"}
@@ -280,7 +280,7 @@ class TestFile:
             (
                 "port = 1\n",
                 "has an unknown section or key port; "
-                "known are frontend, gateway, worker, up, client, gallery, images, log",
+                "known are frontend, gateway, worker, up, client, gallery, images, signing, log",
             ),
             ("frontend = 1\n", "must have a section [frontend] here, not a value"),
             ("[frontend\n", "is not valid TOML"),
@@ -529,6 +529,14 @@ class TestGalleries:
         with pytest.raises(SettingInvalid, match=r"backend_galleries: .* cannot be used; allowed is a JSON list"):
             resolve(GallerySettings, gather({"--backend-galleries": text}, {}))
 
+    @pytest.mark.parametrize("name", ["CORRAL_BACKEND_GALLERIES", "LOCALAI_BACKEND_GALLERIES"])
+    def test_a_policy_that_cannot_be_used_is_told_with_its_field(self, name: str) -> None:
+        text = '[{"name": "mine", "url": "https://a/b", "verification": {"issuer": "x", "identity_regex": "("}}]'
+        with pytest.raises(
+            SettingInvalid, match=r"backend_galleries: the gallery 'mine': verification\.identity_regex: "
+        ):
+            resolve(GallerySettings, gather({}, {name: text}))
+
     def test_nonsense_in_localai_s_variable_is_only_warned_about(self) -> None:
         sources = gather({}, {"LOCALAI_BACKEND_GALLERIES": "nonsense"})
         assert len(resolve(GallerySettings, sources).backend_galleries) == 2
@@ -614,6 +622,27 @@ class TestImages:
         assert (config.parallel, config.niceness, config.keep_layers) == (5, 0, True)
         assert "hidden" not in repr(config)
         assert "DOCKER_AUTH_CONFIG" not in backend_environment(images)
+
+    @pytest.mark.parametrize(
+        "name", ["CORRAL_REQUIRE_BACKEND_INTEGRITY", "LOCALAI_REQUIRE_BACKEND_INTEGRITY", "REQUIRE_BACKEND_INTEGRITY"]
+    )
+    def test_what_is_asked_of_images(self, name: str, tmp_path: Path) -> None:
+        (tmp_path / "root.json").write_text("{}")
+        environment = {name: "true", "CORRAL_TRUSTED_ROOT_FILE": str(tmp_path / "root.json")}
+        config = images_config(resolve(ImageSettings, gather({}, environment)), environment)
+        without = images_config(resolve(ImageSettings, gather({}, {})), {})
+
+        assert (config.require_integrity, config.trusted_root) == (True, tmp_path / "root.json")
+        assert (without.require_integrity, without.trusted_root) == (False, None)
+
+    def test_the_password_of_a_signing_key_is_not_handed_on(self) -> None:
+        environment = {"CORRAL_SIGNING_PASSWORD": "open sesame"}
+
+        assert resolve(SigningSettings, gather({}, environment)).password == "open sesame"
+        assert backend_environment(environment) == {}
+        with pytest.raises(SettingInvalid, match="password") as caught:
+            resolve(SigningSettings, gather({}, {"COSIGN_PASSWORD": "hidden\x07"}))
+        assert "hidden" not in str(caught.value)
 
     def test_a_file_with_logins_stands_for_the_usual_places(self, tmp_path: Path) -> None:
         (tmp_path / "auth.json").write_text("{}")

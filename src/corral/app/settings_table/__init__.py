@@ -15,6 +15,7 @@ from corral.app.settings_table.gateway import GatewaySettings
 from corral.app.settings_table.images import ImageSettings
 from corral.app.settings_table.localai import ACCEPTED_WITHOUT_EFFECT
 from corral.app.settings_table.logs import LogSettings
+from corral.app.settings_table.signing import SigningSettings
 from corral.app.settings_table.up import UpSettings
 from corral.app.settings_table.worker import WorkerSettings
 
@@ -27,6 +28,7 @@ __all__ = [
     "GatewaySettings",
     "ImageSettings",
     "LogSettings",
+    "SigningSettings",
     "UpSettings",
     "WorkerSettings",
     "default_data",
@@ -41,5 +43,6 @@ GROUPS: Final[tuple[type[Group], ...]] = (
     ClientSettings,
     GallerySettings,
     ImageSettings,
+    SigningSettings,
     LogSettings,
 )

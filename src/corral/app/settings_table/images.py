@@ -52,6 +52,29 @@ class ImageSettings:
         env=("CORRAL_PLAIN_REGISTRIES",),
         default=(),
     )
+    require_backend_integrity: bool = setting(
+        SWITCH,
+        """Whether backends are refused of which nothing shows what they must be: images of a gallery without a policy
+        for signatures and without a digest, and archives without a SHA-256 sum. Directories on this machine are not
+        looked at. Not by default, as in LocalAI: most galleries have no policy, and it is told in the log.""",
+        flag="--require-backend-integrity",
+        env=(
+            "CORRAL_REQUIRE_BACKEND_INTEGRITY",
+            "LOCALAI_REQUIRE_BACKEND_INTEGRITY",
+            "REQUIRE_BACKEND_INTEGRITY",
+        ),
+        default=False,
+    )
+    trusted_root_file: Path | None = setting(
+        EXISTING_FILE,
+        """File that says whom to trust with keyless signatures: a `trusted_root.json` of Sigstore. By default the one
+        of Sigstore's public instance that came with this version of Corral, so that nobody has to be asked. Give one
+        for an instance of your own, or when the public one has new keys.""",
+        flag="--trusted-root-file",
+        env=("CORRAL_TRUSTED_ROOT_FILE",),
+        default=None,
+        default_text="Sigstore's public instance",
+    )
     pull_parallel: int = setting(
         whole(1, 16),
         """Layers of one image that are fetched at a time. Three fill a usual line, and registries slow those down who

@@ -1,0 +1,186 @@
+"""`corral backend keygen` and `corral backend sign`: keys for signing, and signatures of images with them."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from corral.app.settings_table import ImageSettings, SigningSettings
+from corral.base.errors import Conflict, InvalidInput
+from corral.cli.options import CorralCommand, settings_options, sources, warn
+from corral.cli.output import Column, console, json_option, plain, print_json, show, table
+
+if TYPE_CHECKING:
+    from corral.images.references import Reference
+    from corral.images.signing import SignedDigest
+    from corral.signatures.private_keys import SigningKey
+
+F = TypeVar("F", bound=Callable[..., Any])
+_SETTINGS: Final = frozenset({"registry_auth_file", "plain_registries"})
+_LARGEST_KEY: Final = 64 * 1024
+
+
+def password_options(function: F) -> F:
+    """Where the password of a private key comes from: never the command line, which all others can read."""
+    function = click.option(
+        "--password-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="File whose first line is the password of the private key.  [else: CORRAL_SIGNING_PASSWORD]",
+    )(function)
+    return click.option("--no-password", is_flag=True, help="The private key has no password.")(function)
+
+
+@click.command("keygen", cls=CorralCommand)
+@click.option(
+    "--output",
+    "prefix",
+    type=click.Path(path_type=Path),
+    default=Path("corral"),
+    show_default=True,
+    metavar="NAME",
+    help="Writes NAME.key, to be kept secret, and NAME.pub, to be given away.",
+)
+@password_options
+def generate_keys(prefix: Path, password_file: Path | None, no_password: bool) -> None:
+    """Make a pair of keys for signing backends.
+
+    Cosign can use both files, as we can use those that cosign makes.
+    """
+    from corral.base.private_files import write_private
+    from corral.signatures.private_keys import new_signing_key
+
+    private, public = prefix.with_name(f"{prefix.name}.key"), prefix.with_name(f"{prefix.name}.pub")
+    for file in (private, public):
+        if file.exists():
+            raise Conflict(f"{file} is there already, and is not replaced: whoever trusts it could trust no one else")
+    password = _password(password_file, is_wanted=not no_password, is_new=True)
+    key = new_signing_key()
+    write_private(private, key.sealed(password))
+    _write(public, key.public_key.pem)
+    click.echo(f"Wrote {private} and {public}, the key {key.public_key.fingerprint}.")
+
+
+@click.command(cls=CorralCommand)
+@click.argument("image")
+@click.option(
+    "--key",
+    "key_file",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="The private key, as `corral backend keygen` or cosign wrote it, or any other PEM file.",
+)
+@click.option(
+    "-a",
+    "--annotation",
+    "annotations",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Something that is stated of the image and signed with it; may be given several times.",
+)
+@password_options
+@json_option
+@settings_options(ImageSettings, only=_SETTINGS)
+def sign(
+    image: str,
+    key_file: Path,
+    annotations: Sequence[str],
+    password_file: Path | None,
+    no_password: bool,
+    as_json: bool,
+) -> None:
+    """Sign IMAGE, and every image in it if it is for several platforms.
+
+    The signatures are pushed beside the image, where cosign keeps them too. What is signed is the content that the
+    registry has for IMAGE at this moment.
+    """
+    from corral.images.references import parse_reference
+
+    reference = parse_reference(image.removeprefix("oci://"))
+    stated = dict(map(_annotation, annotations))
+    key = _read_key(key_file, password_file, is_locked=not no_password)
+    signed = _signed(reference, key, stated)
+    if as_json:
+        print_json(signed)
+        return
+    show(table(_columns(), signed, width=console().width))
+    click.echo(f"Signed with the key {key.public_key.fingerprint}.")
+
+
+def _signed(reference: "Reference", key: "SigningKey", annotations: dict[str, str]) -> "list[SignedDigest]":
+    import asyncio
+
+    from corral.app.settings import images_config, resolve
+    from corral.base.clock import SystemClock
+    from corral.images.signing import sign_image
+
+    found = sources()
+    config = images_config(resolve(ImageSettings, found), found.environment)
+    signed = asyncio.run(sign_image(reference, key, config=config, clock=SystemClock(), annotations=annotations))
+    warn(found.warnings)
+    return signed
+
+
+def _columns() -> "list[Column[SignedDigest]]":
+    return [
+        Column(title="Image", cell=lambda one: plain(one.digest)),
+        Column(title="Signature", cell=lambda one: "was there" if one.was_signed else "pushed"),
+        Column(title="Place", cell=lambda one: plain(one.signature)),
+    ]
+
+
+def _annotation(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InvalidInput("--annotation", f"must be NAME=VALUE, got {text[:200]!r}")
+    return name, value
+
+
+def _read_key(file: Path, password_file: Path | None, *, is_locked: bool) -> "SigningKey":
+    from corral.signatures.private_keys import is_locked as needs_password
+    from corral.signatures.private_keys import read_signing_key
+
+    document = _read(file, "--key")
+    wanted = is_locked and needs_password(document)
+    return read_signing_key(document, _password(password_file, is_wanted=wanted, is_new=False))
+
+
+def _password(file: Path | None, *, is_wanted: bool, is_new: bool) -> bytes:
+    """Of a file, of the environment, or of the person at the terminal, in this order."""
+    if not is_wanted:
+        return b""
+    if file is not None:
+        return _read(file, "--password-file").split(b"\n", 1)[0].rstrip(b"\r")
+    if given := _stated_password():
+        return given.encode()
+    if not sys.stdin.isatty():
+        advice = "set CORRAL_SIGNING_PASSWORD, or give --password-file or --no-password"
+        raise InvalidInput("--password-file", f"there is nobody to ask for the password of the private key: {advice}")
+    answer: str = click.prompt("Password of the private key", hide_input=True, confirmation_prompt=is_new, err=True)
+    return answer.encode()
+
+
+def _stated_password() -> str:
+    from corral.app.settings import resolve
+
+    return resolve(SigningSettings, sources()).password
+
+
+def _read(file: Path, field: str) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_LARGEST_KEY)
+    except OSError as error:
+        raise InvalidInput(field, f"{file} cannot be read: {error.strerror}") from error
+
+
+def _write(file: Path, text: str) -> None:
+    from corral.base.errors import PathNotUsable
+
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise PathNotUsable(f"cannot write {file}: {error.strerror}") from error

@@ -1,0 +1,175 @@
+"""Signs an image in its registry with a key: the image and, of a list, every image in it.
+
+Signatures are added to those that are there, as cosign adds them. Signing again with the same key changes nothing.
+"""
+
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+
+from corral.base.clock import Clock
+from corral.images.auth import credential_for, read_stored
+from corral.images.config import ImagesConfig
+from corral.images.digests import digest_of
+from corral.images.errors import ContentMismatch, ImageNotFound, ManifestUnusable
+from corral.images.http import Answer, Fetcher, open_session
+from corral.images.limits import MAX_SIGNATURES
+from corral.images.manifests import OCI_CONFIG, OCI_MANIFEST, Index, read_manifest
+from corral.images.patience import in_thread, persistently
+from corral.images.references import Reference
+from corral.images.registry import Registry
+from corral.signatures.private_keys import SigningKey
+from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
+
+_MAX_IMAGES: Final = 256
+_BINARY: Final = {"Content-Type": "application/octet-stream"}
+_Layer: TypeAlias = Mapping[str, object]
+"""As it was found: of other people's signatures nothing may be lost."""
+
+
+class _Signatures(msgspec.Struct, frozen=True, kw_only=True):
+    layers: Sequence[_Layer] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedDigest:
+    """One image, or a list of them, that is signed now."""
+
+    digest: str
+    signature: str
+    """Where: a reference with the tag of its signatures."""
+    was_signed: bool
+    """With the same key, before; nothing was pushed."""
+
+
+async def sign_image(
+    reference: Reference, key: SigningKey, *, config: ImagesConfig, clock: Clock, annotations: Mapping[str, str]
+) -> list[SignedDigest]:
+    """The list first, if it is one, and then the images in it."""
+    stored = await in_thread(lambda: read_stored(config.auth_files))
+    async with open_session(config.network) as session:
+        registry = Registry(
+            Fetcher(session, config.network),
+            reference,
+            credential=credential_for((*config.credentials, *stored.credentials), reference),
+            network=config.network,
+            clock=clock,
+            actions="pull,push",
+        )
+        digests = await _digests(registry, reference)
+        pushing = _Pushing(registry, reference, config=config, clock=clock)
+        return [await _sign(digest, key, pushing, annotations) for digest in digests]
+
+
+async def _digests(registry: Registry, reference: Reference) -> list[str]:
+    """All that has to be signed, so that those who pull by list and those who pull one image both find it."""
+    found: list[str] = []
+    waiting = [reference.selector]
+    while waiting:
+        document = await registry.manifest(waiting.pop(0))
+        if document.digest in found:
+            continue
+        found.append(document.digest)
+        read = read_manifest(document.body, name=str(reference))
+        waiting += [entry.digest for entry in read.manifests] if isinstance(read, Index) else []
+        if len(found) + len(waiting) > _MAX_IMAGES:
+            raise ManifestUnusable(f"{reference}: a list of more than {_MAX_IMAGES} images")
+    return found
+
+
+async def _sign(digest: str, key: SigningKey, pushing: "_Pushing", annotations: Mapping[str, str]) -> SignedDigest:
+    payload = make_payload(reference=pushing.name, digest=digest, annotations=annotations)
+    tag = signature_tag(digest)
+    layers = await pushing.signatures(tag)
+    was_signed = any(_is_same(layer, payload, key) for layer in layers)
+    if not was_signed:
+        if len(layers) >= MAX_SIGNATURES:
+            raise ManifestUnusable(
+                f"{pushing.name}:{tag} has {len(layers)} signatures, of which none more is looked at"
+            )
+        await pushing.add(tag, layers, payload, key.sign(payload))
+    return SignedDigest(digest=digest, signature=f"{pushing.name}:{tag}", was_signed=was_signed)
+
+
+def _is_same(layer: _Layer, payload: bytes, key: SigningKey) -> bool:
+    annotations = layer.get("annotations")
+    stated = annotations.get(SIGNATURE_ANNOTATION) if isinstance(annotations, Mapping) else None
+    if layer.get("digest") != digest_of(payload) or not isinstance(stated, str):
+        return False
+    try:
+        return key.public_key.verifies(base64.b64decode(stated), payload)
+    except ValueError:
+        return False
+
+
+class _Pushing:
+    """Signatures of one repository."""
+
+    def __init__(self, registry: Registry, reference: Reference, *, config: ImagesConfig, clock: Clock) -> None:
+        self._registry = registry
+        self._config = config
+        self._clock = clock
+        self.name = reference.name
+
+    async def signatures(self, tag: str) -> Sequence[_Layer]:
+        """Those that are there."""
+        try:
+            document = await self._registry.manifest(tag)
+        except ImageNotFound:
+            return ()
+        try:
+            return msgspec.json.decode(document.body, type=_Signatures).layers
+        except msgspec.DecodeError as error:
+            raise ManifestUnusable(f"{self.name}:{tag} does not hold signatures: {error}") from error
+
+    async def add(self, tag: str, layers: Sequence[_Layer], payload: bytes, signature: bytes) -> None:
+        """The manifest comes last: a push that breaks off leaves the signatures as they were."""
+        stated = {SIGNATURE_ANNOTATION: base64.b64encode(signature).decode()}
+        added = [*layers, {**_descriptor(MEDIA_TYPE, payload), "annotations": stated}]
+        rootfs = {"type": "layers", "diff_ids": [layer.get("digest") for layer in added]}
+        config = msgspec.json.encode({"architecture": "", "os": "", "config": {}, "rootfs": rootfs})
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": _descriptor(OCI_CONFIG, config),
+            "layers": added,
+        }
+        for content in (payload, config):
+            await self._persistently(lambda content=content: self._put_blob(content))  # type: ignore[misc]
+        await self._persistently(lambda: self._put_manifest(tag, msgspec.json.encode(manifest)))
+
+    async def _persistently(self, work: Callable[[], Awaitable[None]]) -> None:
+        await persistently(work, self._config.network, self._clock)
+
+    async def _put_blob(self, content: bytes) -> None:
+        digest = digest_of(content)
+        async with self._registry.send("POST", "blobs/uploads/", {"Content-Length": "0"}) as answer:
+            await self._need(answer, 202, "an upload")
+            place = answer.header("Location")
+        if not place:
+            raise ContentMismatch(f"{self.name}: the registry took an upload, and does not say where to send it")
+        sealed = f"{place}{'&' if '?' in place else '?'}digest={quote(digest, safe='')}"
+        headers = {**_BINARY, "Content-Length": str(len(content))}
+        async with self._registry.send("PUT", sealed, headers, content=lambda: _once(content)) as answer:
+            await self._need(answer, 201, digest)
+
+    async def _put_manifest(self, tag: str, body: bytes) -> None:
+        headers = {"Content-Type": OCI_MANIFEST, "Content-Length": str(len(body))}
+        async with self._registry.send("PUT", f"manifests/{tag}", headers, content=lambda: _once(body)) as answer:
+            await self._need(answer, 201, f"the signatures {tag}")
+
+    async def _need(self, answer: Answer, status: int, what: str) -> None:
+        if answer.status != status:
+            raise await answer.problem(f"{what} in {self.name}", may="write")
+
+
+def _descriptor(media_type: str, content: bytes) -> _Layer:
+    return {"mediaType": media_type, "digest": digest_of(content), "size": len(content)}
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content

@@ -1,0 +1,153 @@
+"""Sigstore's bundles, as far as one can read them without Sigstore's library: what is signed, and about what."""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+MEDIA_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
+_TYPE_START: Final = "application/vnd.dev.sigstore.bundle."
+_TYPE_END: Final = "+json"
+SIGN_PREDICATE: Final = "https://sigstore.dev/cosign/sign/v1"
+"""What cosign states of an image that it signs."""
+STATEMENT_TYPE: Final = "application/vnd.in-toto+json"
+_STATEMENTS: Final = frozenset({"https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1"})
+_SHA256: Final = "SHA2_256"
+
+
+class _Hint(msgspec.Struct, frozen=True, kw_only=True):
+    hint: str = ""
+
+
+class _KindVersion(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str = ""
+    version: str = ""
+
+
+class _LogEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    kind_version: _KindVersion = _KindVersion()
+
+
+class _Material(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    public_key: _Hint | None = None
+    tlog_entries: Sequence[_LogEntry] = ()
+
+
+class _Digest(msgspec.Struct, frozen=True, kw_only=True):
+    algorithm: str = ""
+    digest: str = ""
+
+
+class MessageSignature(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Of content by its digest."""
+
+    signature: str
+    message_digest: _Digest = _Digest()
+
+
+class _Signature(msgspec.Struct, frozen=True, kw_only=True):
+    sig: str
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Of a statement that is inside."""
+
+    payload: str
+    payload_type: str
+    signatures: Sequence[_Signature] = ()
+
+
+class ReadBundle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The parts that we look at."""
+
+    media_type: str
+    verification_material: _Material = _Material()
+    message_signature: MessageSignature | None = None
+    dsse_envelope: Envelope | None = None
+
+
+class _Subject(msgspec.Struct, frozen=True, kw_only=True):
+    digest: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Statement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    type: str = msgspec.field(name="_type")
+    subject: Sequence[_Subject] = ()
+    predicate_type: str = ""
+
+
+def is_bundle_type(artifact_type: str) -> bool:
+    """Of a manifest that refers to an image."""
+    return artifact_type.startswith(_TYPE_START) and artifact_type.endswith(_TYPE_END)
+
+
+def read_bundle(document: bytes) -> ReadBundle:
+    """ValueError when it is none."""
+    try:
+        return msgspec.json.decode(document, type=ReadBundle)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"it is not a Sigstore bundle: {error}") from error
+
+
+def decoded(text: str) -> bytes:
+    """ValueError when it is not base64."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("it holds something that is not base64") from error
+
+
+def signed_bytes(envelope: Envelope) -> bytes:
+    """What the signatures of an envelope are of: DSSE's pre-authentication encoding."""
+    kind, payload = envelope.payload_type.encode(), decoded(envelope.payload)
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+def statement_problem(payload_type: str, payload: bytes, digest: str, *, predicate: str = "") -> str:
+    """Why this is no statement about that image; empty when it is. For payloads whose signature was found right."""
+    if payload_type != STATEMENT_TYPE:
+        return f"it holds a {payload_type[:200]!r}, and no statement about an image"
+    try:
+        statement = msgspec.json.decode(payload, type=_Statement)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return f"its statement cannot be read: {error}"
+    if statement.type not in _STATEMENTS:
+        return f"its statement has the unknown type {statement.type[:200]!r}"
+    if predicate and statement.predicate_type != predicate:
+        return f"it states something else than a signature, {statement.predicate_type[:200]!r}"
+    algorithm, _, digits = digest.partition(":")
+    if any(subject.digest.get(algorithm) == digits for subject in statement.subject):
+        return ""
+    named = [f"{name}:{value}"[:200] for subject in statement.subject for name, value in subject.digest.items()]
+    return f"it signs another image, {', '.join(named[:3]) or 'which it does not name'}"
+
+
+def message_digest_problem(message: MessageSignature, digest: str) -> str:
+    """Whether the digest that a bundle states is the image's; it is only a help, and the signature decides."""
+    stated = message.message_digest
+    if not stated.digest:
+        return ""
+    found = f"sha256:{decoded(stated.digest).hex()}" if stated.algorithm == _SHA256 else stated.algorithm[:200]
+    return "" if found == digest else f"it signs another image, {found}"
+
+
+def as_message_signature(document: bytes) -> bytes:
+    """A bundle with an envelope, written as one of a message: the envelope's signature of the bytes that it is of.
+
+    Some logs record an envelope as the hash of those bytes, as they record messages. Nothing is lost: signature, time
+    and entry in the log are all about the same bytes.
+    """
+    whole = msgspec.json.decode(document)
+    envelope = read_bundle(document).dsse_envelope
+    if envelope is None or len(envelope.signatures) != 1:
+        raise ValueError("it has no envelope with exactly one signature")
+    del whole["dsseEnvelope"]
+    hashed = hashlib.sha256(signed_bytes(envelope)).digest()
+    whole["messageSignature"] = {
+        "messageDigest": {"algorithm": _SHA256, "digest": base64.b64encode(hashed).decode()},
+        "signature": envelope.signatures[0].sig,
+    }
+    return msgspec.json.encode(whole)

@@ -1,0 +1,160 @@
+"""Policies: whose signatures the images of a gallery need. Reads them strictly, since whatever is ignored is a hole."""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Final
+
+import msgspec
+
+from corral.base.errors import InvalidInput
+
+SECTION: Final = "verification"
+_KEYLESS: Final = ("issuer", "issuer_regex", "identity", "identity_regex", "not_before")
+_KNOWN: Final = (*_KEYLESS, "public_key")
+_LONGEST: Final = 4096
+_LONGEST_KEY: Final = 64 * 1024
+_SHOWN: Final = 200
+_PEM: Final = re.compile(r"-----BEGIN PUBLIC KEY-----\s+([A-Za-z0-9+/=\s]+?)\s*-----END PUBLIC KEY-----")
+_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Either an identity that Sigstore's authority vouched for, or keys. All that is stated must hold."""
+
+    issuer: str = ""
+    """Who knows the signer: an OpenID Connect issuer."""
+    issuer_regex: str = ""
+    """Found anywhere in the issuer, as in LocalAI: anchor it with ^ and $."""
+    identity: str = ""
+    """Who signed: a mail address, or the URI of a workflow."""
+    identity_regex: str = ""
+    not_before: datetime | None = None
+    """The earliest proven time of the signature must not be before this."""
+    public_key: str = ""
+    """One or several PEM blocks, or one key's base64 alone. A signature by any of them will do."""
+
+    @property
+    def is_keyless(self) -> bool:
+        return not self.public_key
+
+
+def read_policy(stated: Mapping[str, str]) -> Verification | None:
+    """None when nothing is stated. InvalidInput names the field that cannot be used."""
+    given = {key: _text(key, value) for key, value in stated.items()}
+    given = {key: value for key, value in given.items() if value}
+    if not given:
+        return None
+    if "public_key" in given:
+        return _keyed(given)
+    _need("issuer", given)
+    _need("identity", given)
+    for name in ("issuer_regex", "identity_regex"):
+        _check_regex(name, given.get(name, ""))
+    texts = {name: value for name, value in given.items() if name != "not_before"}
+    return Verification(**texts, not_before=_moment(given.get("not_before", "")))
+
+
+def _text(key: str, value: object) -> str:
+    if key not in _KNOWN:
+        raise _problem(key[:_SHOWN], f"is unknown; known are {', '.join(_KNOWN)}")
+    if not isinstance(value, str):
+        raise _problem(key, f"must be text, got {type(value).__name__}")
+    most = _LONGEST_KEY if key == "public_key" else _LONGEST
+    if len(value) > most:
+        raise _problem(key, f"has more than {most} characters")
+    return value.strip()
+
+
+def _keyed(given: Mapping[str, str]) -> Verification:
+    others = [name for name in _KEYLESS if name in given]
+    if "not_before" in others:
+        raise _problem("not_before", "needs a proven time, and a signature by a key has none")
+    if others:
+        raise _problem("public_key", f"cannot stand beside {others[0]}: a policy names keys, or an identity")
+    key_documents(given["public_key"])
+    return Verification(public_key=given["public_key"])
+
+
+def key_documents(text: str) -> list[bytes]:
+    """The keys of a policy, each as its DER bytes, of which nobody has looked at the content yet."""
+    blocks = _PEM.findall(text)
+    if not blocks and "-----" not in text:
+        blocks = [text]
+    try:
+        documents = [base64.b64decode("".join(block.split()), validate=True) for block in blocks]
+    except binascii.Error:
+        documents = []
+    if not documents or not all(documents) or len(blocks) != max(1, text.count("-----BEGIN ")):
+        raise _problem("public_key", "must be a PEM block that begins with -----BEGIN PUBLIC KEY-----, or its base64")
+    return documents
+
+
+def _need(name: str, given: Mapping[str, str]) -> None:
+    if name not in given and f"{name}_regex" not in given:
+        raise _problem(name, f"is missing: a policy without a key needs {name} or {name}_regex")
+
+
+def _check_regex(name: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise _problem(name, f"is not a regular expression: {error} in {pattern[:_SHOWN]!r}") from error
+
+
+def _moment(text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        return msgspec.convert(text, type=_Moment)
+    except msgspec.ValidationError:
+        raise _problem("not_before", f"must be a time such as 2026-01-31T00:00:00Z, got {text[:_SHOWN]!r}") from None
+
+
+def _problem(name: str, text: str) -> InvalidInput:
+    return InvalidInput(f"{SECTION}.{name}", text)
+
+
+def expected_signer(policy: Verification) -> str:
+    """What a keyless policy asks for, for people."""
+    who = [*_stated("identity", policy.identity, policy.identity_regex)]
+    whence = [*_stated("issuer", policy.issuer, policy.issuer_regex)]
+    since = f", not before {policy.not_before.isoformat()}" if policy.not_before else ""
+    return f"a signature by the {' and '.join(who)} of the {' and '.join(whence)}{since}"
+
+
+def _stated(name: str, value: str, pattern: str) -> list[str]:
+    said = [f"{name} {value}"] if value else []
+    return said + ([f"{name} that matches {pattern}"] if pattern else [])
+
+
+def signer_problem(policy: Verification, *, issuer: str, identities: list[str]) -> str:
+    """Why a certificate's signer is not the one that is asked for; empty when it is."""
+    if not _matches(issuer, policy.issuer, policy.issuer_regex):
+        return f"it was issued by way of {_shown(issuer)}"
+    if not any(_matches(one, policy.identity, policy.identity_regex) for one in identities):
+        return f"it was made by {', '.join(map(_shown, identities)) or 'nobody that it names'}"
+    return ""
+
+
+def _matches(actual: str, value: str, pattern: str) -> bool:
+    """A line break could let $ match before the end: what cannot be printed is nobody's name."""
+    if not actual or not actual.isprintable() or len(actual) > _LONGEST:
+        return False
+    return (not value or actual == value) and (not pattern or re.search(pattern, actual) is not None)
+
+
+def _shown(name: str) -> str:
+    return repr(name[:_SHOWN]) if name else "no issuer"
+
+
+def time_problem(policy: Verification, proven: list[datetime]) -> str:
+    """Why a signature is too old; empty when it is not, or when age does not matter."""
+    if policy.not_before is None:
+        return ""
+    if not proven:
+        return "its time is not proven"
+    earliest = min(proven)
+    return "" if earliest >= policy.not_before else f"it was made at {earliest.isoformat()}"
