@@ -12,7 +12,7 @@ COMMANDS: Final = {
     "push": "corral.cli.backend_push:push",
     "index": "corral.cli.backend_index:index",
     "sign": "corral.cli.backend_sign:sign",
-    "generate-keys": "corral.cli.backend_sign:generate_keys",
+    "keygen": "corral.cli.backend_sign:generate_keys",
 }
 
 
