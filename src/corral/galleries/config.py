@@ -24,6 +24,8 @@ class GalleriesConfig:
     """How galleries are read."""
 
     sources: tuple[GallerySource, ...] = field(default=DEFAULT_GALLERIES, repr=False)
+    builtin: Path | None = None
+    """Index of what ships with Corral, as images; None: the one of the checkout."""
     cache: Path
     """Directory of the last good copies. Processes may share it."""
     max_age: timedelta = timedelta(hours=1)

@@ -50,7 +50,7 @@ class Galleries:
         self._fetcher = fetcher
         self._clock = clock
         self._cache = IndexCache(config.cache)
-        self._local = LocalIndexes(config.max_bytes)
+        self._local = LocalIndexes(config.max_bytes, config.builtin)
         self._known: dict[_Key, _Known] = {}
         self._paused: dict[str, float] = {}
         self._flights: dict[tuple[_Key, bool], asyncio.Task[GalleryReading]] = {}

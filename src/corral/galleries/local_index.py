@@ -21,13 +21,14 @@ _Mark = tuple[int, int, int]
 class LocalIndexes:
     """May block: call it in a thread."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, builtin: Path | None = None) -> None:
         self._most_bytes = most_bytes
+        self._builtin = builtin or BUILT_IN_FILE
         self._known: dict[tuple[Path, str], tuple[_Mark, Gallery]] = {}
 
     def read(self, place: Place, source: GallerySource) -> Gallery:
         """The gallery as its file is now. InvalidInput when it cannot be read."""
-        path = place.path or BUILT_IN_FILE
+        path = place.path or self._builtin
         try:
             return self._read(path, source)
         except OSError as error:

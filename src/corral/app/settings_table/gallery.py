@@ -45,6 +45,15 @@ class GallerySettings:
         default=Derived("what ships with Corral, and LocalAI's gallery", _default_galleries),
         forgiving_env=("LOCALAI_BACKEND_GALLERIES", "BACKEND_GALLERIES"),
     )
+    builtin: Path | None = setting(
+        PATH,
+        """Index of the backends that ship with Corral, as images. `make up` names the one that it made. Without it,
+        workers run them as they lie in the checkout, and install nothing.""",
+        flag="--builtin-gallery",
+        env=("CORRAL_BUILTIN_GALLERY",),
+        default=None,
+        default_text="none",
+    )
     cache: Path = setting(
         PATH,
         """Directory of the last good copy of each gallery, used while its places are away. All processes of a user
