@@ -202,11 +202,13 @@ def _commit(place: Path, metadata: Metadata, keep: KeepPrevious) -> None:
     staging = switching.staging_of(place)
     write_metadata(staging, metadata)
     switching.settle(staging)
-    if keep.is_wanted and shutil.disk_usage(place.parent).free >= keep.free_bytes:
-        switching.switch_and_keep(place)
-    else:
+    if not keep.is_wanted or shutil.disk_usage(place.parent).free < keep.free_bytes:
         switching.forget_previous(place)
         switching.switch(place)
+    elif set(metadata.digests) & set(read_metadata(place).digests):
+        switching.switch(place)  # the same once more: nobody wants to go back to that
+    else:
+        switching.switch_and_keep(place)
 
 
 def _confirm(place: Path, metadata: Metadata) -> None:
