@@ -25,6 +25,13 @@ class NoSuchBackend(CannotInstall):
     code = "no_such_backend"
 
 
+class GalleryAway(NoSuchBackend):
+    """No source has a backend of that name, but one of them could not be asked."""
+
+    code = "gallery_away"
+    retryable = True
+
+
 class NoRoom(CannotInstall):
     """The backend does not fit on the disk."""
 

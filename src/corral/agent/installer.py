@@ -59,10 +59,17 @@ class Installer:
         self._keep = keep or KeepPrevious()
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._closing = asyncio.Event()
+        self.repaired: list[str] = []
+        """What a crash had left, by name."""
 
     async def __aenter__(self) -> Self:
         """Old versions that a crash had moved aside are back, half-made new ones gone."""
-        await self.repair()
+        try:
+            self.repaired = await asyncio.to_thread(switching.repair, self._folder)
+        except OSError as error:
+            raise PathNotUsable(f"backends cannot be installed into {self._folder}: {error.strerror}") from error
+        if self.repaired:
+            log.warning("cleaned up after a crash: %s", self.repaired, extra={"event": "install.repaired"})
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -71,16 +78,6 @@ class Installer:
     def close(self) -> None:
         """End what is under way; whoever waits for it is told."""
         self._closing.set()
-
-    async def repair(self) -> list[str]:
-        """Put right what a crash left; the names of what was."""
-        try:
-            repaired = await asyncio.to_thread(switching.repair, self._folder)
-        except OSError as error:
-            raise PathNotUsable(f"backends cannot be installed into {self._folder}: {error.strerror}") from error
-        if repaired:
-            log.warning("cleaned up after a crash: %s", repaired, extra={"event": "install.repaired"})
-        return repaired
 
     async def find(self, order: InstallOrder) -> Found:
         """Where it can be had. CannotInstall says why not."""
@@ -205,11 +202,13 @@ def _commit(place: Path, metadata: Metadata, keep: KeepPrevious) -> None:
     staging = switching.staging_of(place)
     write_metadata(staging, metadata)
     switching.settle(staging)
-    if keep.is_wanted and shutil.disk_usage(place.parent).free >= keep.free_bytes:
-        switching.switch_and_keep(place)
-    else:
+    if not keep.is_wanted or shutil.disk_usage(place.parent).free < keep.free_bytes:
         switching.forget_previous(place)
         switching.switch(place)
+    elif set(metadata.digests) & set(read_metadata(place).digests):
+        switching.switch(place)  # the same once more: nobody wants to go back to that
+    else:
+        switching.switch_and_keep(place)
 
 
 def _confirm(place: Path, metadata: Metadata) -> None:

@@ -48,15 +48,20 @@ async def open_installer(
     """Nobody else installs into the directory until the stack is closed. What a crash left there is put right."""
     own = await asyncio.to_thread(_prepared, config.backends)
     stack.enter_context(_held(own, config.backends))
-    layers = own / _LAYERS
-    await asyncio.to_thread(_prune, layers, config.images)
+    await asyncio.to_thread(_prune, own / _LAYERS, config.images)
+    return await stack.enter_async_context(await make_installer(stack, config, capability=capability, clock=clock))
+
+
+async def make_installer(
+    stack: AsyncExitStack, config: InstallingConfig, *, capability: str, clock: Clock
+) -> Installer:
+    """One that only finds out what there is, and so is in nobody's way."""
     registry = RegistryArtefacts(config.images, clock=clock)
     galleries = await stack.enter_async_context(open_galleries(config.galleries, registry=registry, clock=clock))
-    pulls = Pulls(config.images, cache=layers)
+    pulls = Pulls(config.images, cache=config.backends / switching.OWN / _LAYERS)
     offered = GalleryBackends(galleries, pulls, capability=capability, system=config.system)
     sources = (DirectorySource(), UriSource(pulls), offered)
-    installer = Installer(config.backends, sources=sources, clock=clock, keep=config.keep_previous)
-    return await stack.enter_async_context(installer)
+    return Installer(config.backends, sources=sources, clock=clock, keep=config.keep_previous)
 
 
 def _prepared(backends: Path) -> Path:

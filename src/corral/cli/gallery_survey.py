@@ -1,9 +1,7 @@
 """What `corral gallery` shows: the galleries as this machine knows them, and which backends fit it."""
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,6 +11,7 @@ from corral.app.settings_table import GallerySettings, ImageSettings
 from corral.app.this_machine import measure
 from corral.base.clock import SystemClock
 from corral.base.tasks import task_group
+from corral.cli.quiet import quiet
 from corral.domain.backend_catalogue import BackendCatalogue, Found
 from corral.domain.fit import NodeTraits, blocked_by
 from corral.domain.gallery import EntryProblem, GalleryEntry
@@ -93,13 +92,13 @@ def _skipped(problem: EntryProblem) -> SkippedView:
 
 def survey(sources: Sources) -> Survey:
     """Read the galleries, as new as they need to be, and look at the machine."""
-    with _quiet():
+    with quiet():
         return asyncio.run(_survey(sources, Galleries.read))
 
 
 def fresh_survey(sources: Sources) -> Survey:
     """The same, after asking every place for something new."""
-    with _quiet():
+    with quiet():
         return asyncio.run(_survey(sources, Galleries.refresh))
 
 
@@ -112,14 +111,3 @@ async def _survey(sources: Sources, read: Callable[[Galleries], Coroutine[None, 
         reading = group.create_task(read(galleries), name="read galleries")
         looking = group.create_task(measure(machine), name="look at this machine")
     return Survey(readings=reading.result(), node=looking.result(), now=datetime.now(UTC))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What would be a log line of a process is part of what these commands print."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)

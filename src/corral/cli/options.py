@@ -22,15 +22,27 @@ class CorralCommand(click.Command):
     """A command whose settings are listed under headings of their own, after its real options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                heading = parameter.heading if isinstance(parameter, SettingOption) else "Options"
-                sections.setdefault(heading, []).append(record)
-        for heading in sorted(sections, key=lambda heading: heading != "Options"):
-            with formatter.section(heading):
-                formatter.write_dl(sections[heading])
+        _write_options(self, ctx, formatter)
+
+
+class CorralGroup(click.Group):
+    """The same for a command that also has commands below it."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        _write_options(self, ctx, formatter)
+
+
+def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    sections: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is not None:
+            heading = parameter.heading if isinstance(parameter, SettingOption) else "Options"
+            sections.setdefault(heading, []).append(record)
+    for heading in sorted(sections, key=lambda heading: heading != "Options"):
+        with formatter.section(heading):
+            formatter.write_dl(sections[heading])
 
 
 def settings_options(*groups: type[Group], only: frozenset[str] | None = None) -> Callable[[F], F]:

@@ -4,18 +4,28 @@ from dataclasses import replace
 
 import click
 
+from corral.app.exit_codes import ExitCode
 from corral.app.settings_table import GallerySettings, ImageSettings, LogSettings, WorkerSettings
-from corral.cli.options import CorralCommand, process_sources, settings_options, warn
+from corral.cli.options import CorralGroup, process_sources, settings_options, warn
+from corral.cli.worker_backends import backends
 
 
-@click.command(cls=CorralCommand)
+@click.group(cls=CorralGroup, invoke_without_command=True)
 @settings_options(WorkerSettings, GallerySettings, ImageSettings, LogSettings)
-def worker() -> int:
+@click.pass_context
+def worker(context: click.Context) -> int:
     """Make this machine a node of a fleet.
 
     The worker registers, reports how the machine is, and runs what it is given. A new node waits for an administrator's
-    approval.
+    approval. With a command it does not run, and only that is done.
     """
+    return _run() if context.invoked_subcommand is None else ExitCode.OK
+
+
+worker.add_command(backends)
+
+
+def _run() -> int:
     from corral.app.settings import galleries_config, images_config, keep_previous, resolve, worker_config
     from corral.base.logs import set_up_logs
 

@@ -282,6 +282,7 @@ class Cluster:
             bus=BusConfig(url=self.nats.worker_url),
             data_path=data,
             models_path=data / "models",
+            backends_path=data / "backends",
             node=NodeConfig(name=name, capability_run_file=data / "capability"),
             addresses=AddressConfig(addr=f"{LOOPBACK}:{port}", http_addr=f"{LOOPBACK}:{port - 1}"),
             heartbeat_interval=self.interval,

@@ -181,6 +181,7 @@ def config(frontend: FakeFrontend, base_port: int, tmp_path: Path) -> WorkerConf
         bus=BusConfig(url="nats://127.0.0.1:1"),
         data_path=tmp_path / "data",
         models_path=tmp_path / "models",
+        backends_path=tmp_path / "backends",
         node=NodeConfig(
             name="w3",
             labels={"tier": "test"},

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from corral.images.platforms import Platform
 from corral.testing.backend_node import Published
 from corral.testing.gallery_node import GALLERY, GalleryNode, WrittenPulls, backend_layers
 from corral.testing.images import a_layer
-from corral.testing.registry import FakeRegistry
+from corral.testing.registry import FakeRegistry, cutting
 
 AT = "2030-01-01T00:00:00Z"
 
@@ -273,6 +275,39 @@ async def test_a_gallery_that_is_away_is_the_reason_that_is_given(tmp_path: Path
     async with GalleryNode(folder=tmp_path, gallery_url="http://127.0.0.1:1/index.yaml") as node:
         reply = await node.reply("backend.install", backend="cpu-llama")
     assert "the gallery g cannot be read" in reply["error"]
+
+
+async def test_while_a_gallery_is_away_its_last_copy_is_good_enough(tmp_path: Path, registry: FakeRegistry) -> None:
+    path = "/files/index.yaml"
+    registry.blobs[path] = json.dumps([{"name": "a", "uri": "h/a:1"}, {"name": "b", "uri": "h/b:1"}]).encode()
+    url = f"http://{registry.address}{path}"
+    async with GalleryNode(folder=tmp_path, gallery_url=url, is_pulling=False) as node:
+        assert (await node.reply("backend.install", backend="a"))["success"]
+        del registry.blobs[path]
+        await node.clock.advance(timedelta(days=2))
+        assert (await node.reply("backend.install", backend="b"))["success"]
+        assert (await node.reply("backend.upgrade", backend="b"))["success"]
+        assert metadata(node, "b")["gallery_url"] == url
+        reply = await node.reply("backend.install", backend="c")
+    assert reply["error"].startswith('installing backend from gallery: no backend found with name "c"')
+
+
+async def test_a_registry_that_hangs_up_is_told_and_then_asked_for_the_rest(
+    node: GalleryNode, registry: FakeRegistry
+) -> None:
+    large = registry.add_blob(a_layer({"weights": os.urandom(2_000_000)}))
+    registry.add_image("mock", [backend_layers("1")[0], registry.blobs[large.digest]])
+    registry.faults[large.digest].append(cutting(100_000))
+
+    reply = await node.reply("backend.install", backend="cpu-llama")
+    assert "failed to download backend" in reply["error"]
+    assert "the answer broke off" in reply["error"]
+    assert node.on_disk == []
+
+    assert (await node.reply("backend.install", backend="cpu-llama"))["success"]
+    first, second = (heard.range for heard in registry.asked_for(large.digest))
+    assert (first, second.startswith("bytes=")) == ("", True), "only what was missing"
+    assert not list(node.layers.iterdir())
 
 
 # By uri.

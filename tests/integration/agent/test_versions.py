@@ -48,6 +48,14 @@ def offer(node: GalleryNode, uri: str) -> None:
     )
 
 
+async def two_versions(node: GalleryNode) -> None:
+    """One installed, and one before it."""
+    for tag in ("1", "2"):
+        offer(node, f"h/mock:{tag}")
+        assert (await node.reply("backend.install", backend=NAME, force=True))["success"]
+    assert switching.has_previous(node.installed / NAME)
+
+
 def version(node: GalleryNode) -> str:
     return (node.installed / NAME / "version").read_text()
 
@@ -144,6 +152,12 @@ async def test_the_version_before_the_last_goes(quick: GalleryNode) -> None:
     assert set(await quick.listed()) == {NAME}
 
 
+async def test_the_same_once_more_does_not_push_out_the_version_before(quick: GalleryNode) -> None:
+    await two_versions(quick)
+    assert (await quick.reply("backend.install", backend=NAME, force=True))["success"]
+    assert read_metadata(switching.previous_of(quick.installed / NAME)).uri == "h/mock:1"
+
+
 async def test_without_room_nothing_is_kept(tmp_path: Path) -> None:
     keep = KeepPrevious(is_wanted=True, free_bytes=2**60)
     async with GalleryNode(folder=tmp_path, is_pulling=False, keep=keep) as node:
@@ -158,8 +172,7 @@ async def test_without_room_nothing_is_kept(tmp_path: Path) -> None:
 async def test_the_version_before_makes_room_for_the_next(quick: GalleryNode) -> None:
     pulls, calls = quick.pulls, []
     assert isinstance(pulls, WrittenPulls)
-    for _ in range(2):
-        await quick.reply("backend.install", backend=NAME, force=True)
+    await two_versions(quick)
     fetch = pulls.fetch
 
     async def cramped(artefact: object, fetching: object) -> object:
@@ -175,10 +188,11 @@ async def test_the_version_before_makes_room_for_the_next(quick: GalleryNode) ->
 
 @pytest.mark.parametrize("name", [NAME, "al", "llama", f"g@{NAME}"])
 async def test_a_delete_takes_the_version_before_along(quick: GalleryNode, name: str) -> None:
-    for _ in range(2):
-        await quick.reply("backend.install", backend="llama", force=True)
+    await two_versions(quick)
+    await quick.reply("backend.install", backend="llama")
     reply = await quick.reply("backend.delete", backend=name)
-    assert reply == {"success": True, "stopped_process_keys": ["llama#0"], "reports_stopped_processes": True}
+    assert sorted(reply.pop("stopped_process_keys")) == [f"{NAME}#0", "llama#0"]
+    assert reply == {"success": True, "reports_stopped_processes": True}
     assert quick.on_disk == ([] if name == "llama" else ["llama"])
     assert hidden(quick) == set()
 
@@ -204,8 +218,7 @@ async def test_a_delete_during_a_start_ends_the_start(quick: GalleryNode) -> Non
 
 
 async def test_half_done_work_is_put_right_at_the_start(quick: GalleryNode, tmp_path: Path) -> None:
-    for _ in range(2):
-        await quick.reply("backend.install", backend=NAME, force=True)
+    await two_versions(quick)
     place = quick.installed / NAME
     previous = switching.previous_of(place)
     switching.scratch_of(place).write_text("half")

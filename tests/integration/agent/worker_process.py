@@ -25,6 +25,7 @@ def config_from(values: dict[str, str]) -> WorkerConfig:
         bus=BusConfig(url=values["nats"]),
         data_path=data,
         models_path=data / "models",
+        backends_path=data / "backends",
         node=NodeConfig(name="process", capability_run_file=data / "capability"),
         addresses=AddressConfig(addr=values["addr"], http_addr=values["http_addr"]),
         heartbeat_interval=timedelta(milliseconds=100),

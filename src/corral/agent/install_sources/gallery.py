@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Protocol
 
 from corral.agent.backend_metadata import Metadata, Provenance
-from corral.agent.install_orders import CannotInstall, Delivered, Fetching, Found, InstallOrder, NoSuchBackend
+from corral.agent.install_orders import (
+    CannotInstall,
+    Delivered,
+    Fetching,
+    Found,
+    GalleryAway,
+    InstallOrder,
+    NoSuchBackend,
+)
 from corral.agent.install_sources.pulling import Artefact, Pulls
 from corral.agent.install_sources.uris import names_an_entry
 from corral.domain import backend_catalogue
@@ -114,4 +122,5 @@ def _refusal(missing: NotFound, readings: Readings) -> CannotInstall:
     if missing.missing is not Missing.UNKNOWN:
         return CannotInstall(missing.message)
     hints = [f"did you mean {' or '.join(missing.suggestions)}?"] if missing.suggestions else []
-    return NoSuchBackend("; ".join([f'no backend found with name "{missing.asked}"', *readings.failures, *hints]))
+    kind = GalleryAway if readings.failures else NoSuchBackend
+    return kind("; ".join([f'no backend found with name "{missing.asked}"', *readings.failures, *hints]))

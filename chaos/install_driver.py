@@ -1,0 +1,114 @@
+"""A process that installs, upgrades, rolls back and deletes, each time in a child that may be killed at any step.
+
+    python -m chaos.install_driver
+
+Orders come as lines of JSON, and each is answered when its child, and everything that this had started, is gone. The
+child is forked, so that a thousand deaths do not cost a thousand starts of Python.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from chaos.crash_shim import Shim
+from corral.agent.backend_directory import BackendDirectory
+from corral.agent.install_orders import InstallOrder, KeepPrevious
+from corral.agent.install_progress import Step
+from corral.agent.installer import Installer
+from corral.app.installing import InstallingConfig, open_installer
+from corral.base.clock import SystemClock
+from corral.domain.gallery import GallerySource
+from corral.galleries.config import GalleriesConfig
+from corral.images.config import ImagesConfig
+from corral.images.limits import UnpackLimits
+from corral.images.network import Network
+
+_ROOT: Final = Path(__file__).absolute().parents[1]
+_SUBREAPER: Final = 36
+NAME: Final = "cpu-mock"
+META: Final = "mock"
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # so that we can wait for what a killed child had started
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            _act(json.loads(line))
+        print(_code_of(child), flush=True)
+
+
+def _code_of(child: int) -> int:
+    code = 0
+    while True:
+        try:
+            pid, status = os.wait()
+        except ChildProcessError:
+            return code
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+
+
+def _act(order: dict[str, Any]) -> None:
+    code = 1
+    try:
+        folder, site = Path(order["folder"]), Path(order["site"])
+        wanted = {"root": str(folder), "trace": order["trace"], "fatal": order["fatal"]}
+        _write_site(site, wanted)
+        Shim(**wanted, takes_parent=False).arm()
+        asyncio.run(_acted(order["act"], folder, site))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _write_site(site: Path, wanted: dict[str, Any]) -> None:
+    """Found by the puller, whose environment has little more than this path."""
+    site.mkdir(exist_ok=True)
+    text = f"from chaos.crash_shim import Shim\nShim(**{wanted!r}, takes_parent=True).arm()\n"
+    (site / "sitecustomize.py").write_text(text)
+
+
+async def _acted(act: str, folder: Path, site: Path) -> None:
+    async with AsyncExitStack() as stack:
+        installer = await open_installer(stack, _config(folder, site), capability="default", clock=SystemClock())
+        await _do(act, installer, folder / "backends")
+
+
+async def _do(act: str, installer: Installer, backends: Path) -> None:
+    order = InstallOrder(backend=META, wants_newest=True)
+    match act:
+        case "install":
+            await installer.install(await installer.find(order), _unheard)
+        case "upgrade" | "confirm":
+            await installer.upgrade(await installer.find(order), _unheard)
+        case "roll back":
+            await installer.roll_back(backends / NAME)
+        case "delete":
+            located = BackendDirectory(installed=backends, system=(), capability="default").locate(META)
+            if located is not None:
+                await installer.remove(located)
+
+
+def _config(folder: Path, site: Path) -> InstallingConfig:
+    source = GallerySource(name="g", url=(folder / "index.yaml").as_uri())
+    environment = {"PATH": os.defpath, "PYTHONPATH": f"{site}{os.pathsep}{_ROOT}"}
+    return InstallingConfig(
+        backends=folder / "backends",
+        galleries=GalleriesConfig(sources=(source,), cache=folder.parent / "galleries"),
+        images=ImagesConfig(environment=environment, network=Network(), limits=UnpackLimits(free_bytes=0), niceness=0),
+        keep_previous=KeepPrevious(is_wanted=True),
+    )
+
+
+def _unheard(_: Step) -> None:
+    """Nobody asked."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""An install, an upgrade, a roll-back and a delete, each killed at each of its steps: what is on the disk afterwards.
+
+Whenever the worker and its puller die, after a repair there is a whole old version, or a whole new one, and nothing
+else but layers that the next attempt goes on with.
+"""
+
+import asyncio
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chaos.crash_shim import steps_in
+from chaos.install_driver import META, NAME
+from chaos.round import Workshop
+from corral.agent.installer import Installer
+from corral.base.clock import SystemClock
+from corral.testing.images import a_directory, a_file, a_hard_link, a_layer, a_symlink, gzipped, tar_of
+from corral.testing.patience import PATIENCE
+from corral.testing.registry import FakeRegistry
+
+_ROOT: Final = Path(__file__).absolute().parents[1]
+_KILLED: Final = -9
+_DONE_AGAIN_EVERY: Final = 8
+"""Of the crashes, one in so many is followed by the same act, to its end."""
+
+Print = Mapping[str, str]
+"""Of a version: its files, and what is in them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    name: str
+    begins_with: str
+    """The template."""
+    tag: str
+    """Of the image that the gallery names."""
+    allowed: tuple[str, ...]
+    """Which versions there may be afterwards; the last one when it came to its end. Empty: none."""
+
+
+ACTS: Final = (
+    Act(name="install", begins_with="empty", tag="v1", allowed=("", "v1")),
+    Act(name="upgrade", begins_with="two", tag="v3", allowed=("v2", "v3")),
+    Act(name="confirm", begins_with="two", tag="v2", allowed=("v2",)),
+    Act(name="roll back", begins_with="two", tag="v2", allowed=("v2", "v1")),
+    Act(name="delete", begins_with="two", tag="v2", allowed=("v2", "")),
+)
+
+
+async def killed_at_every_step(workshop: Workshop) -> None:
+    """Of each act, so many steps as the workshop has, chosen by its seed; all of them where there are not more."""
+    async with FakeRegistry() as registry, _driver() as driver:
+        matrix = Matrix(workshop, registry, driver)
+        await matrix.prepare()
+        for act in ACTS:
+            await matrix.run(act)
+
+
+class Matrix:
+    def __init__(self, workshop: Workshop, registry: FakeRegistry, driver: asyncio.subprocess.Process) -> None:
+        self._workshop = workshop
+        self._registry = registry
+        self._driver = driver
+        self._folder = workshop.directory
+        self._runs = 0
+        self._orders = 0
+        self._prints: dict[str, Print] = {}
+        self._digests: dict[str, str] = {}
+
+    async def prepare(self) -> None:
+        """Three versions in the registry, and directories to begin with: none installed, and two of them."""
+        for version in ("v1", "v2", "v3"):
+            self._digests[version] = self._registry.add_image(NAME, _layers(version), tag=version).digest
+        (self._folder / "empty").mkdir()
+        for version, begins_with, act, ends_with in (
+            ("v1", "empty", "install", "one"),
+            ("v2", "one", "upgrade", "two"),
+            ("v3", "two", "upgrade", "three"),
+        ):
+            made = await self._played(act, begins_with, version, fatal=0)
+            self._prints[version] = _print(made / "backends" / NAME)
+            shutil.copytree(made, self._folder / ends_with, symlinks=True)
+
+    async def run(self, act: Act) -> None:
+        whole = await self._played(act.name, act.begins_with, act.tag, fatal=0)
+        steps = steps_in(self._trace)
+        self._check(whole, act, allowed=act.allowed[-1:], where="at its end")
+        count = len(steps)
+        every = range(1, count + 1)
+        chosen = sorted(self._workshop.random.sample(every, min(count, self._workshop.steps)))
+        found: dict[str, int] = {}
+        for number in chosen:
+            version = await self._crash(act, number, steps[number - 1]) or "none"
+            found[version] = found.get(version, 0) + 1
+        counted = ", ".join(f"{number} x {version}" for version, number in sorted(found.items()))
+        self._workshop.story.measure(
+            f"{act.name}: {count} steps, killed at {len(chosen)} of them: {counted}, all whole"
+        )
+
+    async def _crash(self, act: Act, number: int, step: str) -> str:
+        where = f"killed at step {number} ({step})"
+        left = await self._played(act.name, act.begins_with, act.tag, fatal=number)
+        async with Installer(left / "backends", sources=(), clock=SystemClock()):
+            version = self._check(left, act, allowed=act.allowed, where=where)
+        if number % _DONE_AGAIN_EVERY == 0:
+            await self._done_again(act, left, where)
+        self._workshop.story.tell(f"{act.name} {where}: {version or 'nothing'} is there")
+        return version
+
+    async def _done_again(self, act: Act, left: Path, where: str) -> None:
+        """A roll-back would lead back again, so it is left out."""
+        if act.name == "roll back":
+            return
+        await self._order(act.name, left, fatal=0)
+        self._check(left, act, allowed=act.allowed[-1:], where=f"{where}, then done again")
+
+    # Playing.
+
+    async def _played(self, act: str, begins_with: str, tag: str, *, fatal: int) -> Path:
+        """Layers that are fetched side by side may take a step less than the last time, and then nobody is killed."""
+        self._runs += 1
+        folder = self._folder / f"run-{self._runs}"
+        shutil.rmtree(self._folder / f"run-{self._runs - 1}", ignore_errors=True)
+        shutil.copytree(self._folder / begins_with, folder, symlinks=True)
+        uri = f"{self._registry.address}/{NAME}:{tag}"
+        entries = [{"name": META, "capabilities": {"default": NAME}}, {"name": NAME, "alias": "m", "uri": uri}]
+        (folder / "index.yaml").write_text(json.dumps(entries))
+        code = await self._order(act, folder, fatal=fatal)
+        assert code in ((0, _KILLED) if fatal else (0,)), f"{act} with {fatal} as its last step ended with {code}"
+        return folder
+
+    @property
+    def _trace(self) -> Path:
+        return self._folder / "trace"
+
+    async def _order(self, act: str, folder: Path, *, fatal: int) -> int:
+        self._trace.unlink(missing_ok=True)
+        self._orders += 1
+        site = folder / f"site-{self._orders}"  # never the same: Python would take the old one's byte code for it
+        order = {"act": act, "folder": str(folder), "site": str(site), "trace": str(self._trace), "fatal": fatal}
+        assert self._driver.stdin is not None
+        assert self._driver.stdout is not None
+        self._driver.stdin.write(json.dumps(order).encode() + b"\n")
+        async with asyncio.timeout(PATIENCE.total_seconds()):
+            return int(await self._driver.stdout.readline())
+
+    # Checking.
+
+    def _check(self, folder: Path, act: Act, *, allowed: tuple[str, ...], where: str) -> str:
+        """The version that is there, whole, with nothing else."""
+        backends = folder / "backends"
+        version = self._version(backends / NAME, f"{act.name} {where}")
+        assert version in allowed, f"{act.name} {where}: {version!r} is there"
+        left = {path.name for path in backends.iterdir()} if backends.exists() else set()
+        assert left <= {NAME, META, ".corral"}, f"{act.name} {where} left {left}"
+        if (backends / META).exists():
+            pointer = json.loads((backends / META / "metadata.json").read_text())
+            assert pointer["meta_backend_for"] == NAME
+        self._check_own(backends / ".corral", version, f"{act.name} {where}")
+        if where.endswith(("at its end", "done again")):
+            assert not list((backends / ".corral").glob("layers/*")), f"{act.name} {where} left layers"
+        return version
+
+    def _check_own(self, own: Path, version: str, where: str) -> None:
+        left = {str(path.relative_to(own)) for path in own.glob("*/*") if path.parent.name != "layers"}
+        assert left <= {f"previous/{NAME}"}, f"{where} left {left}"
+        assert {path.name for path in own.glob("*")} <= {"lock", "layers", "previous", "scratch"}
+        before = self._version(own / "previous" / NAME, f"{where}: the version before")
+        assert not before or version, f"{where}: a version before nothing"
+        assert not before or before != version, f"{where}: {version} twice"
+
+    def _version(self, place: Path, where: str) -> str:
+        if not place.exists():
+            return ""
+        found = _print(place)
+        version = next((one for one, known in self._prints.items() if known == found), None)
+        assert version is not None, f"{where}: a mixture: {found}"
+        told = json.loads((place / "metadata.json").read_text())
+        assert told["digest"] == self._digests[version], f"{where}: it says that it is something else"
+        return version
+
+
+def _print(place: Path) -> Print:
+    """All but what an installer writes down, which has the time in it."""
+    found = {}
+    for path in sorted(place.rglob("*")):
+        name = str(path.relative_to(place))
+        if name == "metadata.json":
+            continue
+        mode = oct(path.lstat().st_mode)
+        if path.is_symlink():
+            found[name] = f"{mode} -> {path.readlink()}"
+        elif path.is_file():
+            found[name] = f"{mode} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+        else:
+            found[name] = mode
+    return found
+
+
+def _layers(version: str) -> list[bytes]:
+    """Of every kind of member one, and a file that a later layer replaces."""
+    base = gzipped(
+        tar_of(
+            a_directory("lib"),
+            a_file("lib/engine.so", version.encode() * 1000),
+            a_symlink("lib/engine.so.1", "engine.so"),
+            a_hard_link("lib/copy.so", "lib/engine.so"),
+            a_file("version", b"to be replaced"),
+        )
+    )
+    return [base, a_layer({"run.sh": b"#!/bin/sh\n", "version": version.encode()})]
+
+
+@asynccontextmanager
+async def _driver() -> AsyncIterator[asyncio.subprocess.Process]:
+    pipe = asyncio.subprocess.PIPE
+    argv = [sys.executable, "-m", "chaos.install_driver"]
+    process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, cwd=_ROOT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        await process.wait()

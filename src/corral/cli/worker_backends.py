@@ -1,0 +1,269 @@
+"""`corral worker backends`: the backends of this machine, without a frontend."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from corral.app.exit_codes import ExitCode
+from corral.app.settings import MACHINE_SETTINGS
+from corral.app.settings_sources import settings_of
+from corral.app.settings_table import GallerySettings, ImageSettings, WorkerSettings
+from corral.base.errors import CorralError, InvalidInput
+from corral.cli.options import CorralCommand, settings_options, sources, warn
+from corral.cli.output import Column, console, json_option, plain, print_json, say, show, table
+
+if TYPE_CHECKING:
+    from corral.app.local_backends import Changed, LocalBackend, LocalBackends, LocalConfig, Newer
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+_SHORT_DIGEST: Final = len("sha256:") + 12
+_WORDS: Final = {
+    "installed": "is installed",
+    "upgraded": "is upgraded",
+    "unchanged": "is there already; nothing was fetched",
+    "deleted": "is deleted",
+    "absent": "is not here; nothing to do",
+    "rolled back": "is back to the version before",
+}
+
+
+def _on_this_machine(function: F) -> F:
+    """Adds the settings by which the worker of this machine would find and fetch backends."""
+    others = {one.name for group in (GallerySettings, ImageSettings) for one in settings_of(group)}
+    only = MACHINE_SETTINGS | others
+    return settings_options(WorkerSettings, GallerySettings, ImageSettings, only=only)(function)
+
+
+@click.group()
+def backends() -> None:
+    """See and change the backends of this machine, without a frontend.
+
+    These commands work on the directory of the worker and by its rules, so what changes something is refused while a
+    worker runs on it: then ask that worker through its frontend. NAME is that of a backend, an alias or a meta backend,
+    alone or as GALLERY@NAME.
+    """
+
+
+@backends.command("list", cls=CorralCommand)
+@json_option
+@_on_this_machine
+def list_backends(as_json: bool) -> None:
+    """List the backends of this machine, also while its worker runs."""
+    from corral.app.local_backends import listed
+
+    config = _config()
+    rows = _run(lambda: _listed(config, listed))
+    if as_json:
+        print_json(rows)
+    elif rows:
+        show(table(_columns(), rows, width=console().width))
+    else:
+        say(f"There is no backend in {config.installing.backends}.")
+
+
+@backends.command(cls=CorralCommand)
+@click.argument("what")
+@click.option("--name", default="", metavar="NAME", help="What a backend from a uri shall be called.")
+@click.option("--alias", default="", metavar="NAME", help="Another name for a backend from a uri.")
+@click.option("--force", is_flag=True, help="Fetch it anew also if it is there.")
+@json_option
+@_on_this_machine
+def install(what: str, name: str, alias: str, force: bool, as_json: bool) -> None:
+    """Install a backend. Nothing happens when it is there already.
+
+    WHAT is the name of a backend in a gallery, or a uri: an image (oci://…), an OCI layout or an image in a file
+    (ocifile:///…), an archive (https://…, file:///…), or a directory.
+    """
+    from corral.agent.install_orders import InstallOrder
+    from corral.cli.install_bar import install_bar
+
+    is_uri = "/" in what
+    if not is_uri and (name or alias):
+        raise InvalidInput("--name" if name else "--alias", "is for uris; a gallery's backend has its own")
+    order = InstallOrder(backend=name if is_uri else what, uri=what if is_uri else "", name=name, alias=alias)
+
+    async def act(local: "LocalBackends") -> "Changed":
+        with install_bar(what) as report:
+            return await local.install(order, report, force=force)
+
+    _tell(_run(lambda: _opened(_config(), act)), as_json=as_json)
+
+
+@backends.command(cls=CorralCommand)
+@json_option
+@_on_this_machine
+def outdated(as_json: bool) -> int:
+    """Compare what is installed with what galleries and registries have now, also while the worker runs.
+
+    A tag that was moved counts, also where the gallery tells no versions. Ends with 69 when something could not be
+    asked.
+    """
+    from corral.app.local_backends import look_at_local
+
+    async def compared(config: "LocalConfig") -> "list[Newer]":
+        async with look_at_local(config) as local:
+            return await local.compared()
+
+    rows = _run(lambda: compared(_config()))
+    if as_json:
+        print_json(rows)
+    elif rows:
+        show(table(_newer_columns(), rows, width=console().width))
+    else:
+        say("Nothing is installed.")
+    return ExitCode.UNAVAILABLE if any(row.state == "unreachable" for row in rows) else ExitCode.OK
+
+
+@backends.command(cls=CorralCommand)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Upgrade everything that is installed.")
+@json_option
+@_on_this_machine
+def upgrade(names: tuple[str, ...], every: bool, as_json: bool) -> int:
+    """Bring backends to the newest version. What is new already is not fetched again."""
+    from corral.cli.install_bar import install_bar
+
+    if bool(names) == every:
+        raise click.UsageError("Name the backends to upgrade, or give --all.")
+
+    async def act(local: "LocalBackends") -> "tuple[list[Changed], list[str]]":
+        done, failed = [], []
+        for name in names or await local.upgradeable():
+            try:
+                with install_bar(name) as report:
+                    done.append(await local.upgrade(name, report))
+            except CorralError as error:
+                failed.append(f"{name}: {error.message}")
+        return done, failed
+
+    done, failed = _run(lambda: _opened(_config(), act))
+    if as_json:
+        print_json({"changed": done, "failed": failed})
+    else:
+        for changed in done:
+            _tell(changed, as_json=False)
+    for problem in failed:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {problem}", err=True)
+    return ExitCode.FAILED if failed else ExitCode.OK
+
+
+@backends.command(cls=CorralCommand)
+@click.argument("name")
+@json_option
+@_on_this_machine
+def delete(name: str, as_json: bool) -> None:
+    """Remove a backend, with the version before it. One that is not here is no mistake."""
+    _tell(_run(lambda: _opened(_config(), lambda local: local.delete(name))), as_json=as_json)
+
+
+@backends.command(cls=CorralCommand)
+@click.argument("name")
+@json_option
+@_on_this_machine
+def rollback(name: str, as_json: bool) -> None:
+    """Go back to the version before the present one, without fetching anything. Once more leads forward again."""
+    _tell(_run(lambda: _opened(_config(), lambda local: local.roll_back(name))), as_json=as_json)
+
+
+@backends.command(cls=CorralCommand)
+@json_option
+@_on_this_machine
+def repair(as_json: bool) -> None:
+    """Put right what a crash left. A worker does the same when it starts."""
+
+    async def act(local: "LocalBackends") -> list[str]:
+        return list(local.repaired)
+
+    repaired = _run(lambda: _opened(_config(), act))
+    if as_json:
+        print_json({"repaired": repaired})
+    else:
+        say(f"Put right: {', '.join(repaired)}" if repaired else "Nothing was left behind.")
+
+
+def _config() -> "LocalConfig":
+    from corral.app.installing import InstallingConfig
+    from corral.app.local_backends import LocalConfig
+    from corral.app.settings import galleries_config, images_config, keep_previous, machine_config, resolve
+
+    found = sources()
+    machine = machine_config(found)
+    images = resolve(ImageSettings, found)
+    installing = InstallingConfig(
+        backends=machine.backends,
+        galleries=galleries_config(resolve(GallerySettings, found)),
+        images=images_config(images, found.environment),
+        keep_previous=keep_previous(images),
+        system=machine.system_backends,
+    )
+    warn(found.warnings)
+    return LocalConfig(machine=machine, installing=installing)
+
+
+def _run(work: Callable[[], Awaitable[T]]) -> T:
+    import asyncio
+
+    from corral.cli.quiet import quiet
+
+    async def run() -> T:
+        return await work()
+
+    with quiet():
+        return asyncio.run(run())
+
+
+async def _opened(config: "LocalConfig", act: "Callable[[LocalBackends], Awaitable[T]]") -> T:
+    from corral.app.local_backends import open_local
+
+    async with open_local(config) as local:
+        return await act(local)
+
+
+async def _listed(config: "LocalConfig", listed: "Callable[[LocalConfig, str], list[LocalBackend]]") -> Any:
+    import asyncio
+
+    from corral.app.this_machine import measure
+
+    capability = (await measure(config.machine)).capability
+    return await asyncio.to_thread(listed, config, capability)
+
+
+def _tell(changed: "Changed", *, as_json: bool) -> None:
+    if as_json:
+        print_json(changed)
+        return
+    told = " ".join(filter(None, (changed.version, _short(changed.digest))))
+    say(f"{changed.name} {_WORDS[changed.outcome]}{f' ({told})' if told else ''}.")
+
+
+def _short(digest: str) -> str:
+    return digest[:_SHORT_DIGEST]
+
+
+def _columns() -> "Sequence[Column[LocalBackend]]":
+    from corral.cli.humane import age
+
+    now = datetime.now(UTC)
+    return [
+        Column(title="NAME", cell=lambda one: plain(one.name)),
+        Column(title="KIND", cell=lambda one: one.kind),
+        Column(title="VERSION", cell=lambda one: plain(one.version or one.build or "–")),
+        Column(title="INSTALLED", cell=lambda one: age(one.installed_at, now)),
+        Column(title="BEFORE", cell=lambda one: age(one.previous_installed_at, now), least_width=90),
+        Column(title="DIGEST", cell=lambda one: plain(_short(one.digest) or "–"), least_width=110),
+        Column(title="FROM", cell=lambda one: plain(one.uri or one.gallery or "–"), least_width=130),
+    ]
+
+
+def _newer_columns() -> "Sequence[Column[Newer]]":
+    colours = {"current": "green", "outdated": "yellow", "unknown": "magenta", "unreachable": "red"}
+    return [
+        Column(title="NAME", cell=lambda one: plain(one.name)),
+        Column(title="STATE", cell=lambda one: f"[{colours[one.state]}]{one.state}[/]"),
+        Column(title="INSTALLED", cell=lambda one: plain(_short(one.installed) or "–")),
+        Column(title="AVAILABLE", cell=lambda one: plain(_short(one.available) or "–")),
+        Column(title="REASON", cell=lambda one: plain(one.reason)),
+    ]
