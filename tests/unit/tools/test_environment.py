@@ -240,6 +240,69 @@ def test_another_lock_is_another_chat_model(checkout: Any) -> None:
     assert checkout.chat_model != before
 
 
+# Images of our own backends.
+
+
+class ImageUv:
+    """Makes what images and an index would be, and remembers with which words."""
+
+    def __init__(self, environment: ModuleType, trouble: Exception | None = None) -> None:
+        self._environment = environment
+        self._trouble = trouble
+        self.asked: list[list[str]] = []
+
+    def build_image(self, *words: str | Path, corral: Path) -> None:
+        self.asked.append(list(map(str, words)))
+        if self._trouble is not None:
+            raise self._trouble
+        Path(words[words.index("--output") + 1]).mkdir(parents=True)
+
+    def index_images(self, *words: str | Path, corral: Path) -> None:
+        self.asked.append(list(map(str, words)))
+        Path(words[words.index("--output") + 1]).write_text("index")
+
+
+def test_images_are_made_once_for_each_input(environment: ModuleType, checkout: Any) -> None:
+    backend = checkout.root / "backends/echo/backend.py"
+    backend.parent.mkdir(parents=True)
+    backend.write_text("one")
+    earlier = checkout.backend_gallery
+    environment.provide_backends(checkout, ImageUv(environment))
+    assert earlier.read_text() == "index"
+
+    backend.write_text("two")
+    (backend.parent / "__pycache__").mkdir()
+    now = checkout.backend_gallery
+    (backend.parent / "__pycache__/backend.pyc").touch()
+
+    assert now != earlier
+    assert now == checkout.backend_gallery
+    environment.provide_backends(checkout, ImageUv(environment))
+    assert [place.name for place in checkout.build.iterdir()] == [now.parent.name]
+
+
+def test_libraries_of_a_bare_machine_go_into_the_images(environment: ModuleType, checkout: Any) -> None:
+    checkout.libraries.mkdir(parents=True)
+    (checkout.libraries / "libgomp.so.1").touch()
+    (checkout.libraries / "other.not-found").touch()
+    uv = ImageUv(environment)
+
+    environment.provide_backends(checkout, uv)
+
+    assert uv.asked[0][-2:] == ["--library", str(checkout.libraries / "libgomp.so.1")]
+    assert uv.asked[-1][1].startswith("default=")
+
+
+def test_without_the_images_all_else_works(
+    environment: ModuleType, checkout: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for trouble in (environment.Trouble("no route"), OSError(28, "No space left on device")):
+        environment.provide_backends(checkout, ImageUv(environment, trouble))
+
+    assert capsys.readouterr().out.count("not done") == 2
+    assert not checkout.backend_gallery.exists()
+
+
 # pip's settings, handed on to uv.
 
 
