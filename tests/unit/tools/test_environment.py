@@ -522,9 +522,13 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9._-]+)(?:\[.*\])?==(\S+)", lock.read_text(), flags=re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", ["bootstrap", "runtime", "dev"])
+LOCKS = [f"requirements/{name}.txt" for name in ("bootstrap", "runtime", "dev")]
+LOCKS += [f"backends/{name}/requirements.txt" for name in ("echo", "llama_cpp")]
+
+
+@pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_holds_hashes_and_no_addresses(root: Path, name: str) -> None:
-    text = (root / "requirements" / f"{name}.txt").read_text()
+    text = (root / name).read_text()
     requirements = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
 
     assert requirements
@@ -536,6 +540,17 @@ def test_the_developers_lock_is_the_other_one_and_more(root: Path) -> None:
     runtime, dev = (pins(root / "requirements" / f"{name}.txt") for name in ("runtime", "dev"))
 
     assert runtime.items() < dev.items()
+
+
+def test_backends_are_locked_in_the_versions_of_corral_itself(environment: ModuleType, root: Path) -> None:
+    locked = [target for target, _ in environment.lock_inputs(environment.Checkout(root)) if "backends/" in target]
+    runtime = pins(root / "requirements/runtime.txt")
+
+    assert {"backends/echo/requirements.txt", "backends/llama_cpp/requirements.txt"} <= set(locked)
+    for target in locked:
+        assert {
+            name: version for name, version in pins(root / target).items() if name in runtime
+        }.items() <= runtime.items()
 
 
 def test_the_build_tool_is_locked_as_well(root: Path) -> None:
