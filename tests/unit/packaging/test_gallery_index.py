@@ -20,6 +20,7 @@ def an_image(name: str, place: str | Path, capability: str = "", **said: str) ->
     facts = ImageFacts(
         shown=str(place),
         path=path,
+        is_archive=path is not None and path.suffix == ".tar",
         reference="" if path else str(place),
         description=Description(name=name, **said),  # type: ignore[arg-type]
     )
@@ -75,7 +76,7 @@ def test_builds_get_names_and_a_meta_backend() -> None:
     ("place", "uri"),
     [
         (HERE / "echo", "./echo"),
-        (HERE / "sub" / "echo.tar", "./sub/echo.tar"),
+        (HERE / "sub" / "echo.tar", f"ocifile://{HERE}/sub/echo.tar"),
         (Path("/galleries/echo"), "../echo"),
         ("localhost:5000/echo:1", "oci://localhost:5000/echo:1"),
         ("ghcr.io/x/echo:1", "ghcr.io/x/echo:1"),
