@@ -69,6 +69,7 @@ BACKEND_GALLERY_VARIABLE = "CORRAL_BUILTIN_GALLERY"
 
 # Backends whose images are made here, with the machines that they are for; all, where nothing is said.
 OWN_BACKENDS = {"echo": "", "llama_cpp": "default"}
+NOT_OF_A_BACKEND = {"__pycache__", "venv"}
 
 # Libraries that a package of the lock needs from the system, and Debian's packages that have them.
 NATIVE_LIBRARIES = {"libgomp.so.1": "libgomp1"}
@@ -124,13 +125,17 @@ class Checkout:
     @property
     def backend_gallery(self) -> Path:
         """The index of the images of Corral's own backends. Another input means another place."""
-        code = [*self.root.glob("src/corral/packaging/*.py"), self.root / "src/corral/images/layout.py"]
-        files = sorted(path for path in [*self.root.glob("backends/**/*"), *code] if path.is_file())
+        sources = [self.root / "backends" / name for name in (*OWN_BACKENDS, "sdk")]
+        files = [path for source in sources for path in source.rglob("*") if self._is_of_a_backend(path)]
+        files += [*self.root.glob("src/corral/packaging/*.py"), self.root / "src/corral/images/layout.py"]
         parts = [repr((sys.version_info[:2], sys.platform, os.uname().machine)).encode()]
-        for path in [*files, *sorted(self.libraries.glob("*.so*"))]:
-            if "__pycache__" not in path.parts:
+        for path in sorted({*files, *self.libraries.glob("*.so*")}):
+            if path.is_file():
                 parts += [str(path.relative_to(self.root)).encode(), path.read_bytes()]
         return self.build / f"backends-{digest(*parts)}" / "index.yaml"
+
+    def _is_of_a_backend(self, path: Path) -> bool:
+        return not NOT_OF_A_BACKEND & set(path.relative_to(self.root).parts)
 
     def wanted(self, level: str) -> dict[str, str]:
         """What the stamp says when everything is in place, in the order of the steps."""

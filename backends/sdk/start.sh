@@ -5,6 +5,7 @@
 #
 # In an image, packages/3.11, packages/3.12 … hold the Python packages for these versions, python/ may hold an
 # interpreter, and lib/ native libraries. In a checkout there is nothing of that: the checkout's .venv has it all.
+# CORRAL_BACKEND_PYTHON names the only Python to take; CORRAL_WORKER_PYTHON, which workers set to their own, the last one.
 
 # Prints the folder with the packages for this Python; fails when it is too old, or something is missing.
 probe='
@@ -39,6 +40,7 @@ candidates() {
         echo "$here/../../.venv/bin/python"
     fi
     command -v python3 || true
+    echo "${CORRAL_WORKER_PYTHON:-}"
 }
 
 wanted() {

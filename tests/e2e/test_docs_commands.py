@@ -43,7 +43,9 @@ CODE = re.compile(r"`([^`\n]+)`")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 VARIABLE = re.compile(r"\b(?:CORRAL|LOCALAI)_[A-Z0-9_]*[A-Z0-9]\b")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
-OUR_COMMAND = re.compile(r"\bcorral (?:up|frontend|worker|gallery|nodes|keys|events|doctor|version)\b[^\n|;&`]*")
+OUR_COMMAND = re.compile(
+    r"\bcorral (?:up|frontend|worker|gallery|backend|nodes|keys|events|doctor|version)\b[^\n|;&`]*"
+)
 
 CHANGING = frozenset({"now", "ago", "B", "KiB", "MiB", "GiB", "TiB"})
 IDENTIFIER = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]{27})?|[0-9a-f]{12}|corral_\S{20,}|\S+://\S+")
@@ -310,7 +312,7 @@ def exists(name: str) -> bool:
 
 def test_every_variable_that_is_mentioned_means_something() -> None:
     """To a setting of ours, or to the start of a backend."""
-    scripts = [script.read_text(encoding="utf-8") for script in (ROOT / "backends").glob("*/run.sh")]
+    scripts = [script.read_text(encoding="utf-8") for script in (ROOT / "backends").glob("*/*.sh")]
     known = known_variables(GROUPS) | set(ACCEPTED_WITHOUT_EFFECT) | set(VARIABLE.findall("\n".join(scripts)))
     unknown = {
         f"{page.relative_to(ROOT)}: {name}"

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from corral.gateway.config import GatewayConfig
     from corral.images.config import ImagesConfig
 
+WORKER_PYTHON: Final = "CORRAL_WORKER_PYTHON"
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
 
 __all__ = [
@@ -341,10 +342,14 @@ def _storage_config(settings: WorkerSettings) -> "StorageConfig | None":
 
 
 def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The worker's own environment without what could give a backend, or its log, access to the fleet."""
+    """The worker's own environment without what could give a backend, or its log, access to the fleet.
+
+    The worker's own Python is named for backends that bring packages and find no other that fits.
+    """
     own = [one for group in GROUPS for one in settings_of(group) if one.secret or one.kind.may_hold_password]
     hidden = {variable for one in own for variable in one.env}
-    return {name: value for name, value in environment.items() if name not in hidden}
+    passed_on = {name: value for name, value in environment.items() if name not in hidden}
+    return {WORKER_PYTHON: sys.executable, **passed_on}
 
 
 def _shipped_backends(galleries: GallerySettings | None) -> tuple[Path, ...]:

@@ -12,6 +12,7 @@ from corral.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
     from corral.cli.backend_wishes import Wishes
+    from corral.images.references import Reference
     from corral.packaging.build import Build, BuildOrder
 
 _FILE: Final = click.Path(path_type=Path)
@@ -86,12 +87,13 @@ def build(directory: Path, as_json: bool, **given: Any) -> None:
 
     wishes = Wishes(**given)
     order = wishes.order(directory, sources().environment)
-    made = asyncio.run(_build(order, wishes, told=not as_json))
+    reference = wishes.reference()  # before anything is made that could not go there
+    made = asyncio.run(_build(order, wishes, reference, told=not as_json))
     if as_json:
         print_json(_report(made))
 
 
-async def _build(order: "BuildOrder", wishes: "Wishes", *, told: bool) -> "Build":
+async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | None", *, told: bool) -> "Build":
     """The layout is made in any case; without --output it goes again when all else is made of it."""
     import tempfile
 
@@ -111,18 +113,16 @@ async def _build(order: "BuildOrder", wishes: "Wishes", *, told: bool) -> "Build
         archive = wishes.archive
         if archive is not None:
             await in_thread(lambda: write_archive(layout, archive))
-        if wishes.push:
-            await _push(layout, wishes, told=told)
+        if reference is not None:
+            await _push(layout, reference, mount_from=wishes.mount_from, told=told)
     return made
 
 
-async def _push(layout: Path, wishes: "Wishes", *, told: bool) -> None:
+async def _push(layout: Path, reference: "Reference", *, mount_from: str, told: bool) -> None:
     from corral.base.clock import SystemClock
     from corral.images.push import push_layout
-    from corral.images.references import parse_reference
 
-    reference = parse_reference(wishes.push)
-    result = await push_layout(layout, reference, config=images(), clock=SystemClock(), mount_from=wishes.mount_from)
+    result = await push_layout(layout, reference, config=images(), clock=SystemClock(), mount_from=mount_from)
     warn(list(result.notes))
     if told:
         say(pushed_sentence(result))

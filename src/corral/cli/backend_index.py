@@ -22,7 +22,7 @@ def index(listed: tuple[str, ...], output: Path) -> None:
 
     IMAGE is a layout, an archive of one, or an image in a registry; its annotations give the entry's name and words.
     Where CAPABILITY is given (default, nvidia-cuda-12, amd …) images of one name become builds, and a meta backend of
-    that name leads each machine to its own. Paths are written relative to the index.
+    that name leads each machine to its own. Paths of layouts are written relative to the index.
     """
     import asyncio
 

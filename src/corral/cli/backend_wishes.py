@@ -8,6 +8,7 @@ from typing import Final
 
 from corral.base.errors import InvalidInput
 from corral.images.platforms import Platform, this_platform
+from corral.images.references import Reference, parse_reference
 from corral.packaging.build import BuildOrder
 from corral.packaging.layers import LEVELS, USUAL_LEVEL, Compression, Packing
 from corral.packaging.targets import GLIBC_VERSIONS, KNOWN, USUAL_GLIBC, read_platform, read_python_version
@@ -35,6 +36,10 @@ class Wishes:
     level: int | None
     annotations: Sequence[str]
     created: str
+
+    def reference(self) -> Reference | None:
+        """Where to push it; None: nowhere."""
+        return parse_reference(self.push) if self.push else None
 
     def order(self, directory: Path, environment: Mapping[str, str]) -> BuildOrder:
         """InvalidInput names the option that cannot be used."""

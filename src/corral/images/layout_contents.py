@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.images.errors import ManifestUnusable
+from corral.images.errors import ContentMismatch, ManifestUnusable
 from corral.images.layout import (
     INDEX_FILE,
     LAYOUT_FILE,
@@ -72,7 +72,10 @@ def _gather(
         if child.digest not in manifests:
             _gather(files, child, path, manifests, blobs)
     for blob in (*([document.config] if document.config else []), *document.layers):
-        blobs[blob.digest] = Stored(descriptor=blob, part=blob_part(files, blob.digest, path))
+        part = blob_part(files, blob.digest, path)
+        if part.size != blob.size:
+            raise ContentMismatch(f"{path}: its blob {blob.digest} has {part.size} bytes where {blob.size} belong")
+        blobs[blob.digest] = Stored(descriptor=blob, part=part)
     manifests[descriptor.digest] = Stored(descriptor=descriptor, part=blob_part(files, descriptor.digest, path))
 
 

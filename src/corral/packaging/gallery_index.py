@@ -103,6 +103,8 @@ def _entry(name: str, image: Listed, folder: Path, *, alias: str = "") -> Galler
 def _uri(facts: ImageFacts, folder: Path) -> str:
     if facts.path is None:
         return facts.reference if facts.reference.startswith(_OFFICIAL) else f"oci://{facts.reference}"
+    if facts.is_archive:
+        return f"ocifile://{facts.path.absolute()}"  # a plain path would mean an archive that is itself the backend
     relative = os.path.relpath(facts.path, folder.absolute())
     return relative if relative.startswith("../") else f"./{relative}"
 

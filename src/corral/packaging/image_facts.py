@@ -31,6 +31,7 @@ class ImageFacts:
     """As the user wrote it."""
     path: Path | None = None
     """On this machine; None: in a registry."""
+    is_archive: bool = False
     reference: str = ""
     digest: str = ""
     description: Description = field(default_factory=lambda: Description(name=""))
@@ -56,7 +57,13 @@ def _source(image: str) -> Source:
 def _local_facts(image: str, path: Path, config: ImagesConfig) -> ImageFacts:
     contents = read_contents(path, config.limits)
     description = _described(content_of(contents.manifests[-1].part))
-    return ImageFacts(shown=image, path=path, digest=contents.top.digest, description=description)
+    return ImageFacts(
+        shown=image,
+        path=path,
+        is_archive=path.is_file(),
+        digest=contents.top.digest,
+        description=description,
+    )
 
 
 async def _remote_facts(image: str, reference: Reference, *, config: ImagesConfig, clock: Clock) -> ImageFacts:

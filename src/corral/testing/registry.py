@@ -7,7 +7,7 @@ import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 from aiohttp import web
@@ -19,6 +19,7 @@ from corral.images.platforms import Platform, this_platform
 _LOOPBACK: Final = "127.0.0.1"
 _RANGE: Final = re.compile(r"bytes=(\d+)-")
 _PIECE: Final = 64 * 1024
+_MOST_SENT: Final = 64 * 1024 * 1024
 
 Fault = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 """From a request, and what a good registry would answer, to what this one answers."""
@@ -30,6 +31,7 @@ class Heard:
 
     path: str
     headers: Mapping[str, str]
+    method: str = "GET"
 
     @property
     def range(self) -> str:
@@ -47,13 +49,15 @@ class FakeRegistry:
     manifests: dict[tuple[str, str], tuple[str, bytes]] = field(default_factory=dict)
     heard: list[Heard] = field(default_factory=list)
     faults: dict[str, list[Fault]] = field(default_factory=lambda: defaultdict(list))
-    """By a part of the path."""
+    """By a part of the method and the path, as in `PUT /v2/x`."""
+    uploads: dict[str, bytes] = field(default_factory=dict)
+    """Content that was sent and not sealed."""
     tokens: set[str] = field(default_factory=set)
     knows_ranges: bool = True
     tls: ssl.SSLContext | None = None
 
     async def __aenter__(self) -> Self:
-        app = web.Application()
+        app = web.Application(client_max_size=_MOST_SENT)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0, handler_cancellation=True)
         await self._runner.setup()
@@ -101,15 +105,17 @@ class FakeRegistry:
     # What it answers.
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        self.heard.append(Heard(path=request.path_qs, headers=dict(request.headers)))
+        self.heard.append(Heard(path=request.path_qs, headers=dict(request.headers), method=request.method))
         good = self._content(request.path)
         for part, waiting in self.faults.items():
-            if part in request.path and waiting:
+            if part in f"{request.method} {request.path}" and waiting:
                 return await waiting.pop(0)(request, good[1] if good else b"")
         if request.path == "/token":
             return self._give_token(request)
         if not self._is_welcome(request):
             return self._challenge()
+        if request.method in ("POST", "PATCH", "PUT"):
+            return await self._take(request)
         if good is None:
             return web.json_response({"errors": [{"code": "NAME_UNKNOWN", "message": "nothing there"}]}, status=404)
         return self._serve(request, *good)
@@ -124,6 +130,41 @@ class FakeRegistry:
                 return "application/octet-stream", self.blobs[path]
             case _:
                 return None
+
+    async def _take(self, request: web.Request) -> web.Response:
+        """What pushes send, as the specification of registries has it."""
+        content, parts = await request.read(), request.path.strip("/").split("/")
+        match (request.method, *parts[-2:]):
+            case ("PUT", "manifests", selector):
+                return self._take_manifest("/".join(parts[1:-2]), selector, request.content_type, content)
+            case ("POST", "blobs", "uploads"):
+                return self._upload_at(f"{request.path.rstrip('/')}/{len(self.heard)}", b"")
+            case ("PATCH", "uploads", _):
+                return self._upload_at(request.path, self.uploads.pop(request.path) + content)
+            case ("PUT", "uploads", _):
+                sent, digest = self.uploads.pop(request.path) + content, request.query["digest"]
+                if digest_of(sent) != digest:
+                    return web.Response(status=400)
+                self.blobs[digest] = sent
+                return web.Response(status=201)
+            case _:
+                return web.Response(status=405)
+
+    def _upload_at(self, path: str, content: bytes) -> web.Response:
+        self.uploads[path] = content
+        return web.Response(status=202, headers={"Location": path})
+
+    def _take_manifest(self, name: str, selector: str, media_type: str, content: bytes) -> web.Response:
+        """Refused while something is missing that it names."""
+        document = msgspec.json.decode(content, type=dict[str, Any])
+        blobs = [*document.get("layers", ()), *filter(None, [document.get("config")])]
+        is_whole = all(one["digest"] in self.blobs for one in blobs)
+        if not is_whole or not all((name, one["digest"]) in self.manifests for one in document.get("manifests", ())):
+            problem = {"code": "MANIFEST_BLOB_UNKNOWN", "message": "something is missing"}
+            return web.json_response({"errors": [problem]}, status=400)
+        for one in (selector, digest_of(content)):
+            self.manifests[name, one] = (media_type, content)
+        return web.Response(status=201, headers={"Docker-Content-Digest": digest_of(content)})
 
     def _serve(self, request: web.Request, media_type: str, content: bytes) -> web.Response:
         wanted = _RANGE.match(request.headers.get("Range", "")) if self.knows_ranges else None

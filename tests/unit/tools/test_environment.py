@@ -240,6 +240,69 @@ def test_another_lock_is_another_chat_model(checkout: Any) -> None:
     assert checkout.chat_model != before
 
 
+# Images of our own backends.
+
+
+class ImageUv:
+    """Makes what images and an index would be, and remembers with which words."""
+
+    def __init__(self, environment: ModuleType, trouble: Exception | None = None) -> None:
+        self._environment = environment
+        self._trouble = trouble
+        self.asked: list[list[str]] = []
+
+    def build_image(self, *words: str | Path, corral: Path) -> None:
+        self.asked.append(list(map(str, words)))
+        if self._trouble is not None:
+            raise self._trouble
+        Path(words[words.index("--output") + 1]).mkdir(parents=True)
+
+    def index_images(self, *words: str | Path, corral: Path) -> None:
+        self.asked.append(list(map(str, words)))
+        Path(words[words.index("--output") + 1]).write_text("index")
+
+
+def test_images_are_made_once_for_each_input(environment: ModuleType, checkout: Any) -> None:
+    backend = checkout.root / "backends/echo/backend.py"
+    backend.parent.mkdir(parents=True)
+    backend.write_text("one")
+    earlier = checkout.backend_gallery
+    environment.provide_backends(checkout, ImageUv(environment))
+    assert earlier.read_text() == "index"
+
+    backend.write_text("two")
+    (backend.parent / "__pycache__").mkdir()
+    now = checkout.backend_gallery
+    (backend.parent / "__pycache__/backend.pyc").touch()
+
+    assert now != earlier
+    assert now == checkout.backend_gallery
+    environment.provide_backends(checkout, ImageUv(environment))
+    assert [place.name for place in checkout.build.iterdir()] == [now.parent.name]
+
+
+def test_libraries_of_a_bare_machine_go_into_the_images(environment: ModuleType, checkout: Any) -> None:
+    checkout.libraries.mkdir(parents=True)
+    (checkout.libraries / "libgomp.so.1").touch()
+    (checkout.libraries / "other.not-found").touch()
+    uv = ImageUv(environment)
+
+    environment.provide_backends(checkout, uv)
+
+    assert uv.asked[0][-2:] == ["--library", str(checkout.libraries / "libgomp.so.1")]
+    assert uv.asked[-1][1].startswith("default=")
+
+
+def test_without_the_images_all_else_works(
+    environment: ModuleType, checkout: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for trouble in (environment.Trouble("no route"), OSError(28, "No space left on device")):
+        environment.provide_backends(checkout, ImageUv(environment, trouble))
+
+    assert capsys.readouterr().out.count("not done") == 2
+    assert not checkout.backend_gallery.exists()
+
+
 # pip's settings, handed on to uv.
 
 
@@ -459,9 +522,13 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9._-]+)(?:\[.*\])?==(\S+)", lock.read_text(), flags=re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", ["bootstrap", "runtime", "dev"])
+LOCKS = [f"requirements/{name}.txt" for name in ("bootstrap", "runtime", "dev")]
+LOCKS += [f"backends/{name}/requirements.txt" for name in ("echo", "llama_cpp")]
+
+
+@pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_holds_hashes_and_no_addresses(root: Path, name: str) -> None:
-    text = (root / "requirements" / f"{name}.txt").read_text()
+    text = (root / name).read_text()
     requirements = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
 
     assert requirements
@@ -473,6 +540,17 @@ def test_the_developers_lock_is_the_other_one_and_more(root: Path) -> None:
     runtime, dev = (pins(root / "requirements" / f"{name}.txt") for name in ("runtime", "dev"))
 
     assert runtime.items() < dev.items()
+
+
+def test_backends_are_locked_in_the_versions_of_corral_itself(environment: ModuleType, root: Path) -> None:
+    locked = [target for target, _ in environment.lock_inputs(environment.Checkout(root)) if "backends/" in target]
+    runtime = pins(root / "requirements/runtime.txt")
+
+    assert {"backends/echo/requirements.txt", "backends/llama_cpp/requirements.txt"} <= set(locked)
+    for target in locked:
+        assert {
+            name: version for name, version in pins(root / target).items() if name in runtime
+        }.items() <= runtime.items()
 
 
 def test_the_build_tool_is_locked_as_well(root: Path) -> None:
