@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from corral.images.puller import Puller
 from corral.images.references import parse_reference
 from corral.images.signing import SignedDigest, sign_image
 from corral.signatures.policy import Verification
-from corral.signatures.private_keys import SigningKey, new_signing_key
+from corral.signatures.private_keys import SigningKey, new_signing_key, read_signing_key
 from corral.testing.docker_registry import PASSWORD, USERNAME, DockerRegistry
 from corral.testing.images import a_layer
 from corral.testing.sigstore import BUNDLE_TYPE, IDENTITY, ISSUER, SigstoreInstance
@@ -154,6 +155,38 @@ async def test_keyless_signatures(registry: DockerRegistry, place: Place) -> Non
 
     assert result.digest == image.digest
     assert IDENTITY in str(caught.value)
+
+
+async def cosign(place: Place, *words: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *("cosign", *words),
+        cwd=place.folder,
+        env={**os.environ, "HOME": str(place.folder), "DOCKER_CONFIG": str(place.folder), "COSIGN_PASSWORD": SECRET},
+    )
+    assert await process.wait() == 0, words
+
+
+async def check_with_cosign(registry: DockerRegistry, place: Place) -> None:
+    """It takes our keys and our signatures, and we take its signatures."""
+    ours = registry.push_image(NAME, [LAYER, a_layer({"cosign": b""})], platform=OURS, tag="for-cosign")
+    reference = f"{registry.address}/{NAME}@{ours.digest}"
+    key = new_signing_key()
+    (place.folder / "ours.key").write_bytes(key.sealed(SECRET.encode()))
+    (place.folder / "ours.pub").write_text(key.public_key.pem)
+    await cosign(place, "generate-key-pair")
+    theirs = read_signing_key((place.folder / "cosign.key").read_bytes(), SECRET.encode())
+
+    await place.sign("for-cosign", theirs, release="1.2")
+    await cosign(place, "verify", *COSIGN_PLAIN, "-a", "release=1.2", "--key", "cosign.pub", reference)
+    await cosign(place, "sign", "--tlog-upload=false", "--yes", "--key", "ours.key", "--allow-http-registry", reference)
+
+    for one in (key, theirs):
+        assert (await place.pull("for-cosign", policy_of(one))).digest == ours.digest
+
+
+COSIGN_PLAIN = ("--insecure-ignore-tlog=true", "--allow-http-registry=true")
+if shutil.which("cosign"):
+    test_cosign_takes_what_we_sign_and_we_what_it_signs = check_with_cosign
 
 
 async def test_a_policy_that_cannot_be_used_is_told_by_the_process(registry: DockerRegistry, place: Place) -> None:
