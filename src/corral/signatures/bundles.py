@@ -17,6 +17,9 @@ STATEMENT_TYPE: Final = "application/vnd.in-toto+json"
 _STATEMENTS: Final = frozenset({"https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1"})
 _SHA256: Final = "SHA2_256"
 
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a stranger's JSON may lead to."""
+
 
 class _Hint(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
@@ -88,7 +91,7 @@ def read_bundle(document: bytes) -> ReadBundle:
     """ValueError when it is none."""
     try:
         return msgspec.json.decode(document, type=ReadBundle)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"it is not a Sigstore bundle: {error}") from error
 
 
@@ -112,7 +115,7 @@ def statement_problem(payload_type: str, payload: bytes, digest: str, *, predica
         return f"it holds a {payload_type[:200]!r}, and no statement about an image"
     try:
         statement = msgspec.json.decode(payload, type=_Statement)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         return f"its statement cannot be read: {error}"
     if statement.type not in _STATEMENTS:
         return f"its statement has the unknown type {statement.type[:200]!r}"

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from corral.base.clock import SystemClock
 from corral.images.auth import Credential
 from corral.images.config import ImagesConfig
 from corral.images.errors import PolicyInvalid, SignatureRefused
-from corral.images.manifests import OCI_INDEX, OCI_MANIFEST, Descriptor
+from corral.images.manifests import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Descriptor
 from corral.images.orders import PullOrder, PullResult
 from corral.images.platforms import Platform, this_platform
 from corral.images.puller import Puller
@@ -95,6 +96,15 @@ def place(registry: DockerRegistry, tmp_path: Path) -> Place:
     return Place(tmp_path, registry)
 
 
+def push_record(registry: DockerRegistry) -> Descriptor:
+    """Of how an image was built, as `docker buildx` adds it to lists: a manifest that is no image."""
+    config = registry.push_blob(NAME, b"{}", OCI_CONFIG)
+    statement = registry.push_blob(NAME, b'{"_type": "x"}', "application/vnd.in-toto+json")
+    manifest = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [statement]}
+    made = registry.push_manifest(NAME, manifest, OCI_MANIFEST, "record")
+    return msgspec.structs.replace(made, platform=Platform(os="unknown", architecture="unknown"))
+
+
 def policy_of(key: SigningKey) -> Verification:
     return Verification(public_key=key.public_key.pem)
 
@@ -102,7 +112,8 @@ def policy_of(key: SigningKey) -> Verification:
 async def test_an_image_for_several_platforms_is_signed_and_checked(registry: DockerRegistry, place: Place) -> None:
     ours = registry.push_image(NAME, [LAYER], platform=OURS, tag="ours")
     other = registry.push_image(NAME, [LAYER], platform=OTHER, tag="other")
-    index = registry.push_index(NAME, [other, ours], tag="signed")
+    record = push_record(registry)
+    index = registry.push_index(NAME, [other, ours, record], tag="signed")
     mine, theirs = new_signing_key(), new_signing_key()
     (place.folder / "mine.key").write_bytes(mine.sealed(SECRET.encode()))
 
@@ -112,8 +123,8 @@ async def test_an_image_for_several_platforms_is_signed_and_checked(registry: Do
     assert code == 0, said
     assert mine.public_key.fingerprint in said
     assert SECRET not in said
-    assert [one.digest for one in again] == [index.digest, other.digest, ours.digest]
-    assert [one.was_signed for one in again] == [True, True, True]
+    assert [one.digest for one in again] == [index.digest, other.digest, ours.digest, record.digest]
+    assert all(one.was_signed for one in again)
     assert (await place.pull("signed", policy_of(mine))).digest == index.digest
     with pytest.raises(SignatureRefused, match="the signature that is there is not it: it was made with another key"):
         await place.pull("signed", policy_of(theirs))

@@ -276,6 +276,7 @@ async def test_other_things_that_refer_to_an_image_are_passed_over(registry: Fak
         {"digest": "sha256:" + "0" * 64, "size": 1, "artifactType": "application/spdx+json"},
         {"digest": "sha256:" + "0" * 64, "size": 1, "artifactType": BUNDLE_TYPE},
         {"digest": "sha256:" + "0" * 64, "size": 1},
+        {"digest": "md5:../../../x", "size": 1, "artifactType": BUNDLE_TYPE},
         {**add_bundle(registry, {}, artifactType="application/spdx+json"), "artifactType": ""},
         add_bundle(registry, SIGSTORE.message_bundle("sha256:" + "0" * 64)),
         add_bundle(registry, {}, layers=[]),
@@ -305,7 +306,9 @@ async def test_what_was_found_is_told_in_short(registry: FakeRegistry, place: Pl
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b'{"manifests": [7]}', b'{"manifests": [{"digest": ""}]}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"\xff", b'{"manifests": [7]}', b'{"manifests": [{"digest": ""}]}', b"[" * 100_000]
+)
 async def test_a_list_that_cannot_be_read_lists_nothing(body: bytes, registry: FakeRegistry, place: Place) -> None:
     add_image(registry)
     registry.faults["/referrers/"] = [lying(body)]
