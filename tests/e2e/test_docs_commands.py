@@ -43,7 +43,9 @@ CODE = re.compile(r"`([^`\n]+)`")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 VARIABLE = re.compile(r"\b(?:CORRAL|LOCALAI)_[A-Z0-9_]*[A-Z0-9]\b")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
-OUR_COMMAND = re.compile(r"\bcorral (?:up|frontend|worker|gallery|nodes|keys|events|doctor|version)\b[^\n|;&`]*")
+OUR_COMMAND = re.compile(
+    r"\bcorral (?:up|frontend|worker|gallery|backend|nodes|keys|events|doctor|version)\b[^\n|;&`]*"
+)
 
 CHANGING = frozenset({"now", "ago", "B", "KiB", "MiB", "GiB", "TiB"})
 IDENTIFIER = re.compile(r"sha256:[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f-]{27})?|[0-9a-f]{12}|corral_\S{20,}|\S+://\S+")

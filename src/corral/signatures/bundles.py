@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 
-MEDIA_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _TYPE_START: Final = "application/vnd.dev.sigstore.bundle."
 _TYPE_END: Final = "+json"
 SIGN_PREDICATE: Final = "https://sigstore.dev/cosign/sign/v1"

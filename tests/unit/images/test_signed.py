@@ -59,13 +59,14 @@ class Place:
     def checker(self, policy: Verification) -> SignatureChecker:
         return KeylessChecker(policy, trusted_root=self.trusted_root) if policy.is_keyless else KeyChecker(policy)
 
-    async def pull(self, *sources: str, policy: Verification = POLICY) -> PullResult:
+    async def pull(self, *sources: str, policy: Verification = POLICY, expected_digest: str = "") -> PullResult:
         order = PullOrder(
             sources=sources,
             target=str(self.target),
             cache=str(self.folder / "cache"),
             platform=this_platform(),
             verification=policy,
+            expected_digest=expected_digest,
             network=QUICK,
             is_durable=False,
         )
@@ -193,6 +194,19 @@ async def test_a_tag_that_is_moved_after_the_check(registry: FakeRegistry, place
 
     assert (result.platform_digest, fetched_layers(registry, evil)) == (good.digest, 0)
     assert (place.target / "run.sh").read_bytes() == b"#!/bin/sh\n"
+
+
+async def test_what_a_moved_tag_was_is_checked_too(registry: FakeRegistry, place: Place) -> None:
+    good = add_image(registry)
+    evil = add_image(registry, b"#!/bin/evil\n")
+    sign(registry, evil.digest)
+
+    with pytest.raises(SignatureMissing, match=good.digest):
+        await place.pull(registry.reference(NAME), expected_digest=good.digest)
+    sign(registry, good.digest)
+    result = await place.pull(registry.reference(NAME), expected_digest=good.digest)
+
+    assert result.digest == good.digest
 
 
 async def test_the_image_for_this_machine_must_be_signed(registry: FakeRegistry, place: Place) -> None:
