@@ -1,12 +1,10 @@
 """Pulls of images that have to be signed, from a registry that does what it is told."""
 
-import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from corral.images.errors import (
@@ -28,10 +26,11 @@ from corral.signatures.keyed import KeyChecker
 from corral.signatures.keyless import KeylessChecker
 from corral.signatures.policy import Verification
 from corral.signatures.private_keys import SigningKey, new_signing_key
-from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
+from corral.signatures.simple_signing import signature_tag
 from corral.testing.clock import HurriedClock
 from corral.testing.images import a_layer
 from corral.testing.registry import FakeRegistry, answering, lying
+from corral.testing.signatures import a_signature, add_signatures
 from corral.testing.sigstore import BUNDLE_TYPE, IDENTITY, ISSUER, SigstoreInstance, a_statement, key_bundle
 
 NAME = "backends/echo"
@@ -82,16 +81,8 @@ def add_image(registry: FakeRegistry, content: bytes = b"#!/bin/sh\n", **options
     return registry.add_image(NAME, [a_layer({"run.sh": content})], **options)
 
 
-def a_signature(registry: FakeRegistry, digest: str, key: SigningKey = OURS) -> Descriptor:
-    payload = make_payload(reference=NAME, digest=digest, annotations={})
-    signature = {SIGNATURE_ANNOTATION: base64.b64encode(key.sign(payload)).decode()}
-    return msgspec.structs.replace(registry.add_blob(payload, MEDIA_TYPE), annotations=signature)
-
-
 def sign(registry: FakeRegistry, digest: str, *keys: SigningKey, of: str = "") -> None:
-    """As cosign's first format has it; `of` is the image whose signatures they pretend to be."""
-    layers = [a_signature(registry, digest, key) for key in keys or (OURS,)]
-    registry.add_manifest(NAME, {"layers": layers}, OCI_MANIFEST, tag=signature_tag(of or digest))
+    add_signatures(registry, NAME, digest, *keys or (OURS,), of=of)
 
 
 def add_bundle(registry: FakeRegistry, document: dict[str, Any], **changes: object) -> dict[str, object]:
@@ -174,7 +165,7 @@ async def test_a_manifest_that_is_not_what_its_digest_says(registry: FakeRegistr
 
 async def test_a_payload_that_is_not_what_its_digest_says(registry: FakeRegistry, place: Place) -> None:
     image = add_image(registry)
-    layer = a_signature(registry, image.digest)
+    layer = a_signature(registry, NAME, image.digest, OURS)
     registry.add_manifest(NAME, {"layers": [layer]}, OCI_MANIFEST, tag=signature_tag(image.digest))
     registry.faults[layer.digest] = [lying(b"{}")]
 
@@ -333,7 +324,7 @@ async def test_a_list_that_cannot_be_read_lists_nothing(body: bytes, registry: F
 
 async def test_a_signature_without_an_end(registry: FakeRegistry, place: Place) -> None:
     image = add_image(registry)
-    layer = a_signature(registry, image.digest)
+    layer = a_signature(registry, NAME, image.digest, OURS)
     registry.add_manifest(NAME, {"layers": [layer]}, OCI_MANIFEST, tag=signature_tag(image.digest))
     registry.faults[layer.digest] = [lying(bytes(2 * 1024 * 1024))]
 
