@@ -48,7 +48,7 @@ OUR_COMMAND = re.compile(
 )
 
 CHANGING = frozenset({"now", "ago", "B", "KiB", "MiB", "GiB", "TiB"})
-IDENTIFIER = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]{27})?|[0-9a-f]{12}|corral_\S{20,}|\S+://\S+")
+IDENTIFIER = re.compile(r"sha256:[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f-]{27})?|[0-9a-f]{12}|corral_\S{20,}|\S+://\S+")
 
 
 # Transcripts.
@@ -216,12 +216,12 @@ def test_lost_keys_are_replaced_as_described(shell: Shell) -> None:
     assert shell.run("corral nodes list").code == 0, "the new key is used from now on"
 
 
-def test_galleries_are_looked_at_as_described(tmp_path: Path) -> None:
-    """Without a fleet, which is the point."""
+@pytest.mark.parametrize("page", ["concepts/galleries.md", "guides/sign-backends.md"])
+def test_what_needs_no_fleet_can_be_followed_without_one(page: str, tmp_path: Path) -> None:
     programs = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
     shell = Shell(tmp_path, {"HOME": str(tmp_path), "PATH": programs, "LANG": "C.UTF-8"})
     try:
-        follow(shell, steps_of(ROOT / "docs" / "concepts" / "galleries.md"))
+        follow(shell, steps_of(ROOT / "docs" / page))
     finally:
         shell.close()
 

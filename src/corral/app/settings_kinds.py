@@ -31,6 +31,10 @@ _SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**1
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
+class Unforgivable(SettingInvalid):
+    """A setting that cannot be used, and must not be passed over: the next source would be less strict."""
+
+
 def _shown_whole(text: str) -> str:
     return text
 
@@ -439,7 +443,7 @@ def _check_policy(source: "GallerySource") -> None:
     try:
         read_policy(source.verification)
     except InvalidInput as error:
-        raise SettingInvalid("backend_galleries", f"the gallery {source.name!r}: {error}") from None
+        raise Unforgivable("backend_galleries", f"the gallery {source.name!r}: {error}") from None
 
 
 _LOGIN = re.compile(r"://[^/\"\s]*@")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from corral.app.settings_kinds import Kind
+from corral.app.settings_kinds import Kind, Unforgivable
 from corral.base.errors import SettingInvalid
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ def _value(setting: Setting, sources: Sources) -> object:
         try:
             return _read(setting, found)
         except SettingInvalid as error:
-            if not found.forgiving:
+            if not found.forgiving or isinstance(error, Unforgivable):
                 raise
             sources.warnings.append(f"{error}; going on with the next source, as LocalAI does")
     return _default(setting, sources)

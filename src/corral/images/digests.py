@@ -16,9 +16,14 @@ class Hash(Protocol):
     def hexdigest(self) -> str: ...
 
 
+def is_digest(text: str) -> bool:
+    """Whether it is one that we can check."""
+    return _DIGEST.fullmatch(text) is not None
+
+
 def check_digest(text: str) -> str:
     """The digest itself; SourceInvalid when it is none that we can check."""
-    if not _DIGEST.fullmatch(text):
+    if not is_digest(text):
         raise SourceInvalid(f"{text[:200]!r} is not a digest; expected is sha256: and 64 hexadecimal digits")
     return text
 

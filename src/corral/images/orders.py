@@ -27,10 +27,6 @@ class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of an archive that is no image, in hexadecimal digits. Empty: not known."""
     have: tuple[str, ...] = ()
     """Digests of what the caller has already: an image with one of them is not fetched, and that is said."""
-    verification: Verification | None = None
-    """Whose signature an image of a registry needs, or of a file, which has none. Nothing of it is fetched before."""
-    trusted_root: str = ""
-    """A file that says whom to trust with keyless signatures; empty: Sigstore's public instance."""
     credentials: tuple[Credential, ...] = ()
     network: Network = Network()
     limits: UnpackLimits = UnpackLimits()
@@ -42,6 +38,10 @@ class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether everything is on the disk, and not only in memory, before success is told."""
     niceness: int = 10
     """How far behind everything else on the machine, from 0 to 19."""
+    verification: Verification | None = None
+    """Whose signature an image of a registry needs, or of a file, which has none. Nothing of it is fetched before."""
+    trusted_root: str = ""
+    """A file that says whom to trust with keyless signatures; empty: Sigstore's public instance."""
 
 
 class PullProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):

@@ -10,10 +10,11 @@ from typing import Final
 import msgspec
 
 from corral.images.contents import Image
+from corral.images.digests import is_digest
 from corral.images.errors import ContentMismatch, ImageNotFound, SignatureMissing, SignatureRefused, SourceInvalid
 from corral.images.limits import MAX_SIGNATURES, SIGNATURE_BYTES
 from corral.images.registry import Registry
-from corral.signatures.bundles import is_bundle_type
+from corral.signatures.bundles import UNREADABLE, is_bundle_type
 from corral.signatures.candidates import Candidate, SignatureChecker, SigstoreBundle, SimpleSignature
 from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, signature_tag
 
@@ -119,12 +120,13 @@ class SignedImages:
 
 def _may_be_bundle(entry: _Entry) -> bool:
     """Lists that cosign writes itself name the type of the configuration instead, which is empty."""
-    return is_bundle_type(entry.artifact_type) or entry.artifact_type in ("", _EMPTY)
+    is_likely = is_bundle_type(entry.artifact_type) or entry.artifact_type in ("", _EMPTY)
+    return is_likely and is_digest(entry.digest)
 
 
 def _read(body: bytes) -> _Listing:
     """What cannot be read lists nothing."""
     try:
         return msgspec.json.decode(body, type=_Listing)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return _Listing()

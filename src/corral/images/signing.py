@@ -14,14 +14,15 @@ import msgspec
 from corral.base.clock import Clock
 from corral.images.auth import credential_for, read_stored
 from corral.images.config import ImagesConfig
-from corral.images.digests import digest_of
+from corral.images.digests import check_digest, digest_of
 from corral.images.errors import ContentMismatch, ImageNotFound, ManifestUnusable
 from corral.images.http import Answer, Fetcher, open_session
 from corral.images.limits import MAX_SIGNATURES
-from corral.images.manifests import OCI_CONFIG, OCI_MANIFEST, Index, read_manifest
+from corral.images.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
 from corral.images.patience import in_thread, persistently
 from corral.images.references import Reference
 from corral.images.registry import Registry
+from corral.signatures.bundles import UNREADABLE
 from corral.signatures.private_keys import SigningKey
 from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
 
@@ -29,6 +30,10 @@ _MAX_IMAGES: Final = 256
 _BINARY: Final = {"Content-Type": "application/octet-stream"}
 _Layer: TypeAlias = Mapping[str, object]
 """As it was found: of other people's signatures nothing may be lost."""
+
+
+class _List(msgspec.Struct, frozen=True, kw_only=True):
+    manifests: Sequence[Descriptor] = ()
 
 
 class _Signatures(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +79,18 @@ async def _digests(registry: Registry, reference: Reference) -> list[str]:
         if document.digest in found:
             continue
         found.append(document.digest)
-        read = read_manifest(document.body, name=str(reference))
-        waiting += [entry.digest for entry in read.manifests] if isinstance(read, Index) else []
+        waiting += [check_digest(entry.digest) for entry in _listed(document.body, str(reference))]
         if len(found) + len(waiting) > _MAX_IMAGES:
             raise ManifestUnusable(f"{reference}: a list of more than {_MAX_IMAGES} images")
     return found
+
+
+def _listed(body: bytes, name: str) -> Sequence[Descriptor]:
+    """Of a list also what is no image, such as a record of how one was built: whoever signs, signs all of it."""
+    try:
+        return msgspec.json.decode(body, type=_List).manifests
+    except UNREADABLE as error:
+        raise ManifestUnusable(f"{name}: its manifest cannot be read: {error}") from error
 
 
 async def _sign(digest: str, key: SigningKey, pushing: "_Pushing", annotations: Mapping[str, str]) -> SignedDigest:
@@ -123,7 +135,7 @@ class _Pushing:
             return ()
         try:
             return msgspec.json.decode(document.body, type=_Signatures).layers
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise ManifestUnusable(f"{self.name}:{tag} does not hold signatures: {error}") from error
 
     async def add(self, tag: str, layers: Sequence[_Layer], payload: bytes, signature: bytes) -> None:

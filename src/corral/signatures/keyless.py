@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from sigstore.errors import Error, VerificationError
 from sigstore.hashes import Hashed
 from sigstore.models import Bundle, TrustedRoot
@@ -39,6 +40,21 @@ _ISSUER_V2: Final = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.8")
 _OTHER_NAME: Final = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.7")
 _UTF8_STRING: Final = 0x0C
 _LONGEST_REASON: Final = 300
+_PARSERS_FAILURES: Final = (
+    *(
+        Error,
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        AssertionError,
+        RecursionError,
+        OSError,
+    ),
+    *(UnsupportedAlgorithm, x509.InvalidVersion, x509.ExtensionNotFound, x509.DuplicateExtension),
+    x509.UnsupportedGeneralNameType,
+)
 _KNOB: Final = "images.trusted_root_file"
 
 
@@ -174,7 +190,5 @@ def _told_as_refusal() -> Iterator[None]:
         yield
     except VerificationError:
         raise
-    except (Error, ValueError, TypeError, LookupError, AssertionError, x509.ExtensionNotFound) as error:
+    except _PARSERS_FAILURES as error:
         raise VerificationError(f"it cannot be read: {error}") from error
-    except (x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
-        raise VerificationError(f"its certificate cannot be read: {error}") from error

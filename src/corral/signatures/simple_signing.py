@@ -9,6 +9,8 @@ from typing import Final
 
 import msgspec
 
+from corral.signatures.bundles import UNREADABLE
+
 MEDIA_TYPE: Final = "application/vnd.dev.cosign.simplesigning.v1+json"
 SIGNATURE_ANNOTATION: Final = "dev.cosignproject.cosign/signature"
 TYPE: Final = "cosign container image signature"
@@ -51,7 +53,7 @@ def payload_problem(payload: bytes, digest: str) -> str:
     """Why this is no statement about that image; empty when it is. For payloads whose signature was found right."""
     try:
         critical = msgspec.json.decode(payload, type=_Payload).critical
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         return f"its payload cannot be read: {error}"
     if critical.type != TYPE:
         return f"its payload is a {critical.type[:200]!r}, and no signature of an image"

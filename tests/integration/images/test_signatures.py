@@ -4,24 +4,26 @@ import asyncio
 import json
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from corral.base.clock import SystemClock
 from corral.images.auth import Credential
 from corral.images.config import ImagesConfig
 from corral.images.errors import PolicyInvalid, SignatureRefused
-from corral.images.manifests import OCI_INDEX, OCI_MANIFEST, Descriptor
+from corral.images.manifests import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Descriptor
 from corral.images.orders import PullOrder, PullResult
 from corral.images.platforms import Platform, this_platform
 from corral.images.puller import Puller
 from corral.images.references import parse_reference
 from corral.images.signing import SignedDigest, sign_image
 from corral.signatures.policy import Verification
-from corral.signatures.private_keys import SigningKey, new_signing_key
+from corral.signatures.private_keys import SigningKey, new_signing_key, read_signing_key
 from corral.testing.docker_registry import PASSWORD, USERNAME, DockerRegistry
 from corral.testing.images import a_layer
 from corral.testing.sigstore import BUNDLE_TYPE, IDENTITY, ISSUER, SigstoreInstance
@@ -94,6 +96,15 @@ def place(registry: DockerRegistry, tmp_path: Path) -> Place:
     return Place(tmp_path, registry)
 
 
+def push_record(registry: DockerRegistry) -> Descriptor:
+    """Of how an image was built, as `docker buildx` adds it to lists: a manifest that is no image."""
+    config = registry.push_blob(NAME, b"{}", OCI_CONFIG)
+    statement = registry.push_blob(NAME, b'{"_type": "x"}', "application/vnd.in-toto+json")
+    manifest = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [statement]}
+    made = registry.push_manifest(NAME, manifest, OCI_MANIFEST, "record")
+    return msgspec.structs.replace(made, platform=Platform(os="unknown", architecture="unknown"))
+
+
 def policy_of(key: SigningKey) -> Verification:
     return Verification(public_key=key.public_key.pem)
 
@@ -101,7 +112,8 @@ def policy_of(key: SigningKey) -> Verification:
 async def test_an_image_for_several_platforms_is_signed_and_checked(registry: DockerRegistry, place: Place) -> None:
     ours = registry.push_image(NAME, [LAYER], platform=OURS, tag="ours")
     other = registry.push_image(NAME, [LAYER], platform=OTHER, tag="other")
-    index = registry.push_index(NAME, [other, ours], tag="signed")
+    record = push_record(registry)
+    index = registry.push_index(NAME, [other, ours, record], tag="signed")
     mine, theirs = new_signing_key(), new_signing_key()
     (place.folder / "mine.key").write_bytes(mine.sealed(SECRET.encode()))
 
@@ -111,8 +123,8 @@ async def test_an_image_for_several_platforms_is_signed_and_checked(registry: Do
     assert code == 0, said
     assert mine.public_key.fingerprint in said
     assert SECRET not in said
-    assert [one.digest for one in again] == [index.digest, other.digest, ours.digest]
-    assert [one.was_signed for one in again] == [True, True, True]
+    assert [one.digest for one in again] == [index.digest, other.digest, ours.digest, record.digest]
+    assert all(one.was_signed for one in again)
     assert (await place.pull("signed", policy_of(mine))).digest == index.digest
     with pytest.raises(SignatureRefused, match="the signature that is there is not it: it was made with another key"):
         await place.pull("signed", policy_of(theirs))
@@ -154,6 +166,38 @@ async def test_keyless_signatures(registry: DockerRegistry, place: Place) -> Non
 
     assert result.digest == image.digest
     assert IDENTITY in str(caught.value)
+
+
+async def cosign(place: Place, *words: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *("cosign", *words),
+        cwd=place.folder,
+        env={**os.environ, "HOME": str(place.folder), "DOCKER_CONFIG": str(place.folder), "COSIGN_PASSWORD": SECRET},
+    )
+    assert await process.wait() == 0, words
+
+
+async def check_with_cosign(registry: DockerRegistry, place: Place) -> None:
+    """It takes our keys and our signatures, and we take its signatures."""
+    ours = registry.push_image(NAME, [LAYER, a_layer({"cosign": b""})], platform=OURS, tag="for-cosign")
+    reference = f"{registry.address}/{NAME}@{ours.digest}"
+    key = new_signing_key()
+    (place.folder / "ours.key").write_bytes(key.sealed(SECRET.encode()))
+    (place.folder / "ours.pub").write_text(key.public_key.pem)
+    await cosign(place, "generate-key-pair")
+    theirs = read_signing_key((place.folder / "cosign.key").read_bytes(), SECRET.encode())
+
+    await place.sign("for-cosign", theirs, release="1.2")
+    await cosign(place, "verify", *COSIGN_PLAIN, "-a", "release=1.2", "--key", "cosign.pub", reference)
+    await cosign(place, "sign", "--tlog-upload=false", "--yes", "--key", "ours.key", "--allow-http-registry", reference)
+
+    for one in (key, theirs):
+        assert (await place.pull("for-cosign", policy_of(one))).digest == ours.digest
+
+
+COSIGN_PLAIN = ("--insecure-ignore-tlog=true", "--allow-http-registry=true")
+if shutil.which("cosign"):
+    test_cosign_takes_what_we_sign_and_we_what_it_signs = check_with_cosign
 
 
 async def test_a_policy_that_cannot_be_used_is_told_by_the_process(registry: DockerRegistry, place: Place) -> None:

@@ -1,12 +1,10 @@
 """Pulls of images that have to be signed, from a registry that does what it is told."""
 
-import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from corral.images.errors import (
@@ -28,10 +26,11 @@ from corral.signatures.keyed import KeyChecker
 from corral.signatures.keyless import KeylessChecker
 from corral.signatures.policy import Verification
 from corral.signatures.private_keys import SigningKey, new_signing_key
-from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
+from corral.signatures.simple_signing import signature_tag
 from corral.testing.clock import HurriedClock
 from corral.testing.images import a_layer
 from corral.testing.registry import FakeRegistry, answering, lying
+from corral.testing.signatures import a_signature, add_signatures
 from corral.testing.sigstore import BUNDLE_TYPE, IDENTITY, ISSUER, SigstoreInstance, a_statement, key_bundle
 
 NAME = "backends/echo"
@@ -59,13 +58,14 @@ class Place:
     def checker(self, policy: Verification) -> SignatureChecker:
         return KeylessChecker(policy, trusted_root=self.trusted_root) if policy.is_keyless else KeyChecker(policy)
 
-    async def pull(self, *sources: str, policy: Verification = POLICY) -> PullResult:
+    async def pull(self, *sources: str, policy: Verification = POLICY, expected_digest: str = "") -> PullResult:
         order = PullOrder(
             sources=sources,
             target=str(self.target),
             cache=str(self.folder / "cache"),
             platform=this_platform(),
             verification=policy,
+            expected_digest=expected_digest,
             network=QUICK,
             is_durable=False,
         )
@@ -81,16 +81,8 @@ def add_image(registry: FakeRegistry, content: bytes = b"#!/bin/sh\n", **options
     return registry.add_image(NAME, [a_layer({"run.sh": content})], **options)
 
 
-def a_signature(registry: FakeRegistry, digest: str, key: SigningKey = OURS) -> Descriptor:
-    payload = make_payload(reference=NAME, digest=digest, annotations={})
-    signature = {SIGNATURE_ANNOTATION: base64.b64encode(key.sign(payload)).decode()}
-    return msgspec.structs.replace(registry.add_blob(payload, MEDIA_TYPE), annotations=signature)
-
-
 def sign(registry: FakeRegistry, digest: str, *keys: SigningKey, of: str = "") -> None:
-    """As cosign's first format has it; `of` is the image whose signatures they pretend to be."""
-    layers = [a_signature(registry, digest, key) for key in keys or (OURS,)]
-    registry.add_manifest(NAME, {"layers": layers}, OCI_MANIFEST, tag=signature_tag(of or digest))
+    add_signatures(registry, NAME, digest, *keys or (OURS,), of=of)
 
 
 def add_bundle(registry: FakeRegistry, document: dict[str, Any], **changes: object) -> dict[str, object]:
@@ -173,7 +165,7 @@ async def test_a_manifest_that_is_not_what_its_digest_says(registry: FakeRegistr
 
 async def test_a_payload_that_is_not_what_its_digest_says(registry: FakeRegistry, place: Place) -> None:
     image = add_image(registry)
-    layer = a_signature(registry, image.digest)
+    layer = a_signature(registry, NAME, image.digest, OURS)
     registry.add_manifest(NAME, {"layers": [layer]}, OCI_MANIFEST, tag=signature_tag(image.digest))
     registry.faults[layer.digest] = [lying(b"{}")]
 
@@ -193,6 +185,19 @@ async def test_a_tag_that_is_moved_after_the_check(registry: FakeRegistry, place
 
     assert (result.platform_digest, fetched_layers(registry, evil)) == (good.digest, 0)
     assert (place.target / "run.sh").read_bytes() == b"#!/bin/sh\n"
+
+
+async def test_what_a_moved_tag_was_is_checked_too(registry: FakeRegistry, place: Place) -> None:
+    good = add_image(registry)
+    evil = add_image(registry, b"#!/bin/evil\n")
+    sign(registry, evil.digest)
+
+    with pytest.raises(SignatureMissing, match=good.digest):
+        await place.pull(registry.reference(NAME), expected_digest=good.digest)
+    sign(registry, good.digest)
+    result = await place.pull(registry.reference(NAME), expected_digest=good.digest)
+
+    assert result.digest == good.digest
 
 
 async def test_the_image_for_this_machine_must_be_signed(registry: FakeRegistry, place: Place) -> None:
@@ -276,6 +281,7 @@ async def test_other_things_that_refer_to_an_image_are_passed_over(registry: Fak
         {"digest": "sha256:" + "0" * 64, "size": 1, "artifactType": "application/spdx+json"},
         {"digest": "sha256:" + "0" * 64, "size": 1, "artifactType": BUNDLE_TYPE},
         {"digest": "sha256:" + "0" * 64, "size": 1},
+        {"digest": "md5:../../../x", "size": 1, "artifactType": BUNDLE_TYPE},
         {**add_bundle(registry, {}, artifactType="application/spdx+json"), "artifactType": ""},
         add_bundle(registry, SIGSTORE.message_bundle("sha256:" + "0" * 64)),
         add_bundle(registry, {}, layers=[]),
@@ -305,7 +311,9 @@ async def test_what_was_found_is_told_in_short(registry: FakeRegistry, place: Pl
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b'{"manifests": [7]}', b'{"manifests": [{"digest": ""}]}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"\xff", b'{"manifests": [7]}', b'{"manifests": [{"digest": ""}]}', b"[" * 100_000]
+)
 async def test_a_list_that_cannot_be_read_lists_nothing(body: bytes, registry: FakeRegistry, place: Place) -> None:
     add_image(registry)
     registry.faults["/referrers/"] = [lying(body)]
@@ -316,7 +324,7 @@ async def test_a_list_that_cannot_be_read_lists_nothing(body: bytes, registry: F
 
 async def test_a_signature_without_an_end(registry: FakeRegistry, place: Place) -> None:
     image = add_image(registry)
-    layer = a_signature(registry, image.digest)
+    layer = a_signature(registry, NAME, image.digest, OURS)
     registry.add_manifest(NAME, {"layers": [layer]}, OCI_MANIFEST, tag=signature_tag(image.digest))
     registry.faults[layer.digest] = [lying(bytes(2 * 1024 * 1024))]
 

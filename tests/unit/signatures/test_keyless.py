@@ -217,6 +217,7 @@ REFUSED: dict[str, tuple[Callable[[], Document], str]] = {
         lambda: changed(lambda one, _: one["verificationMaterial"].update(certificate={"rawBytes": b64(b"x")})),
         UNREADABLE,
     ),
+    "a time that no calendar has": (lambda: changed(lambda _, entry: entry.update(integratedTime=str(10**18))), ""),
     "neither message nor statement": (lambda: changed(lambda one, _: one.pop("messageSignature")), ""),
     "nothing": (dict, "it is not a Sigstore bundle"),
 }
@@ -260,6 +261,8 @@ def test_garbage_and_other_forms_are_refused(trusted_root: Path) -> None:
 
     assert not checker.takes_simple
     assert checker.problem(DIGEST, SimpleSignature(place="tag", payload=b"", signature=""))
+    deep = b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"," + good[1:]
+    assert checker.problem(DIGEST, SigstoreBundle(place="x", document=deep))
     for cut in range(0, len(good), 97):
         assert checker.problem(DIGEST, SigstoreBundle(place="x", document=good[:cut]))
     for place in range(0, len(good), 53):

@@ -1,6 +1,10 @@
 """Policies: what can be stated, what is wrong with those that cannot be used, and whom they accept."""
 
+import re
+import tomllib
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -105,6 +109,23 @@ def test_odd_names_are_nobody(identity: str) -> None:
 
     assert signer_problem(policy, issuer="i", identities=[identity] if identity else [])
     assert signer_problem(policy, issuer="", identities=["me@example.org"])
+
+
+@pytest.mark.parametrize("page", ["concepts/signatures.md", "guides/sign-backends.md"])
+def test_the_policies_of_the_documentation_can_be_used(page: str) -> None:
+    text = (Path(__file__).parents[3] / "docs" / page).read_text()
+    blocks = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    found = [gallery for block in blocks for gallery in as_list(block["gallery"]["backend_galleries"])]
+
+    assert found
+    for gallery in found:
+        policy = read_policy(gallery["verification"])
+        assert policy is not None
+        assert policy.is_keyless or read_public_keys(policy.public_key)
+
+
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def test_the_earliest_proven_time_counts() -> None:
