@@ -7,7 +7,7 @@ and apt are configured to use on this machine is what gets used.
 
     python3 tools/bootstrap.py setup [--dev]                what `corral` needs, or all that its developers need
     python3 tools/bootstrap.py run [--dev] COMMAND …        the same, then become that command of .venv/bin
-    python3 tools/bootstrap.py lock [--upgrade]             write requirements/*.txt anew from pyproject.toml
+    python3 tools/bootstrap.py lock [--upgrade]             write requirements/*.txt and those of backends anew
 """
 
 import argparse
@@ -522,14 +522,27 @@ def lock(checkout: Checkout, options: Sequence[str]) -> None:
     common = ["--universal", "--generate-hashes", "--no-emit-index-url", "--python-version", OLDEST_PYTHON, *options]
     with exclusive(checkout) as runner:
         uv = Uv(checkout, runner)
-        for level, inputs in LOCK_INPUTS.items():
-            target = f"requirements/{level}.txt"
+        for target, inputs in lock_inputs(checkout):
             with step(f"Locking {target}"):
                 uv(
                     *("pip", "compile", *common, "--custom-compile-command", "make lock"),
                     *(*inputs.split(), "-o", target),
-                    advice="Could not resolve the dependencies of pyproject.toml: see above which one.",
+                    advice=f"Could not resolve what {target} is made of: see above which part of it.",
                 )
+
+
+def lock_inputs(checkout: Checkout) -> Iterator[tuple[str, str]]:
+    """Each lock with what it is made of; those of backends in the versions that Corral itself has."""
+    for level, inputs in LOCK_INPUTS.items():
+        yield f"requirements/{level}.txt", inputs
+    for requirements in sorted(checkout.root.glob("backends/*/requirements.in")):
+        folder = requirements.parent
+        if not (folder / "run.sh").exists():
+            continue  # the SDK's, which the others include
+        inputs = f"{requirements.relative_to(checkout.root)} --constraint requirements/runtime.txt"
+        if (folder / "excludes.in").exists():
+            inputs += f" --excludes {(folder / 'excludes.in').relative_to(checkout.root)}"
+        yield str(folder.relative_to(checkout.root) / "requirements.txt"), inputs
 
 
 # The command line.

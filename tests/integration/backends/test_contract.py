@@ -218,6 +218,7 @@ async def test_a_backend_without_a_fitting_python_says_so(tmp_path: Path) -> Non
     (tmp_path / "dirname").symlink_to(str(shutil.which("dirname")))
     (tmp_path / "here").mkdir()
     shutil.copy(BACKENDS / "echo" / "run.sh", tmp_path / "here" / "run.sh")
+    shutil.copytree(BACKENDS / "sdk", tmp_path / "here" / "sdk")
     command = Command(
         argv=["./run.sh", "--addr", "127.0.0.1:0"],
         env={"PATH": str(tmp_path)},
