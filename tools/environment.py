@@ -1,4 +1,4 @@
-"""Puts Corral and its pinned dependencies into `.venv`, and a chat model into `.build`, from nothing but a Python.
+"""Puts Corral and its dependencies into `.venv`, models and backends into `.build`, from nothing but a Python.
 
 Owns `.venv` and `.build`. Uses the standard library only, writes nothing outside the checkout but uv's cache, and
 needs neither root nor pip. Every finished step is stamped with a digest of what went into it: a second run costs
@@ -70,6 +70,9 @@ NATIVE_LIBRARIES = {"libgomp.so.1": "libgomp1"}
 # start a service on all interfaces.
 TEST_PROGRAMS = {"docker-registry": "docker-registry"}
 
+# Says that the packages of a backend are all there.
+BACKEND_STAMP = "corral-complete"
+
 # Settings of the user's that would make `pip install --target` refuse, or chatter.
 PIP_QUIETED = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -99,6 +102,7 @@ class Checkout:
         self.stamp = self.venv / "corral-stamp.json"
         self.libraries = self.venv / "lib" / "native"
         self.programs = self.build / "programs"
+        self.backends = root / "backends"
         self.requirements = root / "requirements"
 
     def lock(self, level: str) -> Path:
@@ -110,6 +114,11 @@ class Checkout:
     @property
     def chat_model(self) -> Path:
         return self.build / f"models-{digest(self.lock('chat-model').read_bytes())}" / CHAT_MODEL_NAME
+
+    def backend_home(self, backend: Path) -> Path:
+        """Where the packages of a backend are kept; for other packages, or another Python, it is another place."""
+        lock = (backend / "requirements.txt").read_bytes()
+        return self.build / "backends" / f"{backend.name}-{digest(lock, BASE_PYTHON.encode())}"
 
     def wanted(self, level: str) -> dict[str, str]:
         """What the stamp says when everything is in place, in the order of the steps."""
@@ -358,8 +367,8 @@ class Uv:
 def setup(checkout: Checkout, *, dev: bool) -> None:
     """Bring `.venv` up to date. A developer's one stays one when only `corral` is asked for."""
     level = level_for(checkout, dev=dev)
-    nothing_missing = not missing_libraries(checkout) and not missing_programs(checkout, level)
-    if checkout.is_ready(level) and nothing_missing and checkout.chat_model.exists():
+    is_missing = missing_libraries(checkout) or missing_programs(checkout, level) or missing_backends(checkout, level)
+    if checkout.is_ready(level) and not is_missing and checkout.chat_model.exists():
         return
     with exclusive(checkout) as runner:
         level = level_for(checkout, dev=dev)  # whoever held the lock may have done it all
@@ -372,6 +381,8 @@ def setup(checkout: Checkout, *, dev: bool) -> None:
             provide_program(name, checkout, runner)
         if not checkout.chat_model.exists():
             provide_chat_model(checkout, uv)
+        for backend in missing_backends(checkout, level):
+            provide_backend(backend, checkout, uv)
 
 
 def level_for(checkout: Checkout, *, dev: bool) -> str:
@@ -494,6 +505,50 @@ def provide_chat_model(checkout: Checkout, uv: Uv) -> None:
         print(trouble, flush=True)
 
 
+def missing_backends(checkout: Checkout, level: str) -> list[Path]:
+    """Those whose packages `.venv` does not have, and which have none of their own. Tests run them all."""
+    if level != "dev":
+        return []
+    ours = packages_of(checkout.lock("dev"))
+    locks = sorted(checkout.backends.glob("*/requirements.txt"))
+    wanting = [lock.parent for lock in locks if packages_of(lock) - ours]
+    return [backend for backend in wanting if not is_at_home(backend, checkout.backend_home(backend))]
+
+
+def is_at_home(backend: Path, home: Path) -> bool:
+    link = backend / "venv"
+    return link.is_symlink() and link.resolve() == home.resolve() and (home / BACKEND_STAMP).exists()
+
+
+def provide_backend(backend: Path, checkout: Checkout, uv: Uv) -> None:
+    """A virtual environment of its own, where `run.sh` looks for one. Everything else works without: a note will do."""
+    home = checkout.backend_home(backend)
+    try:
+        with step(f"Getting what the backend {backend.name} needs"):
+            if not (home / BACKEND_STAMP).exists():
+                create_backend_home(backend, home, uv)
+            remove(backend / "venv")
+            (backend / "venv").symlink_to(os.path.relpath(home, backend))
+    except (Trouble, OSError) as trouble:
+        print(trouble, flush=True)
+
+
+def create_backend_home(backend: Path, home: Path, uv: Uv) -> None:
+    """The stamp comes last: what has none may be half of one, and is made anew."""
+    remove(home)
+    advice = f"The packages of {backend.name} could not be had, and are tried again next time: its tests will fail."
+    uv("venv", "--no-project", "--python", BASE_PYTHON, home, advice=advice)
+    uv(
+        *("pip", "sync", "--require-hashes", "--only-binary", ":all:", "--python", home / "bin" / "python"),
+        backend / "requirements.txt",
+        advice=advice,
+    )
+    (home / BACKEND_STAMP).touch()
+    for earlier in home.parent.glob(f"{backend.name}-*"):
+        if earlier != home:
+            remove(earlier)
+
+
 def remove(place: Path) -> None:
     if place.is_symlink():
         place.unlink()
@@ -503,6 +558,10 @@ def remove(place: Path) -> None:
 
 def count_packages(lock: Path) -> int:
     return sum(line[:1].isalnum() for line in lock.read_text().splitlines())
+
+
+def packages_of(lock: Path) -> set[str]:
+    return {line.partition("==")[0] for line in lock.read_text().splitlines() if line[:1].isalnum()}
 
 
 def run(checkout: Checkout, command: Sequence[str]) -> None:
