@@ -40,7 +40,7 @@ class TestSpeaking:
         assert (wave[:4], wave[8:12], rate_of(wave)) == (b"RIFF", b"WAVE", 22050)
         assert struct.unpack_from("<I", wave, 40) == (len(wave) - HEADER_BYTES,)
         assert 1 < len(samples_of(wave)) / 22050 < 4
-        assert [file.name for file in tmp_path.iterdir()] == ["said.wav"]
+        assert names_in(tmp_path) == ["said.wav"]
         slow = TTSRequest(text=SENTENCE, voice="nova", dst=str(tmp_path / "slow.wav"), params={"speed": "0.5"})
         await espeak.client.speak(slow, timeout=SOON)
         assert (tmp_path / "slow.wav").stat().st_size > 1.5 * len(wave)
@@ -80,7 +80,7 @@ class TestSpeaking:
         for words, request in refused.items():
             with pytest.raises(errors.RequestRefused, match=words):
                 await espeak.client.speak(request, timeout=SOON)
-        assert list(tmp_path.iterdir()) == []
+        assert names_in(tmp_path) == []
 
     async def test_a_voice_that_is_not_there_fails_the_load(self) -> None:
         async with running_backend("espeak_tts") as backend:
@@ -107,20 +107,9 @@ class TestListening:
             async with aclosing(backend.client.transcript(TranscriptRequest(dst=str(stereo), stream=True))) as parts:
                 heard = [part async for part in parts]
             assert "".join(part.delta for part in heard) == heard[-1].final_result.text == whole.text
-            await self._leave_in_the_middle(backend, said)
+            await leave_in_the_middle(backend, wave, tmp_path / "long.wav")
             again = await backend.client.transcribe(TranscriptRequest(dst=str(said)), timeout=SOON)
             assert again == whole, "what was heard before has no influence"
-
-    async def _leave_in_the_middle(self, backend: RunningBackend, said: Path) -> None:
-        """The recogniser is busy for a while then: its process has to end with the request."""
-        wave = said.read_bytes()
-        long = said.with_name("long.wav")
-        long.write_bytes(wave_file((wave[HEADER_BYTES:] + bytes(30_000)) * 20, rate=rate_of(wave)))
-        (child,) = psutil.Process(backend.process.pid).children()
-        async with aclosing(backend.client.transcript(TranscriptRequest(dst=str(long)))) as parts:
-            assert (await anext(parts)).delta
-            await backend.client.health(timeout=SECOND)
-        await asyncio.to_thread(wait_until, lambda: not child.is_running(), "the end of the recogniser")
 
     async def test_what_is_no_sound_is_refused_by_name(self, tmp_path: Path) -> None:
         second = bytes(32_000)
@@ -151,6 +140,20 @@ class TestListening:
             silent.write_bytes(wave_file(second))
             nothing = await backend.client.transcribe(TranscriptRequest(dst=str(silent)), timeout=SOON)
             assert (nothing.text, list(nothing.segments), nothing.duration) == ("", [], 1.0)
+
+
+async def leave_in_the_middle(backend: RunningBackend, wave: bytes, file: Path) -> None:
+    """The recogniser is busy for a while then: its process has to end with the request."""
+    await asyncio.to_thread(file.write_bytes, wave_file((wave[HEADER_BYTES:] + bytes(30_000)) * 20, rate=rate_of(wave)))
+    (child,) = psutil.Process(backend.process.pid).children()
+    async with aclosing(backend.client.transcript(TranscriptRequest(dst=str(file)))) as parts:
+        assert (await anext(parts)).delta
+        await backend.client.health(timeout=SECOND)
+    await asyncio.to_thread(wait_until, lambda: not child.is_running(), "the end of the recogniser")
+
+
+def names_in(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir()]
 
 
 def pairs(samples: bytes) -> list[bytes]:
