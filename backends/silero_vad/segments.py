@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 _HYSTERESIS: Final = 0.15
+_ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ def segments_of(likelihoods: Sequence[float], *, step: float, length: float, rul
     found = [
         Segment(start, min(end, length))
         for start, end in _raw(likelihoods, step, rules)
-        if min(end, length) - start >= rules.min_speech
+        if min(end, length) - start > rules.min_speech - _ROUNDING
     ]
     return [_padded(found, index, length, rules.pad) for index in range(len(found))]
 
