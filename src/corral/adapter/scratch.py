@@ -56,6 +56,7 @@ class Scratch:
     def _make(self) -> Path:
         with told_as_ours(), self._making:
             if self._home is None or not self._home.is_dir():  # some systems clean up, too
+                self._release()
                 _sweep(self._parent)
                 home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
                 self._lock = _held(home)
@@ -65,8 +66,12 @@ class Scratch:
     def _remove(self) -> None:
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
+        self._release()
+
+    def _release(self) -> None:
         if self._lock is not None:
             self._lock.close()
+            self._lock = None
 
 
 @contextmanager

@@ -11,6 +11,15 @@ _BOUNDARY: Final = re.compile(rb'(?:^|;)\s*boundary=(?:"([^"]{1,70})"|([^\s";,]{
 _NAME: Final = re.compile(rb'content-disposition:\s*form-data\s*;(?:[^\r\n]*;)?\s*name="?([^";\r\n]*)', re.IGNORECASE)
 _HEAD_BYTES: Final = 16 * 1024
 _MOST_PARTS: Final = 256
+_MOST_LOOKALIKES: Final = 20_000
+"""Of a delimiter inside one part: clients choose their boundary so that there are none."""
+_PADDING: Final = 64
+
+
+class _Delimiter(NamedTuple):
+    start: int
+    end: int
+    is_last: bool
 
 
 class _Part(NamedTuple):
@@ -41,18 +50,33 @@ def _boundary(lines: Iterable[bytes]) -> bytes:
 
 def _parts(boundary: bytes, body: bytes) -> Iterator[_Part]:
     """Each look goes on where the last one ended, so a body is gone through once."""
-    delimiter = b"\r\n--" + boundary
-    at = 0 if body.startswith(delimiter[2:]) else body.find(delimiter) + 2
-    if at == 1:
+    mark = b"--" + boundary
+    here = _delimiter(mark, body, 0) if body.startswith(mark) else _delimiter(b"\r\n" + mark, body, 0)
+    if here is None:
         raise Refusal(400, "the body is not the form that its Content-Type names", code="invalid_body")
     for _ in range(_MOST_PARTS):
-        at += len(delimiter) - 2
-        if body.startswith(b"--", at):
+        if here.is_last:
             return
-        head_end = body.find(b"\r\n\r\n", at, at + _HEAD_BYTES)
-        end = body.find(delimiter, head_end) if head_end >= 0 else -1
-        if end < 0:
+        head_end = body.find(b"\r\n\r\n", here.end, here.end + _HEAD_BYTES)
+        following = _delimiter(b"\r\n" + mark, body, head_end) if head_end >= 0 else None
+        if following is None:
             raise Refusal(400, "the form is cut off, or damaged", code="invalid_body")
-        yield _Part(body[at:head_end], head_end + 4, end)
-        at = end + 2
+        yield _Part(body[here.end : head_end], head_end + 4, following.start)
+        here = following
     raise Refusal(400, f"the form has more than {_MOST_PARTS} parts", code="invalid_body")
+
+
+def _delimiter(mark: bytes, body: bytes, start: int) -> _Delimiter | None:
+    """The next one from here on. It ends with its line; what only begins like one is a part's content."""
+    for _ in range(_MOST_LOOKALIKES):
+        start = body.find(mark, start)
+        if start < 0:
+            return None
+        end = start + len(mark)
+        if body.startswith(b"--", end):
+            return _Delimiter(start, end, is_last=True)
+        line_end = body.find(b"\r\n", end, end + _PADDING)
+        if line_end >= 0 and not body[end:line_end].strip(b" \t"):
+            return _Delimiter(start, line_end, is_last=False)
+        start = end
+    raise Refusal(400, "the form's boundary occurs in its content", code="invalid_body")
