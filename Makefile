@@ -29,6 +29,10 @@ check: ## run the linters, the type checker and our own checks
 	@MYPYPATH=backends/sdk .venv/bin/mypy -p corral_backend_sdk
 	@MYPYPATH=backends/sdk .venv/bin/mypy backends/echo/backend.py
 	@MYPYPATH=backends/sdk:backends/llama_cpp .venv/bin/mypy backends/llama_cpp/backend.py backends/llama_cpp/engine.py
+	@MYPYPATH=backends/sdk:backends/espeak_tts .venv/bin/mypy backends/espeak_tts/backend.py
+	@MYPYPATH=backends/sdk:backends/silero_vad .venv/bin/mypy backends/silero_vad/backend.py
+	@MYPYPATH=backends/sdk:backends/pocketsphinx_stt .venv/bin/mypy backends/pocketsphinx_stt/*.py
+	@MYPYPATH=backends/sdk:backends/minilm_embeddings .venv/bin/mypy backends/minilm_embeddings/backend.py
 	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/python tools/check_code.py
 
@@ -48,5 +52,5 @@ lock: ## resolve pyproject.toml into requirements/*.txt (ARGS=--upgrade for newe
 	@$(BOOTSTRAP) lock $(ARGS)
 
 clean: ## remove .venv, .build and caches; never what Corral stored
-	@rm -rf .venv .build .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf .venv .build backends/*/venv .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests tools bench chaos backends -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,5 +1,5 @@
-"""Puts Corral and its pinned dependencies into `.venv`, and a chat model and images of Corral's own backends into
-`.build`, from nothing but a Python.
+"""Puts Corral and its pinned dependencies into `.venv`; a chat model, images of Corral's own backends and what tests
+need into `.build`, from nothing but a Python.
 
 Owns `.venv` and `.build`. Uses the standard library only, writes nothing outside the checkout but uv's cache, and
 needs neither root nor pip. Every finished step is stamped with a digest of what went into it: a second run costs
@@ -68,7 +68,14 @@ CHAT_MODEL_VARIABLE = "CORRAL_FIRST_MODEL"
 BACKEND_GALLERY_VARIABLE = "CORRAL_BUILTIN_GALLERY"
 
 # Backends whose images are made here, with the machines that they are for; all, where nothing is said.
-OWN_BACKENDS = {"echo": "", "llama_cpp": "default"}
+OWN_BACKENDS = {
+    "echo": "",
+    "llama_cpp": "default",
+    "espeak_tts": "",
+    "minilm_embeddings": "",
+    "pocketsphinx_stt": "",
+    "silero_vad": "",
+}
 NOT_OF_A_BACKEND = {"__pycache__", "venv"}
 
 # Libraries that a package of the lock needs from the system, and Debian's packages that have them.
@@ -77,6 +84,9 @@ NATIVE_LIBRARIES = {"libgomp.so.1": "libgomp1"}
 # Programs that only the tests need, and Debian's packages that have them. Unpacked, never installed: the package would
 # start a service on all interfaces.
 TEST_PROGRAMS = {"docker-registry": "docker-registry"}
+
+# Says that the packages of a backend are all there.
+BACKEND_STAMP = "corral-complete"
 
 # Settings of the user's that would make `pip install --target` refuse, or chatter.
 PIP_QUIETED = {
@@ -110,6 +120,7 @@ class Checkout:
         self.stamp = self.venv / "corral-stamp.json"
         self.libraries = self.venv / "lib" / "native"
         self.programs = self.build / "programs"
+        self.backends = root / "backends"
         self.requirements = root / "requirements"
 
     def lock(self, level: str) -> Path:
@@ -136,6 +147,11 @@ class Checkout:
 
     def _is_of_a_backend(self, path: Path) -> bool:
         return not NOT_OF_A_BACKEND & set(path.relative_to(self.root).parts)
+
+    def backend_home(self, backend: Path) -> Path:
+        """Where the packages of a backend are kept; for other packages, or another Python, it is another place."""
+        lock = (backend / "requirements.txt").read_bytes()
+        return self.build / "backends" / f"{backend.name}-{digest(lock, BASE_PYTHON.encode())}"
 
     def wanted(self, level: str) -> dict[str, str]:
         """What the stamp says when everything is in place, in the order of the steps."""
@@ -393,9 +409,9 @@ class Uv:
 def setup(checkout: Checkout, *, dev: bool) -> None:
     """Bring `.venv` up to date. A developer's one stays one when only `corral` is asked for."""
     level = level_for(checkout, dev=dev)
-    nothing_missing = not missing_libraries(checkout) and not missing_programs(checkout, level)
+    is_missing = missing_libraries(checkout) or missing_programs(checkout, level) or missing_backends(checkout, level)
     is_provided = checkout.chat_model.exists() and checkout.backend_gallery.exists()
-    if checkout.is_ready(level) and nothing_missing and is_provided:
+    if checkout.is_ready(level) and not is_missing and is_provided:
         return
     with exclusive(checkout) as runner:
         level = level_for(checkout, dev=dev)  # whoever held the lock may have done it all
@@ -410,6 +426,8 @@ def setup(checkout: Checkout, *, dev: bool) -> None:
             provide_chat_model(checkout, uv)
         if not checkout.backend_gallery.exists():
             provide_backends(checkout, uv)
+        for backend in missing_backends(checkout, level):
+            provide_backend(backend, checkout, uv)
 
 
 def level_for(checkout: Checkout, *, dev: bool) -> str:
@@ -552,6 +570,50 @@ def provide_backends(checkout: Checkout, uv: Uv) -> None:
         print(trouble, flush=True)
 
 
+def missing_backends(checkout: Checkout, level: str) -> list[Path]:
+    """Those whose packages `.venv` does not have, and which have none of their own. Tests run them all."""
+    if level != "dev":
+        return []
+    ours = packages_of(checkout.lock("dev"))
+    locks = sorted(checkout.backends.glob("*/requirements.txt"))
+    wanting = [lock.parent for lock in locks if packages_of(lock) - ours]
+    return [backend for backend in wanting if not is_at_home(backend, checkout.backend_home(backend))]
+
+
+def is_at_home(backend: Path, home: Path) -> bool:
+    link = backend / "venv"
+    return link.is_symlink() and link.resolve() == home.resolve() and (home / BACKEND_STAMP).exists()
+
+
+def provide_backend(backend: Path, checkout: Checkout, uv: Uv) -> None:
+    """A virtual environment of its own, where `run.sh` looks for one. Everything else works without: a note will do."""
+    home = checkout.backend_home(backend)
+    try:
+        with step(f"Getting what the backend {backend.name} needs"):
+            if not (home / BACKEND_STAMP).exists():
+                create_backend_home(backend, home, uv)
+            remove(backend / "venv")
+            (backend / "venv").symlink_to(os.path.relpath(home, backend))
+    except (Trouble, OSError) as trouble:
+        print(trouble, flush=True)
+
+
+def create_backend_home(backend: Path, home: Path, uv: Uv) -> None:
+    """The stamp comes last: what has none may be half of one, and is made anew."""
+    remove(home)
+    advice = f"The packages of {backend.name} could not be had, and are tried again next time: its tests will fail."
+    uv("venv", "--no-project", "--python", BASE_PYTHON, home, advice=advice)
+    uv(
+        *("pip", "sync", "--require-hashes", "--only-binary", ":all:", "--python", home / "bin" / "python"),
+        backend / "requirements.txt",
+        advice=advice,
+    )
+    (home / BACKEND_STAMP).touch()
+    for earlier in home.parent.glob(f"{backend.name}-*"):
+        if earlier != home:
+            remove(earlier)
+
+
 def remove(place: Path) -> None:
     if place.is_symlink():
         place.unlink()
@@ -561,6 +623,10 @@ def remove(place: Path) -> None:
 
 def count_packages(lock: Path) -> int:
     return sum(line[:1].isalnum() for line in lock.read_text().splitlines())
+
+
+def packages_of(lock: Path) -> set[str]:
+    return {line.partition("==")[0] for line in lock.read_text().splitlines() if line[:1].isalnum()}
 
 
 def run(checkout: Checkout, command: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from corral.app.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
 from corral.cli.main import cli
 from corral.cli.options import SettingOption
 from corral.domain.event import EventKind
+from corral.gateway.inference import ROUTES as MODEL_ROUTES
 from corral.protocol.gateway_counters import PER_GATEWAY, REPORT_AGE, UP
 from corral.protocol.metrics import Description
 
@@ -175,10 +176,47 @@ def routes_page() -> str:
         "Routes",
         ROUTES_INTRODUCTION,
         table(["route", "who", "what", "answers"], rows),
+        MODEL_ROUTES_INTRODUCTION,
+        table(["route", "what"], model_routes()),
         "## Query parameters",
         *queries,
     )
 
+
+def model_routes() -> list[list[str]]:
+    """What models answer, with all names of each. A route that nobody described is an error."""
+    named: dict[bytes, list[bytes]] = {}
+    for path, target in MODEL_ROUTES.items():
+        named.setdefault(target, []).append(path)
+    return [
+        [", ".join(code(f"POST {path.decode()}") for path in paths), MODEL_ROUTE_MEANINGS[target.decode()]]
+        for target, paths in named.items()
+    ]
+
+
+MODEL_ROUTES_INTRODUCTION: Final = """
+## Models
+
+Keys of scope inference may ask. The body names the `model`; answers, and errors, have OpenAI's shape. What a model does
+not do is answered with 501 (404 by engines with a port of their own), a model that is not loaded yet with 503,
+`Retry-After` and a `loading` object.
+"""
+
+MODEL_ROUTE_MEANINGS: Final = {
+    "/v1/chat/completions": "A chat, whole or streamed.",
+    "/v1/completions": "A text continued, whole or streamed.",
+    "/v1/embeddings": "Vectors of texts.",
+    "/v1/audio/speech": "A text of up to 4,096 characters as a WAV file; with `stream` one that begins at once.",
+    "/v1/audio/transcriptions": (
+        "A form with a `file`: what is said in it, as `json`, `text`, `srt`, `vtt` or `verbose_json`; "
+        "with `stream` as events."
+    ),
+    "/v1/vad": (
+        "Where somebody speaks in `audio`, samples from -1 to 1 at 16,000 a second: `segments` in seconds. LocalAI's."
+    ),
+    "/tokenize": "The `tokens` of `content`. LocalAI's.",
+    "/detokenize": "The `content` of `tokens`. LocalAI's.",
+}
 
 ROUTES_INTRODUCTION: Final = """
 Who may call: `public` everyone; `admin` keys of scope admin; `node` workers, with the registration token, their own

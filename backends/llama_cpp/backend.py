@@ -13,6 +13,8 @@ from contextlib import aclosing
 
 from corral_backend_sdk import (
     Backend,
+    DetokenizeRequest,
+    DetokenizeResponse,
     EmbeddingLayout,
     EmbeddingResult,
     ModelOptions,
@@ -68,6 +70,10 @@ class LlamaCpp(Backend):
     async def tokenize_string(self, request: PredictOptions) -> TokenizationResponse:
         answer = await self._engine.ask("/tokenize", {"content": request.Prompt})
         return TokenizationResponse(length=len(answer["tokens"]), tokens=answer["tokens"])
+
+    async def detokenize(self, request: DetokenizeRequest) -> DetokenizeResponse:
+        answer = await self._engine.ask("/detokenize", {"tokens": list(request.tokens)})
+        return DetokenizeResponse(content=answer["content"])
 
 
 async def _end_with(engine: Engine) -> None:

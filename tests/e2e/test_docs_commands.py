@@ -34,7 +34,7 @@ ROOMS = tuple(path.name for path in (ROOT / "src" / "corral").iterdir() if (path
 WRITTEN_BASE_PORT, WRITTEN_HTTP_PORT = "24001", "24000"
 """Ports of the third worker in the guide; on the machine of a test somebody else may use them."""
 
-LOOKING = re.compile(r"(\.venv/bin/)?corral (nodes (list|show)|keys list|events|doctor)\b")
+LOOKING = re.compile(r"(\.venv/bin/)?corral (nodes (list|show)|models list|keys list|events|doctor)\b")
 """Commands that may be repeated until they show what they should: the fleet needs a moment."""
 END = "=== end of command, exit code"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -224,6 +224,10 @@ def test_what_needs_no_fleet_can_be_followed_without_one(page: str, tmp_path: Pa
         follow(shell, steps_of(ROOT / "docs" / page))
     finally:
         shell.close()
+
+
+def test_speech_and_embeddings_are_as_described(shell: Shell) -> None:
+    follow(shell, steps_of(ROOT / "docs" / "guides" / "speech-and-embeddings.md"))
 
 
 # NATS of one's own.

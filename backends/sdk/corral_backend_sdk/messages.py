@@ -2,6 +2,8 @@
 
 from corral_backend_sdk._generated.backend_pb2 import (
     ChatDelta,
+    DetokenizeRequest,
+    DetokenizeResponse,
     EmbeddingLayout,
     EmbeddingResult,
     HealthMessage,
@@ -13,10 +15,21 @@ from corral_backend_sdk._generated.backend_pb2 import (
     StatusResponse,
     TokenizationResponse,
     ToolCallDelta,
+    TranscriptRequest,
+    TranscriptResult,
+    TranscriptSegment,
+    TranscriptStreamResponse,
+    TranscriptWord,
+    TTSRequest,
+    VADRequest,
+    VADResponse,
+    VADSegment,
 )
 
 __all__ = [
     "ChatDelta",
+    "DetokenizeRequest",
+    "DetokenizeResponse",
     "EmbeddingLayout",
     "EmbeddingResult",
     "HealthMessage",
@@ -26,6 +39,15 @@ __all__ = [
     "Reply",
     "Result",
     "StatusResponse",
+    "TTSRequest",
     "TokenizationResponse",
     "ToolCallDelta",
+    "TranscriptRequest",
+    "TranscriptResult",
+    "TranscriptSegment",
+    "TranscriptStreamResponse",
+    "TranscriptWord",
+    "VADRequest",
+    "VADResponse",
+    "VADSegment",
 ]

@@ -2,7 +2,9 @@
 
 from typing import Final, NamedTuple
 
+from corral.adapter.bodies import BodyTooLarge
 from corral.adapter.replicas import KeyUnknown
+from corral.adapter.scratch import ScratchNotUsable
 from corral.base.errors import CorralError, InvalidInput
 from corral.dialect.answers import error_document
 from corral.rpc import errors
@@ -12,6 +14,8 @@ _SERVER: Final = "server_error"
 
 _TABLE: Final[tuple[tuple[type[CorralError], int, str], ...]] = (
     (KeyUnknown, 401, _INVALID),
+    (BodyTooLarge, 413, _INVALID),
+    (ScratchNotUsable, 507, _SERVER),
     (InvalidInput, 400, _INVALID),
     (errors.RequestRefused, 400, _INVALID),
     (errors.ReplyTooLarge, 413, _INVALID),

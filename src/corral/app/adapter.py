@@ -19,6 +19,7 @@ from aiohttp import web
 from corral.adapter.app import AdapterApp
 from corral.adapter.orders import Orders
 from corral.adapter.replicas import Replicas
+from corral.adapter.scratch import Scratch
 from corral.app.exit_codes import ExitCode
 from corral.app.signals import stop_on_signals
 from corral.base.clock import SystemClock
@@ -65,7 +66,8 @@ async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
 
 
 async def _listen(stack: AsyncExitStack, replicas: Replicas, host: str, port: int) -> Listening:
-    app = AdapterApp(replicas, SystemClock()).build()
+    scratch = await stack.enter_async_context(Scratch())
+    app = AdapterApp(replicas, SystemClock(), scratch).build()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_DRAIN_SECONDS)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)

@@ -8,6 +8,8 @@ import msgspec
 
 from corral.domain.key import IMPLIED, Scope
 from corral.gateway.answers import Refusal
+from corral.gateway.forms import model_in_form
+from corral.gateway.head import RequestHead
 from corral.gateway.view import Directory
 from corral.protocol.keys import hash_secret
 from corral.protocol.view import KeyEntry
@@ -63,10 +65,21 @@ def asked_model(body: bytes) -> str:
         raise Refusal(400, "the body must be a JSON object", code="invalid_body") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if model is msgspec.UNSET or model is None or model == "":
-        raise Refusal(400, "`model` is missing: name the model to ask", code="missing_model", param="model")
+    if model is msgspec.UNSET or model is None:
+        model = ""
     if not isinstance(model, str):
         raise Refusal(400, "`model` must be a string", code="invalid_type", param="model")
+    return _named(model)
+
+
+def asked_in_form(head: RequestHead, body: bytes) -> str:
+    """The same of a form."""
+    return _named(model_in_form(head.lines, body))
+
+
+def _named(model: str) -> str:
+    if not model:
+        raise Refusal(400, "`model` is missing: name the model to ask", code="missing_model", param="model")
     if len(model) > _MAX_NAME:
         raise Refusal(404, "there is no model with such a long name", code="model_not_found", param="model")
     return model

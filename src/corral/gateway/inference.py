@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, cast
 
-from corral.gateway.admit import asked_model
+from corral.gateway.admit import asked_in_form, asked_model
 from corral.gateway.answers import Refusal
 from corral.gateway.exchange import Client, Exchange, Outcome, Services
 from corral.gateway.head import API_KEY, RequestHead, write_head
@@ -12,12 +12,24 @@ from corral.gateway.usage import Tail
 from corral.gateway.view import Replica
 from corral.protocol.view import KeyEntry
 
+_VERSIONED: Final = (
+    b"/chat/completions",
+    b"/completions",
+    b"/embeddings",
+    b"/audio/speech",
+    b"/audio/transcriptions",
+    b"/vad",
+)
+_UNVERSIONED: Final = (b"/tokenize", b"/detokenize")
+"""As llama.cpp's own server has them."""
 ROUTES: Final[Mapping[bytes, bytes]] = {
-    prefix + path: b"/v1" + path
-    for path in (b"/chat/completions", b"/completions", b"/embeddings")
-    for prefix in (b"/v1", b"")
+    **{prefix + path: b"/v1" + path for path in _VERSIONED for prefix in (b"/v1", b"")},
+    **{prefix + path: path for path in _UNVERSIONED for prefix in (b"/v1", b"")},
+    b"/tts": b"/v1/audio/speech",
 }
 """Paths that models answer, and what they are called there."""
+_FORMS: Final = frozenset({b"/v1/audio/transcriptions", b"/audio/transcriptions"})
+"""Those whose bodies are forms."""
 _RETRIES: Final = 1
 """On other replicas, before the first byte."""
 _GONE: Final = frozenset({Failure.REFUSED, Failure.CLOSED, Failure.DENIED})
@@ -42,7 +54,8 @@ class Inference(Exchange):
         self._tail = Tail()
 
     def start(self) -> None:
-        entry = self._services.directory.find_model(asked_model(self._body))
+        asked = asked_model(self._body) if self._head.path not in _FORMS else asked_in_form(self._head, self._body)
+        entry = self._services.directory.find_model(asked)
         self.model = entry.name
         try:
             self._services.dispatcher.submit(self)

@@ -8,15 +8,17 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from grpc import aio
 
 from corral.rpc import errors
 from corral.rpc.messages import (
+    DetokenizeRequest,
+    DetokenizeResponse,
     EmbeddingResult,
     HealthMessage,
     ModelOptions,
@@ -25,6 +27,12 @@ from corral.rpc.messages import (
     Result,
     StatusResponse,
     TokenizationResponse,
+    TranscriptRequest,
+    TranscriptResult,
+    TranscriptStreamResponse,
+    TTSRequest,
+    VADRequest,
+    VADResponse,
 )
 from corral.rpc.status import error_for
 
@@ -59,6 +67,18 @@ class _Methods:
         self.tokenize = channel.unary_unary(
             _path("TokenizeString"), PredictOptions.SerializeToString, TokenizationResponse.FromString
         )
+        self.detokenize = channel.unary_unary(
+            _path("Detokenize"), DetokenizeRequest.SerializeToString, DetokenizeResponse.FromString
+        )
+        self.speak = channel.unary_unary(_path("TTS"), TTSRequest.SerializeToString, Result.FromString)
+        self.speech = channel.unary_stream(_path("TTSStream"), TTSRequest.SerializeToString, Reply.FromString)
+        self.transcribe = channel.unary_unary(
+            _path("AudioTranscription"), TranscriptRequest.SerializeToString, TranscriptResult.FromString
+        )
+        self.transcript = channel.unary_stream(
+            _path("AudioTranscriptionStream"), TranscriptRequest.SerializeToString, TranscriptStreamResponse.FromString
+        )
+        self.vad = channel.unary_unary(_path("VAD"), VADRequest.SerializeToString, VADResponse.FromString)
 
 
 class Backend:
@@ -116,17 +136,11 @@ class Backend:
     async def predict(self, options: PredictOptions, *, timeout: timedelta | None = None) -> Reply:
         return await self._call(self._methods.predict, options, timeout)
 
-    async def predict_stream(
+    def predict_stream(
         self, options: PredictOptions, *, timeout: timedelta | None = None
     ) -> AsyncGenerator[Reply, None]:
         """The answer in parts. Close the iterator (`contextlib.aclosing`) to end the call before its end."""
-        call = self._methods.stream(options, timeout=_seconds(timeout), metadata=self._metadata)
-        try:
-            async with self._translated():
-                while isinstance(reply := await call.read(), Reply):
-                    yield reply
-        finally:
-            call.cancel()  # of no effect on a call that has ended
+        return self._stream(lambda: self._methods.stream, options, timeout, Reply)
 
     async def embedding(self, options: PredictOptions, *, timeout: timedelta | None = None) -> EmbeddingResult:
         return await self._call(self._methods.embedding, options, timeout)
@@ -134,6 +148,49 @@ class Backend:
     async def tokenize(self, options: PredictOptions, *, timeout: timedelta | None = None) -> list[int]:
         """The tokens of the prompt."""
         return list((await self._call(self._methods.tokenize, options, timeout)).tokens)
+
+    async def detokenize(self, tokens: Iterable[int], *, timeout: timedelta | None = None) -> str:
+        """The text of these tokens."""
+        return (await self._call(self._methods.detokenize, DetokenizeRequest(tokens=tokens), timeout)).content
+
+    async def speak(self, request: TTSRequest, *, timeout: timedelta | None = None) -> None:
+        """Have a text spoken into the file `dst`, which the backend writes on its own machine."""
+        result = await self._call(self._methods.speak, request, timeout)
+        if not result.success:
+            raise errors.BackendFailed(self.address, result.message)
+
+    def speech(self, request: TTSRequest, *, timeout: timedelta | None = None) -> AsyncGenerator[Reply, None]:
+        """A text as sound, in parts."""
+        return self._stream(lambda: self._methods.speech, request, timeout, Reply)
+
+    async def transcribe(self, request: TranscriptRequest, *, timeout: timedelta | None = None) -> TranscriptResult:
+        """What is said in the file `dst`, which the backend reads on its own machine."""
+        return await self._call(self._methods.transcribe, request, timeout)
+
+    def transcript(
+        self, request: TranscriptRequest, *, timeout: timedelta | None = None
+    ) -> AsyncGenerator[TranscriptStreamResponse, None]:
+        """The same in parts; the last one has the whole."""
+        return self._stream(lambda: self._methods.transcript, request, timeout, TranscriptStreamResponse)
+
+    async def vad(self, request: VADRequest, *, timeout: timedelta | None = None) -> VADResponse:
+        """Where in a sound somebody speaks."""
+        return await self._call(self._methods.vad, request, timeout)
+
+    async def _stream(
+        self,
+        method: Callable[[], Callable[..., aio.UnaryStreamCall[Any, Any]]],
+        request: object,
+        timeout: timedelta | None,
+        kind: type[Answer],
+    ) -> AsyncGenerator[Answer, None]:
+        call = method()(request, timeout=_seconds(timeout), metadata=self._metadata)
+        try:
+            async with self._translated():
+                while isinstance(part := await call.read(), kind):
+                    yield part
+        finally:
+            call.cancel()  # of no effect on a call that has ended
 
     async def _call(
         self, method: Callable[..., Awaitable[Answer]], request: object, timeout: timedelta | None

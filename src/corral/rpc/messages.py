@@ -2,6 +2,8 @@
 
 from corral.rpc._generated.backend_pb2 import (
     ChatDelta,
+    DetokenizeRequest,
+    DetokenizeResponse,
     EmbeddingResult,
     HealthMessage,
     MemoryUsageData,
@@ -13,10 +15,19 @@ from corral.rpc._generated.backend_pb2 import (
     StatusResponse,
     TokenizationResponse,
     ToolCallDelta,
+    TranscriptRequest,
+    TranscriptResult,
+    TranscriptSegment,
+    TranscriptStreamResponse,
+    TTSRequest,
+    VADRequest,
+    VADResponse,
 )
 
 __all__ = [
     "ChatDelta",
+    "DetokenizeRequest",
+    "DetokenizeResponse",
     "EmbeddingResult",
     "HealthMessage",
     "MemoryUsageData",
@@ -26,6 +37,13 @@ __all__ = [
     "Reply",
     "Result",
     "StatusResponse",
+    "TTSRequest",
     "TokenizationResponse",
     "ToolCallDelta",
+    "TranscriptRequest",
+    "TranscriptResult",
+    "TranscriptSegment",
+    "TranscriptStreamResponse",
+    "VADRequest",
+    "VADResponse",
 ]

@@ -24,10 +24,10 @@ class RunningAdapter:
     url: str
 
 
-def adapter_command(descriptor: int, place: HostPort) -> Command:
+def adapter_command(descriptor: int, place: HostPort, **variables: str) -> Command:
     return Command(
         argv=[sys.executable, "-m", "corral.app.adapter", "--orders", str(descriptor), "--listen", str(place)],
-        env={"PATH": os.defpath},
+        env={"PATH": os.defpath, **variables},
         handed_over=[descriptor],
         output=Output.TAIL,
     )
@@ -41,8 +41,9 @@ def adapters_on(ports: Ports, clock: Clock, config: AdapterConfig | None = None)
 
 
 @asynccontextmanager
-async def running_adapter() -> AsyncIterator[RunningAdapter]:
+async def running_adapter(**variables: str) -> AsyncIterator[RunningAdapter]:
     link = AdapterLink.open()
-    async with start_process(adapter_command(link.descriptor, HostPort("127.0.0.1", 0))) as process, link:
+    command = adapter_command(link.descriptor, HostPort("127.0.0.1", 0), **variables)
+    async with start_process(command) as process, link:
         listening = await link.listening()
         yield RunningAdapter(process=process, link=link, url=f"http://{listening.host}:{listening.port}")

@@ -36,15 +36,16 @@ class RunningBackend:
 
 
 def backend_command(name: str, *words: str, env: Mapping[str, str] | None = None) -> Command:
-    """`run.sh` as a worker runs it, with this Python."""
+    """`run.sh` as a worker runs it: with the Python of its own that set-up gave it, or with this one."""
+    folder = BACKENDS / name
+    python = {} if (folder / "venv").exists() else {"CORRAL_BACKEND_PYTHON": sys.executable}
     environment = {
         "PATH": "/usr/bin:/bin",
-        "CORRAL_BACKEND_PYTHON": sys.executable,
         "LOCALAI_GRPC_AUTH_TOKEN": TOKEN,
         "CORRAL_HTTP_KEY": KEY,
+        **python,
         **(env or {}),
     }
-    folder = BACKENDS / name
     return Command(argv=["./run.sh", *words], env=environment, cwd=folder, output=Output.TAIL)
 
 

@@ -4,9 +4,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import psutil
@@ -88,12 +87,86 @@ async def test_an_embedding_model_embeds_both_ways(chat_model_file: Path) -> Non
         assert json.loads(text)["data"][0]["embedding"] == pytest.approx(list(result.embeddings), abs=1e-4)
 
 
-async def test_a_client_that_goes_frees_its_slot(chat_model_file: Path) -> None:
+async def test_tokens_and_texts_turn_into_each_other_both_ways(chat_model_file: Path) -> None:
     async with loaded(chat_model_file) as backend:
-        endless = PredictOptions(Prompt="Once upon a time", Tokens=400, IgnoreEOS=True)
+        tokens = await backend.client.tokenize(PredictOptions(Prompt="hello wörld"))
+        assert await backend.client.detokenize(tokens) == "hello wörld"
+        status, text = await post(backend, "/tokenize", {"content": "hello wörld", "model": "the-model"})
+        assert (status, json.loads(text)) == (200, {"tokens": tokens})
+        status, text = await post(backend, "/detokenize", {"tokens": tokens})
+        assert (status, json.loads(text)) == (200, {"content": "hello wörld"})
+
+
+async def test_grammars_stop_words_and_limits_are_kept_both_ways(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        ways = (in_grpc, in_http)
+        for way in ways:
+            said = await way(backend, GRAMMAR, Grammar='root ::= "yes" | "no"', Tokens=8)
+            assert said.text in ("yes", "no")
+            said = await way(backend, QUESTION, StopPrompts=["France"], Tokens=40)
+            assert said.text
+            assert "France" not in said.text
+            assert said.reason in ("stop", "")
+            said = await way(backend, QUESTION, IgnoreEOS=True, Tokens=5)
+            assert (said.tokens, said.prompt_tokens > 20) == (5, True)
+            assert said.reason in ("length", "")
+        schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+        wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+        said = await in_http(backend, QUESTION, Tokens=40, response_format=wanted)
+        assert json.loads(said.text)["city"] in ("Paris", "Rome")
+
+
+GRAMMAR = "Is Paris in France? Answer yes or no."
+
+
+class Said(NamedTuple):
+    text: str
+    tokens: int
+    prompt_tokens: int
+    reason: str = ""
+
+
+async def in_grpc(backend: RunningBackend, question: str, **more: Any) -> Said:
+    asked = PredictOptions(UseTokenizerTemplate=True, Messages=[Message(role="user", content=question)], **more)
+    reply = await backend.client.predict(asked, timeout=SOON)
+    return Said(reply.message.decode(), reply.tokens, reply.prompt_tokens)
+
+
+async def in_http(backend: RunningBackend, question: str, **more: Any) -> Said:
+    """The same, in the words of llama.cpp's own server."""
+    names = {"Grammar": "grammar", "StopPrompts": "stop", "Tokens": "max_tokens", "IgnoreEOS": "ignore_eos"}
+    body = {
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        **{names.get(name, name): value for name, value in more.items()},
+    }
+    status, text = await post(backend, "/v1/chat/completions", body)
+    assert status == 200, text
+    answer = json.loads(text)
+    choice, usage = answer["choices"][0], answer["usage"]
+    return Said(
+        choice["message"]["content"], usage["completion_tokens"], usage["prompt_tokens"], choice["finish_reason"]
+    )
+
+
+async def test_a_client_that_goes_frees_its_slot_both_ways(chat_model_file: Path) -> None:
+    """There is one slot, and with a shifting context the stories never end: who comes next would wait for ever."""
+    async with loaded(chat_model_file, Options=["context_shift:true", "parallel:1"]) as backend:
+        endless = PredictOptions(Prompt="Once upon a time", IgnoreEOS=True)
         async with aclosing(backend.client.predict_stream(endless)) as parts:
             await anext(parts)
-        assert "Paris" in (await backend.client.predict(ASKED, timeout=timedelta(seconds=20))).message.decode()
+        assert "Paris" in (await backend.client.predict(ASKED, timeout=SOON)).message.decode()
+
+        body = {"prompt": "Once upon a time", "ignore_eos": True, "stream": True, "max_tokens": -1}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(
+                backend.http_url + "/v1/completions", json=body, headers={"Authorization": f"Bearer {KEY}"}
+            ) as answer,
+        ):
+            assert (await answer.content.readline()).startswith(b"data: ")
+            answer.close()
+        assert "Paris" in (await backend.client.predict(ASKED, timeout=SOON)).message.decode()
 
 
 async def test_it_is_healthy_while_it_loads(chat_model_file: Path) -> None:

@@ -4,7 +4,7 @@ import msgspec
 
 from corral.protocol.view import ModelEntry
 from corral.testing.engine import DONE, EVENTS, LAST_EVENT, answering
-from corral.testing.gateway import KEY, World, chat, request, world
+from corral.testing.gateway import KEY, MODEL, World, chat, request, world
 
 STREAM = b"".join((*EVENTS, LAST_EVENT, DONE))
 
@@ -163,3 +163,42 @@ async def test_answers_tell_their_node_where_that_is_wanted(gateway: World) -> N
                 assert (answer.headers["x-localai-node"], answer.is_whole) == ("n0", True)
         passed = await open_one.ask(request(method="GET", path="/api/v1/nodes"))
         assert "x-localai-node" not in passed.headers
+
+
+def form(model: str, *, size: int) -> bytes:
+    """A sound that looks nearly like parts of a form, then the model."""
+    sound = (b"\r\n--bb\r\n\r\n" + bytes(range(256))) * (size // 266)
+    parts = [
+        b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n' + sound,
+        b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n' + model.encode(),
+        b"--b--\r\n",
+    ]
+    return b"\r\n".join(parts)
+
+
+async def test_a_form_finds_its_model_and_passes_unchanged(gateway: World) -> None:
+    gateway.engine.behave = answering
+    kind = b"Content-Type: multipart/form-data; boundary=b\r\n"
+    body = form(MODEL, size=3_000_000)
+
+    answer = await gateway.ask(request(body, path="/audio/transcriptions", head=kind))
+
+    assert answer.status == 200
+    [got] = gateway.engine.requests
+    assert (got.target, got.body) == ("/v1/audio/transcriptions", body)
+    assert got.header("content-type") == "multipart/form-data; boundary=b"
+    other = await gateway.ask(request(form("nobody", size=1000), path="/v1/audio/transcriptions", head=kind))
+    assert (other.status, other.error["code"]) == (404, "model_not_found")
+    plain = await gateway.ask(request(chat(), path="/v1/audio/transcriptions"))
+    assert (plain.status, plain.error["code"]) == (400, "invalid_body")
+    assert len(gateway.engine.requests) == 1
+
+
+async def test_every_route_of_models_reaches_the_engine_under_its_one_name(gateway: World) -> None:
+    gateway.engine.behave = answering
+    paths = ("/v1/vad", "/vad", "/tts", "/v1/audio/speech", "/v1/tokenize", "/tokenize", "/v1/detokenize")
+    for path in paths:
+        assert (await gateway.ask(request(chat(), path=path))).status == 200
+    assert [got.target for got in gateway.engine.requests] == [
+        *("/v1/vad", "/v1/vad", "/v1/audio/speech", "/v1/audio/speech", "/tokenize", "/tokenize", "/detokenize")
+    ]

@@ -233,6 +233,57 @@ def test_without_the_chat_model_all_else_works(
     assert not checkout.chat_model.exists()
 
 
+# Backends with packages of their own.
+
+
+@pytest.fixture
+def speaker(checkout: Any) -> Path:
+    """A backend that needs more than `.venv` has, beside one that does not."""
+    checkout.lock("dev").write_text("grpcio==1\n")
+    for name, lock in (("plain", "grpcio==1\n"), ("speaker", "grpcio==1\nespeak==1\n")):
+        (checkout.backends / name).mkdir(parents=True)
+        (checkout.backends / name / "requirements.txt").write_text(lock)
+    return Path(checkout.backends / "speaker")
+
+
+def make_home(*words: str | Path, advice: str) -> None:
+    """What uv leaves behind."""
+    if words[0] == "venv":
+        (Path(words[-1]) / "bin").mkdir(parents=True)
+
+
+def test_a_backend_gets_its_packages_where_it_looks_for_them(
+    environment: ModuleType, checkout: Any, speaker: Path
+) -> None:
+    assert environment.missing_backends(checkout, "runtime") == []
+    assert environment.missing_backends(checkout, "dev") == [speaker]
+
+    environment.provide_backend(speaker, checkout, make_home)
+
+    assert (speaker / "venv" / "bin").is_dir()
+    assert environment.missing_backends(checkout, "dev") == []
+    (speaker / "requirements.txt").write_text("espeak==2\n")
+    assert environment.missing_backends(checkout, "dev") == [speaker]
+    environment.provide_backend(speaker, checkout, make_home)
+    assert len(list((checkout.build / "backends").iterdir())) == 1, "the packages of the old lock are gone"
+
+
+def test_half_the_packages_of_a_backend_are_not_taken_for_all(
+    environment: ModuleType, checkout: Any, speaker: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*words: str | Path, advice: str) -> None:
+        make_home(*words, advice=advice)
+        if words[0] == "pip":
+            raise environment.Trouble(advice, "no route")
+
+    environment.provide_backend(speaker, checkout, fail)
+
+    assert "The packages of speaker could not be had" in capsys.readouterr().out
+    assert environment.missing_backends(checkout, "dev") == [speaker]
+    environment.provide_backend(speaker, checkout, make_home)
+    assert environment.missing_backends(checkout, "dev") == []
+
+
 def test_another_lock_is_another_chat_model(checkout: Any) -> None:
     before = checkout.chat_model
     checkout.lock("chat-model").write_text("model==2")
@@ -522,13 +573,13 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9._-]+)(?:\[.*\])?==(\S+)", lock.read_text(), flags=re.MULTILINE))
 
 
-LOCKS = [f"requirements/{name}.txt" for name in ("bootstrap", "runtime", "dev")]
-LOCKS += [f"backends/{name}/requirements.txt" for name in ("echo", "llama_cpp")]
+ROOT = Path(__file__).resolve().parents[3]
+LOCKS = [*ROOT.glob("requirements/*.txt"), *ROOT.glob("backends/*/requirements.txt")]
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_holds_hashes_and_no_addresses(root: Path, name: str) -> None:
-    text = (root / name).read_text()
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: str(lock.relative_to(ROOT)))
+def test_a_lock_holds_hashes_and_no_addresses(lock: Path) -> None:
+    text = lock.read_text()
     requirements = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
 
     assert requirements

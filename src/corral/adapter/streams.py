@@ -1,0 +1,64 @@
+"""Answers that come in parts. The status is sent with the first: what fails before it still gets one of its own."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from aiohttp import web
+
+from corral.adapter.errors import failure_of, words_of
+from corral.base.errors import CorralError
+from corral.dialect.answers import error_event
+
+log = logging.getLogger(__name__)
+
+_EVENTS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+async def stream_events(request: web.Request, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
+    """A failure on the way is the last event."""
+    async with aclosing(events) as parts:
+        response = await _begun(request, parts, _EVENTS)
+        try:
+            await _pass_on(response, parts)
+        except CorralError as error:
+            _tell(error)
+            await response.write(error_event(words_of(error), kind=failure_of(error).kind, code=error.code))
+        await response.write_eof()
+    return response
+
+
+async def stream_sound(request: web.Request, sound: AsyncGenerator[bytes, None], kind: str) -> web.StreamResponse:
+    """A failure on the way cuts the connection, so that nobody takes what came for the whole."""
+    async with aclosing(sound) as parts:
+        response = await _begun(request, parts, {"Content-Type": kind})
+        try:
+            await _pass_on(response, parts)
+        except CorralError as error:
+            _tell(error)
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+        await response.write_eof()
+    return response
+
+
+async def _begun(
+    request: web.Request, parts: AsyncGenerator[bytes, None], headers: dict[str, str]
+) -> web.StreamResponse:
+    first = await anext(parts, b"")
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    await response.write(first)
+    return response
+
+
+async def _pass_on(response: web.StreamResponse, parts: AsyncGenerator[bytes, None]) -> None:
+    async for part in parts:
+        if part:
+            await response.write(part)
+
+
+def _tell(error: CorralError) -> None:
+    log.warning("stream broken: %s", error, extra={"event": "adapter.stream_broken"})

@@ -1,0 +1,19 @@
+"""Texts to tokens and back."""
+
+import msgspec
+
+from corral.adapter.replicas import Served
+from corral.base.clock import Clock
+from corral.dialect.requests import parse
+from corral.dialect.tokens import DetokenizeRequest, TokenizeRequest, tokenize_options
+
+
+async def tokenize(served: Served, body: bytes, _: Clock) -> bytes:
+    request = parse(body, TokenizeRequest)
+    return msgspec.json.encode({"tokens": await served.backend.tokenize(tokenize_options(request, served.model))})
+
+
+async def detokenize(served: Served, body: bytes, _: Clock) -> bytes:
+    request = parse(body, DetokenizeRequest)
+    request.check()
+    return msgspec.json.encode({"content": await served.backend.detokenize(request.tokens)})

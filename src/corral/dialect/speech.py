@@ -1,0 +1,113 @@
+"""Speech in OpenAI's words and in the contract's: texts to be spoken, and where in a sound somebody speaks. Pure."""
+
+import json
+import struct
+from typing import Final
+
+import msgspec
+
+from corral.base.errors import InvalidInput
+from corral.protocol.adapter import AdapterModel
+from corral.rpc.messages import Reply, TTSRequest, VADRequest, VADResponse
+
+MOST_CHARACTERS: Final = 4096
+"""OpenAI's own limit."""
+_SPEEDS: Final = (0.25, 4.0)
+_FORMATS: Final = ("wav",)
+_DEFAULT_RATE: Final = 16_000
+"""Of streams that do not tell theirs."""
+_UNKNOWN_SIZE: Final = 0xFFFFFFFF
+
+
+class SpeechRequest(msgspec.Struct, kw_only=True):
+    input: str
+    model: str = ""
+    voice: str | None = None
+    response_format: str | None = None
+    speed: float | None = None
+    instructions: str | None = None
+    language: str | None = None
+    stream: bool | None = None
+    stream_format: str | None = None
+
+    def check(self) -> None:
+        """What the types alone do not say."""
+        if not self.input.strip():
+            raise InvalidInput("input", "must not be empty")
+        if len(self.input) > MOST_CHARACTERS:
+            raise InvalidInput("input", f"has {len(self.input)} characters, and {MOST_CHARACTERS} are the most")
+        if self.response_format not in (None, *_FORMATS):
+            raise InvalidInput("response_format", f"{self.response_format} is not offered, but {', '.join(_FORMATS)}")
+        if self.stream_format not in (None, "audio"):
+            raise InvalidInput("stream_format", f"{self.stream_format} is not offered, but audio")
+        if self.speed is not None and not _SPEEDS[0] <= self.speed <= _SPEEDS[1]:
+            raise InvalidInput("speed", f"must be between {_SPEEDS[0]} and {_SPEEDS[1]}")
+
+
+def speech_options(request: SpeechRequest, model: AdapterModel, *, file: str = "") -> TTSRequest:
+    """Without a file it is for a stream."""
+    return TTSRequest(
+        text=request.input,
+        model=model.identity,
+        dst=file,
+        voice=request.voice or "",
+        language=request.language or "",
+        instructions=request.instructions,
+        params={} if request.speed is None else {"speed": f"{request.speed:g}"},
+        ModelIdentity=model.identity,
+    )
+
+
+class SpeechParts:
+    """The parts of a stream as one WAV file, whose size nobody knows yet.
+
+    Some backends tell their rate first and then send bare samples; others send a WAV file of their own.
+    """
+
+    def __init__(self) -> None:
+        self._rate = _DEFAULT_RATE
+        self._has_begun = False
+
+    def part(self, reply: Reply) -> bytes:
+        if reply.message and not self._has_begun:
+            self._rate = _told_rate(reply.message) or self._rate
+        if not reply.audio:
+            return b""
+        begins, self._has_begun = not self._has_begun, True
+        bare = begins and not reply.audio.startswith(b"RIFF")
+        return (_header(self._rate) if bare else b"") + reply.audio
+
+
+def _told_rate(message: bytes) -> int | None:
+    try:
+        told = json.loads(message)
+    except ValueError:
+        return None
+    rate = told.get("sample_rate") if isinstance(told, dict) else None
+    return rate if isinstance(rate, int) and 0 < rate < 2**31 else None
+
+
+def _header(rate: int) -> bytes:
+    """Mono, 16 bits."""
+    form = struct.pack("<IHHIIHH", 16, 1, 1, rate, rate * 2, 2, 16)
+    size = struct.pack("<I", _UNKNOWN_SIZE)
+    return b"RIFF" + size + b"WAVEfmt " + form + b"data" + size
+
+
+class VoiceActivityRequest(msgspec.Struct, kw_only=True):
+    """LocalAI's: samples from -1 to 1, mono, 16,000 a second."""
+
+    audio: list[float]
+    model: str = ""
+
+
+def voice_activity_options(request: VoiceActivityRequest, model: AdapterModel) -> VADRequest:
+    if not request.audio:
+        raise InvalidInput("audio", "must not be empty")
+    return VADRequest(audio=request.audio, ModelIdentity=model.identity)
+
+
+def voice_activity_answer(response: VADResponse) -> bytes:
+    """Seconds, to the millisecond: the contract's numbers are no more exact."""
+    segments = [{"start": round(one.start, 3), "end": round(one.end, 3)} for one in response.segments]
+    return msgspec.json.encode({"segments": segments})

@@ -1,0 +1,82 @@
+"""The one field of a form that matters here: which model it is for. The rest, sounds of megabytes, is only skipped."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from corral.gateway.answers import Refusal
+
+_FORM: Final = re.compile(rb"content-type:\s*multipart/form-data\s*;(.*)", re.IGNORECASE | re.DOTALL)
+_BOUNDARY: Final = re.compile(rb'(?:^|;)\s*boundary=(?:"([^"]{1,70})"|([^\s";,]{1,70}))', re.IGNORECASE)
+_NAME: Final = re.compile(rb'content-disposition:\s*form-data\s*;(?:[^\r\n]*;)?\s*name="?([^";\r\n]*)', re.IGNORECASE)
+_HEAD_BYTES: Final = 16 * 1024
+_MOST_PARTS: Final = 256
+_MOST_LOOKALIKES: Final = 20_000
+"""Of a delimiter inside one part: clients choose their boundary so that there are none."""
+_PADDING: Final = 64
+
+
+class _Delimiter(NamedTuple):
+    start: int
+    end: int
+    is_last: bool
+
+
+class _Part(NamedTuple):
+    head: bytes
+    start: int
+    end: int
+
+
+def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
+    """The field `model` of a form; empty when there is none. Refusal when it is no form."""
+    for part in _parts(_boundary(lines), body):
+        name = _NAME.search(part.head)
+        if name is not None and name[1] == b"model":
+            return body[part.start : min(part.end, part.start + _HEAD_BYTES)].decode(errors="replace")
+    return ""
+
+
+def _boundary(lines: Iterable[bytes]) -> bytes:
+    form = next((found for line in lines if (found := _FORM.fullmatch(line))), None)
+    if form is None:
+        raise Refusal(400, "the body must be multipart/form-data", code="invalid_body")
+    boundary = _BOUNDARY.search(form[1])
+    if boundary is None:
+        raise Refusal(400, "the Content-Type of the form names no boundary", code="invalid_body")
+    quoted, plain = boundary.groups()
+    return bytes(quoted or plain)
+
+
+def _parts(boundary: bytes, body: bytes) -> Iterator[_Part]:
+    """Each look goes on where the last one ended, so a body is gone through once."""
+    mark = b"--" + boundary
+    here = _delimiter(mark, body, 0) if body.startswith(mark) else _delimiter(b"\r\n" + mark, body, 0)
+    if here is None:
+        raise Refusal(400, "the body is not the form that its Content-Type names", code="invalid_body")
+    for _ in range(_MOST_PARTS):
+        if here.is_last:
+            return
+        head_end = body.find(b"\r\n\r\n", here.end, here.end + _HEAD_BYTES)
+        following = _delimiter(b"\r\n" + mark, body, head_end) if head_end >= 0 else None
+        if following is None:
+            raise Refusal(400, "the form is cut off, or damaged", code="invalid_body")
+        yield _Part(body[here.end : head_end], head_end + 4, following.start)
+        here = following
+    raise Refusal(400, f"the form has more than {_MOST_PARTS} parts", code="invalid_body")
+
+
+def _delimiter(mark: bytes, body: bytes, start: int) -> _Delimiter | None:
+    """The next one from here on. It ends with its line; what only begins like one is a part's content."""
+    for _ in range(_MOST_LOOKALIKES):
+        start = body.find(mark, start)
+        if start < 0:
+            return None
+        end = start + len(mark)
+        if body.startswith(b"--", end):
+            return _Delimiter(start, end, is_last=True)
+        line_end = body.find(b"\r\n", end, end + _PADDING)
+        if line_end >= 0 and not body[end:line_end].strip(b" \t"):
+            return _Delimiter(start, line_end, is_last=False)
+        start = end
+    raise Refusal(400, "the form's boundary occurs in its content", code="invalid_body")
