@@ -67,6 +67,10 @@ class _Late:
     def __init__(self, opened: Callable[[], Galleries | None]) -> None:
         self._opened = opened
 
+    @property
+    def sources(self) -> Sequence[GallerySource]:
+        return self._now().sources
+
     async def read(self, sources: Sequence[GallerySource] | None = None) -> Readings:
         return await self._now().read(sources)
 

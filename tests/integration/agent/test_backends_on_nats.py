@@ -28,7 +28,7 @@ from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.replica import ReplicaExited, RunningReply
 from corral.rpc.backend import Backend
 from corral.testing.backend_scripts import Pipe, open_pipe, write_backend, write_serving_backend
-from corral.testing.backends import BACKENDS
+from corral.testing.backends import BACKENDS, SHIPPED
 
 NODE = NodeId("11111111-2222-4333-8444-555555555555")
 SOON = timedelta(seconds=30)
@@ -153,8 +153,7 @@ async def test_words_about_a_model_that_cannot_be_read_start_nothing(joined: Any
 async def test_what_is_on_disk_is_listed(joined: Any, asker: Asker) -> None:
     listed = await asker.ask(subjects.backend_list, b"not json at all")
     assert sorted(listed["backends"], key=lambda one: str(one["name"])) == [
-        {"name": "echo", "is_system": True, "is_meta": False},
-        {"name": "llama-cpp", "is_system": True, "is_meta": False},
+        {"name": name, "is_system": True, "is_meta": False} for name in SHIPPED
     ]
 
 
@@ -177,7 +176,7 @@ async def test_an_install_that_cannot_be_read_is_refused(joined: Any, asker: Ask
     [
         (b"null", "backend name is empty"),
         (b"{}", "backend name is empty"),
-        (b'{"backend":"nope"}', 'no backend found with name "nope"; this node has echo, llama-cpp'),
+        (b'{"backend":"nope"}', f'no backend found with name "nope"; this node has {", ".join(SHIPPED)}'),
         (b'{"uri":"oci://h/i:1"}', "specifying a name is required for OCI images"),
         (b'{"backend":"x","uri":"docker://h/i:1","name":"x"}', "'docker://h/i:1' has the unknown scheme 'docker'"),
         (b'{"backend":"x","uri":"/no/such/place"}', "there is no /no/such/place on this machine"),
