@@ -1,12 +1,18 @@
-"""A fleet that speaks, listens, finds speech and embeds, asked with the official `openai` package."""
+"""A fleet that writes, speaks, listens, finds speech and embeds, asked with the official `openai` package.
 
+Its backends are installed on demand, from the images that the set-up of the checkout made.
+"""
+
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from corral.testing.models import write_model
+from corral.testing.models import QUESTION, write_model
+from corral.testing.own_images import own_gallery
 from corral.testing.speech import HEADER_BYTES, SENTENCE, UNDERSTOOD, rate_of, samples_of
 
 NO_FILE = {"parameters": {"model": "none"}}
@@ -21,7 +27,13 @@ def speaking_up(tmp_path_factory: pytest.TempPathFactory, run_up: Any) -> Iterat
     write_model(models, "ears", backend="pocketsphinx-stt", **NO_FILE)
     write_model(models, "attention", backend="silero-vad", **NO_FILE)
     write_model(models, "meaning", backend="minilm-embeddings", **NO_FILE)
-    with run_up(folder, "--workers", "1", CORRAL_MODELS_PATH=str(models), CORRAL_LOAD_WAIT="80s") as running:
+    write_model(models, "chat")
+    settings = {
+        "CORRAL_MODELS_PATH": str(models),
+        "CORRAL_LOAD_WAIT": "80s",
+        "CORRAL_BUILTIN_GALLERY": str(own_gallery()),
+    }
+    with run_up(folder, "--workers", "1", **settings) as running:
         running.until_ready()
         yield running
 
@@ -34,6 +46,15 @@ def client(speaking_up: Any) -> Iterator[openai.OpenAI]:
         base_url=state["url"] + "/v1", api_key=state["keys"]["admin"], max_retries=0, timeout=100
     ) as connected:
         yield connected
+
+
+def test_text_is_written_by_an_installed_image(speaking_up: Any, client: openai.OpenAI) -> None:
+    asked: Any = [{"role": "user", "content": QUESTION}]
+    answer = client.chat.completions.create(model="chat", messages=asked, temperature=0)
+    assert "Paris" in (answer.choices[0].message.content or "")
+
+    (installed,) = Path(speaking_up.data).glob("workers/*/backends/cpu-llama-cpp/metadata.json")
+    assert json.loads(installed.read_text())["digest"].startswith("sha256:")
 
 
 def test_what_one_model_says_another_understands_and_a_third_hears_begin(client: openai.OpenAI) -> None:
