@@ -12,7 +12,7 @@ from corral.agent.files.names import new_name
 FILE_MODE: Final = 0o644
 _NEVER_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Without blocking, because a name may turn out to be a pipe that nobody writes into."""
-WRITTEN_AT_ONCE: Final = 128 * 1024
+WRITTEN_AT_ONCE: Final = 64 * 1024
 """For one write of a megabyte the kernel takes a megabyte of memory in one block. Where a host takes back what its
 guests do not use, such blocks are what it took, and to get them again costs several times as much as writing."""
 _MOST_TEXT: Final = 4096
