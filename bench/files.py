@@ -31,7 +31,7 @@ from corral.protocol import subjects
 
 SIZE: Final = 4_000_000_000
 ROUNDS: Final = 3
-BEAT_SECONDS: Final = 0.1
+BEAT_SECONDS: Final = 0.2
 ASK_SECONDS: Final = 0.1
 SLOWEST: Final = 1 / 0.9
 """Times as long as the bare sink may take: nine tenths of its speed."""
