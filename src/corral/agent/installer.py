@@ -102,10 +102,14 @@ class Installer:
         """Have the directory of a meta backend, which only points to a build that is there."""
         await self._guarded(self._put_meta(meta), meta.name)
 
-    async def roll_back(self, place: Path) -> Metadata:
-        """Go back to the version before, which is returned; another roll-back leads forward again."""
+    async def check_previous(self, place: Path) -> None:
+        """NoPrevious when there is nothing to go back to."""
         if not await asyncio.to_thread(switching.has_previous, place):
             raise NoPrevious(f'there is no version of "{place.name}" before the present one')
+
+    async def roll_back(self, place: Path) -> Metadata:
+        """Go back to the version before, which is returned; another roll-back leads forward again."""
+        await self.check_previous(place)
         metadata = await asyncio.to_thread(self._dated, read_metadata(switching.previous_of(place)), place)
         await self._changing(lambda: _roll_back(place, metadata), place, doing="rolling back")
         log.info("backend rolled back", extra={"event": "backend.rolled_back", "backend": place.name})
