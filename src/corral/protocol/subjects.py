@@ -59,6 +59,11 @@ def backend_delete(node_id: NodeId) -> str:
     return f"nodes.{token(node_id)}.backend.delete"
 
 
+def backend_rollback(node_id: NodeId) -> str:
+    """Asks to go back to the version of a backend before the present one. Corral's own."""
+    return f"nodes.{token(node_id)}.corral.backend.rollback"
+
+
 def backend_list(node_id: NodeId) -> str:
     """Asks which backends are on the node's disk."""
     return f"nodes.{token(node_id)}.backend.list"

@@ -88,7 +88,7 @@ class GalleryNode(SleepingNode):
     """With one gallery, `g`, whose index is a file that tests write."""
 
     images: ImagesConfig = field(
-        default_factory=lambda: ImagesConfig(environment={"PATH": os.defpath}, network=Network(attempts=1))
+        default_factory=lambda: ImagesConfig(environment={"PATH": os.defpath}, network=Network(attempts=1), niceness=0)
     )
     gallery_url: str = ""
     """Instead of the file."""

@@ -44,7 +44,7 @@ class GalleryBackends:
         self._galleries = galleries
         self._pulls = pulls
         self._capability = capability
-        self._system = frozenset(folder.absolute() for folder in system)
+        self._system = frozenset(folder.resolve() for folder in system)
 
     async def find(self, order: InstallOrder) -> Found | None:
         name = order.uri or order.backend

@@ -62,6 +62,7 @@ class Pulls:
             platform_digest=result.platform_digest,
             source="" if result.source == artefact.uris[0] else result.source,
             is_unchanged=result.is_unchanged,
+            is_settled=order.is_durable,
         )
 
     def _order(self, artefact: Artefact, fetching: Fetching) -> PullOrder:
