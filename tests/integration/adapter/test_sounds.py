@@ -138,7 +138,7 @@ async def test_a_sound_is_written_down_whole_or_as_a_stream(tmp_path: Path) -> N
         kind, body = await written("verbose_json", **{"timestamp_granularities[]": "word"})
         verbose = json.loads(body)
         text = verbose["text"]
-        assert text.startswith(UNDERSTOOD)
+        assert UNDERSTOOD in text
         assert (kind, verbose["language"], verbose["task"]) == ("application/json", "en", "transcribe")
         assert verbose["duration"] == pytest.approx(seconds, abs=0.01)
         assert [word["word"] for word in verbose["words"]] == text.split()

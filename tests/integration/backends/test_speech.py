@@ -98,7 +98,7 @@ class TestListening:
         stereo.write_bytes(wave_file(both, rate=rate_of(wave), channels=2))
         async with loaded_backend("pocketsphinx_stt") as backend:
             whole = await backend.client.transcribe(TranscriptRequest(dst=str(said), language="en"), timeout=SOON)
-            assert whole.text.startswith(UNDERSTOOD)
+            assert UNDERSTOOD in whole.text
             assert whole.duration == pytest.approx(len(samples_of(wave)) / 22050, abs=0.01)
             [segment] = whole.segments
             assert [word.text for word in segment.words] == whole.text.split()
