@@ -56,7 +56,7 @@ class TestSpeaking:
     async def test_who_stops_listening_silences_it_and_nobody_else(
         self, espeak: RunningBackend, tmp_path: Path
     ) -> None:
-        long = TTSRequest(text=SENTENCE * 600)
+        long = TTSRequest(text=SENTENCE * 500)
         async with aclosing(espeak.client.speech(long)) as parts:
             await anext(parts)
             await espeak.client.health(timeout=SECOND)
