@@ -62,7 +62,7 @@ def test_what_one_model_says_another_understands_and_a_third_hears_begin(client:
     assert (said[:4], rate_of(said)) == (b"RIFF", 22050)
 
     heard = client.audio.transcriptions.create(model="ears", file=("said.wav", said), language="en")
-    assert heard.text.startswith(UNDERSTOOD)
+    assert UNDERSTOOD in heard.text
 
     sound = [0.0] * 16_000 + samples_of(said)[::2]  # at 11,025 a second, which is as good as fast speech
     found: Any = client.post("/vad", body={"model": "attention", "audio": sound}, cast_to=object)
@@ -81,7 +81,7 @@ def test_a_streamed_speech_and_a_streamed_transcript_arrive_in_parts(client: ope
         told = list(events)
     assert [event.type for event in told] == ["transcript.text.delta", "transcript.text.done"]
     assert told[-1].type == "transcript.text.done"
-    assert told[-1].text.startswith(UNDERSTOOD)
+    assert UNDERSTOOD in told[-1].text
 
 
 def test_sentences_are_embedded_and_counted(client: openai.OpenAI) -> None:
