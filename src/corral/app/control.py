@@ -21,9 +21,10 @@ from corral.base.retry import Backoff
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
-from corral.control import health, hearing, housekeeping, models, orphans, replica_health, unloading, view
+from corral.control import health, hearing, housekeeping, inventory, models, orphans, replica_health, unloading, view
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
+from corral.control.dispatcher import Dispatcher, DispatchStores, DispatchTools
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.control.gateway_reports import GatewayReports
@@ -33,12 +34,16 @@ from corral.control.health import Health
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
 from corral.control.housekeeping import Housekeeping
+from corral.control.intent_requests import IntentRequests
+from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
+from corral.control.operations import NoCatalogue, Operations
 from corral.control.orphans import Orphans
+from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
 from corral.control.replica_exits import ReplicaExits
@@ -50,11 +55,14 @@ from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS, REPLICAS_EXITE
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.hearing import HearingPeriods
+from corral.state.intents import Intents
+from corral.state.inventories import Inventories
 from corral.state.keys import Keys
 from corral.state.leases import Leases
 from corral.state.load_jobs import LoadJobs
 from corral.state.migrations import upgrade
 from corral.state.nodes import Nodes
+from corral.state.operations import Operations as OperationStore
 from corral.state.replicas import Replicas
 from corral.state.secrets import Secrets, was_sealed
 from corral.state.secrets_key import SecretsKey
@@ -76,6 +84,7 @@ class Control:
 
     context: AdminContext
     credentials: Credentials
+    dispatcher: Dispatcher
     health: Health
     replica_health: ReplicaHealth
     replica_exits: ReplicaExits
@@ -100,6 +109,8 @@ class Control:
             "health": self._every(health.PERIOD, self.health.poke, self.health.sweep, "health"),
             "models": self._every(models.PERIOD, Poke(), context.models.look, "models"),
             "loads": context.loads.run(),
+            "dispatcher": self.dispatcher.run(),
+            "inventory": self._every(inventory.PERIOD, Poke(), context.inventory.sweep, "inventory"),
             "replicas": self._every(
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
@@ -177,6 +188,21 @@ async def wire(
         policy=config.loads,
     )
     gateways = GatewayReports(watch_replicas, clock)
+    intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus)
+    keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock)
+    dispatcher = Dispatcher(
+        DispatchStores(intents=intents, inventories=inventories, nodes=nodes, events=events),
+        DispatchTools(
+            inventory=keeper_of_inventory,
+            requests=IntentRequests(client, config.intents),
+            progress=progress,
+            replicas=watch_replicas.poke,
+        ),
+        fleet,
+        feed,
+        clock,
+        config.intents,
+    )
     context = AdminContext(
         config=config,
         frontend_id=frontend_id,
@@ -198,6 +224,17 @@ async def wire(
         models=models,
         loads=loads,
         replicas=replicas,
+        operations=Operations(
+            OperationStore(database),
+            fleet,
+            keeper_of_inventory,
+            NoCatalogue(),
+            feed,
+            clock,
+            dispatcher=dispatcher.poke,
+        ),
+        inventory=keeper_of_inventory,
+        progress=progress,
         view=ViewKeeper(
             ViewSources(
                 models=models,
@@ -221,6 +258,7 @@ async def wire(
     return Control(
         context=context,
         credentials=credentials,
+        dispatcher=dispatcher,
         health=watch,
         replica_health=watch_replicas,
         replica_exits=ReplicaExits(replicas, watch_replicas),

@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from corral.bus.config import BusConfig
+from corral.domain.intent import IntentPolicy
 from corral.domain.load_job import LoadPolicy
 from corral.domain.node import LivenessPolicy
 
@@ -41,6 +42,7 @@ class ControlConfig:
     threads: int = 4
     """Of a backend whose model does not say."""
     loads: LoadPolicy = field(default_factory=LoadPolicy)
+    intents: IntentPolicy = field(default_factory=IntentPolicy)
     socket: Path | None = None
     """Listen on this Unix socket, and on no port: how a frontend's gateways reach control."""
     gateway_key: str = field(default="", repr=False)
