@@ -20,7 +20,7 @@ from corral.domain.event import Event, EventKind
 from corral.domain.fit import Blocked, Hindrance, judge, traits_of
 from corral.domain.intent import Intent, IntentState
 from corral.domain.node import NodeStatus, NodeType
-from corral.domain.operation import Operation, Target, status_of
+from corral.domain.operation import Operation, OperationState, Target, status_of
 from corral.state.failures import ConstraintViolated
 from corral.state.operations import Operations as OperationStore
 
@@ -28,6 +28,7 @@ _TRIES: Final = 5
 """Of a transaction that met another one on the same backends."""
 FRESH_WITHIN: Final = timedelta(seconds=5)
 """How long an upgrade waits for nodes to say whether they have the backend; of silent ones the last word counts."""
+_LOOK_SECONDS: Final = 0.1
 _NAME: Final = re.compile(r"[^/\\\x00\s][^/\\\x00]{0,254}")
 
 
@@ -180,6 +181,15 @@ class Operations:
 
     async def current(self) -> list[Operation]:
         return await self._store.current()
+
+    async def settled(self, id: OperationId, *, within: timedelta) -> Operation:
+        """The operation once nothing of it is under way, or as it is when the time is over."""
+        deadline = self._clock.now() + within
+        while True:
+            operation = await self.get(id)
+            if operation.state is not OperationState.RUNNING or self._clock.now() >= deadline:
+                return operation
+            await self._clock.sleep(_LOOK_SECONDS)
 
     # What people do to it.
 

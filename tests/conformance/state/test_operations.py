@@ -1,4 +1,4 @@
-"""Operations, intents and inventories: one transaction, one holder, and nothing lost when wishes overtake each other."""
+"""Operations, intents and inventories: one transaction, one holder, nothing lost when wishes overtake each other."""
 
 import asyncio
 from dataclasses import replace
