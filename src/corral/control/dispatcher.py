@@ -14,8 +14,7 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, new_lease_token
-from corral.base.tasks import Poke, poke_or_period, running
-from corral.control.feed import Feed
+from corral.base.tasks import Poke, poke_or_period
 from corral.control.fleet import Fleet
 from corral.control.intent_requests import IntentRequests
 from corral.control.intent_writer import IntentWriter
@@ -36,6 +35,7 @@ from corral.state.nodes import Nodes
 log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(seconds=1)
+RETURNS_PERIOD: Final = timedelta(seconds=10)
 REACHED: Final = frozenset({NodeStatus.HEALTHY, NodeStatus.DRAINING})
 """Nodes that are sent something. A drained one too: maintenance is when backends are upgraded."""
 _BATCH: Final = 250
@@ -68,12 +68,11 @@ class DispatchTools:
 
 class Dispatcher:
     def __init__(
-        self, stores: DispatchStores, tools: DispatchTools, fleet: Fleet, feed: Feed, clock: Clock, policy: IntentPolicy
+        self, stores: DispatchStores, tools: DispatchTools, fleet: Fleet, clock: Clock, policy: IntentPolicy
     ) -> None:
         self._stores = stores
         self._tools = tools
         self._fleet = fleet
-        self._feed = feed
         self._clock = clock
         self._policy = policy
         self._token = new_lease_token()
@@ -90,12 +89,9 @@ class Dispatcher:
         return {verb: lane.slow for verb, lane in self._sends.items()}
 
     async def run(self) -> None:
-        """Until cancelled: then every request under way is left to whoever comes next."""
-        async with (
-            running(self._renew(), name="leases of intents"),
-            running(self._watch_for_returns(), name="returning nodes"),
-            asyncio.TaskGroup() as group,
-        ):
+        """Until cancelled: then every request under way is left to whoever comes next. `renew` and `notice_returns`
+        run beside it."""
+        async with asyncio.TaskGroup() as group:
 
             async def step() -> None:
                 while batch := await self.claim():
@@ -199,21 +195,14 @@ class Dispatcher:
 
     # Beside the work.
 
-    async def _renew(self) -> None:
-        """One statement for all that this process works on."""
-        while True:
-            await self._clock.sleep(self._policy.lease.total_seconds() / 3)
-            try:
-                if self._working:
-                    await self._stores.intents.extend(self._token, until=self._clock.now() + self._policy.lease)
-            except CorralError as error:
-                log.warning("leases were not renewed: %s", error, extra={"event": "intent.leases_not_renewed"})
+    @property
+    def renewed_every(self) -> timedelta:
+        return self._policy.lease / 3
 
-    async def _watch_for_returns(self) -> None:
-        with self._feed.listener() as poke:
-            await poke_or_period(
-                self.notice_returns, poke=poke, clock=self._clock, period=PERIOD * 10, name="returning nodes"
-            )
+    async def renew(self) -> None:
+        """Hold the leases on all that this process works on, by one statement."""
+        if self._working:
+            await self._stores.intents.extend(self._token, until=self._clock.now() + self._policy.lease)
 
     async def notice_returns(self) -> None:
         """Nodes that were announced to be back get what waited for them at once."""

@@ -62,6 +62,8 @@ class Ask:
     labels: Mapping[str, str] = field(default_factory=dict)
     by: str
     idempotency_key: str = ""
+    delay: timedelta = timedelta(0)
+    """Somebody else is about to do it; looked at when that should be done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ class Operations:
         id = new_operation_id()
         planned = await self.plan(ask, id)
         now = self._clock.now()
-        wishes = [_intent(one, id, now) for one in planned]
+        wishes = [replace(_intent(one, id, now), next_try=now + ask.delay) for one in planned]
         operation = Operation(
             id=id,
             verb=ask.verb,

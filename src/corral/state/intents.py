@@ -44,6 +44,9 @@ class Intents:
         )
         return found[0] if found else None
 
+    async def of_node(self, node_id: NodeId) -> list[Intent]:
+        return await self._fetch(select(backend_intents).where(backend_intents.c.node_id == node_id))
+
     async def of_backend(self, keys: Iterable[str]) -> list[Intent]:
         return await self._fetch(select(backend_intents).where(backend_intents.c.backend.in_(sorted(set(keys)))))
 
