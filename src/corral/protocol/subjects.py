@@ -49,6 +49,11 @@ def install_progress(node_id: NodeId, operation: str) -> str:
     return f"nodes.{token(node_id)}.backend.install.{token(operation)}.progress"
 
 
+def install_progress_of_all(operation: str) -> str:
+    """The same of every node."""
+    return f"nodes.*.backend.install.{token(operation)}.progress"
+
+
 def backend_upgrade(node_id: NodeId) -> str:
     """Asks to replace a backend; its processes end, and none is started."""
     return f"nodes.{token(node_id)}.backend.upgrade"
