@@ -4,8 +4,9 @@
  *   native load PORT CLIENTS SECONDS KIND   asks in a closed loop; prints one line of JSON
  *
  * KIND is a word that the engine finds in the body of a request: `stream` (event by event, as fast as it goes), `burst`
- * (all events in one write), `paced` (an event every 20 ms, each with the time at which it was written), `hold` (one
- * event, then silence; the load generator waits until it is ended). One thread each, Linux only.
+ * (all events in one write), `paced` (an event every 20 ms, each with the time at which it was written; clients begin
+ * one after another, and the first answer on each connection is not measured), `hold` (one event, then silence; the
+ * load generator waits until it is ended). One thread each, Linux only.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,10 +25,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EVENTS = 32, MAX_FD = 8192, BUFFER = 16384, PACE_MS = 20 };
+enum { EVENTS = 32, MAX_FD = 8192, BUFFER = 16384, PACE_MS = 20, PACED_EVENTS = 12 };
 
 struct peer {
-    int open, paced;
+    int open, paced, answers; /* `paced`: events that are still to come */
     size_t used;
     int64_t due, began, first;
     char data[BUFFER];
@@ -100,7 +101,7 @@ static void answer(int fd, const char *body) {
         n = event(out, 0, now_ns());
         write_all(fd, out, n);
         if (strstr(body, "paced")) {
-            peers[fd].paced = 1;
+            peers[fd].paced = PACED_EVENTS;
             peers[fd].due = now_ns() + PACE_MS * 1000000;
             paced_count++;
         }
@@ -145,7 +146,8 @@ static void pace(int highest) {
     for (int fd = 0; fd <= highest; fd++) {
         if (!peers[fd].paced || peers[fd].due > now) continue;
         peers[fd].due += PACE_MS * 1000000;
-        size_t n = event(out, 1, now_ns());
+        size_t n = --peers[fd].paced ? event(out, 1, now_ns()) : last(out);
+        if (!peers[fd].paced) paced_count--;
         write_all(fd, out, n);
     }
 }
@@ -234,6 +236,7 @@ static void stamps(const char *data, int64_t now, struct sample *events) {
 static void load(int port, int clients, double seconds, const char *kind, const char *key) {
     struct sample whole = {0}, first = {0}, events = {0};
     int poller = epoll_create1(0), is_paced = !strcmp(kind, "paced"), failed = 0;
+    static int fds[MAX_FD];
     char body[192];
     int size = snprintf(body, sizeof body, "{\"model\":\"m\",\"stream\":true,\"kind\":\"%s\","
                         "\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}", kind);
@@ -245,13 +248,17 @@ static void load(int port, int clients, double seconds, const char *kind, const 
         int fd = dial(port);
         struct epoll_event e = {.events = EPOLLIN, .data.fd = fd};
         epoll_ctl(poller, EPOLL_CTL_ADD, fd, &e);
-        ask(fd);
+        fds[i] = fd;
+        peers[fd].due = now_ns() + (is_paced ? (int64_t)PACED_EVENTS * PACE_MS * 1000000 / clients * i : 0);
+        if (!is_paced) ask(fd);
     }
     int64_t began = now_ns(), end = began + (int64_t)(seconds * 1e9), now;
     struct epoll_event found[256];
     static char data[65536];
+    int asked = is_paced ? 0 : clients;
     while ((now = now_ns()) < end) {
-        int n = epoll_wait(poller, found, 256, 100);
+        while (asked < clients && peers[fds[asked]].due <= now) ask(fds[asked++]);
+        int n = epoll_wait(poller, found, 256, asked < clients ? 1 : 100);
         for (int i = 0; i < n; i++) {
             int fd = found[i].data.fd;
             ssize_t got = read(fd, data, sizeof data - 1);
@@ -268,7 +275,7 @@ static void load(int port, int clients, double seconds, const char *kind, const 
             struct peer *p = &peers[fd];
             if (!p->first) {
                 p->first = now;
-                note(&first, now - p->began);
+                if (p->answers || !is_paced) note(&first, now - p->began);
                 if (memcmp(data, "HTTP/1.1 200", 12)) failed++;
             } else if (is_paced) {
                 stamps(data, now, &events);
@@ -279,6 +286,7 @@ static void load(int port, int clients, double seconds, const char *kind, const 
             memcpy(p->data + 8 - keep, data + got - keep, keep);
             if (!memcmp(p->data + 1, "\r\n0\r\n\r\n", 7)) {
                 note(&whole, now - p->began);
+                p->answers++;
                 ask(fd);
             }
         }

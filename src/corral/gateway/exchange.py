@@ -87,6 +87,10 @@ class _Phase(Enum):
     DONE = 4
 
 
+_WAITING, _CONNECTING, _SENT, _ANSWERING, _DONE = _Phase
+"""As names of their own: looking one up in its class takes longer than most of what is done with it."""
+
+
 class Exchange:
     """Base of both kinds. Subclasses decide whom to ask, and what to do when that fails."""
 
@@ -99,7 +103,7 @@ class Exchange:
         self._client = client
         self._head = head
         self._body = body
-        self._phase = _Phase.WAITING
+        self._phase = _WAITING
         self._deadline: float | None = None
         self._connection: UpstreamConnection | None = None
         self._dialling: asyncio.Task[None] | None = None
@@ -152,7 +156,7 @@ class Exchange:
         if self._deadline is not None:
             if now >= self._deadline:
                 self._time_is_over()
-        elif self._phase is _Phase.ANSWERING and self.idle_seconds is not None:
+        elif self._phase is _ANSWERING and self.idle_seconds is not None:
             if self._moved or self._client.is_full:
                 self._moved, self._moved_at = False, now
             elif now - self._moved_at >= self.idle_seconds:
@@ -178,7 +182,7 @@ class Exchange:
             self._send(connection)
 
     def _ask_afresh(self, origin: Origin) -> None:
-        self._phase = _Phase.CONNECTING
+        self._phase = _CONNECTING
         self._deadline = None
         self._dialling = self._services.tasks.start(self._dial(origin), name="dial")
 
@@ -197,7 +201,7 @@ class Exchange:
 
     def _send(self, connection: UpstreamConnection) -> None:
         self._connection = connection
-        self._phase = _Phase.SENT
+        self._phase = _SENT
         self._deadline = self._services.loop.time() + self.first_byte_seconds
         connection.send(self, self._request_head(), self._body, is_head=self._head.method == b"HEAD")
 
@@ -215,7 +219,7 @@ class Exchange:
     def _begin(self, head: AnswerHead) -> None:
         """From here on nothing can be asked again."""
         self._status = head.status
-        self._phase = _Phase.ANSWERING
+        self._phase = _ANSWERING
         self._deadline = None
         self._moved = True
         self._body = b""
@@ -234,9 +238,9 @@ class Exchange:
 
     def upstream_failed(self, failure: Failure) -> None:
         self._connection = None
-        if self._phase is _Phase.DONE:
+        if self._phase is _DONE:
             return
-        if self._phase is not _Phase.ANSWERING:
+        if self._phase is not _ANSWERING:
             self._recover(failure)
             return
         self._broke_off(failure)
@@ -260,9 +264,9 @@ class Exchange:
         self._client.refuse(refusal)
 
     def _end(self, outcome: Outcome) -> None:
-        if self._phase is _Phase.DONE:
+        if self._phase is _DONE:
             return
-        self._phase = _Phase.DONE
+        self._phase = _DONE
         self._deadline = None
         self._body = b""
         if self._dialling is not None:

@@ -6,7 +6,7 @@ than the one the gateway saw.
 """
 
 import re
-from enum import Enum
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import httptools
@@ -14,45 +14,6 @@ import httptools
 from corral.gateway.answers import Refusal
 from corral.protocol.keys import bearer
 
-
-class _Kind(Enum):
-    """What becomes of a header field."""
-
-    DROPPED = 0
-    HOST = 1
-    CONNECTION = 2
-    LENGTH = 3
-    CODING = 4
-    EXPECT = 5
-    UPGRADE = 6
-    AUTHORIZATION = 7
-    API_KEY = 8
-
-
-_KINDS: Final = {
-    b"host": _Kind.HOST,
-    b"connection": _Kind.CONNECTION,
-    b"content-length": _Kind.LENGTH,
-    b"transfer-encoding": _Kind.CODING,
-    b"expect": _Kind.EXPECT,
-    b"upgrade": _Kind.UPGRADE,
-    b"authorization": _Kind.AUTHORIZATION,
-    b"x-api-key": _Kind.API_KEY,
-    **dict.fromkeys(
-        [
-            b"keep-alive",
-            b"proxy-connection",
-            b"proxy-authenticate",
-            b"proxy-authorization",
-            b"te",
-            b"trailer",
-            b"http2-settings",
-            b"forwarded",
-            b"x-real-ip",
-        ],
-        _Kind.DROPPED,
-    ),
-}
 _FORWARDED: Final = b"x-forwarded-"
 _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
 """A path with an optional query: no other form of a target, and no fragment."""
@@ -122,50 +83,88 @@ def read_head(raw: bytes) -> RequestHead:
     head.is_http10 = version == b"HTTP/1.0"
     lines = head.lines
     for field in fields:
-        name = field[: field.index(b":")].lower()
-        kind = _KINDS.get(name)
-        if kind is not None:
-            _take(head, kind, field[len(name) + 1 :].strip(b" \t"))
+        name, _, value = field.partition(b":")
+        name = name.lower()
+        take = _TAKERS.get(name)
+        if take is not None:
+            take(head, value.strip(b" \t"))
         elif not name.startswith(_FORWARDED) and b"_" not in name:  # which some read as a hyphen
             lines.append(field)
     _check(head)
     return head
 
 
-def _take(head: RequestHead, kind: _Kind, value: bytes) -> None:
-    match kind:
-        case _Kind.HOST:
-            if head.host is not None or not _HOST.fullmatch(value):
-                raise Refusal.bad_framing("the Host header is malformed")
-            head.host = value
-        case _Kind.LENGTH:
-            head.length = int(value)
-        case _Kind.AUTHORIZATION:
-            if head.authorization is not None:
-                raise Refusal.bad_framing("there are two Authorization headers")
-            head.authorization = value
-            head.key = bearer(value.decode("latin-1")) or head.key
-        case _Kind.CONNECTION:
-            head.options |= {option.strip(b" \t").lower() for option in value.split(b",")}
-        case _:
-            _take_rare(head, kind, value)
+def _take_host(head: RequestHead, value: bytes) -> None:
+    if head.host is not None or not _HOST.fullmatch(value):
+        raise Refusal.bad_framing("the Host header is malformed")
+    head.host = value
 
 
-def _take_rare(head: RequestHead, kind: _Kind, value: bytes) -> None:
-    match kind:
-        case _Kind.CODING:
-            if value.lower() != b"chunked":
-                raise Refusal.bad_framing("the only transfer coding is chunked")
-            head.is_chunked = True
-        case _Kind.EXPECT:
-            if value.lower() != b"100-continue":
-                raise Refusal(417, "this expectation cannot be met", code="expectation_failed", closes=True)
-            head.expects_continue = True
-        case _Kind.UPGRADE:
-            head.upgrade = value.lower()
-        case _Kind.API_KEY:
-            head.lines.append(API_KEY + value)
-            head.key = head.key or value.decode("latin-1") or None
+def _take_length(head: RequestHead, value: bytes) -> None:
+    head.length = int(value)
+
+
+def _take_authorization(head: RequestHead, value: bytes) -> None:
+    if head.authorization is not None:
+        raise Refusal.bad_framing("there are two Authorization headers")
+    head.authorization = value
+    head.key = bearer(value.decode("latin-1")) or head.key
+
+
+def _take_api_key(head: RequestHead, value: bytes) -> None:
+    head.lines.append(API_KEY + value)
+    head.key = head.key or value.decode("latin-1") or None
+
+
+def _take_connection(head: RequestHead, value: bytes) -> None:
+    head.options |= {option.strip(b" \t").lower() for option in value.split(b",")}
+
+
+def _take_coding(head: RequestHead, value: bytes) -> None:
+    if value.lower() != b"chunked":
+        raise Refusal.bad_framing("the only transfer coding is chunked")
+    head.is_chunked = True
+
+
+def _take_expectation(head: RequestHead, value: bytes) -> None:
+    if value.lower() != b"100-continue":
+        raise Refusal(417, "this expectation cannot be met", code="expectation_failed", closes=True)
+    head.expects_continue = True
+
+
+def _take_upgrade(head: RequestHead, value: bytes) -> None:
+    head.upgrade = value.lower()
+
+
+def _drop(head: RequestHead, value: bytes) -> None:
+    """Meant for us alone, or not to be believed."""
+
+
+_TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
+    b"host": _take_host,
+    b"connection": _take_connection,
+    b"content-length": _take_length,
+    b"transfer-encoding": _take_coding,
+    b"expect": _take_expectation,
+    b"upgrade": _take_upgrade,
+    b"authorization": _take_authorization,
+    b"x-api-key": _take_api_key,
+    **dict.fromkeys(
+        [
+            b"keep-alive",
+            b"proxy-connection",
+            b"proxy-authenticate",
+            b"proxy-authorization",
+            b"te",
+            b"trailer",
+            b"http2-settings",
+            b"forwarded",
+            b"x-real-ip",
+        ],
+        _drop,
+    ),
+}
+"""What becomes of a header field. Those that are not here are passed on."""
 
 
 def _check(head: RequestHead) -> None:

@@ -33,6 +33,11 @@ class _State(Enum):
     CLOSING = 5
 
 
+_HEAD, _BODY, _BUSY, _TUNNEL, _LINGERING, _CLOSING = _State
+"""As names of their own: looking one up in its class takes longer than most of what is done with it."""
+_READING: Final = frozenset({_HEAD, _BODY})
+
+
 class Registry(Protocol):
     """Who knows all clients of the process."""
 
@@ -55,10 +60,11 @@ class ClientConnection(asyncio.Protocol):
         self._time_outs = services.config.time_outs
         self._time = services.loop.time
         self._reader = RequestReader()
-        self._state = _State.HEAD
+        self._state = _HEAD
         self._deadline = 0.0
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self._write: Callable[[bytes], None] = _nowhere
+        self.write: Callable[[bytes], None] = _nowhere
+        """Goes to the transport without a step in between: it is called for every event of every stream."""
         self._held = b""
         self._partial = bytearray()
         self._scanned = 0
@@ -79,7 +85,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._write = self._transport.write
+        self.write = self._transport.write
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer)
         self.forwarded = _forwarded(self._transport)
         self._deadline = self._time() + self._time_outs.head
@@ -90,16 +96,16 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         state = self._state
-        if state is _State.HEAD or state is _State.BODY or state is _State.BUSY:
+        if state is _HEAD or state is _BODY or state is _BUSY:
             self._held = self._held + data if self._held else data
-            if state is not _State.BUSY:
+            if state is not _BUSY:
                 self._advance()
             if len(self._held) > self._limits.read_ahead:
                 self.pause()
-        elif state is _State.TUNNEL:
+        elif state is _TUNNEL:
             if self._exchange is not None:
                 self._exchange.client_data(data)
-        elif state is _State.LINGERING:
+        elif state is _LINGERING:
             self._remaining -= len(data)
             if self._remaining <= 0:
                 self._transport.abort()
@@ -110,9 +116,9 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._leave_exchange()
-        self._state = _State.CLOSING
+        self._state = _CLOSING
         self.body_sent()
-        self._write = _nowhere
+        self.write = _nowhere
         self._services.tally.open_connections -= 1
         self._registry.closed(self)
 
@@ -127,7 +133,7 @@ class ClientConnection(asyncio.Protocol):
         self._stalled_at = None
         if self._exchange is not None:
             self._exchange.client_writable()
-        elif self._state is _State.HEAD:  # requests that waited until their answers have room
+        elif self._state is _HEAD:  # requests that waited until their answers have room
             self.resume()
             self._advance()
 
@@ -139,10 +145,10 @@ class ClientConnection(asyncio.Protocol):
             return
         self._advancing = True
         try:
-            while self._held and self._state in (_State.HEAD, _State.BODY) and not self.is_full:
+            while self._held and self._state in _READING and not self.is_full:
                 data, self._held = self._held, b""
                 try:
-                    if self._state is _State.HEAD:
+                    if self._state is _HEAD:
                         self._take_head(data)
                     else:
                         self._take_body(data)
@@ -196,12 +202,12 @@ class ClientConnection(asyncio.Protocol):
         if self._reader.is_complete:
             self._dispatch(head)
             return
-        self._state = _State.BODY
+        self._state = _BODY
         self._remaining = head.length or 0
         self._progress_mark = 0
         self._deadline = self._time() + self._time_outs.body
         if head.expects_continue and not rest and not head.is_http10:
-            self._write(CONTINUE)
+            self.write(CONTINUE)
 
     def _admitted(self, head: RequestHead) -> KeyEntry | None:
         try:
@@ -239,7 +245,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _dispatch(self, head: RequestHead) -> None:
         """Raises Refusal; what the exchange refuses later comes through `refuse` as well."""
-        self._state = _State.BUSY
+        self._state = _BUSY
         self._deadline = 0.0
         exchange = self._router.exchange(self, head, self._reader.take_body(), self._key)
         if exchange is None:
@@ -250,12 +256,9 @@ class ClientConnection(asyncio.Protocol):
 
     # Answering: what exchanges call.
 
-    def write(self, data: bytes) -> None:
-        self._write(data)
-
     def answer(self, answer: Answer) -> None:
         """The whole of it at once."""
-        self._write(answer.as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
+        self.write(answer.as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
         self.finish(keep=True)
 
     def body_sent(self) -> None:
@@ -265,10 +268,10 @@ class ClientConnection(asyncio.Protocol):
     def finish(self, *, keep: bool) -> None:
         self._exchange = None
         self.body_sent()
-        if not keep or self.closes or self._registry.is_draining or self._state is _State.TUNNEL:
+        if not keep or self.closes or self._registry.is_draining or self._state is _TUNNEL:
             self._close()
             return
-        self._state = _State.HEAD
+        self._state = _HEAD
         self._deadline = self._time() + self._time_outs.keep_alive
         if not self.is_full:
             self.resume()
@@ -280,7 +283,7 @@ class ClientConnection(asyncio.Protocol):
         self._services.tally.refusals[refusal.code] += 1
         self._leave_exchange()
         self.closes = self.closes or refusal.closes or self._registry.is_draining
-        self._write(refusal.answer().as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
+        self.write(refusal.answer().as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
         if refusal.closes:
             self._linger()
         else:
@@ -288,11 +291,11 @@ class ClientConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._leave_exchange()
-        self._state = _State.CLOSING
+        self._state = _CLOSING
         self._transport.abort()
 
     def begin_tunnel(self) -> None:
-        self._state = _State.TUNNEL
+        self._state = _TUNNEL
         data, self._held = self._held, b""
         if data and self._exchange is not None:
             self._exchange.client_data(data)
@@ -311,9 +314,9 @@ class ClientConnection(asyncio.Protocol):
 
     def drain(self) -> None:
         """No further request; one that is being answered is finished first."""
-        if self._state is _State.HEAD and not self._partial:
+        if self._state is _HEAD and not self._partial:
             self._close()
-        elif self._state is _State.TUNNEL:
+        elif self._state is _TUNNEL:
             self.abort()
 
     def sweep(self, now: float) -> None:
@@ -350,7 +353,7 @@ class ClientConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """Let the client read the answer before the connection breaks under what it still sends."""
         self.body_sent()
-        self._state = _State.LINGERING
+        self._state = _LINGERING
         self._held = b""
         self._partial.clear()
         self._remaining = _LINGER_BYTES
@@ -361,7 +364,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _close(self) -> None:
         """After all that was written has been sent, which may take a while."""
-        self._state = _State.CLOSING
+        self._state = _CLOSING
         self._deadline = self._time() + self._time_outs.stalled_client
         self._held = b""
         self._transport.close()

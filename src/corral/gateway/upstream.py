@@ -20,7 +20,6 @@ _MAX_HEAD: Final = 64 * 1024
 _LENGTH: Final = b"\r\ncontent-length:"
 _CODING: Final = b"\r\ntransfer-encoding:"
 _HOP_BY_HOP: Final = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade):[^\r\n]*", re.IGNORECASE)
-_HOPS: Final = (b"\r\nconnection:", b"\r\nkeep-alive:", b"\r\nproxy-connection:", b"\r\nupgrade:")
 _PORTS: Final = {"http": 80, "https": 443}
 _BODILESS: Final = frozenset({204, 304})
 
@@ -94,7 +93,7 @@ class AnswerHead:
     def for_client(self, *, closes: bool) -> bytes:
         """Without what was meant for us; headers that describe the connection are the gateway's own."""
         lower, raw = self._lower, self.raw
-        if any(hop in lower for hop in _HOPS):
+        if b"connection:" in lower or b"keep-alive:" in lower or b"upgrade:" in lower:
             raw = _HOP_BY_HOP.sub(b"", raw)
         return raw[:-2] + b"Connection: close\r\n\r\n" if closes else raw
 

@@ -1,12 +1,12 @@
 """How many tokens an answer took, read from its last few kilobytes after its end. Never guessed."""
 
 import re
-from collections import deque
 from typing import Final, NamedTuple
 
 TAIL: Final = 4096
 """Bytes. The last event of a stream carries the usage; nothing that engines send after it is longer than this."""
-
+_MOST: Final = 2 * TAIL
+"""Bytes that are kept before the front of them goes."""
 
 _OBJECT: Final = re.compile(rb'"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 """The rest of a name, and a whole object with at most one level of objects inside."""
@@ -35,30 +35,31 @@ class Usage(NamedTuple):
 class Tail:
     """The end of an answer while it passes: references to its last pieces, no copies of small ones."""
 
-    __slots__ = ("_enough", "_pieces", "size")
+    __slots__ = ("_pieces", "_trim_at", "size")
 
     def __init__(self) -> None:
-        self._pieces: deque[bytes] = deque()
+        self._pieces: list[bytes] = []
         self.size = 0
         """Of the whole answer so far."""
-        self._enough = TAIL
-        """What was dropped at the front, and TAIL: so long the rest must be before more of it can go."""
+        self._trim_at = _MOST
 
     def add(self, piece: bytes) -> None:
-        size = len(piece)
-        pieces = self._pieces
-        if size >= TAIL:
-            pieces.clear()
-            pieces.append(piece[-TAIL:])  # a copy, so that a large piece is not kept for its last bytes
-            self.size = self._enough = self.size + size
-            return
-        pieces.append(piece)
-        self.size += size
-        while self.size - len(pieces[0]) >= self._enough:
-            self._enough += len(pieces.popleft())
+        """Called for every event of every stream, so almost always there is nothing else to do."""
+        self._pieces.append(piece)
+        self.size += len(piece)
+        if self.size >= self._trim_at:
+            self._trim()
+
+    def _trim(self) -> None:
+        """A copy, so that a large piece is not kept for its last bytes."""
+        self._pieces = [self._end()]
+        self._trim_at = self.size + _MOST - TAIL
+
+    def _end(self) -> bytes:
+        return b"".join(self._pieces)[-TAIL:]
 
     def usage(self) -> Usage | None:
-        return read_usage(b"".join(self._pieces))
+        return read_usage(self._end())
 
 
 def read_usage(tail: bytes) -> Usage | None:

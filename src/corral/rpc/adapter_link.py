@@ -46,12 +46,14 @@ class AdapterLink:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """The adapter ends when it sees this."""
-        if self._hearing is not None:
-            await end_tasks(self._hearing)
-        if self._writer is not None:
-            self._writer.close()
-        self._fail_the_waiting()
+        """The adapter ends when it sees this. Closed even when whoever closes it is cancelled meanwhile."""
+        try:
+            if self._hearing is not None:
+                await end_tasks(self._hearing)
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+            self._fail_the_waiting()
 
     async def listening(self) -> Listening:
         """Where the adapter serves HTTP, once it does."""

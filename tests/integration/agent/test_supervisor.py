@@ -170,8 +170,11 @@ async def test_one_that_never_becomes_ready_is_ended_and_reported(rig: Rig, pipe
 
 async def test_a_stop_during_the_start_ends_the_start(running: Rig, pipe: Pipe) -> None:
     write_backend(running.installed, "hangs", shell=f"echo $$ > {pipe.path}; exec sleep 1000")
-    starts = [asyncio.create_task(running.install("hangs", "m1")) for _ in range(3)]
+    starts = [asyncio.create_task(running.install("hangs", "m1"))]
     pid = int(await pipe.line())
+    starts += [asyncio.create_task(running.install("hangs", "m1")) for _ in range(2)]
+    for _ in range(10):  # until they have joined: whoever came after the stop would start it anew
+        await asyncio.sleep(0)
 
     await running.backends.stop("m1", force=False)
 

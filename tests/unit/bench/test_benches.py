@@ -27,7 +27,7 @@ def measured(rows: Iterable[Row]) -> list[float]:
 
 async def test_heartbeats_of_a_few_nodes() -> None:
     tiny = Scale(
-        seconds=0.5,
+        seconds=2.0,
         nodes=6,
         many_nodes=10,
         interval_seconds=0.2,
