@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -25,6 +26,7 @@ from bench.lone_worker import HOST, NODE, TOKEN, LoneWorker, lone_worker
 from bench.readings import MEGABYTE, memory_of, processor_seconds
 from bench.report import Row, Table, figure, percentile
 from bench.say import say
+from bench.up import READY_WITHIN_SECONDS
 from corral.base.errors import ChildFailed
 from corral.base.tasks import running
 from corral.protocol import subjects
@@ -38,6 +40,7 @@ SLOWEST: Final = 1 / 0.9
 MOST_GROWTH: Final = 50
 MOST_LATE: Final = 100.0
 _BLOCK: Final = 64_000_000
+_LOOK_SECONDS: Final = 0.01
 _GIGABYTE: Final = 1000 * MEGABYTE
 
 
@@ -99,12 +102,15 @@ class Watch:
 
     @asynccontextmanager
     async def over(self, worker: LoneWorker) -> AsyncIterator[None]:
-        came = worker.frontend.came
-        first = max(len(came) - 1, 0)
+        """From the heartbeat before to the one after, however short it is in between."""
+        came, asked = worker.frontend.came, len(self.asked)
+        await _until(lambda: bool(came))
+        first = len(came) - 1
         async with running(self._ask(worker), name="models.running"):
             yield
-        pairs = zip(came[first:], came[first + 1 :], strict=False)
-        self.late += [max(after - before - BEAT_SECONDS, 0) * 1000 for before, after in pairs]
+            ended = len(came)
+            await _until(lambda: len(came) > ended and len(self.asked) > asked)
+        self.late += [max(after - before - BEAT_SECONDS, 0) * 1000 for before, after in pairwise(came[first:])]
 
     async def _ask(self, worker: LoneWorker) -> None:
         while True:
@@ -112,6 +118,14 @@ class Watch:
             await worker.bus.request(subjects.models_running(NODE), b"", timeout=timedelta(minutes=1))
             self.asked.append(1000 * (time.perf_counter() - began))
             await asyncio.sleep(ASK_SECONDS)
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + READY_WITHIN_SECONDS
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise ChildFailed("the worker neither beats nor answers")
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def files(size: int | None = None, *, rounds: int = ROUNDS, send: "Send | None" = None) -> Table:
