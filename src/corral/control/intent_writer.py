@@ -4,13 +4,14 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
+from corral.base.errors import CorralError
 from corral.base.ids import LeaseToken
 from corral.state.intents import Change, Intents
 
 _LARGEST_BATCH: Final = 200
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Waiting:
     change: Change
     stored: asyncio.Future[bool] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -30,20 +31,24 @@ class IntentWriter:
         waiting = _Waiting(change=change)
         self._queue.append(waiting)
         async with self._writing:  # across the transaction on purpose: so the others come together, and share
-            while not waiting.stored.done():
-                await self._write()
+            try:
+                while not waiting.stored.done():
+                    await self._write()
+            finally:
+                if waiting in self._queue:  # this one gives up, the others do not
+                    self._queue.remove(waiting)
         return await waiting.stored
 
     async def _write(self) -> None:
         batch, self._queue = self._queue[:_LARGEST_BATCH], self._queue[_LARGEST_BATCH:]
         try:
             results = await self._intents.store(self._token, [one.change for one in batch])
-        except asyncio.CancelledError:
-            self._queue = batch + self._queue  # this one gives up, the others do not
-            raise
-        except Exception as error:  # noqa: BLE001 - every one of them is told
+        except CorralError as error:
             for one in batch:
                 one.stored.set_exception(error)
             return
+        except BaseException:
+            self._queue = batch + self._queue
+            raise
         for one, result in zip(batch, results, strict=True):
             one.stored.set_result(result)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.clock import Clock
@@ -38,11 +38,10 @@ class InventoryKeeper:
         self._clock = clock
         self._lane = Lane(_SLOTS, patience=_SOON)
 
-    async def ask(self, node_id: NodeId, *, within: timedelta = LIST_WITHIN) -> Inventory:
+    async def ask(self, node_id: NodeId) -> Inventory:
         """What a node has now; the caller stores it. Fails as calls to nodes do."""
         asked_at = self._clock.now()
-        entries = await self._client.backends(node_id, within=within)
-        return Inventory(entries=tuple(map(_entry, entries)), seen_at=asked_at)
+        return _inventory(await self._client.backends(node_id), asked_at)
 
     async def known(self, ids: Sequence[NodeId]) -> dict[NodeId, Inventory]:
         """The last reports, however old."""
@@ -60,7 +59,9 @@ class InventoryKeeper:
         async def look(node_id: NodeId) -> None:
             try:
                 async with self._lane.slot():
-                    found[node_id] = await self.ask(node_id, within=within)
+                    asked_at = self._clock.now()
+                    entries = await self._client.glimpse_backends(node_id, within=within)
+                found[node_id] = _inventory(entries, asked_at)
             except CorralError as error:
                 log.debug("no inventory: %s", error, extra={"event": "inventory.missing", "node": node_id})
 
@@ -75,6 +76,10 @@ class InventoryKeeper:
 
 def is_listed(seen: SeenNode) -> bool:
     return seen.node.type is NodeType.BACKEND and seen.status in LISTED
+
+
+def _inventory(entries: Sequence[InstalledBackend], seen_at: datetime) -> Inventory:
+    return Inventory(entries=tuple(map(_entry, entries)), seen_at=seen_at)
 
 
 def _entry(told: InstalledBackend) -> BackendEntry:

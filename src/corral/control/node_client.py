@@ -103,13 +103,15 @@ class NodeClient:
         subject = subjects.models_running(node_id)
         return _processes(node_id, await self._ask(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN))
 
-    async def backends(self, node_id: NodeId, *, within: timedelta = LIST_WITHIN) -> list[InstalledBackend]:
+    async def backends(self, node_id: NodeId) -> list[InstalledBackend]:
         """What is on the node's disk."""
         subject = subjects.backend_list(node_id)
-        reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), ListReply, within)
-        if reply.error:
-            raise NodeRefused(reply.error, node_id=node_id)
-        return reply.backends or []
+        return _listed(node_id, await self._needed(node_id, subject, msgspec.Raw(b"{}"), ListReply, LIST_WITHIN))
+
+    async def glimpse_backends(self, node_id: NodeId, *, within: timedelta = LIST_WITHIN) -> list[InstalledBackend]:
+        """The same, for looks that nobody waits for: a node that does not answer is no less healthy for it."""
+        subject = subjects.backend_list(node_id)
+        return _listed(node_id, await self._ask(node_id, subject, msgspec.Raw(b"{}"), ListReply, within))
 
     async def stop(self, node_id: NodeId, process_key: str) -> bool:
         """Ask for the end of exactly this process. False: it could not be said; nothing ever answers it."""
@@ -139,6 +141,12 @@ class NodeClient:
             raise NodeBusy(f"no answer within {timeout.total_seconds():.0f} s", node_id=node_id) from error
         except InvalidInput as error:
             raise NodeRefused(f"the node answers what nobody understands: {error}", node_id=node_id) from error
+
+
+def _listed(node_id: NodeId, reply: ListReply) -> list[InstalledBackend]:
+    if reply.error:
+        raise NodeRefused(reply.error, node_id=node_id)
+    return reply.backends or []
 
 
 def _changed(node_id: NodeId, reply: ChangeReply) -> list[str]:

@@ -77,7 +77,7 @@ class Outstanding:
     verb: Verb
     sent_at: datetime
     until: datetime
-    """Later than this it has no more effect."""
+    """Later than this it has no more effect: twice its time-out after it was sent."""
     before: Before
     is_late: bool = False
     """Its sender waited to the end: the node is busy with it."""
@@ -222,7 +222,7 @@ def _send(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPol
         generation=intent.generation,
         verb=wish.verb,
         sent_at=now,
-        until=now + policy.timeout(wish.verb),
+        until=now + 2 * policy.timeout(wish.verb),
         before=had,
     )
     sent = replace(
@@ -289,7 +289,7 @@ def timed_out(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
     """No answer in time: the node may still be working, so this is no failure. It gets as long again."""
     patience = policy.timeout(intent.wish.verb)
     until = now + patience
-    late = None if intent.outstanding is None else replace(intent.outstanding, is_late=True, until=until)
+    late = intent.outstanding and replace(intent.outstanding, is_late=True, until=max(until, intent.outstanding.until))
     message = (
         f"no answer within {policy.timeout(intent.wish.verb).total_seconds():.0f} s; the node may still be working"
     )

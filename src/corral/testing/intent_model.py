@@ -227,7 +227,7 @@ class FleetModel:
                 force=force,
                 frontend=frontend.number,
                 life=frontend.life,
-                until=sent.outstanding.until + POLICY.timeout(sent.wish.verb),
+                until=sent.outstanding.until,
             )
         )
 
@@ -263,7 +263,7 @@ class FleetModel:
         frontend = self.frontends[number]
         for place, work in list(frontend.working.items()):
             sent = work.intent.outstanding
-            if sent is not None and sent.until <= self.now:
+            if sent is not None and sent.sent_at + POLICY.timeout(sent.verb) <= self.now:
                 del frontend.working[place]
                 self._release(place, frontend, intents.timed_out(work.intent, self.now, POLICY))
 
