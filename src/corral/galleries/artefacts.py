@@ -1,6 +1,5 @@
 """Indexes that are kept in registries, as artefacts of one file: what `oras push` makes of an index."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,12 +8,11 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
 from corral.galleries.registry import Artefact
-from corral.images.auth import credential_for, read_stored
 from corral.images.config import ImagesConfig
 from corral.images.digests import check_digest, digest_of
 from corral.images.errors import ImageError, ImageNotFound, RegistryRefused
-from corral.images.http import Fetcher, open_session
 from corral.images.manifests import Descriptor
+from corral.images.opening import open_registry
 from corral.images.references import Reference, parse_reference
 from corral.images.registry import Registry
 
@@ -41,12 +39,7 @@ class RegistryArtefacts:
             raise _as_galleries_know_it(error) from error
 
     async def _read(self, reference: Reference, known_digest: str, most_bytes: int) -> Artefact | None:
-        network = self._config.network
-        stored = await asyncio.to_thread(read_stored, self._config.auth_files)
-        credential = credential_for((*self._config.credentials, *stored.credentials), reference)
-        async with open_session(network) as session:
-            fetcher = Fetcher(session, network)
-            registry = Registry(fetcher, reference, credential=credential, network=network, clock=self._clock)
+        async with open_registry(reference, config=self._config, clock=self._clock) as registry:
             document = await registry.manifest(reference.selector)
             if document.digest == known_digest:
                 return None

@@ -13,13 +13,14 @@ from urllib.parse import quote
 
 from corral.base.clock import Clock
 from corral.base.tasks import task_group
-from corral.images.auth import credential_for, read_stored
+from corral.images.auth import read_stored
 from corral.images.config import ImagesConfig
 from corral.images.digests import digest_of
 from corral.images.errors import ContentMismatch, ImageError, SourceInvalid
-from corral.images.http import Answer, Fetcher, open_session
+from corral.images.http import Answer
 from corral.images.layout import Part
 from corral.images.layout_contents import LayoutContents, Stored, read_contents
+from corral.images.opening import open_registry
 from corral.images.patience import in_thread, persistently
 from corral.images.references import Reference
 from corral.images.registry import Registry
@@ -69,15 +70,7 @@ async def push_layout(
         raise SourceInvalid(f"{reference}: a push needs a tag, since the digest comes of what is pushed")
     contents = await in_thread(lambda: read_contents(path, config.limits))
     stored = await in_thread(lambda: read_stored(config.auth_files))
-    async with open_session(config.network) as session:
-        registry = Registry(
-            Fetcher(session, config.network),
-            reference,
-            credential=credential_for((*config.credentials, *stored.credentials), reference),
-            network=config.network,
-            clock=clock,
-            actions="pull,push",
-        )
+    async with open_registry(reference, config=config, clock=clock, actions="pull,push", stored=stored) as registry:
         push = _Push(registry, reference, config=config, clock=clock, mount_from=mount_from)
         blobs = await push.send_blobs(contents, on_blob)
         await push.send_manifests(contents)

@@ -12,14 +12,14 @@ from urllib.parse import quote
 import msgspec
 
 from corral.base.clock import Clock
-from corral.images.auth import credential_for, read_stored
 from corral.images.config import ImagesConfig
 from corral.images.digests import check_digest, digest_of
 from corral.images.errors import ContentMismatch, ImageNotFound, ManifestUnusable
-from corral.images.http import Answer, Fetcher, open_session
+from corral.images.http import Answer
 from corral.images.limits import MAX_SIGNATURES
 from corral.images.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
-from corral.images.patience import in_thread, persistently
+from corral.images.opening import open_registry
+from corral.images.patience import persistently
 from corral.images.references import Reference
 from corral.images.registry import Registry
 from corral.signatures.bundles import UNREADABLE
@@ -55,16 +55,7 @@ async def sign_image(
     reference: Reference, key: SigningKey, *, config: ImagesConfig, clock: Clock, annotations: Mapping[str, str]
 ) -> list[SignedDigest]:
     """The list first, if it is one, and then the images in it."""
-    stored = await in_thread(lambda: read_stored(config.auth_files))
-    async with open_session(config.network) as session:
-        registry = Registry(
-            Fetcher(session, config.network),
-            reference,
-            credential=credential_for((*config.credentials, *stored.credentials), reference),
-            network=config.network,
-            clock=clock,
-            actions="pull,push",
-        )
+    async with open_registry(reference, config=config, clock=clock, actions="pull,push") as registry:
         digests = await _digests(registry, reference)
         pushing = _Pushing(registry, reference, config=config, clock=clock)
         return [await _sign(digest, key, pushing, annotations) for digest in digests]

@@ -7,15 +7,13 @@ from pathlib import Path
 import msgspec
 
 from corral.base.clock import Clock
-from corral.images.auth import credential_for, read_stored
 from corral.images.config import ImagesConfig
 from corral.images.errors import SourceInvalid
-from corral.images.http import Fetcher, open_session
 from corral.images.layout import content_of
 from corral.images.layout_contents import read_contents
+from corral.images.opening import open_registry
 from corral.images.patience import in_thread
 from corral.images.references import ArchiveUrl, ImageFile, LocalPath, Reference, Remote, Source, parse_source
-from corral.images.registry import Registry
 from corral.packaging.description import Description, described_by
 
 
@@ -67,15 +65,7 @@ def _local_facts(image: str, path: Path, config: ImagesConfig) -> ImageFacts:
 
 
 async def _remote_facts(image: str, reference: Reference, *, config: ImagesConfig, clock: Clock) -> ImageFacts:
-    stored = await in_thread(lambda: read_stored(config.auth_files))
-    async with open_session(config.network) as session:
-        registry = Registry(
-            Fetcher(session, config.network),
-            reference,
-            credential=credential_for((*config.credentials, *stored.credentials), reference),
-            network=config.network,
-            clock=clock,
-        )
+    async with open_registry(reference, config=config, clock=clock) as registry:
         document = await registry.manifest(reference.selector)
     described = _described(document.body)
     return ImageFacts(shown=image, reference=str(reference), digest=document.digest, description=described)
