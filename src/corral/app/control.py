@@ -207,7 +207,7 @@ async def wire(
     intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus)
     keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock)
     dispatcher = Dispatcher(
-        DispatchStores(intents=intents, inventories=inventories, nodes=nodes, events=events),
+        DispatchStores(intents=intents, nodes=nodes, events=events),
         DispatchTools(
             inventory=keeper_of_inventory,
             requests=IntentRequests(client, config.intents),

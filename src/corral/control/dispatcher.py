@@ -29,7 +29,6 @@ from corral.domain.intent import Intent, IntentPolicy, Rest, Send
 from corral.domain.node import Node, NodeStatus
 from corral.state.events import Events
 from corral.state.intents import Change, Intents
-from corral.state.inventories import Inventories
 from corral.state.nodes import Nodes
 
 log = logging.getLogger(__name__)
@@ -50,7 +49,6 @@ Place = tuple[NodeId, str]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchStores:
     intents: Intents
-    inventories: Inventories
     nodes: Nodes
     events: Events
 
@@ -147,7 +145,8 @@ class Dispatcher:
                 await self._rest(rested, is_corral=is_corral)
             case Send(intent=sent, force=force):
                 if await self._writer.store(Change(intent=sent, keeps_lease=True, is_corral=is_corral)):
-                    await self._rest(await self._send(sent, force=force, is_corral=is_corral), is_corral=is_corral)
+                    settled, report = await self._send(sent, force=force, is_corral=is_corral)
+                    await self._rest(settled, is_corral=is_corral, seen=report)
 
     async def _look(self, intent: Intent) -> Inventory | Intent:
         """What the node has, or what becomes of the intent when it does not say."""
@@ -160,7 +159,7 @@ class Dispatcher:
             return intents.unheard(intent, error.message, self._clock.now(), self._policy)
         return seen
 
-    async def _send(self, intent: Intent, *, force: bool, is_corral: bool) -> Intent:
+    async def _send(self, intent: Intent, *, force: bool, is_corral: bool) -> tuple[Intent, Inventory | None]:
         """Ask the node, and see what came of it."""
         error: str | None = None
         self._tools.progress.begin_anew(intent.operation_id, intent.node_id)
@@ -169,26 +168,25 @@ class Dispatcher:
                 if await self._tools.requests.send(intent, force=force):
                     self._tools.replicas.ring()
         except NodeUnreachable:
-            return intents.undelivered(intent, self._clock.now(), self._policy)
+            return intents.undelivered(intent, self._clock.now(), self._policy), None
         except NodeBusy:
-            return intents.timed_out(intent, self._clock.now(), self._policy)
+            return intents.timed_out(intent, self._clock.now(), self._policy), None
         except NodeRefused as refusal:
             error = refusal.message
         except CorralError as trouble:
-            return intents.unheard(intent, trouble.message, self._clock.now(), self._policy)
+            return intents.unheard(intent, trouble.message, self._clock.now(), self._policy), None
         return await self._judge(intents.heard(intent, is_corral=is_corral), error)
 
-    async def _judge(self, intent: Intent, error: str | None) -> Intent:
+    async def _judge(self, intent: Intent, error: str | None) -> tuple[Intent, Inventory | None]:
         """The node answered; what it has decides."""
         seen = await self._look(intent)
         now = self._clock.now()
         if isinstance(seen, Intent):
-            return intents.answered_unseen(intent, error, now, self._policy)
-        await self._stores.inventories.put({intent.node_id: seen})
-        return intents.answered(intent, error, seen, now, self._policy)
+            return intents.answered_unseen(intent, error, now, self._policy), None
+        return intents.answered(intent, error, seen, now, self._policy), seen
 
-    async def _rest(self, intent: Intent, *, is_corral: bool) -> None:
-        if await self._writer.store(Change(intent=intent, keeps_lease=False, is_corral=is_corral)):
+    async def _rest(self, intent: Intent, *, is_corral: bool, seen: Inventory | None = None) -> None:
+        if await self._writer.store(Change(intent=intent, keeps_lease=False, is_corral=is_corral, seen=seen)):
             _tell(intent)
         else:
             self.poke.ring()  # something newer is wanted there

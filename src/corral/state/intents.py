@@ -13,11 +13,13 @@ from sqlalchemy import ColumnElement, Select, and_, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
+from corral.domain.backend import Inventory
 from corral.domain.intent import Intent, IntentState, cancel, may_cancel, overtaken
 from corral.domain.operation import FINAL
 from corral.state.db import Database
 from corral.state.dialect import among
 from corral.state.intent_rows import intent_of, intent_values, own_target, place_of, target_values
+from corral.state.inventories import store_report
 from corral.state.schema import backend_intents, operation_targets
 
 _FREE: Final = {"lease_token": None, "lease_until": None}
@@ -32,6 +34,8 @@ class Change:
     keeps_lease: bool
     """A request is about to be sent for it."""
     is_corral: bool
+    seen: Inventory | None = None
+    """What the node said to have, stored along with it."""
 
 
 class Intents:
@@ -129,6 +133,8 @@ def _due(now: datetime) -> ColumnElement[bool]:
 
 async def _store(connection: AsyncConnection, token: LeaseToken, change: Change) -> bool:
     intent = change.intent
+    if change.seen is not None:
+        await store_report(connection, intent.node_id, change.seen)
     mine = and_(place_of(intent), backend_intents.c.lease_token == token)
     wanted = and_(
         mine,

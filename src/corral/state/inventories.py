@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Row, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
 from corral.domain.backend import BackendEntry, Inventory
@@ -37,12 +38,16 @@ class Inventories:
             return
         async with self._db.begin() as connection:
             for node_id, report in sorted(reports.items()):
-                values = {"entries": document(report.entries), "seen_at": report.seen_at}
-                new = insert_into(connection, backend_inventory).values(node_id=node_id, **values)
-                newer = backend_inventory.c.seen_at <= report.seen_at
-                await connection.execute(
-                    new.on_conflict_do_update(index_elements=[backend_inventory.c.node_id], set_=values, where=newer)
-                )
+                await store_report(connection, node_id, report)
+
+
+async def store_report(connection: AsyncConnection, node_id: NodeId, report: Inventory) -> None:
+    values = {"entries": document(report.entries), "seen_at": report.seen_at}
+    new = insert_into(connection, backend_inventory).values(node_id=node_id, **values)
+    newer = backend_inventory.c.seen_at <= report.seen_at
+    await connection.execute(
+        new.on_conflict_do_update(index_elements=[backend_inventory.c.node_id], set_=values, where=newer)
+    )
 
 
 def _inventory(row: Row[Any]) -> Inventory:

@@ -2,11 +2,16 @@
 
 from datetime import timedelta
 
+import pytest
+
 from corral.control.operations import Ask
 from corral.domain.backend import Verb
 from corral.domain.operation import OperationState
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import World
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""The other database is for the tests of what is stored."""
 
 
 async def operated(world: World, verb: Verb) -> None:

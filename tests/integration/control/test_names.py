@@ -15,6 +15,9 @@ from corral.galleries.registry import NoRegistry
 from corral.state.operations import Operations as OperationStore
 from corral.testing.world import World
 
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""The other database is for the tests of what is stored."""
+
 INDEX = """
 - name: mock
   capabilities:

@@ -11,6 +11,9 @@ from corral.testing.asgi import Answer
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import World
 
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""The other database is for the tests of what is stored."""
+
 
 def body(answer: Answer, status: int = 200) -> Any:
     assert answer.status == status, answer.body

@@ -28,6 +28,9 @@ from corral.testing.frontend import TRUSTED_TOKEN, Frontend, frontend_config, op
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.waiting import eventually
 
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""The other database is for the tests of what is stored."""
+
 CLOCK = SystemClock()
 POLICY = IntentPolicy(install=timedelta(seconds=60), lease=timedelta(seconds=2), look_again=timedelta(seconds=1))
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from corral.domain.backend import Verb
 from corral.testing.intent_model import Deed, FleetModel
 
-CASES = int(os.environ.get("CORRAL_MODEL_CASES", "150"))
+CASES = int(os.environ.get("CORRAL_MODEL_CASES", "100"))
 STEPS = 40
 
 NODES = st.sampled_from(["c", "l"])
