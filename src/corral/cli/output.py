@@ -32,6 +32,17 @@ STATUS_STYLES: Final = {
     "loading": "yellow",
     "failed": "bold red",
     "unusable": "bold red",
+    "running": "cyan",
+    "waiting": "yellow",
+    "done": "green",
+    "cancelled": "magenta",
+    "queued": "yellow",
+    "downloading": "cyan",
+    "running_on_worker": "yellow",
+    "success": "green",
+    "error": "bold red",
+    "blocked": "bold red",
+    "superseded": "magenta",
 }
 
 
