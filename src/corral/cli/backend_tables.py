@@ -103,7 +103,7 @@ def plan_table(planned: Sequence[PlannedView], verb: str, *, width: int) -> "Tab
         Column(title="NODE", cell=lambda one: plain(one.node_name)),
         Column(title="STATUS", cell=lambda one: plain(one.node_status)),
         Column(title="BACKEND", cell=lambda one: plain(one.backend)),
-        Column(title="WHAT WOULD HAPPEN", cell=lambda one: plain(_outcome(one, verb))),
+        Column(title="WHAT WOULD HAPPEN", cell=lambda one: plain(_outcome(one, verb)), wraps=True),
     ]
     return table(columns, planned, width=width)
 

@@ -53,6 +53,6 @@ def target_table(operation: OperationView, now: datetime, *, width: int) -> "Tab
         Column(title="STATUS", cell=lambda one: styled(one.status)),
         Column(title="CHANGED", cell=lambda one: age(one.changed_at, now), least_width=60),
         Column(title="BACKEND", cell=lambda one: plain(one.backend), least_width=130),
-        Column(title="DETAIL", cell=lambda one: plain(situation(one, operation.verb))),
+        Column(title="DETAIL", cell=lambda one: plain(situation(one, operation.verb)), wraps=True),
     ]
     return table(columns, operation.targets, width=width)

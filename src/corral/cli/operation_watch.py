@@ -15,9 +15,9 @@ from corral.base.retry import Backoff
 from corral.cli.client import Client
 from corral.cli.operation_bars import Speeds, bars
 from corral.cli.operation_names import get_operation
-from corral.cli.operation_words import accepted, exit_code, goes_on, is_over, situation, summary
+from corral.cli.operation_words import accepted, exit_code, is_over, problems, situation, summary, what_next
 from corral.cli.options import warn
-from corral.cli.output import console, print_json, say
+from corral.cli.output import console, print_json, printable, say
 from corral.protocol.operation_views import OperationView, TargetView
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -96,9 +96,12 @@ def _followed(client: Client, operations: Sequence[OperationView], watching: Wat
 def _told(operations: Sequence[OperationView], watching: Watching) -> int:
     for operation in operations:
         if not watching.as_json and (watching.wait or is_over(operation)):
+            if console().is_terminal:
+                for problem in problems(operation):
+                    say(problem)
             say(summary(operation))
-        if not is_over(operation):
-            click.echo(goes_on(operation), err=True)
+        if told := what_next(operation):
+            click.echo(printable(told), err=True)
     return overall_code(map(exit_code, operations), wait=watching.wait)
 
 

@@ -1,15 +1,18 @@
 """What commands say about operations: how each target stands, what to do about it, and how the whole ended."""
 
 from collections.abc import Callable, Iterable, Sequence
+from shlex import quote
 from typing import Final
 
 from corral.app.exit_codes import ExitCode
 from corral.base.sizes import format_size
+from corral.domain.backend import Rung
 from corral.domain.operation import FINAL, OperationState, TargetStatus
 from corral.protocol.operation_views import OperationView, TargetView
 
 SHORT_ID: Final = 8
 _NAMED: Final = 5
+_BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 _DONE: Final = {"install": "installed", "upgrade": "upgraded", "delete": "deleted"}
 _CODES: Final = {
     OperationState.RUNNING: ExitCode.STILL_RUNNING,
@@ -17,6 +20,13 @@ _CODES: Final = {
     OperationState.DONE: ExitCode.OK,
     OperationState.FAILED: ExitCode.FAILED,
     OperationState.CANCELLED: ExitCode.FAILED,
+}
+_PROOFS: Final = {
+    Rung.PRESENT: "its report shows it",
+    Rung.ABSENT: "its report no longer shows it",
+    Rung.DIGEST: "its report shows it, with the right digest",
+    Rung.VERSION: "its report shows it, with the right version",
+    Rung.RENEWED: "its report shows it, installed anew",
 }
 _ADVICE: Final = {
     TargetStatus.QUEUED: "Nothing to do: it is sent within a moment.",
@@ -61,6 +71,8 @@ def situation(target: TargetView, verb: str) -> str:
             return _moving(target) or f"the node was asked to {verb} it"
         case TargetStatus.RUNNING_ON_WORKER:
             return target.message or "no answer in time; the node may still be working"
+        case TargetStatus.SUCCESS if target.message in list(Rung):
+            return _PROOFS[Rung(target.message)]
         case TargetStatus.ERROR:
             return f"{target.message or 'failed'} ({_times(target.attempts)})"
         case TargetStatus.SUPERSEDED:
@@ -76,7 +88,9 @@ def _moving(target: TargetView) -> str:
     amount = ""
     if target.total_bytes:
         amount = f"{format_size(target.current_bytes)} of {format_size(target.total_bytes)}"
-    return " ".join(filter(None, (target.phase, target.file_name, amount)))
+    # Corral's workers begin the name with the phase, for LocalAI's frontends, which show nothing else.
+    begun = target.file_name.lower().startswith(target.phase.lower())
+    return " ".join(filter(None, ("" if begun else target.phase, target.file_name, amount)))
 
 
 def advice(operation: OperationView) -> list[tuple[str, str]]:
@@ -91,7 +105,7 @@ def advice(operation: OperationView) -> list[tuple[str, str]]:
 def _advice(target: TargetView, operation: OperationView) -> str:
     known = TargetStatus(target.status) if target.status in list(TargetStatus) else None
     sentence = _WAITS_ADVICE if waits(target) else _ADVICE.get(known, "") if known else ""
-    return sentence.format(id=operation.id[:SHORT_ID], verb=operation.verb, backend=operation.backend)
+    return sentence.format(id=operation.id[:SHORT_ID], verb=operation.verb, backend=quote(operation.backend))
 
 
 def summary(operation: OperationView) -> str:
@@ -99,28 +113,38 @@ def summary(operation: OperationView) -> str:
     targets = operation.targets
     done = _names(targets, lambda one: one.status == TargetStatus.SUCCESS)
     away = _names(targets, waits)
-    bad = _names(targets, lambda one: one.status in ("error", "blocked") and not waits(one))
-    busy = _names(targets, lambda one: one.status not in (*FINAL, "error", "blocked") and not waits(one))
+    bad = _names(targets, lambda one: one.status in _BAD and not waits(one))
+    busy = _names(targets, lambda one: one.status not in (*FINAL, *_BAD) and not waits(one))
     gone = _names(targets, lambda one: one.status in ("cancelled", "superseded"))
-    verb, id = operation.verb, operation.id[:SHORT_ID]
+    verb = operation.verb
     parts = [
         f"{_DONE.get(verb, verb)} on {_count(done)}" if done else "",
-        f"failed on {listed(bad)} (corral ops show {id} tells what to do)" if bad else "",
+        f"failed on {listed(bad)}" if bad else "",
         f"under way on {listed(busy)}" if busy else "",
         f"waiting for {listed(away)} to come back, which is no failure" if away else "",
-        f"taken back on {listed(gone)}" if gone else "",
+        f"no longer wanted on {listed(gone)}" if gone else "",
     ]
     return f"{operation.backend}: {'; '.join(filter(None, parts)) or 'nothing to do'}."
+
+
+def problems(operation: OperationView) -> list[str]:
+    """Whole errors of some nodes, since a bar has no room for them."""
+    bad = [one for one in operation.targets if one.status in _BAD and not waits(one)]
+    told = [f"{one.node_name}: {situation(one, operation.verb)}" for one in bad[:_NAMED]]
+    return [*told, f"{len(bad) - _NAMED} more nodes failed"] if len(bad) > _NAMED else told
+
+
+def what_next(operation: OperationView) -> str:
+    """Where to look, for those who stop to watch; empty when all is well."""
+    id = operation.id[:SHORT_ID]
+    if not is_over(operation):
+        return f"It goes on without this command. Watch it again with: corral ops watch {id}"
+    return f"What to do about it tells: corral ops show {id}" if operation.state == OperationState.FAILED else ""
 
 
 def accepted(operation: OperationView) -> str:
     names = [one.node_name for one in operation.targets]
     return f"Operation {operation.id[:SHORT_ID]}: {operation.verb} {operation.backend} on {listed(names)}."
-
-
-def goes_on(operation: OperationView) -> str:
-    """For those who stop to watch."""
-    return f"It goes on without this command. Watch it again with: corral ops watch {operation.id[:SHORT_ID]}"
 
 
 def _names(targets: Iterable[TargetView], fits: Callable[[TargetView], bool]) -> list[str]:
