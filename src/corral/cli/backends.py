@@ -47,7 +47,7 @@ def list_backends(nodes: Sequence[str], refresh: bool, as_json: bool) -> None:
         return
     if found.items:
         show(backend_table(rows(found), datetime.now(UTC), width=console().width))
-    else:
+    elif not found.unheard:
         say("No backend is installed; `corral backends install` changes that.")
     _tell_unheard(found)
 
@@ -89,7 +89,7 @@ def _tell_unheard(found: "FleetBackends") -> None:
     from corral.cli.operation_words import listed
 
     if found.unheard:
-        say(f"Not heard yet what they have: {listed(found.unheard)}.")
+        say(f"Not heard yet what they have: {listed(found.unheard)}. With --refresh they are asked now.")
 
 
 @backends.command(cls=CorralCommand)

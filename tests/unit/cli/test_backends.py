@@ -62,7 +62,7 @@ class TestList:
         assert header.split() == ["NAME", "VERSION", "NODES", "INSTALLED", "TOLD", "DIGEST", "FROM"]
         assert first.startswith("echo  1.0      w1, w2 ")
         assert second.startswith("echo  0.9      w3 (offline) (differs)")
-        assert unheard == "Not heard yet what they have: w4."
+        assert unheard == "Not heard yet what they have: w4. With --refresh they are asked now."
 
     def test_may_ask_now_and_be_of_some_nodes(self, connected: Any, frontend: Any, make_node: Any) -> None:
         frontend.tell_nodes(make_node("w1", "id-of-w1"))
@@ -73,6 +73,10 @@ class TestList:
     def test_of_nothing_says_what_to_do(self, connected: Any, frontend: Any) -> None:
         frontend.tell("GET /api/v1/backends", FleetBackends(items=[]))
         assert connected("backends", "list").out.startswith("No backend is installed")
+
+    def test_of_nodes_that_said_nothing_yet_does_not_pretend_to_know(self, connected: Any, frontend: Any) -> None:
+        frontend.tell("GET /api/v1/backends", FleetBackends(items=[], unheard=["w1", "w2"]))
+        assert connected("backends", "list").out.startswith("Not heard yet what they have: w1, w2.")
 
     def test_names_of_strangers_cannot_colour_the_terminal(self, connected: Any, frontend: Any) -> None:
         frontend.tell("GET /api/v1/backends", FleetBackends(items=[backend("[red]\x1b[31mx", on("[b]w"))]))
