@@ -126,7 +126,7 @@ class RunningUp(Running):
             assert self.process.poll() is None, self.output
             return self.file.exists()
 
-        wait_until(is_ready, "up.json", seconds=60)
+        wait_until(is_ready, "up.json", seconds=180)
         self.look()
         return self.state()
 
@@ -146,7 +146,7 @@ class RunningUp(Running):
             nodes = self.nodes()
             return all(nodes.get(name, {}).get("status") == "healthy" for name in names)
 
-        wait_until(healthy, f"{', '.join(names)} to be healthy")
+        wait_until(healthy, f"{', '.join(names)} to be healthy", seconds=120)
 
     def corral(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return run_corral(self._home, *arguments, "--data", str(self.data))
@@ -162,7 +162,7 @@ def run_corral(
         env=environment(home, **variables),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         stdin=subprocess.DEVNULL,
     )

@@ -5,6 +5,7 @@ Every command must succeed, and the words of every line that is shown must turn 
 output. Numbers, ids, times, sizes and addresses may differ; `…` stands for lines that were left out.
 """
 
+import json
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ from corral.app.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
 from corral.bus.server import find_nats_server
 from corral.bus.server_config import PERMISSIONS
 from corral.cli.main import cli
+from corral.testing.own_images import own_gallery
 from corral.testing.ports import lasting_port
 from corral.testing.waiting import wait_until
 
@@ -34,7 +36,9 @@ ROOMS = tuple(path.name for path in (ROOT / "src" / "corral").iterdir() if (path
 WRITTEN_BASE_PORT, WRITTEN_HTTP_PORT = "24001", "24000"
 """Ports of the third worker in the guide; on the machine of a test somebody else may use them."""
 
-LOOKING = re.compile(r"(\.venv/bin/)?corral (nodes (list|show)|models list|keys list|events|doctor)\b")
+LOOKING = re.compile(
+    r"(\.venv/bin/)?corral (nodes (list|show)|backends list|ops (list|show)|models list|keys list|events|doctor)\b"
+)
 """Commands that may be repeated until they show what they should: the fleet needs a moment."""
 END = "=== end of command, exit code"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -44,7 +48,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 VARIABLE = re.compile(r"\b(?:CORRAL|LOCALAI)_[A-Z0-9_]*[A-Z0-9]\b")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 OUR_COMMAND = re.compile(
-    r"\bcorral (?:up|frontend|worker|gallery|backend|nodes|keys|events|doctor|version)\b[^\n|;&`]*"
+    r"\bcorral (?:up|frontend|worker|gallery|backends?|ops|nodes|keys|events|doctor|version)\b[^\n|;&`]*"
 )
 
 CHANGING = frozenset({"now", "ago", "B", "KiB", "MiB", "GiB", "TiB"})
@@ -143,14 +147,22 @@ class Shell:
 @pytest.fixture
 def home(up: Any, tmp_path: Path) -> Path:
     """Where the fleet is found without being named, as after a plain `make up`."""
-    share = tmp_path / ".local" / "share"
+    return home_of(up, tmp_path)
+
+
+def home_of(up: Any, folder: Path) -> Path:
+    share = folder / ".local" / "share"
     share.mkdir(parents=True)
     (share / "corral").symlink_to(up.data)
-    return tmp_path
+    return folder
 
 
 @pytest.fixture
 def environment(home: Path) -> dict[str, str]:
+    return environment_of(home)
+
+
+def environment_of(home: Path) -> dict[str, str]:
     programs = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
     return {"HOME": str(home), "PATH": programs, "LANG": "C.UTF-8"}
 
@@ -218,8 +230,7 @@ def test_lost_keys_are_replaced_as_described(shell: Shell) -> None:
 
 @pytest.mark.parametrize("page", ["concepts/galleries.md", "guides/sign-backends.md"])
 def test_what_needs_no_fleet_can_be_followed_without_one(page: str, tmp_path: Path) -> None:
-    programs = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
-    shell = Shell(tmp_path, {"HOME": str(tmp_path), "PATH": programs, "LANG": "C.UTF-8"})
+    shell = Shell(tmp_path, environment_of(tmp_path))
     try:
         follow(shell, steps_of(ROOT / "docs" / page))
     finally:
@@ -228,6 +239,44 @@ def test_what_needs_no_fleet_can_be_followed_without_one(page: str, tmp_path: Pa
 
 def test_speech_and_embeddings_are_as_described(shell: Shell) -> None:
     follow(shell, steps_of(ROOT / "docs" / "guides" / "speech-and-embeddings.md"))
+
+
+# Backends that are installed for real.
+
+
+@pytest.fixture
+def installing_up(tmp_path: Path, run_up: Any) -> Iterator[Any]:
+    """A fleet like that of `make up`, which names the images that it made. It has nothing installed yet."""
+    with run_up(tmp_path, CORRAL_BUILTIN_GALLERY=str(own_gallery())) as running:
+        running.until_ready()
+        running.until_healthy("worker-1", "worker-2")
+        yield running
+
+
+@pytest.fixture
+def installing_shell(installing_up: Any, tmp_path: Path) -> Iterator[Shell]:
+    opened = Shell(tmp_path, environment_of(home_of(installing_up, tmp_path)))
+    yield opened
+    opened.close()
+
+
+def test_backends_are_installed_and_deleted_as_described(installing_up: Any, installing_shell: Shell) -> None:
+    steps = steps_of(ROOT / "docs" / "guides" / "operate-backends.md")
+    (end,) = [place for place, step in enumerate(steps) if step.command.startswith("corral backends delete")]
+    installed = Path(installing_up.data) / "workers"
+
+    follow(installing_shell, steps[:end])
+    assert len(list(installed.glob("*/backends/echo/run.sh"))) == 2
+    (row,) = json.loads(installing_shell.run("corral backends list --refresh --json").output)["items"]
+    assert (row["name"], [node["node_name"] for node in row["nodes"]]) == ("echo", ["worker-1", "worker-2"])
+    operations = json.loads(installing_shell.run("corral ops list --json").output)
+    assert [(one["verb"], one["counts"]) for one in operations] == [
+        ("upgrade", {"success": 2}),
+        ("install", {"success": 2}),
+    ]
+
+    follow(installing_shell, steps[end:])
+    assert list(installed.glob("*/backends/echo")) == []
 
 
 # NATS of one's own.

@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
 
     OK = 0
     FAILED = 1
+    STILL_RUNNING = 2
     USAGE = 64
     UNAVAILABLE = 69
     INTERNAL = 70
@@ -30,7 +31,10 @@ class ExitCode(IntEnum):
 
 MEANINGS: Final[Mapping[ExitCode, str]] = {
     ExitCode.OK: "done, or stopped as asked",
-    ExitCode.FAILED: "the command could not do it: no such node, a state that forbids it, `doctor` found a problem",
+    ExitCode.FAILED: "the command could not do it: no such node, a state that forbids it, an operation that failed on "
+    "some node, `doctor` found a problem",
+    ExitCode.STILL_RUNNING: "an operation goes on, and the command stopped watching: its time (`--within`) was over, "
+    "or Ctrl-C",
     ExitCode.USAGE: "an unknown command or flag, a setting that cannot be used, an unknown key in the file",
     ExitCode.UNAVAILABLE: "the frontend, the database, NATS or a registry of images did not answer",
     ExitCode.INTERNAL: "a fault in Corral itself; a traceback went to standard error",

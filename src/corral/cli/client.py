@@ -40,8 +40,8 @@ class Client:
     def get(self, path: str, answer: type[T], query: Query = ()) -> T:
         return self._decoded(self._call("GET", path, query=query), answer)
 
-    def post(self, path: str, answer: type[T], body: object = None) -> T:
-        return self._decoded(self._call("POST", path, body=body), answer)
+    def post(self, path: str, answer: type[T], body: object = None, *, headers: Mapping[str, str] | None = None) -> T:
+        return self._decoded(self._call("POST", path, body=body, headers=headers), answer)
 
     def patch(self, path: str, answer: type[T], body: object) -> T:
         return self._decoded(self._call("PATCH", path, body=body), answer)
@@ -72,9 +72,17 @@ class Client:
             response.close()  # it may have the socket to itself, and then hangs up only here
             connection.close()
 
-    def _call(self, method: str, path: str, *, query: Query = (), body: object = None) -> bytes:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query = (),
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
         encoded = urlencode(list(query))
-        connection, response = self._send(method, f"{path}?{encoded}" if encoded else path, body=body)
+        connection, response = self._send(method, f"{path}?{encoded}" if encoded else path, body=body, headers=headers)
         try:
             content = response.read(MAX_ANSWER)
         except _FAILURES as error:
@@ -195,6 +203,10 @@ def read_events(lines: Iterable[bytes]) -> Iterator[tuple[str, str]]:
                 data.append(value)
             elif name == "id":
                 identity = value
+
+
+def operation_path(operation_id: str, *rest: str) -> str:
+    return "/".join(["/api/v1/operations", *(quote(part, safe="") for part in (operation_id, *rest))])
 
 
 def node_path(node_id: str, *rest: str) -> str:

@@ -27,6 +27,8 @@ COMMANDS: Final = {
     "chat": "corral.cli.chat:chat",
     "gallery": "corral.cli.gallery:gallery",
     "backend": "corral.cli.backend:backend",
+    "backends": "corral.cli.backends:backends",
+    "ops": "corral.cli.ops:ops",
     "nodes": "corral.cli.nodes:nodes",
     "keys": "corral.cli.keys:keys",
     "events": "corral.cli.events:events",

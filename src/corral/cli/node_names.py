@@ -35,6 +35,12 @@ def find_node(client: Client, reference: str) -> NodeDetail:
     return choose(list(all_nodes(client)), reference)
 
 
+def find_nodes(client: Client, references: Sequence[str]) -> list[NodeDetail]:
+    """The same for several, none of them twice."""
+    known = list(all_nodes(client)) if references else []
+    return list({found.id: found for found in (choose(known, one) for one in references)}.values())
+
+
 def choose(nodes: Sequence[NodeDetail], reference: str) -> NodeDetail:
     """An exact id wins, then a unique name, then a unique beginning of an id."""
     wanted = reference.strip()
@@ -65,7 +71,7 @@ def _near(nodes: Sequence[NodeDetail], wanted: str) -> str:
 def complete_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names, or ids once an id was begun. Quick, and silent when anything fails: a prompt is no place for messages."""
     try:
-        nodes = list(all_nodes(_quick_client(context)))
+        nodes = list(all_nodes(quick_client(context)))
     except (CorralError, OSError, ValueError):
         return []
     names = [CompletionItem(node.name, help=node.status) for node in nodes if node.name.startswith(incomplete)]
@@ -73,7 +79,8 @@ def complete_node(context: click.Context, parameter: click.Parameter, incomplete
     return names or ids
 
 
-def _quick_client(context: click.Context) -> Client:
+def quick_client(context: click.Context) -> Client:
+    """A client that gives up before anybody at a prompt would."""
     from corral.app.settings import ClientSettings, gather, resolve
     from corral.cli.frontend_target import target_of
     from corral.cli.options import given_flags

@@ -32,6 +32,17 @@ STATUS_STYLES: Final = {
     "loading": "yellow",
     "failed": "bold red",
     "unusable": "bold red",
+    "running": "cyan",
+    "waiting": "yellow",
+    "done": "green",
+    "cancelled": "magenta",
+    "queued": "yellow",
+    "downloading": "cyan",
+    "running_on_worker": "yellow",
+    "success": "green",
+    "error": "bold red",
+    "blocked": "bold red",
+    "superseded": "magenta",
 }
 
 
@@ -100,12 +111,16 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column(Generic[T]):
-    """One column of a table; with a `least_width` it is left out on terminals narrower than that."""
+    """One column of a table; with a `least_width` it is left out on terminals narrower than that.
+
+    Only a column that `wraps` is shown whole where there is little room.
+    """
 
     title: str
     cell: Callable[[T], str]
     least_width: int = 0
     right: bool = False
+    wraps: bool = False
 
 
 def table(columns: Sequence[Column[T]], rows: Sequence[T], *, width: int) -> "Table":
@@ -118,8 +133,8 @@ def table(columns: Sequence[Column[T]], rows: Sequence[T], *, width: int) -> "Ta
         result.add_column(
             column.title,
             justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis" if position else "fold",
+            no_wrap=not column.wraps,
+            overflow="ellipsis" if position and not column.wraps else "fold",
         )
     for row in rows:
         result.add_row(*(column.cell(row) for column in shown))

@@ -2,8 +2,10 @@
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -11,8 +13,11 @@ import msgspec
 import pytest
 
 from corral.app.settings import gather
+from corral.base.ids import NodeId, OperationId
 from corral.cli.main import run
+from corral.domain.operation import OperationState, Target, TargetStatus, state_of
 from corral.protocol.node_views import NodeDetail, NodePage, PeerView
+from corral.protocol.operation_views import OperationView, TargetView
 
 KEY = "corral_key-of-this-test"
 
@@ -32,9 +37,14 @@ class StubFrontend:
     url: str = ""
     answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
+    turns: dict[str, list[bytes]] = field(default_factory=dict)
 
     def tell(self, route: str, body: object, status: int = 200) -> None:
         self.answers[route] = (status, body if isinstance(body, bytes) else msgspec.json.encode(body))
+
+    def tell_in_turn(self, route: str, *bodies: object) -> None:
+        """One after the other, the last of them for ever."""
+        self.turns[route] = [msgspec.json.encode(body) for body in bodies]
 
     def tell_nodes(self, *nodes: NodeDetail) -> None:
         self.tell("GET /api/v1/nodes", NodePage(items=list(nodes), next_cursor=None))
@@ -43,6 +53,8 @@ class StubFrontend:
         self.calls.append(call)
         missing = (404, b'{"error": {"code": "not_found", "message": "there is no such route"}}')
         whole = f"{call.method} {call.path}"
+        if turns := self.turns.get(whole):
+            return 200, turns.pop(0) if len(turns) > 1 else turns[0]
         return self.answers.get(whole) or self.answers.get(whole.partition("?")[0]) or missing
 
 
@@ -171,3 +183,60 @@ def make_node() -> Callable[..., NodeDetail]:
         return msgspec.structs.replace(node, **changes)
 
     return make
+
+
+@pytest.fixture
+def make_target() -> Callable[..., TargetView]:
+    def make(name: str, status: str = "queued", **changes: object) -> TargetView:
+        target = TargetView(
+            node_id=f"id-of-{name}",
+            node_name=name,
+            backend="echo",
+            status=status,
+            waits_for_node=False,
+            message="",
+            attempts=0,
+            changed_at="2026-03-01T12:00:00Z",
+            percentage=100.0 if status == "success" else 0.0,
+        )
+        return msgspec.structs.replace(target, **changes)
+
+    return make
+
+
+@pytest.fixture
+def make_operation() -> Callable[..., OperationView]:
+    """With the state that the frontend would compute from these targets."""
+
+    def make(*targets: TargetView, **changes: object) -> OperationView:
+        operation = OperationView(
+            id="0123abcd-0000-4000-8000-000000000000",
+            verb="install",
+            backend="echo",
+            uri="",
+            state=_state(targets).value,
+            progress=12.5,
+            asked_by="admin",
+            accepted_at="2026-03-01T12:00:00Z",
+            changed_at="2026-03-01T12:00:00Z",
+            counts=dict(Counter(one.status for one in targets)),
+            targets=list(targets),
+        )
+        return msgspec.structs.replace(operation, **changes)
+
+    return make
+
+
+def _state(targets: tuple[TargetView, ...]) -> OperationState:
+    return state_of(
+        Target(
+            operation_id=OperationId("o"),
+            node_id=NodeId(one.node_id),
+            node_name=one.node_name,
+            backend=one.backend,
+            status=TargetStatus(one.status),
+            waits_for_node=one.waits_for_node,
+            changed_at=datetime(2026, 3, 1, tzinfo=UTC),
+        )
+        for one in targets
+    )

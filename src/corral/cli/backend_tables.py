@@ -1,0 +1,114 @@
+"""How the backends of the fleet look on a terminal: nodes with the same build share a row."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from corral.cli.humane import age
+from corral.cli.operation_words import listed
+from corral.cli.output import Column, plain, table
+from corral.protocol.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_SHORT_DIGEST: Final = len("sha256:") + 12
+Build = tuple[str, str]
+"""Version and digest: what makes two installed backends the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One build of one backend, and the nodes that have it."""
+
+    name: str
+    build: Build
+    is_system: bool
+    nodes: list[NodeBackendView]
+    differs: bool
+    """Whether more nodes have another build, or a newer one is on as many."""
+
+
+def rows(found: FleetBackends) -> list[Row]:
+    """By name, with the build first that most nodes have."""
+    return [row for backend in found.items for row in _rows_of(backend)]
+
+
+def _rows_of(backend: FleetBackendView) -> list[Row]:
+    usual = usual_build(backend)
+    groups: dict[tuple[Build, bool], list[NodeBackendView]] = {}
+    for node in backend.nodes:
+        groups.setdefault((build_of(node), node.is_system), []).append(node)
+    ordered = sorted(groups.items(), key=lambda item: (item[0][0] != usual, -len(item[1])))
+    return [
+        Row(name=backend.name, build=build, is_system=is_system, nodes=nodes, differs=build != usual)
+        for (build, is_system), nodes in ordered
+    ]
+
+
+def build_of(node: NodeBackendView) -> Build:
+    return node.version, node.digest
+
+
+def usual_build(backend: FleetBackendView) -> Build | None:
+    """What most nodes have; of equals the one that was installed last."""
+    numbers = Counter(map(build_of, backend.nodes))
+    latest: dict[Build, str] = {}
+    for node in backend.nodes:
+        latest[build_of(node)] = max(latest.get(build_of(node), ""), node.installed_at)
+    return max(numbers, key=lambda build: (numbers[build], latest[build]), default=None)
+
+
+def only_on(found: FleetBackends, ids: Sequence[str]) -> FleetBackends:
+    """What these nodes have."""
+    items = [
+        msgspec.structs.replace(one, nodes=[node for node in one.nodes if node.node_id in ids]) for one in found.items
+    ]
+    return FleetBackends(items=[one for one in items if one.nodes], unheard=found.unheard)
+
+
+def backend_table(found: Sequence[Row], now: datetime, *, width: int) -> "Table":
+    columns: list[Column[Row]] = [
+        Column(title="NAME", cell=lambda row: plain(row.name)),
+        Column(title="VERSION", cell=lambda row: plain(row.build[0] or "–")),
+        Column(title="NODES", cell=_nodes),
+        Column(title="INSTALLED", cell=lambda row: _installed(row, now), least_width=80),
+        Column(title="TOLD", cell=lambda row: age(min(one.seen_at for one in row.nodes), now), least_width=100),
+        Column(title="DIGEST", cell=lambda row: plain(row.build[1][:_SHORT_DIGEST] or "–"), least_width=110),
+        Column(title="FROM", cell=lambda row: plain(row.nodes[0].uri or "–"), least_width=140),
+    ]
+    return table(columns, found, width=width)
+
+
+def _nodes(row: Row) -> str:
+    names = plain(listed([_node(one) for one in row.nodes]))
+    return f"[yellow]{names} (differs)[/]" if row.differs else names
+
+
+def _node(node: NodeBackendView) -> str:
+    """What is told by a node that cannot be asked now is its last word."""
+    return node.node_name if node.node_status in ("healthy", "draining") else f"{node.node_name} ({node.node_status})"
+
+
+def _installed(row: Row, now: datetime) -> str:
+    return "with the system" if row.is_system else age(max(one.installed_at for one in row.nodes), now)
+
+
+def plan_table(planned: Sequence[PlannedView], verb: str, *, width: int) -> "Table":
+    columns: list[Column[PlannedView]] = [
+        Column(title="NODE", cell=lambda one: plain(one.node_name)),
+        Column(title="STATUS", cell=lambda one: plain(one.node_status)),
+        Column(title="BACKEND", cell=lambda one: plain(one.backend)),
+        Column(title="WHAT WOULD HAPPEN", cell=lambda one: plain(_outcome(one, verb)), wraps=True),
+    ]
+    return table(columns, planned, width=width)
+
+
+def _outcome(planned: PlannedView, verb: str) -> str:
+    if planned.blocked:
+        return f"blocked: {planned.blocked}"
+    return f"{verb} when it comes back" if planned.node_status in ("offline", "unhealthy") else verb

@@ -1,0 +1,230 @@
+"""`corral backends`: which backends the fleet has, and how to change that."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from corral.app.exit_codes import ExitCode
+from corral.base.errors import NotFound, PeerRefused
+from corral.cli.backend_asks import external, make_ask, source_options, start, target_options
+from corral.cli.connection import connected, open_client
+from corral.cli.node_names import all_nodes, complete_node, find_nodes
+from corral.cli.operation_names import complete_installed
+from corral.cli.operation_watch import Watching, wait_options, watched, watched_all
+from corral.cli.options import CorralCommand
+from corral.cli.output import console, json_option, print_json, say, show
+from corral.domain.backend import Verb
+
+if TYPE_CHECKING:
+    from corral.cli.client import Client
+    from corral.protocol.operation_views import FleetBackends, OperationAsk, OperationView
+
+
+@click.group()
+def backends() -> None:
+    """See and change the backends of the fleet.
+
+    BACKEND is the name of a backend, an alias or a meta backend, alone or as GALLERY@NAME. install, upgrade and delete
+    mean every node unless --node or --label says which. They watch until all nodes are done, and end with 0 when all is
+    well (what waits for absent nodes included), 1 when it failed somewhere, 2 when it goes on.
+    """
+
+
+@backends.command("list", cls=CorralCommand)
+@click.option("--node", "nodes", multiple=True, metavar="NODE", shell_complete=complete_node, help="Only of this node.")
+@click.option("--refresh", is_flag=True, help="Ask every node now, instead of telling what each said last.")
+@json_option
+@connected
+def list_backends(nodes: Sequence[str], refresh: bool, as_json: bool) -> None:
+    """List the backends that nodes have. Nodes with the same build share a row."""
+    from corral.cli.backend_tables import backend_table, rows
+
+    found = _installed(open_client(), nodes, refresh=refresh)
+    if as_json:
+        print_json(found)
+        return
+    if found.items:
+        show(backend_table(rows(found), datetime.now(UTC), width=console().width))
+    elif not found.unheard:
+        say("No backend is installed; `corral backends install` changes that.")
+    _tell_unheard(found)
+
+
+@backends.command(cls=CorralCommand)
+@click.option("--refresh", is_flag=True, help="Ask every node now, instead of comparing what each said last.")
+@json_option
+@connected
+def outdated(refresh: bool, as_json: bool) -> None:
+    """List where nodes have another build of a backend than most of the fleet.
+
+    This compares the nodes with each other. What galleries and registries have by now is not looked up here: `upgrade`
+    asks them, and fetches nothing where there is nothing new.
+    """
+    from corral.cli.backend_tables import backend_table, rows
+
+    found = _installed(open_client(), (), refresh=refresh)
+    differing = [row for row in rows(found) if row.differs]
+    if as_json:
+        print_json([{"name": row.name, "version": row.build[0], "nodes": row.nodes} for row in differing])
+        return
+    if differing:
+        show(backend_table(differing, datetime.now(UTC), width=console().width))
+    else:
+        say("All nodes that have a backend have the same build of it.")
+    _tell_unheard(found)
+
+
+def _installed(client: "Client", nodes: Sequence[str], *, refresh: bool) -> "FleetBackends":
+    from corral.cli.backend_tables import only_on
+    from corral.protocol.operation_views import FleetBackends
+
+    wanted = [node.id for node in find_nodes(client, nodes)]
+    found = client.get("/api/v1/backends", FleetBackends, [("refresh", "1")] if refresh else [])
+    return only_on(found, wanted) if wanted else found
+
+
+def _tell_unheard(found: "FleetBackends") -> None:
+    from corral.cli.operation_words import listed
+
+    if found.unheard:
+        say(f"Not heard yet what they have: {listed(found.unheard)}. With --refresh they are asked now.")
+
+
+@backends.command(cls=CorralCommand)
+@click.argument("backend", default="")
+@source_options
+@target_options
+@wait_options
+@json_option
+@connected
+def install(
+    backend: str,
+    uri: str,
+    name: str,
+    alias: str,
+    force: bool,
+    nodes: Sequence[str],
+    labels: Sequence[str],
+    no_wait: bool,
+    within: timedelta | None,
+    as_json: bool,
+) -> int:
+    """Install a backend. Where it is installed already, nothing is fetched.
+
+    BACKEND is a name in a gallery. An image (oci://…), an archive (https://…) or a directory of the nodes is given with
+    --uri and --name.
+    """
+    source = external(backend, uri=uri, name=name, alias=alias)
+    client = open_client()
+    ask = make_ask(client, Verb.INSTALL, nodes=nodes, labels=labels, force=force, **source)
+    return watched(client, start(client, ask), Watching(wait=not no_wait, within=within, as_json=as_json))
+
+
+@backends.command(cls=CorralCommand)
+@click.argument("names", metavar="[BACKEND]...", nargs=-1, shell_complete=complete_installed)
+@click.option("--all", "every", is_flag=True, help="Upgrade everything that is installed.")
+@target_options
+@wait_options
+@json_option
+@connected
+def upgrade(
+    names: Sequence[str],
+    every: bool,
+    nodes: Sequence[str],
+    labels: Sequence[str],
+    no_wait: bool,
+    within: timedelta | None,
+    as_json: bool,
+) -> int:
+    """Bring backends to the newest version on the nodes that have them. What is new already is not fetched again.
+
+    Each backend is an operation of its own; --json gives a list of them.
+    """
+    if bool(names) == every:
+        raise click.UsageError("Name the backends to upgrade, or give --all.")
+    client = open_client()
+    wanted = list(names) or _upgradeable(client, nodes, labels)
+    asks = [make_ask(client, Verb.UPGRADE, name, nodes=nodes, labels=labels) for name in dict.fromkeys(wanted)]
+    started, refused = _started(client, asks)
+    if not asks and not as_json:
+        say("No backend is installed that could be upgraded.")
+    code = watched_all(client, started, Watching(wait=not no_wait, within=within, as_json=as_json))
+    _tell_problems(refused)
+    return ExitCode.FAILED if refused else code
+
+
+def _upgradeable(client: "Client", nodes: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """What came neither with the system nor only points to another backend, on the nodes that are meant."""
+    from corral.cli.backend_tables import only_on
+
+    found = _installed(client, nodes, refresh=False)
+    if labels:
+        fitting = all_nodes(client, [("label", label) for label in labels])
+        found = only_on(found, [node.id for node in fitting])
+    return [one.name for one in found.items if not one.is_meta and not all(node.is_system for node in one.nodes)]
+
+
+def _started(client: "Client", asks: "Sequence[OperationAsk]") -> "tuple[list[OperationView], list[str]]":
+    """What was accepted, and why the rest was not: one refusal does not hinder the others."""
+    accepted, refused = [], []
+    for ask in asks:
+        try:
+            accepted.append(start(client, ask))
+        except (PeerRefused, NotFound) as error:
+            refused.append(f"{ask.backend}: {error.message}")
+    return accepted, refused
+
+
+def _tell_problems(problems: Sequence[str]) -> None:
+    for problem in problems:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {problem}", err=True)
+
+
+@backends.command(cls=CorralCommand)
+@click.argument("backend", shell_complete=complete_installed)
+@target_options
+@wait_options
+@json_option
+@connected
+def delete(
+    backend: str, nodes: Sequence[str], labels: Sequence[str], no_wait: bool, within: timedelta | None, as_json: bool
+) -> int:
+    """Delete a backend, with its processes. Where it is not installed, that is no mistake."""
+    client = open_client()
+    ask = make_ask(client, Verb.DELETE, backend, nodes=nodes, labels=labels)
+    return watched(client, start(client, ask), Watching(wait=not no_wait, within=within, as_json=as_json))
+
+
+@backends.command(cls=CorralCommand)
+@click.argument("verb", type=click.Choice([verb.value for verb in Verb]))
+@click.argument("backend", default="", shell_complete=complete_installed)
+@source_options
+@target_options
+@json_option
+@connected
+def plan(
+    verb: str,
+    backend: str,
+    uri: str,
+    name: str,
+    alias: str,
+    force: bool,
+    nodes: Sequence[str],
+    labels: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Show what an operation would do on which node, and where it would be blocked. Nothing is stored or sent."""
+    from corral.cli.backend_tables import plan_table
+    from corral.cli.operation_names import PATH
+    from corral.protocol.operation_views import Plan
+
+    source = external(backend, uri=uri, name=name, alias=alias)
+    client = open_client()
+    ask = make_ask(client, verb, nodes=nodes, labels=labels, force=force, **source)
+    planned = client.post(f"{PATH}/plan", Plan, ask)
+    if as_json:
+        print_json(planned)
+    else:
+        show(plan_table(planned.items, verb, width=console().width))

@@ -1,0 +1,182 @@
+"""Watching an operation until it is over, on a terminal, in a log, or without a word."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import click
+
+from corral.app.exit_codes import ExitCode
+from corral.base.durations import parse_duration
+from corral.base.errors import PeerUnavailable
+from corral.base.retry import Backoff
+from corral.cli.client import Client
+from corral.cli.operation_bars import Speeds, bars
+from corral.cli.operation_names import get_operation
+from corral.cli.operation_words import accepted, exit_code, is_over, problems, situation, summary, what_next
+from corral.cli.options import warn
+from corral.cli.output import console, print_json, printable, say
+from corral.protocol.operation_views import OperationView, TargetView
+
+F = TypeVar("F", bound=Callable[..., Any])
+PAUSES: Final = Backoff(first=timedelta(milliseconds=500), cap=timedelta(seconds=2), factor=1.5)
+"""Between two looks; longer while nothing changes."""
+PATIENCE: Final = timedelta(minutes=1)
+"""With a frontend that does not answer: it may be about to start again."""
+
+
+class Duration(click.ParamType[timedelta]):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        try:
+            return value if isinstance(value, timedelta) else parse_duration(value)
+        except (ValueError, OverflowError) as error:
+            self.fail(str(error), param, ctx)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watching:
+    """What the caller of a command wants to see."""
+
+    wait: bool
+    within: timedelta | None
+    as_json: bool
+
+
+def within_option(function: F) -> F:
+    return click.option(
+        "--within",
+        type=Duration(),
+        metavar="DURATION",
+        help="Watch no longer than this, then end with code 2; the operation goes on.",
+    )(function)
+
+
+def wait_options(function: F) -> F:
+    """Adds --no-wait and --within."""
+    no_wait = click.option("--no-wait", is_flag=True, help="Do not watch; end as soon as it is accepted.")
+    return no_wait(within_option(function))
+
+
+def watched(client: Client, operation: OperationView, watching: Watching) -> int:
+    """Show it until it is over, tell how it ended, and return the exit code. Ctrl-C ends only the watching."""
+    (last,) = _followed(client, [operation], watching)
+    if watching.as_json:
+        print_json(last)
+    return _told([last], watching)
+
+
+def watched_all(client: Client, operations: Sequence[OperationView], watching: Watching) -> int:
+    """The same for several, one after the other."""
+    last = _followed(client, operations, watching)
+    if watching.as_json:
+        print_json(last)
+    return _told(last, watching)
+
+
+def _followed(client: Client, operations: Sequence[OperationView], watching: Watching) -> list[OperationView]:
+    """The last that was seen of each."""
+    last = list(operations)
+    until = None if watching.within is None else time.monotonic() + watching.within.total_seconds()
+    try:
+        for place, operation in enumerate(operations):
+            if not watching.as_json:
+                say(accepted(operation))
+            if watching.wait:
+                for last[place] in _shown(looks(client, operation, until=until), as_json=watching.as_json):
+                    pass
+    except KeyboardInterrupt:
+        click.echo(err=True)  # so that nothing stands behind ^C
+    return last
+
+
+def _told(operations: Sequence[OperationView], watching: Watching) -> int:
+    for operation in operations:
+        if not watching.as_json and (watching.wait or is_over(operation)):
+            if console().is_terminal:
+                for problem in problems(operation):
+                    say(problem)
+            say(summary(operation))
+        if told := what_next(operation):
+            click.echo(printable(told), err=True)
+    return overall_code(map(exit_code, operations), wait=watching.wait)
+
+
+def overall_code(codes: Iterable[ExitCode], *, wait: bool) -> ExitCode:
+    """The worst of them. That something goes on is what those want who do not wait."""
+    found = set(codes)
+    if ExitCode.FAILED in found:
+        return ExitCode.FAILED
+    return ExitCode.STILL_RUNNING if wait and ExitCode.STILL_RUNNING in found else ExitCode.OK
+
+
+def looks(client: Client, operation: OperationView, *, until: float | None) -> Iterator[OperationView]:
+    """The operation as it is known, then as it is at every look, until it is over or the time is."""
+    calm = 1
+    while True:
+        yield operation
+        left = None if until is None else until - time.monotonic()
+        if is_over(operation) or (left is not None and left <= 0):
+            return
+        pause = PAUSES.delay(calm).total_seconds()
+        time.sleep(pause if left is None else min(pause, left))
+        newer = _look(client, operation.id)
+        calm = calm + 1 if newer == operation else 1
+        operation = newer
+
+
+def _look(client: Client, id: str) -> OperationView:
+    """Also while the frontend starts again; PeerUnavailable when that takes too long."""
+    deadline = time.monotonic() + PATIENCE.total_seconds()
+    failures = 0
+    while True:
+        try:
+            return get_operation(client, id)
+        except PeerUnavailable as error:
+            if time.monotonic() >= deadline:
+                raise
+            if failures == 0:
+                warn([f"{error.message}; trying again"])
+            failures += 1
+        time.sleep(PAUSES.delay(failures).total_seconds())
+
+
+def _shown(found: Iterator[OperationView], *, as_json: bool) -> Iterator[OperationView]:
+    if as_json:
+        return found
+    return _as_bars(found) if console().is_terminal else _as_lines(found)
+
+
+def _as_bars(found: Iterator[OperationView]) -> Iterator[OperationView]:
+    from rich.live import Live
+
+    speeds = Speeds()
+    with Live(console=console(), auto_refresh=False) as live:
+        for operation in found:
+            speeds.note(operation, time.monotonic())
+            live.update(bars(operation, speeds, height=live.console.height), refresh=True)
+            yield operation
+
+
+def _as_lines(found: Iterator[OperationView]) -> Iterator[OperationView]:
+    """A line for each change of a target."""
+    known: dict[str, tuple[object, ...]] = {}
+    for operation in found:
+        for target in operation.targets:
+            if known.get(target.node_id) != _standing(target):
+                known[target.node_id] = _standing(target)
+                say(f"{target.node_name}: {target.status}{_with_detail(target, operation.verb)}")
+        yield operation
+
+
+def _standing(target: TargetView) -> tuple[object, ...]:
+    """What is worth a line: not every byte."""
+    return (target.status, target.waits_for_node, target.attempts, target.message, target.phase)
+
+
+def _with_detail(target: TargetView, verb: str) -> str:
+    detail = situation(target, verb)
+    return f", {detail}" if detail else ""

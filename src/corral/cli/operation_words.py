@@ -1,0 +1,169 @@
+"""What commands say about operations: how each target stands, what to do about it, and how the whole ended."""
+
+from collections.abc import Callable, Iterable, Sequence
+from shlex import quote
+from typing import Final
+
+from corral.app.exit_codes import ExitCode
+from corral.base.sizes import format_size
+from corral.domain.backend import Rung
+from corral.domain.operation import FINAL, OperationState, TargetStatus
+from corral.protocol.operation_views import OperationView, TargetView
+
+SHORT_ID: Final = 8
+_NAMED: Final = 5
+_BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
+_DONE: Final = {"install": "installed", "upgrade": "upgraded", "delete": "deleted"}
+_CODES: Final = {
+    OperationState.RUNNING: ExitCode.STILL_RUNNING,
+    OperationState.WAITING: ExitCode.OK,
+    OperationState.DONE: ExitCode.OK,
+    OperationState.FAILED: ExitCode.FAILED,
+    OperationState.CANCELLED: ExitCode.FAILED,
+}
+_PROOFS: Final = {
+    Rung.PRESENT: "its report shows it",
+    Rung.ABSENT: "its report no longer shows it",
+    Rung.DIGEST: "its report shows it, with the right digest",
+    Rung.VERSION: "its report shows it, with the right version",
+    Rung.RENEWED: "its report shows it, installed anew",
+}
+_ADVICE: Final = {
+    TargetStatus.QUEUED: "Nothing to do: it is sent within a moment.",
+    TargetStatus.DOWNLOADING: "Nothing to do. How far it is shows: corral ops watch {id}",
+    TargetStatus.RUNNING_ON_WORKER: "Nothing to do: the node's own report will settle it. If this is normal for your "
+    "fleet, give the frontend a longer --install-timeout or --upgrade-timeout.",
+    TargetStatus.ERROR: "Mend what the node complains about. It is tried again by itself, after 30 s to 15 min; this "
+    "does not wait: corral ops retry {id}",
+    TargetStatus.BLOCKED: "It is not tried again by itself. Mend the cause, then: corral ops retry {id}",
+    TargetStatus.SUPERSEDED: "Nothing to do: a newer operation decides what is there; see: corral ops list",
+    TargetStatus.CANCELLED: "If it is still wanted, start it anew: corral backends {verb} {backend}",
+}
+_WAITS_ADVICE: Final = (
+    "Nothing to do: the node gets it with its first heartbeat. If it never comes back, remove it (corral nodes "
+    "remove), or take it back: corral ops cancel {id}"
+)
+
+
+def is_over(operation: OperationView) -> bool:
+    """Whether there is nothing to watch: what waits for an absent node may wait for days."""
+    return operation.state != OperationState.RUNNING
+
+
+def exit_code(operation: OperationView) -> ExitCode:
+    """Of a command that watched it. A state of a newer frontend that we do not know counts as under way."""
+    known = operation.state in list(OperationState)
+    return _CODES[OperationState(operation.state)] if known else ExitCode.STILL_RUNNING
+
+
+def waits(target: TargetView) -> bool:
+    return target.waits_for_node and target.status not in FINAL
+
+
+def situation(target: TargetView, verb: str) -> str:
+    """How a target stands, in words that are true of it."""
+    if waits(target):
+        return "waits for the node to come back" + (f"; last: {target.message}" if target.message else "")
+    match target.status:
+        case TargetStatus.QUEUED:
+            return target.message or "about to be sent"
+        case TargetStatus.DOWNLOADING:
+            return _moving(target) or f"the node was asked to {verb} it"
+        case TargetStatus.RUNNING_ON_WORKER:
+            return target.message or "no answer in time; the node may still be working"
+        case TargetStatus.SUCCESS if target.message in list(Rung):
+            return _PROOFS[Rung(target.message)]
+        case TargetStatus.ERROR:
+            return f"{target.message or 'failed'} ({_times(target.attempts)})"
+        case TargetStatus.SUPERSEDED:
+            return target.message or "a newer operation wants something else there"
+    return target.message
+
+
+def _times(attempts: int) -> str:
+    return "tried once" if attempts == 1 else f"tried {attempts} times"
+
+
+def _moving(target: TargetView) -> str:
+    amount = ""
+    if target.total_bytes:
+        amount = f"{format_size(target.current_bytes)} of {format_size(target.total_bytes)}"
+    # Corral's workers begin the name with the phase, for LocalAI's frontends, which show nothing else.
+    begun = target.file_name.lower().startswith(target.phase.lower())
+    return " ".join(filter(None, ("" if begun else target.phase, target.file_name, amount)))
+
+
+def advice(operation: OperationView) -> list[tuple[str, str]]:
+    """What to do next, for each kind of target that there is: whose it is, and the sentence."""
+    groups: dict[str, list[str]] = {}
+    for target in operation.targets:
+        if sentence := _advice(target, operation):
+            groups.setdefault(sentence, []).append(target.node_name)
+    return [(listed(names), sentence) for sentence, names in groups.items()]
+
+
+def _advice(target: TargetView, operation: OperationView) -> str:
+    known = TargetStatus(target.status) if target.status in list(TargetStatus) else None
+    sentence = _WAITS_ADVICE if waits(target) else _ADVICE.get(known, "") if known else ""
+    return sentence.format(id=operation.id[:SHORT_ID], verb=operation.verb, backend=quote(operation.backend))
+
+
+def summary(operation: OperationView) -> str:
+    """How the whole stands, in one sentence or two."""
+    targets = operation.targets
+    done = _names(targets, lambda one: one.status == TargetStatus.SUCCESS)
+    away = _names(targets, waits)
+    bad = _names(targets, lambda one: one.status in _BAD and not waits(one))
+    busy = _names(targets, lambda one: one.status not in (*FINAL, *_BAD) and not waits(one))
+    gone = _names(targets, lambda one: one.status in ("cancelled", "superseded"))
+    verb = operation.verb
+    parts = [
+        f"{_DONE.get(verb, verb)} on {_count(done)}" if done else "",
+        f"failed on {listed(bad)}" if bad else "",
+        f"under way on {listed(busy)}" if busy else "",
+        f"waiting for {listed(away)} to come back, which is no failure" if away else "",
+        f"no longer wanted on {listed(gone)}" if gone else "",
+    ]
+    return f"{operation.backend}: {'; '.join(filter(None, parts)) or 'nothing to do'}."
+
+
+def problems(operation: OperationView) -> list[str]:
+    """Whole errors of some nodes, since a bar has no room for them."""
+    bad = [one for one in operation.targets if one.status in _BAD and not waits(one)]
+    told = [f"{one.node_name}: {situation(one, operation.verb)}" for one in bad[:_NAMED]]
+    return [*told, f"{len(bad) - _NAMED} more nodes failed"] if len(bad) > _NAMED else told
+
+
+def what_next(operation: OperationView) -> str:
+    """Where to look, for those who stop to watch; empty when all is well."""
+    id = operation.id[:SHORT_ID]
+    if not is_over(operation):
+        return f"It goes on without this command. Watch it again with: corral ops watch {id}"
+    return f"What to do about it tells: corral ops show {id}" if operation.state == OperationState.FAILED else ""
+
+
+def accepted(operation: OperationView) -> str:
+    names = [one.node_name for one in operation.targets]
+    return f"Operation {operation.id[:SHORT_ID]}: {operation.verb} {operation.backend} on {listed(names)}."
+
+
+def _names(targets: Iterable[TargetView], fits: Callable[[TargetView], bool]) -> list[str]:
+    return [one.node_name for one in targets if fits(one)]
+
+
+def _count(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} nodes"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`w1, w2`, and not more than a few of a thousand."""
+    more = len(names) - _NAMED
+    shown = ", ".join(names[:_NAMED])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def counts(operation: OperationView) -> str:
+    """`3 success, 1 error`."""
+    away = sum(map(waits, operation.targets))
+    told = ", ".join(f"{number} {status}" for status, number in sorted(operation.counts.items()))
+    return f"{told} ({away} for absent nodes)" if away else told

@@ -1,0 +1,161 @@
+"""`corral ops`: what was asked of the fleet, how far it is, and what to do about it."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from corral.app.exit_codes import ExitCode
+from corral.cli.connection import connected, open_client
+from corral.cli.node_names import complete_node
+from corral.cli.operation_names import complete_operation, find_operation, newest_operations
+from corral.cli.operation_watch import Watching, wait_options, watched, within_option
+from corral.cli.options import CorralCommand
+from corral.cli.output import console, json_option, print_json, say, show
+from corral.domain.operation import OperationState
+
+if TYPE_CHECKING:
+    from corral.cli.client import Client
+    from corral.protocol.operation_views import Changed, OperationView
+
+_nodes_option = click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="NODE",
+    shell_complete=complete_node,
+    help="Only on this node; may be given several times.",
+)
+_operation = click.argument("operation", default="", shell_complete=complete_operation)
+_named_operation = click.argument("operation", shell_complete=complete_operation)
+
+
+@click.group()
+def ops() -> None:
+    """See and steer what was asked of the fleet: installs, upgrades and deletes of backends.
+
+    OPERATION is its id, or a unique beginning of it; without one, the newest is meant.
+    """
+
+
+@ops.command("list", cls=CorralCommand)
+@click.option("--last", default=20, show_default=True, type=click.IntRange(1, 1000), help="How many to look through.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in OperationState]),
+    help="Only those in this state; may be given several times.",
+)
+@json_option
+@connected
+def list_operations(last: int, states: Sequence[str], as_json: bool) -> None:
+    """List the operations, the newest first."""
+    from corral.cli.operation_tables import operation_table
+
+    found = [one for one in newest_operations(open_client(), limit=last) if not states or one.state in states]
+    if as_json:
+        print_json(found)
+    elif found:
+        show(operation_table(found, datetime.now(UTC), width=console().width))
+    else:
+        say("None is in this state." if states else "There is no operation yet; `corral backends install` starts one.")
+
+
+@ops.command("show", cls=CorralCommand)
+@_operation
+@json_option
+@connected
+def show_operation(operation: str, as_json: bool) -> None:
+    """Show one operation, how each node stands, and what to do next."""
+    from corral.cli.operation_tables import operation_facts
+
+    found = find_operation(open_client(), operation)
+    if as_json:
+        print_json(found)
+    else:
+        show(operation_facts(found, datetime.now(UTC), width=console().width))
+
+
+@ops.command(cls=CorralCommand)
+@_operation
+@within_option
+@json_option
+@connected
+def watch(operation: str, within: timedelta | None, as_json: bool) -> int:
+    """Watch an operation until it is over, with a bar for each node. Ctrl-C ends only the watching.
+
+    Ends with 0 when all is well (what waits for absent nodes included), 1 when it failed somewhere, 2 when it goes on.
+    """
+    client = open_client()
+    found = find_operation(client, operation)
+    return watched(client, found, Watching(wait=True, within=within, as_json=as_json))
+
+
+@ops.command(cls=CorralCommand)
+@_named_operation
+@_nodes_option
+@wait_options
+@json_option
+@connected
+def retry(operation: str, nodes: Sequence[str], no_wait: bool, within: timedelta | None, as_json: bool) -> int:
+    """Try again at once what failed or is blocked, and watch that."""
+    client = open_client()
+    changed = _change(client, find_operation(client, operation), "retry", nodes)
+    if not changed.nodes:
+        return _nothing(changed, "Nothing to retry: only what is `error` or `blocked` can be.", as_json=as_json)
+    return watched(client, changed.operation, Watching(wait=not no_wait, within=within, as_json=as_json))
+
+
+@ops.command(cls=CorralCommand)
+@_named_operation
+@_nodes_option
+@json_option
+@connected
+def cancel(operation: str, nodes: Sequence[str], as_json: bool) -> int:
+    """Take back what is not done yet. What a node was told already, it may still finish: those are named."""
+    from corral.cli.operation_words import listed
+
+    client = open_client()
+    changed = _change(client, find_operation(client, operation), "cancel", nodes)
+    if not changed.nodes:
+        return _nothing(changed, "Nothing to cancel: all of it is over.", as_json=as_json)
+    if as_json:
+        print_json(changed)
+    else:
+        say(f"Cancelled on {listed(changed.nodes)}.")
+        if changed.already_sent:
+            say(f"May still finish, since it had been sent already: {listed(changed.already_sent)}.")
+    return ExitCode.OK
+
+
+def _nothing(changed: "Changed", sentence: str, *, as_json: bool) -> int:
+    if as_json:
+        print_json(changed)
+    else:
+        say(sentence)
+    return ExitCode.FAILED
+
+
+def _change(client: "Client", operation: "OperationView", verb: str, nodes: Sequence[str]) -> "Changed":
+    from corral.cli.client import operation_path
+    from corral.protocol.operation_views import Changed, NodesAsk
+
+    wanted = NodesAsk(nodes=[_target(operation, one) for one in nodes])
+    return client.post(operation_path(operation.id, verb), Changed, wanted)
+
+
+def _target(operation: "OperationView", reference: str) -> str:
+    """The id of the node that is meant, among those of the operation; it need not exist any more."""
+    from corral.base.errors import Conflict, NotFound
+
+    targets = operation.targets
+    by_name = [one.node_id for one in targets if one.node_name == reference]
+    by_id = [one.node_id for one in targets if one.node_id.startswith(reference.lower())]
+    found = by_name or by_id
+    if not found:
+        raise NotFound(f"{reference} is no node of this operation; `corral ops show {operation.id}` lists them")
+    if len(set(found)) > 1:
+        raise Conflict(f"{reference} may mean {', '.join(found[:10])}; name one by its id")
+    return found[0]

@@ -1,0 +1,328 @@
+"""`corral backends`: what is listed, what is asked for, and what is refused before any call."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral.base.errors import InvalidInput, PeerUnavailable
+from corral.base.retry import Backoff
+from corral.cli import backend_asks, operation_watch
+from corral.cli.backend_asks import external, read_labels, start
+from corral.cli.backend_tables import rows, usual_build
+from corral.protocol.operation_views import (
+    FleetBackends,
+    FleetBackendView,
+    NodeBackendView,
+    OperationAsk,
+    Plan,
+    PlannedView,
+)
+
+ID = "0123abcd-0000-4000-8000-000000000000"
+START = "POST /api/v1/operations"
+ONE = f"GET /api/v1/operations/{ID}"
+ONE_NODE = "11111111-0000-4000-8000-000000000000"
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operation_watch, "PAUSES", Backoff(first=timedelta(0), cap=timedelta(0)))
+    monkeypatch.setattr(backend_asks, "_PAUSE_SECONDS", 0)
+
+
+def on(name: str, **changes: Any) -> NodeBackendView:
+    made = NodeBackendView(
+        node_id=f"id-of-{name}",
+        node_name=name,
+        node_status="healthy",
+        is_system=False,
+        installed_at="2026-03-01T12:00:00Z",
+        version="1.0",
+        uri="oci://r/echo",
+        digest="sha256:" + "a" * 64,
+        seen_at="2026-03-01T12:00:00Z",
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def backend(name: str, *nodes: NodeBackendView, is_meta: bool = False) -> FleetBackendView:
+    return FleetBackendView(name=name, is_meta=is_meta, nodes=list(nodes))
+
+
+class TestList:
+    def test_nodes_with_the_same_build_share_a_row(self, connected: Any, frontend: Any) -> None:
+        old = on("w3", version="0.9", node_status="offline")
+        found = FleetBackends(items=[backend("echo", old, on("w1"), on("w2"))], unheard=["w4"])
+        frontend.tell("GET /api/v1/backends", found)
+        outcome = connected("backends", "list")
+        assert outcome.code == 0
+        header, first, second, unheard = outcome.out.splitlines()
+        assert header.split() == ["NAME", "VERSION", "NODES", "INSTALLED", "TOLD", "DIGEST", "FROM"]
+        assert first.startswith("echo  1.0      w1, w2 ")
+        assert second.startswith("echo  0.9      w3 (offline) (differs)")
+        assert unheard == "Not heard yet what they have: w4. With --refresh they are asked now."
+
+    def test_may_ask_now_and_be_of_some_nodes(self, connected: Any, frontend: Any, make_node: Any) -> None:
+        frontend.tell_nodes(make_node("w1", "id-of-w1"))
+        frontend.tell("GET /api/v1/backends?refresh=1", FleetBackends(items=[backend("a", on("w1"), on("w2"))]))
+        found = connected("backends", "list", "--node", "w1", "--refresh", "--json").json()
+        assert [[node["node_name"] for node in one["nodes"]] for one in found["items"]] == [["w1"]]
+
+    def test_of_nothing_says_what_to_do(self, connected: Any, frontend: Any) -> None:
+        frontend.tell("GET /api/v1/backends", FleetBackends(items=[]))
+        assert connected("backends", "list").out.startswith("No backend is installed")
+
+    def test_of_nodes_that_said_nothing_yet_does_not_pretend_to_know(self, connected: Any, frontend: Any) -> None:
+        frontend.tell("GET /api/v1/backends", FleetBackends(items=[], unheard=["w1", "w2"]))
+        assert connected("backends", "list").out.startswith("Not heard yet what they have: w1, w2.")
+
+    def test_names_of_strangers_cannot_colour_the_terminal(self, connected: Any, frontend: Any) -> None:
+        frontend.tell("GET /api/v1/backends", FleetBackends(items=[backend("[red]\x1b[31mx", on("[b]w"))]))
+        out = connected("backends", "list").out
+        assert "\x1b" not in out
+        assert "[red]\ufffd[31mx" in out
+        assert "[b]w" in out
+
+
+class TestOutdated:
+    def test_are_nodes_with_another_build_than_most(self, connected: Any, frontend: Any) -> None:
+        found = [backend("a", on("w1"), on("w2"), on("w3", digest="sha256:old")), backend("b", on("w1"))]
+        frontend.tell("GET /api/v1/backends", FleetBackends(items=found))
+        (differing,) = connected("backends", "outdated", "--json").json()
+        assert (differing["name"], [one["node_name"] for one in differing["nodes"]]) == ("a", ["w3"])
+        assert "w3 (differs)" in connected("backends", "outdated").out
+
+    def test_are_none_where_all_agree(self, connected: Any, frontend: Any) -> None:
+        frontend.tell("GET /api/v1/backends", FleetBackends(items=[backend("a", on("w1"), on("w2"))]))
+        assert connected("backends", "outdated").out == "All nodes that have a backend have the same build of it.\n"
+
+    def test_of_equally_many_the_newest_is_right(self) -> None:
+        newer = on("w2", version="2.0", installed_at="2026-03-02T12:00:00Z")
+        assert usual_build(backend("a", on("w1"), newer)) == ("2.0", newer.digest)
+        assert [row.differs for row in rows(FleetBackends(items=[backend("a", on("w1"), newer)]))] == [False, True]
+        assert usual_build(backend("a")) is None
+
+
+class TestInstall:
+    def test_asks_for_all_nodes_and_waits(
+        self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
+    ) -> None:
+        frontend.tell(START, make_operation(make_target("w1")), 202)
+        frontend.tell(ONE, make_operation(make_target("w1", "success", message="present")))
+        outcome = connected("backends", "install", "echo")
+        assert (outcome.code, outcome.out.splitlines()[-1]) == (0, "echo: installed on w1.")
+        posted = frontend.calls[0]
+        assert (posted.body["verb"], posted.body["backend"], posted.body["nodes"]) == ("install", "echo", [])
+        assert len(posted.headers["Idempotency-Key"]) == 36
+
+    def test_without_waiting_it_ends_when_accepted(
+        self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
+    ) -> None:
+        frontend.tell(START, make_operation(make_target("w1")), 202)
+        outcome = connected("backends", "install", "echo", "--no-wait")
+        assert (outcome.code, outcome.out) == (0, "Operation 0123abcd: install echo on w1.\n")
+        assert "corral ops watch 0123abcd" in outcome.err
+        assert connected("backends", "install", "echo", "--no-wait", "--json").json()["id"] == ID
+
+    def test_what_is_blocked_everywhere_is_a_failure_also_without_waiting(
+        self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
+    ) -> None:
+        frontend.tell(START, make_operation(make_target("w1", "blocked", message="no build for arm64")), 202)
+        assert connected("backends", "install", "echo", "--no-wait").code == 1
+
+    def test_from_a_uri_on_chosen_nodes(
+        self, connected: Any, frontend: Any, make_node: Any, make_operation: Any, make_target: Any
+    ) -> None:
+        frontend.tell_nodes(make_node("w1", ONE_NODE), make_node("w2", "2222"))
+        frontend.tell(START, make_operation(make_target("w1", "success")), 202)
+        given = [
+            "--uri",
+            "oci://r/mine:1",
+            "--name",
+            "mine",
+            "--alias",
+            "m",
+            "--node",
+            "w1",
+            "--node",
+            "1111",
+            "--force",
+        ]
+        assert connected("backends", "install", *given).code == 0
+        assert frontend.calls[-1].body == {
+            "verb": "install",
+            "backend": "",
+            "uri": "oci://r/mine:1",
+            "name": "mine",
+            "alias": "m",
+            "galleries": "",
+            "force": True,
+            "nodes": [ONE_NODE],
+            "labels": {},
+        }
+
+    @pytest.mark.parametrize(
+        ("arguments", "complaint"),
+        [
+            ([], "Name the backend to install"),
+            (["echo", "--name", "x"], "is for uris"),
+            (["echo", "--alias", "x"], "is for uris"),
+            (["--uri", "oci://r/x"], "is needed with a uri"),
+            (["oci://r/x"], "is needed with a uri"),
+            (["echo", "--label", "zone"], "write KEY=VALUE"),
+            (["echo", "--label", "=a"], "write KEY=VALUE"),
+            (["echo", "--label", "a=1", "--label", "a=2"], "at once"),
+            (["echo", "--label", "a=1", "--node", "w1"], "cannot be combined with --node"),
+            (["echo", "--within", "soon"], "is not a duration"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused_before_any_call(
+        self, connected: Any, frontend: Any, arguments: list[str], complaint: str
+    ) -> None:
+        outcome = connected("backends", "install", *arguments)
+        assert outcome.code == 64
+        assert complaint in outcome.err
+        assert frontend.calls == []
+
+    def test_a_selector_that_matches_nothing_is_an_error(self, connected: Any, frontend: Any) -> None:
+        frontend.tell(START, {"error": {"code": "conflict", "message": "no node has the labels a=1"}}, 409)
+        outcome = connected("backends", "install", "echo", "--label", "a=1")
+        assert (outcome.code, outcome.err) == (1, "error: no node has the labels a=1\n")
+        assert frontend.calls[0].body["labels"] == {"a": "1"}
+
+    def test_a_lost_answer_is_asked_for_again_as_the_same_call(self, make_operation: Any) -> None:
+        keys: list[str] = []
+
+        class Flaky:
+            def post(self, path: str, answer: object, body: object, *, headers: dict[str, str]) -> Any:
+                keys.append(headers["Idempotency-Key"])
+                if len(keys) == 1:
+                    raise PeerUnavailable("the line was cut")
+                return make_operation()
+
+        client: Any = Flaky()
+        assert start(client, OperationAsk(verb="install", backend="echo")).id == ID
+        assert len(keys) == 2
+        assert len(set(keys)) == 1
+
+
+class TestUpgrade:
+    def test_each_backend_is_an_operation_and_the_worst_counts(
+        self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
+    ) -> None:
+        done = make_operation(make_target("w1", "success", message="renewed"), verb="upgrade")
+        frontend.tell(START, done, 202)
+        outcome = connected("backends", "upgrade", "echo", "other", "echo", "--json")
+        assert (outcome.code, len(outcome.json())) == (0, 2)
+        assert [call.body["backend"] for call in frontend.calls] == ["echo", "other"]
+
+    def test_all_means_what_can_be_upgraded(
+        self, connected: Any, frontend: Any, make_node: Any, make_operation: Any, make_target: Any
+    ) -> None:
+        system = on("w1", is_system=True)
+        items = [
+            backend("a", on("w1")),
+            backend("m", on("w1"), is_meta=True),
+            backend("s", system),
+            backend("z", on("w2")),
+        ]
+        frontend.tell("GET /api/v1/backends", FleetBackends(items=items))
+        frontend.tell(START, make_operation(make_target("w1", "success")), 202)
+        frontend.tell_nodes(make_node("w1", "id-of-w1"))
+        assert connected("backends", "upgrade", "--all", "--label", "zone=a").code == 0
+        assert [call.body["backend"] for call in frontend.calls if call.method == "POST"] == ["a"]
+
+    def test_one_refusal_does_not_hinder_the_others(
+        self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
+    ) -> None:
+        frontend.tell(START, {"error": {"code": "conflict", "message": "not installed on any node"}}, 409)
+        outcome = connected("backends", "upgrade", "a", "b")
+        assert outcome.code == 1
+        assert outcome.err.splitlines() == [
+            "error: a: not installed on any node",
+            "error: b: not installed on any node",
+        ]
+
+    def test_all_of_nothing_is_said(self, connected: Any, frontend: Any) -> None:
+        frontend.tell("GET /api/v1/backends", FleetBackends(items=[]))
+        outcome = connected("backends", "upgrade", "--all")
+        assert (outcome.code, outcome.out) == (0, "No backend is installed that could be upgraded.\n")
+        assert connected("backends", "upgrade", "--all", "--json").json() == []
+
+    def test_names_and_all_exclude_each_other(self, connected: Any) -> None:
+        assert connected("backends", "upgrade", "echo", "--all").code == 64
+        assert connected("backends", "upgrade").code == 64
+
+
+def test_a_delete_is_an_operation_too(connected: Any, frontend: Any, make_operation: Any, make_target: Any) -> None:
+    gone = make_operation(make_target("w1", "success", message="absent"), verb="delete")
+    frontend.tell(START, gone, 202)
+    outcome = connected("backends", "delete", "echo")
+    assert (outcome.code, outcome.out.splitlines()[-1]) == (0, "echo: deleted on w1.")
+    assert frontend.calls[0].body["verb"] == "delete"
+
+
+def test_a_plan_says_what_would_happen_where(connected: Any, frontend: Any) -> None:
+    items = [
+        PlannedView(node_id="1", node_name="w1", node_status="healthy", backend="echo"),
+        PlannedView(node_id="2", node_name="w2", node_status="offline", backend="echo"),
+        PlannedView(node_id="3", node_name="w3", node_status="healthy", backend="echo", blocked="no build for arm64"),
+    ]
+    frontend.tell("POST /api/v1/operations/plan", Plan(items=items))
+    outcome = connected("backends", "plan", "install", "echo")
+    assert outcome.code == 0
+    assert [line.split(None, 3)[3] for line in outcome.out.splitlines()[1:]] == [
+        "install",
+        "install when it comes back",
+        "blocked: no build for arm64",
+    ]
+    assert connected("backends", "plan", "dance", "echo").code == 64
+
+
+def test_what_looks_like_a_uri_is_one() -> None:
+    assert external("echo", uri="", name="", alias="") == {"backend": "echo"}
+    named = {"backend": "", "uri": "oci://r/x", "name": "x", "alias": ""}
+    assert external("oci://r/x", uri="", name="x", alias="") == named
+    assert external("x", uri="oci://r/x", name="", alias="") == named
+    with pytest.raises(InvalidInput, match="give one of them"):
+        external("x", uri="oci://r/x", name="y", alias="")
+
+
+def test_labels_may_have_empty_values() -> None:
+    assert read_labels(["a=", "b=c=d", "a="]) == {"a": "", "b": "c=d"}
+
+
+class TestCompletion:
+    @pytest.fixture
+    def complete(self, connected: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+        def run(*words: str) -> list[str]:
+            monkeypatch.setenv("_CORRAL_COMPLETE", "bash_complete")
+            monkeypatch.setenv("COMP_WORDS", " ".join(("corral", *words)))
+            monkeypatch.setenv("COMP_CWORD", str(len(words)))
+            outcome = connected()
+            assert outcome.err == ""
+            return [line.partition(",")[2] for line in outcome.out.splitlines() if line]
+
+        return run
+
+    def test_offers_what_is_installed(self, complete: Any, frontend: Any) -> None:
+        frontend.tell("GET /api/v1/backends", FleetBackends(items=[backend("echo", on("w1")), backend("other")]))
+        assert complete("backends", "delete", "e") == ["echo"]
+
+    def test_offers_operations(self, complete: Any, frontend: Any, make_operation: Any) -> None:
+        frontend.tell("GET /api/v1/operations", {"items": [make_operation()]})
+        assert complete("ops", "watch", "01") == [ID]
+        assert complete("ops", "show", "9") == []
+
+    def test_is_silent_without_a_frontend(self, complete: Any) -> None:
+        assert complete("ops", "watch", "0") == []
+        assert complete("backends", "upgrade", "e") == []
+
+
+def test_ages_are_told_of_the_oldest_word(connected: Any, frontend: Any) -> None:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    told = FleetBackends(items=[backend("a", on("w1", seen_at=now), on("w2", seen_at="2020-01-01T00:00:00Z"))])
+    frontend.tell("GET /api/v1/backends", told)
+    assert "d " in connected("backends", "list").out.splitlines()[1].split("ago")[1]

@@ -1,0 +1,205 @@
+"""What is said about operations: true of each status, with what to do next, and an exit code for scripts."""
+
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from corral.app.exit_codes import ExitCode
+from corral.cli.operation_bars import Speeds, bars, shown
+from corral.cli.operation_tables import operation_facts, operation_table
+from corral.cli.operation_watch import overall_code
+from corral.cli.operation_words import accepted, advice, exit_code, is_over, problems, situation, summary, what_next
+from corral.domain.operation import OperationState, TargetStatus
+
+NOW = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)
+MIB = 1024**2
+
+
+def rendered(content: object, width: int = 110) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(content)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [("done", 0), ("waiting", 0), ("failed", 1), ("cancelled", 1), ("running", 2), ("a word of tomorrow", 2)],
+)
+def test_every_state_has_its_exit_code(make_operation: Any, state: str, code: int) -> None:
+    assert exit_code(make_operation(state=state)) == code
+
+
+def test_no_state_is_without_an_exit_code(make_operation: Any) -> None:
+    codes = {state: exit_code(make_operation(state=state)) for state in OperationState}
+    assert codes.keys() == set(OperationState)
+
+
+def test_code_2_is_not_that_of_a_wrong_flag(connected: Any) -> None:
+    assert connected("backends", "install", "--nonsense").code == ExitCode.USAGE != ExitCode.STILL_RUNNING == 2
+
+
+@pytest.mark.parametrize(
+    ("codes", "wait", "code"),
+    [
+        ([], True, 0),
+        ([ExitCode.OK, ExitCode.STILL_RUNNING], True, 2),
+        ([ExitCode.OK, ExitCode.STILL_RUNNING], False, 0),
+        ([ExitCode.STILL_RUNNING, ExitCode.FAILED], True, 1),
+        ([ExitCode.STILL_RUNNING, ExitCode.FAILED], False, 1),
+    ],
+)
+def test_of_several_operations_the_worst_code_counts(codes: list[ExitCode], wait: bool, code: int) -> None:
+    assert overall_code(codes, wait=wait) == code
+
+
+@pytest.mark.parametrize(
+    ("status", "changes", "told"),
+    [
+        ("queued", {}, "about to be sent"),
+        ("queued", {"waits_for_node": True}, "waits for the node to come back"),
+        ("error", {"waits_for_node": True, "message": "no"}, "waits for the node to come back; last: no"),
+        ("downloading", {}, "the node was asked to delete it"),
+        ("downloading", {"phase": "unpacking", "file_name": "x.tar"}, "unpacking x.tar"),
+        ("downloading", {"phase": "resolving", "file_name": "Resolving x"}, "Resolving x"),
+        (
+            "downloading",
+            {"phase": "downloading", "current_bytes": 3 * MIB, "total_bytes": 9 * MIB},
+            "downloading 3.0 MiB of 9.0 MiB",
+        ),
+        ("running_on_worker", {}, "no answer in time; the node may still be working"),
+        ("success", {"message": "digest"}, "its report shows it, with the right digest"),
+        ("success", {"message": "absent"}, "its report no longer shows it"),
+        ("success", {"message": "in a new way"}, "in a new way"),
+        ("error", {"message": "disk full", "attempts": 1}, "disk full (tried once)"),
+        ("error", {"message": "disk full", "attempts": 3}, "disk full (tried 3 times)"),
+        ("blocked", {"message": "no build for arm64"}, "no build for arm64"),
+        ("superseded", {}, "a newer operation wants something else there"),
+        ("cancelled", {"message": "cancelled by eve"}, "cancelled by eve"),
+    ],
+)
+def test_words_are_true_of_each_target(make_target: Any, status: str, changes: dict[str, Any], told: str) -> None:
+    assert situation(make_target("w1", status, **changes), "delete") == told
+
+
+@pytest.mark.parametrize("status", list(TargetStatus))
+def test_every_status_but_success_says_what_to_do(make_operation: Any, make_target: Any, status: str) -> None:
+    found = advice(make_operation(make_target("w1", status)))
+    assert [names for names, _ in found] == ([] if status == "success" else ["w1"])
+
+
+def test_nodes_in_the_same_plight_share_their_advice(make_operation: Any, make_target: Any) -> None:
+    many = [make_target(f"w{number}", "error") for number in range(1, 8)]
+    away = make_target("z", "queued", waits_for_node=True)
+    (failed, waiting) = advice(make_operation(*many, make_target("x", "success"), away))
+    assert failed[0] == "w1, w2, w3, w4, w5 and 2 more"
+    assert failed[1].endswith("corral ops retry 0123abcd")
+    assert waiting == (
+        "z",
+        "Nothing to do: the node gets it with its first heartbeat. If it never comes back, remove it (corral nodes "
+        "remove), or take it back: corral ops cancel 0123abcd",
+    )
+
+
+def test_a_name_is_quoted_in_commands_to_paste(make_operation: Any, make_target: Any) -> None:
+    ((_, sentence),) = advice(make_operation(make_target("w1", "cancelled"), backend="a; rm {x}"))
+    assert sentence.endswith("corral backends install 'a; rm {x}'")
+
+
+def test_the_summary_names_who_failed_and_who_is_away(make_operation: Any, make_target: Any) -> None:
+    targets = [
+        make_target("w1", "success"),
+        make_target("w2", "error", message="no", attempts=1),
+        make_target("w3", "queued", waits_for_node=True),
+        make_target("w4", "superseded"),
+    ]
+    failed = make_operation(*targets)
+    assert summary(failed) == (
+        "echo: installed on w1; failed on w2; waiting for w3 to come back, which is no failure; no longer wanted on w4."
+    )
+    assert problems(failed) == ["w2: no (tried once)"]
+    assert what_next(failed) == "What to do about it tells: corral ops show 0123abcd"
+    assert accepted(failed) == "Operation 0123abcd: install echo on w1, w2, w3, w4."
+
+
+def test_a_summary_of_what_goes_on_says_how_to_watch_it(make_operation: Any, make_target: Any) -> None:
+    busy = make_operation(make_target("w1", "downloading"), make_target("w2", "success"), make_target("w3", "success"))
+    assert not is_over(busy)
+    assert summary(busy) == "echo: installed on 2 nodes; under way on w1."
+    assert what_next(busy).endswith("corral ops watch 0123abcd")
+    assert what_next(make_operation(make_target("w1", "success"))) == ""
+
+
+def test_of_many_failures_a_few_are_told_whole(make_operation: Any, make_target: Any) -> None:
+    told = problems(make_operation(*(make_target(f"w{number}", "blocked", message="no") for number in range(9))))
+    assert (len(told), told[0], told[-1]) == (6, "w0: no", "4 more nodes failed")
+
+
+class TestTables:
+    def test_a_list_counts_targets(self, make_operation: Any, make_target: Any) -> None:
+        away = make_target("w2", "queued", waits_for_node=True)
+        found = make_operation(make_target("w1", "success"), away, uri="oci://x/y")
+        assert rendered(operation_table([found], NOW, width=200), 200) == [
+            "ID        STATE    WHAT          STARTED  TARGETS                                   BY     URI",
+            "0123abcd  waiting  install echo  5s ago   1 queued, 1 success (1 for absent nodes)  admin  oci://x/y",
+        ]
+
+    def test_one_operation_is_shown_whole_also_on_a_narrow_terminal(
+        self, make_operation: Any, make_target: Any
+    ) -> None:
+        message = "a long complaint " * 10 + "end"
+        found = make_operation(make_target("w1", "error", message=message, attempts=2))
+        lines = rendered(operation_facts(found, NOW, width=70), 70)
+        assert all(len(line) <= 70 for line in lines)
+        assert "end" in " ".join(lines)
+        assert "What to do" in lines
+
+    def test_names_of_strangers_cannot_colour_the_terminal(self, make_operation: Any, make_target: Any) -> None:
+        found = make_operation(make_target("[red]\x1b[31mx", "success"), backend="[b]\x1b")
+        for content in (operation_facts(found, NOW, width=90), bars(found, Speeds(), height=20)):
+            told = "\n".join(rendered(content))
+            assert "\x1b" not in told
+            assert "[red]\ufffd[31mx" in told
+
+
+class TestBars:
+    def test_each_node_has_a_bar_with_its_speed(self, make_operation: Any, make_target: Any) -> None:
+        speeds = Speeds()
+
+        def at(second: float, done: int) -> Any:
+            moving = make_target(
+                "w1",
+                "downloading",
+                phase="downloading",
+                percentage=40.0,
+                current_bytes=done * MIB,
+                total_bytes=20 * MIB,
+            )
+            operation = make_operation(moving, make_target("w2", "success"))
+            speeds.note(operation, second)
+            return operation
+
+        at(0, 4)
+        lines = rendered(bars(at(2, 8), speeds, height=24), 120)
+        assert [line.split()[0] for line in lines] == ["w1", "w2", "all"]
+        assert "40 %" in lines[0]
+        assert lines[0].endswith("downloading  downloading 8.0 MiB of 20.0 MiB  2.0 MiB/s, 6s left")
+        assert lines[2] == "all together 12 %: 1 downloading, 1 success"
+
+    def test_a_download_that_begins_anew_has_no_speed(self, make_operation: Any, make_target: Any) -> None:
+        speeds = Speeds()
+        for second, done in ((0, 10 * MIB), (1, 12 * MIB), (2, MIB)):
+            target = make_target("w1", "downloading", current_bytes=done, total_bytes=20 * MIB)
+            speeds.note(make_operation(target), second)
+        assert speeds.told(target) == ""
+
+    def test_of_a_thousand_nodes_those_are_shown_that_are_not_done(self, make_operation: Any, make_target: Any) -> None:
+        done = [make_target(f"a{number}", "success") for number in range(998)]
+        found = make_operation(*done, make_target("y", "queued"), make_target("z", "error"))
+        assert [one.node_name for one in shown(found, 3)] == ["z", "y", "a0"]
+        lines = rendered(bars(found, Speeds(), height=10))
+        assert len(lines) == 8
+        assert lines[-1].startswith("993 more nodes; all together")
