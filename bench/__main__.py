@@ -39,8 +39,9 @@ async def _files(_: float | None, *, megabytes: int | None = None) -> list[Table
     return [await files.files(None if megabytes is None else megabytes * readings.MEGABYTE)]
 
 
-async def _images(_: float | None, *, megabytes: int | None = None) -> list[Table]:
-    return await images.images(images.MEGABYTES if megabytes is None else megabytes)
+async def _images(seconds: float | None, *, megabytes: int | None = None) -> list[Table]:
+    scale = images.Scale() if seconds is None else images.Scale(quiet_seconds=seconds)
+    return await images.images(images.MEGABYTES if megabytes is None else megabytes, scale=scale)
 
 
 BENCHES: Final[Mapping[str, Bench]] = {

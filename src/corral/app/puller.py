@@ -36,11 +36,11 @@ def main(words: Sequence[str]) -> ExitCode:
     with os.fdopen(parser.parse_args(words).order, "rb") as file:
         order = msgspec.json.decode(file.read(), type=PullOrder)
     os.umask(0o022)
-    _step_back(order.niceness)
+    step_back(order.niceness)
     return uvloop.run(run_puller(order))
 
 
-def _step_back(niceness: int) -> None:
+def step_back(niceness: int) -> None:
     """Behind everything that serves: what waits for an install waits for minutes, what waits for a token does not."""
     os.nice(niceness)
     if sys.platform == "linux" and niceness:
