@@ -2,8 +2,8 @@
 
     python -m bench.gaps_process --order DESCRIPTOR
 
-Says `ready` once every stream has begun, or fails with what the first one was told instead. At SIGTERM it says how many streams broke, then for each event when it came
-and how long after the one before: doubles, in seconds of the machine's monotonic clock.
+Says `ready` once every stream has begun, or fails with what one was told instead. At SIGTERM it says how many streams
+broke, then for each event when it came and how long after the one before: doubles, in seconds of the monotonic clock.
 """
 
 import argparse

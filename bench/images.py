@@ -1,5 +1,5 @@
-"""`images`: how long a node needs to pull and unpack a backend, against skopeo and tar where these are installed; what a
-cut connection costs; and what open streams notice of an install on their node.
+"""`images`: how long a node needs to pull and unpack a backend, against skopeo and tar where these are installed; what
+a cut connection costs; and what open streams notice of an install on their node.
 
 The image comes from a real registry on loopback. Pulls have the settings that every worker has by default. Skopeo
 fetches, tar unpacks; both take turns with us and stand as far behind other programs as we do, so that a busy machine is
@@ -19,7 +19,7 @@ from typing import Final
 
 from bench.images_cut import cut_and_resumed
 from bench.images_streams import Scale, beside_streams
-from bench.pulls import not_durable, pull_and_forget
+from bench.pulls import not_durable, own_folder, pull_and_forget
 from bench.readings import MEGABYTE
 from bench.report import Row, Table, at_least, figure
 from bench.sample_image import SampleImage, push_sample
@@ -115,8 +115,7 @@ def _against(times: _Times) -> list[Row]:
 
 async def _skopeo(reference: str, folder: Path) -> tuple[float, float]:
     """Into a directory of files, which tar unpacks; seconds until then, and until all is on the disk."""
-    (folder / "target").mkdir(parents=True)
-    try:
+    with own_folder(folder), own_folder(folder / "target"):
         copied = folder / "image"
         began = time.monotonic()
         source = f"docker://{reference}"
@@ -127,14 +126,14 @@ async def _skopeo(reference: str, folder: Path) -> tuple[float, float]:
         unpacked = time.monotonic() - began
         await _run("sync", "-f", str(folder / "target"))
         return unpacked, time.monotonic() - began
-    finally:
-        await asyncio.to_thread(shutil.rmtree, folder)
 
 
 async def _run(*words: str) -> None:
     niceness = ImagesConfig().niceness
     back: Callable[[], None] = lambda: step_back(niceness)  # noqa: E731 - between fork and exec
-    process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.DEVNULL, preexec_fn=back)
+    process = await asyncio.create_subprocess_exec(
+        *words, stdout=subprocess.DEVNULL, preexec_fn=back, start_new_session=True
+    )
     try:
         if await process.wait() != 0:
             raise ChildFailed(f"{words[0]} failed")

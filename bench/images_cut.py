@@ -1,13 +1,12 @@
 """Part of `images`: the wire breaks in the middle of a pull, which is then started again."""
 
-import shutil
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from bench.cut_wire import CutWire
-from bench.pulls import order_for, pull
+from bench.pulls import order_for, own_folder, pull
 from bench.readings import MEGABYTE
 from bench.report import Table, figure
 from bench.sample_image import NAME, SampleImage
@@ -21,12 +20,9 @@ _UNFINISHED: Final = ".part"
 
 async def cut_and_resumed(image: SampleImage, registry: str, folder: Path) -> Table:
     say(f"images: cut at {CUT_PERCENT} %, and started again")
-    folder.mkdir()
-    try:
+    with own_folder(folder):
         async with CutWire(registry, cut_at=image.size * CUT_PERCENT // 100) as wire:
             return await _measure(image, wire, folder)
-    finally:
-        shutil.rmtree(folder)
 
 
 async def _measure(image: SampleImage, wire: CutWire, folder: Path) -> Table:
@@ -43,16 +39,18 @@ async def _measure(image: SampleImage, wire: CutWire, folder: Path) -> Table:
     wire.mend()
     again = await pull(order)
     second = wire.fetched.total()
+    twice = sum(digest in wire.fetched for digest in finished)
     rows = [
         figure("fetched until the cut", first / MEGABYTE, "MB"),
         figure("layers that were whole by then", len(finished), ""),
         figure("layers that were not, and had begun", begun, ""),
         figure("fetched the second time", second / MEGABYTE, "MB"),
-        figure("whole layers that were fetched again", sum(digest in wire.fetched for digest in finished), "", at_most=0),
+        figure("whole layers that were fetched again", twice, "", at_most=0),
         figure("fetched in vain", max(0, first + second - image.size) / MEGABYTE, "MB"),
         figure("the second time, pull and unpack", again.seconds, "s"),
     ]
-    return Table(title=f"An image of {image.size / MEGABYTE:,.0f} MB, cut at {CUT_PERCENT} % and started again", rows=rows)
+    size = f"{image.size / MEGABYTE:,.0f} MB"
+    return Table(title=f"An image of {size}, cut at {CUT_PERCENT} % and started again", rows=rows)
 
 
 def _file_of(digest: str) -> str:

@@ -22,6 +22,7 @@ import aiohttp
 
 from bench.gaps import Gaps, Window, open_streams
 from bench.gaps_process import GapsOrder
+from bench.pulls import own_folder
 from bench.readings import MEGABYTE, children_of, peak_of, resident_of, words_of
 from bench.report import Row, Table, figure, percentile
 from bench.sample_image import SampleImage
@@ -73,16 +74,17 @@ class Seen:
 
 
 async def beside_streams(image: SampleImage, folder: Path, scale: Scale | None = None) -> Table:
-    """`folder` need not exist; whoever gave it removes it."""
+    """`folder` is there meanwhile only."""
     scale = scale or Scale()
     seen = Seen()
-    async with serving_fleet(folder) as (up, node), open_streams(_order(up, scale)) as streams:
-        for turn in range(scale.turns):
-            say(f"images: {scale.streams} streams, turn {turn + 1} of {scale.turns}")
-            await _listen(scale, seen, up.pids.workers[0])
-            await _install(node, image, seen, up.pids.workers[0])
-            await node.ask(subjects.backend_delete, {"backend": _BACKEND})
-        gaps = await streams.end()
+    with own_folder(folder):
+        async with serving_fleet(folder) as (up, node), open_streams(_order(up, scale)) as streams:
+            for turn in range(scale.turns):
+                say(f"images: {scale.streams} streams, turn {turn + 1} of {scale.turns}")
+                await _listen(scale, seen, up.pids.workers[0])
+                await _install(node, image, seen, up.pids.workers[0])
+                await node.ask(subjects.backend_delete, {"backend": _BACKEND})
+            gaps = await streams.end()
     size = f"{image.size / MEGABYTE:,.0f} MB"
     title = f"{scale.streams} streams of {TOKENS_PER_SECOND} tokens/s while their node installs {size}"
     return Table(title=title, rows=_rows(gaps, seen), notes=_notes(gaps, seen))
@@ -109,7 +111,6 @@ class Node:
 @asynccontextmanager
 async def serving_fleet(folder: Path) -> AsyncIterator[tuple[UpFile, Node]]:
     """With a model that is loaded."""
-    folder.mkdir()
     options = [f"tokens:{_ENDLESS}", f"rate:{TOKENS_PER_SECOND}"]
     write_model(folder / "models", _MODEL, backend="echo", options=options)
     settings = {"CORRAL_MODELS_PATH": str(folder / "models")}
@@ -146,8 +147,8 @@ async def _load(session: aiohttp.ClientSession) -> None:
 
 def _order(up: UpFile, scale: Scale) -> GapsOrder:
     parts = urlsplit(up.url)
-    assert parts.hostname is not None and parts.port is not None
-    return GapsOrder(host=parts.hostname, port=parts.port, key=up.keys.admin, model=_MODEL, streams=scale.streams)
+    host, port = parts.hostname or "", parts.port or 0
+    return GapsOrder(host=host, port=port, key=up.keys.admin, model=_MODEL, streams=scale.streams)
 
 
 # One turn.
@@ -165,24 +166,28 @@ async def _install(node: Node, image: SampleImage, seen: Seen, agent: int) -> No
     """As a frontend has it done for an administrator. The process that is started in the end is not the pull's."""
     began = time.monotonic()
     async with running(_watch(agent, seen), name="memory"):
-        await node.ask(subjects.backend_install, {"backend": _BACKEND, "name": _BACKEND, "uri": image.reference})
-    seen.installs.append(time.monotonic() - began)
+        wanted = {"backend": _BACKEND, "name": _BACKEND, "uri": image.reference, "op_id": "bench"}
+        await node.ask(subjects.backend_install, wanted)
+    ended = time.monotonic()
+    seen.installs.append(ended - began)
+    if len(seen.pulling) < len(seen.installs):  # it was too quick to be seen
+        seen.pulling.append(Window(began=began, ended=ended))
 
 
 async def _watch(agent: int, seen: Seen) -> None:
     """The agent, and its puller for as long as there is one."""
-    is_pulling, began = False, time.monotonic()
-    while True:
-        seen.agent_most = max(seen.agent_most, resident_of(agent))
-        puller = _puller_of(agent)
-        if puller is not None:
-            began = began if is_pulling else time.monotonic()
+    while (puller := _puller_of(agent)) is None:  # noqa: ASYNC110 - other processes ring no bells
+        await asyncio.sleep(_LOOK_SECONDS)
+    began = time.monotonic()
+    try:
+        while _puller_of(agent) == puller:
             with contextlib.suppress(OSError, KeyError):
                 seen.puller_most = max(seen.puller_most, peak_of(puller))
-        elif is_pulling:
-            seen.pulling.append(Window(began=began, ended=time.monotonic()))
-        is_pulling = puller is not None
-        await asyncio.sleep(_LOOK_SECONDS)
+            seen.agent_most = max(seen.agent_most, resident_of(agent))
+            await asyncio.sleep(_LOOK_SECONDS)
+    finally:
+        seen.pulling.append(Window(began=began, ended=time.monotonic()))
+    await asyncio.Event().wait()  # until the install is done as well
 
 
 def _puller_of(agent: int) -> int | None:

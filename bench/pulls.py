@@ -1,11 +1,11 @@
 """Pulls as an agent has them done: in a process of their own, with the settings that every worker has by default."""
 
-import asyncio
 import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,16 @@ class Pulled:
     peak: int
     """The most memory that was seen, in bytes."""
     result: PullResult
+
+
+@contextmanager
+def own_folder(folder: Path) -> Iterator[None]:
+    """There for the block only: gigabytes are not left lying about until the bench is done."""
+    folder.mkdir()
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder)
 
 
 def order_for(reference: str, folder: Path) -> PullOrder:
@@ -47,11 +57,8 @@ async def pull_and_forget(
     reference: str, folder: Path, change: Callable[[PullOrder], PullOrder] = lambda order: order
 ) -> Pulled:
     """Into a folder of its own, which is gone afterwards."""
-    folder.mkdir()
-    try:
+    with own_folder(folder):
         return await pull(change(order_for(reference, folder)))
-    finally:
-        await asyncio.to_thread(shutil.rmtree, folder)
 
 
 def not_durable(order: PullOrder) -> PullOrder:
