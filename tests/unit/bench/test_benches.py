@@ -1,6 +1,5 @@
 """Each bench in its smallest form: that it runs, finds no errors and leaves nothing behind. Figures are not judged."""
 
-import math
 import os
 import sys
 import time
@@ -54,7 +53,7 @@ async def test_pulling_a_small_image() -> None:
     assert all(value > 0 for value in measured(pulled.rows))
     assert figures(cut)["whole layers that were fetched again"]["measured"] == 0
     assert figures(beside)["streams that broke"]["measured"] == 0
-    assert not any(math.isnan(value) for value in measured([*cut.rows, *beside.rows]))
+    assert all(value >= 0 for value in measured(cut.rows))
 
 
 async def test_receiving_a_small_file() -> None:
