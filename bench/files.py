@@ -1,4 +1,9 @@
-"""`files`: how fast a worker takes a large file, against `curl -T` into a server that only writes it to disk."""
+"""`files`: how fast a worker takes a large file, against `curl -T` into a server that only writes it to disk, and
+whether the worker is itself meanwhile.
+
+A third one in the rounds writes and hashes and does nothing else: what a worker, which must not believe a file before
+it has its hash, can reach at best on this machine.
+"""
 
 import asyncio
 import hashlib
@@ -9,51 +14,34 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from aiohttp import web
-
-from bench.readings import MEGABYTE, memory_of
+from bench.lone_worker import HOST, NODE, TOKEN, LoneWorker, lone_worker
+from bench.readings import MEGABYTE, memory_of, processor_seconds
 from bench.report import Row, Table, figure, percentile
 from bench.say import say
-from bench.up import corral, environment
+from bench.up import READY_WITHIN_SECONDS
 from corral.base.errors import ChildFailed
-from corral.base.processes import Command, Output, Process, start_process
-from corral.testing.ports import lasting_port
+from corral.base.tasks import running
+from corral.protocol import subjects
 
-HOST: Final = "127.0.0.1"
 SIZE: Final = 4_000_000_000
 ROUNDS: Final = 3
-INTERVAL_SECONDS: Final = 0.1
+BEAT_SECONDS: Final = 0.2
+ASK_SECONDS: Final = 0.1
 SLOWEST: Final = 1 / 0.9
 """Times as long as the bare sink may take: nine tenths of its speed."""
 MOST_GROWTH: Final = 50
 MOST_LATE: Final = 100.0
-_TOKEN: Final = "bench-token"
 _BLOCK: Final = 64_000_000
-
-
-@dataclass(slots=True)
-class Frontend:
-    """Takes heartbeats, and remembers when they came."""
-
-    came: list[float] = field(default_factory=list)
-
-    async def answer(self, request: web.BaseRequest) -> web.Response:
-        if request.path.endswith("/heartbeat"):
-            self.came.append(time.monotonic())
-        if request.path.endswith("/register"):
-            return web.json_response({"id": "00000000-0000-4000-8000-000000000000", "status": "healthy"}, status=201)
-        return web.json_response([] if request.path.endswith("/models") else {"message": "ok"})
-
-    def lateness(self) -> list[float]:
-        """How much later than expected each heartbeat came, in milliseconds."""
-        pairs = zip(self.came, self.came[1:], strict=False)
-        return [max(after - before - INTERVAL_SECONDS, 0) * 1000 for before, after in pairs]
+_LOOK_SECONDS: Final = 0.01
+_GIGABYTE: Final = 1000 * MEGABYTE
 
 
 Send = Callable[[Path, str, Mapping[str, str]], Awaitable[float]]
@@ -71,56 +59,93 @@ class Upload:
 
     @property
     def headers(self) -> dict[str, str]:
-        """As LocalAI's frontends send a whole file."""
+        """As LocalAI's frontends send a whole file. The sinks do not look at them."""
         return {
-            "Authorization": f"Bearer {_TOKEN}",
+            "Authorization": f"Bearer {TOKEN}",
             "Content-Range": f"bytes 0-{self.size - 1}/{self.size}",
             "X-Content-SHA256": self.digest,
         }
 
-    async def to(self, url: str, headers: Mapping[str, str]) -> float:
-        """What earlier uploads left to be written is written first."""
-        await asyncio.to_thread(os.sync)
-        return await self.send(self.source, url, headers)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    sink: list[float]
-    worker: list[float]
-    before: int
-    peak: int
-    late: list[float]
+class Contender:
+    """One that takes the file, and what it took each time."""
+
+    name: str
+    url: str
+    pid: int
+    received: Path
+    seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+    async def take(self, upload: Upload) -> None:
+        """What earlier ones left to be written is written first, and what this one leaves is removed."""
+        await asyncio.to_thread(os.sync)
+        before = processor_seconds(self.pid)
+        self.seconds.append(await upload.send(upload.source, self.url, upload.headers))
+        self.processor.append(processor_seconds(self.pid) - before)
+        await asyncio.to_thread(self.received.unlink)  # takes long, and heartbeats come to this process
+
+    def speed(self, size: int) -> Row:
+        return figure(f"curl -T into {self.name}", size / median(self.seconds) / MEGABYTE, "MB/s")
+
+    def cost(self, size: int) -> Row:
+        return figure(f"processor time of {self.name}", median(self.processor) / size * _GIGABYTE, "s/GB")
+
+
+@dataclass(slots=True)
+class Watch:
+    """How the worker does while it receives: only these moments count."""
+
+    late: list[float] = field(default_factory=list)
+    asked: list[float] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def over(self, worker: LoneWorker) -> AsyncIterator[None]:
+        """From the heartbeat before to the one after, however short it is in between."""
+        came, asked = worker.frontend.came, len(self.asked)
+        await _until(lambda: bool(came))
+        first = len(came) - 1
+        async with running(self._ask(worker), name="models.running"):
+            yield
+            ended = len(came)
+            await _until(lambda: len(came) > ended and len(self.asked) > asked)
+        self.late += [max(after - before - BEAT_SECONDS, 0) * 1000 for before, after in pairwise(came[first:])]
+
+    async def _ask(self, worker: LoneWorker) -> None:
+        while True:
+            began = time.perf_counter()
+            await worker.bus.request(subjects.models_running(NODE), b"", timeout=timedelta(minutes=1))
+            self.asked.append(1000 * (time.perf_counter() - began))
+            await asyncio.sleep(ASK_SECONDS)
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + READY_WITHIN_SECONDS
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise ChildFailed("the worker neither beats nor answers")
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def files(size: int | None = None, *, rounds: int = ROUNDS, send: "Send | None" = None) -> Table:
-    """The rounds of the two are interleaved, so that both meet the same moods of the disk."""
+    """The rounds are interleaved, so that all meet the same moods of the disk."""
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as name:
         folder = Path(name)
         bounded = min(size or SIZE, shutil.disk_usage(folder).free // 5)
         say(f"files: writing {bounded / MEGABYTE:,.0f} MB to send")
         digest = await asyncio.to_thread(_make_source, folder / "source", bounded)
         upload = Upload(source=folder / "source", size=bounded, digest=digest, send=send or curl)
-        measured = await _measure(folder, upload, rounds)
+        rows = await _measure(folder, upload, rounds)
     return Table(
         title=f"Receiving a file of {bounded / MEGABYTE:,.0f} MB",
-        rows=_rows(measured, bounded),
-        notes=[f"{rounds} rounds each, interleaved, with sync before each; the sink neither hashes nor checks."],
+        rows=rows,
+        notes=[
+            f"{rounds} rounds each, interleaved, with sync before each; curl shares the processors.",
+            "The bare sink neither hashes nor checks; the hashing one shows what is possible with a hash.",
+            "A virtual machine may have to get memory back from its host first: only figures of one run compare.",
+        ],
     )
-
-
-def _rows(measured: Measured, size: int) -> list[Row]:
-    sink, worker = median(measured.sink), median(measured.worker)
-    growth = (measured.peak - measured.before) / MEGABYTE
-    return [
-        figure("curl -T into a bare sink", size / sink / MEGABYTE, "MB/s"),
-        figure("curl -T into a worker", size / worker / MEGABYTE, "MB/s"),
-        figure("time of the worker against the sink", worker / sink, "×", at_most=SLOWEST),
-        figure("memory of the worker before", measured.before / MEGABYTE, "MB"),
-        figure("memory of the worker, most it grew", growth, "MB", at_most=MOST_GROWTH),
-        figure("heartbeats meanwhile: late, p50", percentile(measured.late, 0.5), "ms"),
-        figure("heartbeats meanwhile: late, p99", percentile(measured.late, 0.99), "ms", at_most=MOST_LATE),
-    ]
 
 
 def _make_source(path: Path, size: int) -> str:
@@ -132,20 +157,52 @@ def _make_source(path: Path, size: int) -> str:
     return digest.hexdigest()
 
 
-async def _measure(folder: Path, upload: Upload, rounds: int) -> Measured:
-    frontend, received = Frontend(), folder / "models" / "received"
-    sink: list[float] = []
-    worker: list[float] = []
-    async with _sink(folder / "sunk") as sink_port, _worker(folder, frontend) as (process, port):
-        before = memory_of(process.pid).resident
+async def _measure(folder: Path, upload: Upload, rounds: int) -> list[Row]:
+    watch = Watch()
+    interval = {"CORRAL_HEARTBEAT_INTERVAL": f"{BEAT_SECONDS * 1000:.0f}ms"}
+    async with AsyncExitStack() as stack:
+        bare = await stack.enter_async_context(_sink("a bare sink", folder / "sunk"))
+        hashing = await stack.enter_async_context(_sink("a sink that hashes", folder / "hashed", "--hash"))
+        worker = await stack.enter_async_context(lone_worker(folder, interval))
+        contender = _as_contender(worker, folder / "models" / "received")
+        before = memory_of(worker.process.pid).resident
         for number in range(rounds):
             say(f"files: round {number + 1} of {rounds}")
-            sink.append(await upload.to(f"http://{HOST}:{sink_port}/", {}))
-            (folder / "sunk").unlink()
-            worker.append(await upload.to(f"http://{HOST}:{port}/v1/files/models/received", upload.headers))
-            received.unlink()
-        peak = memory_of(process.pid).peak
-    return Measured(sink=sink, worker=worker, before=before, peak=peak, late=frontend.lateness())
+            await bare.take(upload)
+            await hashing.take(upload)
+            async with watch.over(worker):
+                await contender.take(upload)
+        growth = memory_of(worker.process.pid).peak - before
+    return [
+        *(one.speed(upload.size) for one in (bare, hashing, contender)),
+        *_compared(bare, hashing, contender),
+        *(one.cost(upload.size) for one in (bare, hashing, contender)),
+        figure("memory of the worker before", before / MEGABYTE, "MB"),
+        figure("memory of the worker, most it grew", growth / MEGABYTE, "MB", at_most=MOST_GROWTH),
+        *_meanwhile(watch),
+    ]
+
+
+def _as_contender(worker: LoneWorker, received: Path) -> Contender:
+    url = f"http://{HOST}:{worker.http_port}/v1/files/models/{received.name}"
+    return Contender(name="a worker", url=url, pid=worker.process.pid, received=received)
+
+
+def _compared(bare: Contender, hashing: Contender, worker: Contender) -> list[Row]:
+    took = median(worker.seconds)
+    return [
+        figure("time of the worker against the bare sink", took / median(bare.seconds), "×", at_most=SLOWEST),
+        figure("time of the worker against the hashing one", took / median(hashing.seconds), "×", at_most=SLOWEST),
+    ]
+
+
+def _meanwhile(watch: Watch) -> list[Row]:
+    return [
+        figure("heartbeats meanwhile: late, p50", percentile(watch.late, 0.5), "ms"),
+        figure("heartbeats meanwhile: late, p99", percentile(watch.late, 0.99), "ms", at_most=MOST_LATE),
+        figure("models.running meanwhile: p50", percentile(watch.asked, 0.5), "ms"),
+        figure("models.running meanwhile: p99", percentile(watch.asked, 0.99), "ms", at_most=MOST_LATE),
+    ]
 
 
 async def curl(source: Path, url: str, headers: Mapping[str, str]) -> float:
@@ -159,48 +216,14 @@ async def curl(source: Path, url: str, headers: Mapping[str, str]) -> float:
 
 
 @asynccontextmanager
-async def _sink(file: Path) -> AsyncIterator[int]:
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.file_sink", str(file), stdout=PIPE)
+async def _sink(name: str, file: Path, *options: str) -> AsyncIterator[Contender]:
+    command = [sys.executable, "-m", "bench.file_sink", *options, str(file)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
     try:
         if process.stdout is None:
             raise ChildFailed("the sink says nothing")
-        yield int(await process.stdout.readline())
+        port = int(await process.stdout.readline())
+        yield Contender(name=name, url=f"http://{HOST}:{port}/", pid=process.pid, received=file)
     finally:
         process.kill()
         await process.communicate()
-
-
-@asynccontextmanager
-async def _worker(folder: Path, frontend: Frontend) -> AsyncIterator[tuple[Process, int]]:
-    """A whole worker with a frontend that only listens, and without NATS."""
-    runner = web.ServerRunner(web.Server(frontend.answer, access_log=None))
-    await runner.setup()
-    await web.TCPSite(runner, HOST, 0).start()
-    base = lasting_port()
-    settings = {
-        "CORRAL_REGISTER_TO": f"http://{HOST}:{runner.addresses[0][1]}",
-        "CORRAL_REGISTRATION_TOKEN": _TOKEN,
-        "CORRAL_NATS_URL": f"nats://{HOST}:1",
-        "CORRAL_DATA": str(folder / "data"),
-        "CORRAL_MODELS_PATH": str(folder / "models"),
-        "CORRAL_ADDRESS": f"{HOST}:{base}",
-        "CORRAL_HTTP_ADDRESS": f"{HOST}:{base - 1}",
-        "CORRAL_HEARTBEAT_INTERVAL": f"{INTERVAL_SECONDS * 1000:.0f}ms",
-    }
-    command = Command(argv=corral("worker"), env=environment(settings), output=Output.TAIL)
-    try:
-        async with start_process(command) as process:
-            await _until_beating(frontend, process)
-            yield process, base - 1
-            process.terminate()
-            await process.wait()
-    finally:
-        await runner.cleanup()
-
-
-async def _until_beating(frontend: Frontend, process: Process) -> None:
-    deadline = time.monotonic() + 60
-    while len(frontend.came) < 3:
-        if process.returncode is not None or time.monotonic() > deadline:
-            raise ChildFailed("the worker does not beat:\n" + "\n".join(process.tail))
-        await asyncio.sleep(INTERVAL_SECONDS)

@@ -1,7 +1,7 @@
 """`worker`: how quickly a worker answers while one of its backends starts slowly and while it is flooded, and what it
 costs at rest.
 
-A real worker process on a real NATS server, with a frontend that says yes to everything and real backend processes.
+A real worker process on a real NATS server with real backend processes.
 """
 
 import asyncio
@@ -15,28 +15,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from aiohttp import web
-
+from bench.lone_worker import NODE, LoneWorker, lone_worker
 from bench.readings import MEGABYTE, ProcessorShare, memory_of
 from bench.report import Row, Table, figure, percentile
 from bench.say import say
-from bench.up import READY_WITHIN_SECONDS, corral, environment
-from corral.base.errors import BusUnavailable, ChildFailed
 from corral.base.ids import NodeId
-from corral.base.processes import Command, Output, Process, start_process
+from corral.base.processes import Process
 from corral.bus.client import NatsBus
-from corral.bus.config import BusConfig
-from corral.bus.server import NatsServer, free_port
 from corral.protocol import subjects
 from corral.testing.backend_scripts import write_serving_backend
-from corral.testing.ports import lasting_port
 
-NODE: Final = NodeId("11111111-2222-4333-8444-555555555555")
 LONG: Final = timedelta(minutes=5)
 AGAIN_MILLISECONDS: Final = 50
 IDLE_MEGABYTES: Final = 75
 IDLE_PERCENT: Final = 1
-_LOOK_SECONDS: Final = 0.05
 _IN_FLIGHT: Final = 1000
 
 
@@ -56,7 +48,8 @@ async def worker(seconds: float | None, scale: Scale | None = None) -> list[Tabl
     if scale is None:
         scale = Scale() if seconds is None else Scale(slow_seconds=seconds, idle_seconds=seconds)
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as folder:
-        async with running_worker(Path(folder), scale) as (process, bus):
+        async with running_worker(Path(folder), scale) as running:
+            process, bus = running.process, running.bus
             rows = [
                 *await _at_rest(process, scale),
                 *await _again(bus, scale),
@@ -68,64 +61,13 @@ async def worker(seconds: float | None, scale: Scale | None = None) -> list[Tabl
 
 
 @asynccontextmanager
-async def running_worker(folder: Path, scale: Scale) -> AsyncIterator[tuple[Process, NatsBus]]:
-    """Registered, with two backends on its disk, and a frontend's side of the bus."""
+async def running_worker(folder: Path, scale: Scale) -> AsyncIterator[LoneWorker]:
+    """With two backends on its disk."""
     write_serving_backend(folder / "backends", "quick")
     sleep = f"import time; time.sleep({scale.slow_seconds})"
     write_serving_backend(folder / "backends", "slow", body=sleep)
-    async with (
-        NatsServer(folder / "nats", port=free_port("127.0.0.1")) as nats,
-        _frontend() as url,
-        start_process(_command(folder, url, nats.worker_url)) as process,
-        NatsBus(BusConfig(url=nats.frontend_url)) as bus,
-    ):
-        await _until_heard(bus, process)
-        yield process, bus
-
-
-@asynccontextmanager
-async def _frontend() -> AsyncIterator[str]:
-    async def answer(request: web.Request) -> web.Response:
-        if request.path.endswith("/register"):
-            return web.json_response({"id": NODE, "status": "healthy"}, status=201)
-        return web.json_response([] if request.path.endswith("/models") else {"message": "ok"})
-
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-def _command(folder: Path, frontend: str, nats: str) -> Command:
-    base = lasting_port()
-    settings = {
-        "CORRAL_REGISTER_TO": frontend,
-        "CORRAL_REGISTRATION_TOKEN": "bench",
-        "CORRAL_NATS_URL": nats,
-        "CORRAL_DATA": str(folder / "data"),
-        "CORRAL_BACKENDS_PATH": str(folder / "backends"),
-        "CORRAL_ADDRESS": f"127.0.0.1:{base}",
-        "CORRAL_HTTP_ADDRESS": f"127.0.0.1:{lasting_port()}",
-    }
-    return Command(argv=corral("worker"), env=environment(settings), output=Output.TAIL)
-
-
-async def _until_heard(bus: NatsBus, process: Process) -> None:
-    deadline = time.monotonic() + READY_WITHIN_SECONDS
-    while True:
-        try:
-            await bus.request(subjects.models_running(NODE), b"", timeout=timedelta(seconds=1))
-        except BusUnavailable:
-            if process.returncode is not None or time.monotonic() > deadline:
-                raise ChildFailed("the worker did not become ready:\n" + "\n".join(process.tail)) from None
-            await asyncio.sleep(_LOOK_SECONDS)
-        else:
-            return
+    async with lone_worker(folder) as running:
+        yield running
 
 
 async def _at_rest(process: Process, scale: Scale) -> list[Row]:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from corral.bus.port import Bus
 from corral.state.db import Database
@@ -15,6 +16,10 @@ from corral.testing.leaks import ChildWatch, Snapshot, report, tasks_left
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 CHILDREN = ChildWatch()
+
+# How long examples take says something about the machine and nothing about the code.
+settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("corral")
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,8 @@ _NORMAL_RATE: Final = 175
 _RATES: Final = (80, 450)
 """Words a minute: what espeak can do."""
 _BUFFER_MILLISECONDS: Final = 200
+_SEED: Final = 1
+"""Of the noise in its voice, so that every process says its first text in the same way."""
 _CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 Hand = Callable[[bytes], bool]
@@ -65,6 +67,7 @@ class Espeak:
         if self.rate <= 0:
             raise LoadFailed(f"espeak finds no data at {self._data}")
         self._library.espeak_SetSynthCallback(self._callback)
+        self._library.espeak_ng_SetRandSeed(ctypes.c_long(_SEED))
 
     def voices(self, *, default: str) -> Voices:
         """A code that several voices have is that of the one which names it first."""

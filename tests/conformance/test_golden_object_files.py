@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from corral.agent.object_files import ObjectFiles, ObjectPlaces
+from corral.agent.object_cache import ObjectPlaces
+from corral.agent.object_files import ObjectFiles
 from corral.agent.object_handlers import ObjectHandlers
 from corral.base.ids import NodeId
 from corral.bus.port import Message

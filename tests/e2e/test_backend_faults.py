@@ -30,7 +30,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, run_up: Any) -> Iterator[An
         write_model(folder / "models", option, backend="echo", options=[option])
     paths = {"CORRAL_MODELS_PATH": "models", "CORRAL_SYSTEM_BACKENDS_PATH": "backends"}
     settings = {variable: str(folder / path) for variable, path in paths.items()}
-    with run_up(folder, **settings, CORRAL_LOAD_WAIT="5s") as up:
+    with run_up(folder, **settings, CORRAL_LOAD_WAIT="12s") as up:
         up.until_ready()
         yield up
 

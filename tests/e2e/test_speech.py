@@ -1,12 +1,18 @@
-"""A fleet that speaks, listens, finds speech and embeds, asked with the official `openai` package."""
+"""A fleet that writes, speaks, listens, finds speech and embeds, asked with the official `openai` package.
 
+Its backends are installed on demand, from the images that the set-up of the checkout made.
+"""
+
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from corral.testing.models import write_model
+from corral.testing.models import QUESTION, write_model
+from corral.testing.own_images import own_gallery
 from corral.testing.speech import HEADER_BYTES, SENTENCE, UNDERSTOOD, rate_of, samples_of
 
 NO_FILE = {"parameters": {"model": "none"}}
@@ -21,7 +27,13 @@ def speaking_up(tmp_path_factory: pytest.TempPathFactory, run_up: Any) -> Iterat
     write_model(models, "ears", backend="pocketsphinx-stt", **NO_FILE)
     write_model(models, "attention", backend="silero-vad", **NO_FILE)
     write_model(models, "meaning", backend="minilm-embeddings", **NO_FILE)
-    with run_up(folder, "--workers", "1", CORRAL_MODELS_PATH=str(models), CORRAL_LOAD_WAIT="80s") as running:
+    write_model(models, "chat")
+    settings = {
+        "CORRAL_MODELS_PATH": str(models),
+        "CORRAL_LOAD_WAIT": "80s",
+        "CORRAL_BUILTIN_GALLERY": str(own_gallery()),
+    }
+    with run_up(folder, "--workers", "1", **settings) as running:
         running.until_ready()
         yield running
 
@@ -36,12 +48,21 @@ def client(speaking_up: Any) -> Iterator[openai.OpenAI]:
         yield connected
 
 
+def test_text_is_written_by_an_installed_image(speaking_up: Any, client: openai.OpenAI) -> None:
+    asked: Any = [{"role": "user", "content": QUESTION}]
+    answer = client.chat.completions.create(model="chat", messages=asked, temperature=0)
+    assert "Paris" in (answer.choices[0].message.content or "")
+
+    (installed,) = Path(speaking_up.data).glob("workers/*/backends/cpu-llama-cpp/metadata.json")
+    assert json.loads(installed.read_text())["digest"].startswith("sha256:")
+
+
 def test_what_one_model_says_another_understands_and_a_third_hears_begin(client: openai.OpenAI) -> None:
     said = client.audio.speech.create(model="voice", voice="nova", input=SENTENCE).read()
     assert (said[:4], rate_of(said)) == (b"RIFF", 22050)
 
     heard = client.audio.transcriptions.create(model="ears", file=("said.wav", said), language="en")
-    assert heard.text.startswith(UNDERSTOOD)
+    assert UNDERSTOOD in heard.text
 
     sound = [0.0] * 16_000 + samples_of(said)[::2]  # at 11,025 a second, which is as good as fast speech
     found: Any = client.post("/vad", body={"model": "attention", "audio": sound}, cast_to=object)
@@ -60,7 +81,7 @@ def test_a_streamed_speech_and_a_streamed_transcript_arrive_in_parts(client: ope
         told = list(events)
     assert [event.type for event in told] == ["transcript.text.delta", "transcript.text.done"]
     assert told[-1].type == "transcript.text.done"
-    assert told[-1].text.startswith(UNDERSTOOD)
+    assert UNDERSTOOD in told[-1].text
 
 
 def test_sentences_are_embedded_and_counted(client: openai.OpenAI) -> None:

@@ -1,7 +1,7 @@
 """Answers that come in parts. The status is sent with the first: what fails before it still gets one of its own."""
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -29,10 +29,12 @@ async def stream_events(request: web.Request, events: AsyncGenerator[bytes, None
     return response
 
 
-async def stream_sound(request: web.Request, sound: AsyncGenerator[bytes, None], kind: str) -> web.StreamResponse:
+async def stream_sound(
+    request: web.Request, sound: AsyncGenerator[bytes, None], headers: Mapping[str, str]
+) -> web.StreamResponse:
     """A failure on the way cuts the connection, so that nobody takes what came for the whole."""
     async with aclosing(sound) as parts:
-        response = await _begun(request, parts, {"Content-Type": kind})
+        response = await _begun(request, parts, headers)
         try:
             await _pass_on(response, parts)
         except CorralError as error:
@@ -45,7 +47,7 @@ async def stream_sound(request: web.Request, sound: AsyncGenerator[bytes, None],
 
 
 async def _begun(
-    request: web.Request, parts: AsyncGenerator[bytes, None], headers: dict[str, str]
+    request: web.Request, parts: AsyncGenerator[bytes, None], headers: Mapping[str, str]
 ) -> web.StreamResponse:
     first = await anext(parts, b"")
     response = web.StreamResponse(headers=headers)

@@ -68,6 +68,12 @@ def compat_error(error: CorralError, status: int | None = None) -> Response:
     return answer({"error": {"code": code, "message": error.message, "type": "node_error"}}, code, headers)
 
 
+def page_error(error: CorralError, status: int | None = None) -> Response:
+    """An error of the routes behind LocalAI's pages."""
+    code, headers = _status_and_headers(error, status)
+    return answer({"error": error.message}, code, headers)
+
+
 def _status_and_headers(error: CorralError, status: int | None) -> tuple[int, dict[str, str]]:
     code = status or STATUS_OF_CODE.get(error.code, 500)
     return code, {"Retry-After": _RETRY_AFTER_SECONDS} if error.retryable else {}

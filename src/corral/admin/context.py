@@ -16,9 +16,12 @@ from corral.control.gateway_shares import GatewayShares
 from corral.control.happenings import Happenings
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
+from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.models import Models
+from corral.control.operations import Operations
+from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
 from corral.control.view import ViewKeeper
@@ -45,6 +48,9 @@ class AdminContext:
     models: Models
     loads: Loads
     replicas: Replicas
+    operations: Operations
+    inventory: InventoryKeeper
+    progress: ProgressBoard
     view: ViewKeeper
     readiness: Readiness
     gateways: GatewayReports

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from corral.admin.answers import compat_error, key_lacks_scope, key_required, native_error, worker_denied
+from corral.admin.answers import compat_error, key_lacks_scope, key_required, native_error, page_error, worker_denied
 from corral.admin.context import AdminContext, Caller
 from corral.auth.http import NodeClaim, principal_of
 from corral.base.errors import CorralError, InvalidInput
@@ -39,6 +39,8 @@ class Dialect(StrEnum):
     """Whose form errors have."""
 
     LOCALAI = "localai"
+    LOCALAI_UI = "localai-ui"
+    """The routes behind LocalAI's pages, whose errors are a text alone."""
     NATIVE = "native"
 
 
@@ -116,4 +118,6 @@ async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Re
 def _worded(spec: RouteSpec, error: CorralError, status: int | None = None) -> Response:
     if spec.dialect is Dialect.NATIVE:
         return native_error(error, status)
+    if spec.dialect is Dialect.LOCALAI_UI:
+        return page_error(error, status)
     return compat_error(error, status)

@@ -2,7 +2,22 @@
 
 from typing import Final
 
-from corral.admin import events, gateway, keys, metrics, models, node_self, nodes, nodes_native, pages, vitals
+from corral.admin import (
+    backends,
+    events,
+    gateway,
+    keys,
+    metrics,
+    models,
+    node_backends,
+    node_self,
+    nodes,
+    nodes_native,
+    operations,
+    operations_native,
+    pages,
+    vitals,
+)
 from corral.admin.doctor import routes as doctor
 from corral.admin.route import RouteSpec
 
@@ -12,6 +27,10 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *node_self.ROUTES,
     *nodes.ROUTES,
     *nodes_native.ROUTES,
+    *node_backends.ROUTES,
+    *backends.ROUTES,
+    *operations.ROUTES,
+    *operations_native.ROUTES,
     *models.ROUTES,
     *gateway.ROUTES,
     *keys.ROUTES,

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from corral.agent.backend_metadata import Manifest, Metadata, read_manifest, read_metadata
+from corral.agent.backend_metadata import MANIFEST, METADATA, Manifest, Metadata, read_manifest, read_metadata
+from corral.agent.file_memory import FileMemory
 from corral.base.errors import PathNotUsable
 from corral.domain.capability import preferred_words
 from corral.protocol.inventory import InstalledBackend, InstalledDetails
@@ -116,6 +117,7 @@ class BackendDirectory:
         self._installed = installed.absolute()
         self._system = tuple(folder.absolute() for folder in system)
         self._capability = capability
+        self._descriptions = FileMemory(_read_description, (METADATA, MANIFEST))
 
     def find(self, name: str) -> Home | None:
         """What the name means now. PathNotUsable when the disk cannot be read."""
@@ -169,7 +171,7 @@ class BackendDirectory:
         wanted = meta.metadata.meta_backend_for
         if not is_plain(wanted):
             return None
-        target = _read_entry(meta.path.parent / wanted, is_system=meta.is_system)
+        target = self._read_entry(meta.path.parent / wanted, is_system=meta.is_system)
         return target.home() if target is not None and target.is_runnable else None
 
     def _by_alias(self, alias: str, entries: Iterable[_Entry]) -> Home | None:
@@ -196,9 +198,21 @@ class BackendDirectory:
         return None
 
     def _entries(self) -> Iterator[_Entry]:
-        yield from _scan(self._installed, is_system=False)
+        yield from self._scan(self._installed, is_system=False)
         for folder in self._system:
-            yield from _scan(folder, is_system=True)
+            yield from self._scan(folder, is_system=True)
+
+    def _scan(self, folder: Path, *, is_system: bool) -> Iterator[_Entry]:
+        for path in _paths_in(folder):
+            entry = None if is_hidden(path.name) else self._read_entry(path, is_system=is_system)
+            if entry is not None and (entry.is_runnable or entry.is_meta):
+                yield entry
+
+    def _read_entry(self, path: Path, *, is_system: bool) -> _Entry | None:
+        if not path.is_dir():
+            return None
+        metadata, manifest = self._descriptions.of(path)
+        return _Entry(path=path, is_system=is_system, metadata=metadata, manifest=manifest)
 
 
 def identity_of(directory: Path) -> tuple[int, int]:
@@ -219,30 +233,17 @@ def make_executable(path: Path) -> None:
         raise PathNotUsable(f"cannot make {path} executable: {error.strerror}") from error
 
 
-def _scan(folder: Path, *, is_system: bool) -> Iterator[_Entry]:
+def _paths_in(folder: Path) -> list[Path]:
     try:
-        paths = sorted(folder.iterdir())
+        return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return []
     except OSError as error:
         raise PathNotUsable(f"cannot read the backends in {folder}: {error.strerror}") from error
-    for path in paths:
-        if is_hidden(path.name):
-            continue
-        entry = _read_entry(path, is_system=is_system)
-        if entry is not None and (entry.is_runnable or entry.is_meta):
-            yield entry
 
 
-def _read_entry(path: Path, *, is_system: bool) -> _Entry | None:
-    if not path.is_dir():
-        return None
-    return _Entry(
-        path=path,
-        is_system=is_system,
-        metadata=read_metadata(path),
-        manifest=read_manifest(path),
-    )
+def _read_description(directory: Path) -> tuple[Metadata, Manifest]:
+    return read_metadata(directory), read_manifest(directory)
 
 
 def _readings(name: str, entries: Sequence[_Entry]) -> Iterator[tuple[str, Sequence[_Entry]]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from corral.agent.adapters import Adapters
-from corral.agent.backend_directory import BackendDirectory, Home, make_executable
+from corral.agent.backend_directory import BackendDirectory, Home, Located, make_executable
 from corral.agent.backend_locks import BackendLocks
 from corral.agent.install_orders import CannotInstall, Found, NoSuchBackend
 from corral.agent.install_plans import UNMADE, GalleriesUnreadable, Plan, check_galleries
@@ -24,7 +24,7 @@ from corral.agent.replica_urls import ReplicaUrls
 from corral.agent.supervisor import Order, Supervisor
 from corral.agent.unused import UnusedProcesses
 from corral.base.errors import Conflict, CorralError, NotFound
-from corral.protocol.backend_changes import DeleteRequest, UpgradeRequest
+from corral.protocol.backend_changes import DeleteRequest, RollbackRequest, UpgradeRequest
 from corral.protocol.install import InstallRequest
 from corral.protocol.inventory import InstalledBackend
 from corral.protocol.replica import ProcessKey
@@ -87,13 +87,11 @@ class Backends:
 
     async def delete(self, request: DeleteRequest) -> Change:
         """Stop every process of the backend, then remove its files. While one of them lives they stay."""
-        change = Change([])
-        try:
-            async with self._locks.hold(request.backend):
-                await self._delete(request.backend, change)
-        except CorralError as error:
-            change.problem = error
-        return change
+        return await self._changed(request.backend, self._delete)
+
+    async def roll_back(self, request: RollbackRequest) -> Change:
+        """Stop every process of the backend, exchange it for the version before, start nothing."""
+        return await self._changed(request.backend, self._roll_back)
 
     def http_port(self, launch: Launch) -> int | None:
         """Where this process speaks OpenAI's HTTP, itself or through the adapter; None when it does not."""
@@ -183,15 +181,28 @@ class Backends:
             await self._ended({*await self._keys_of_backend(request.backend, plan.key), own}, change, force=True)
             await self._put(self._installer.upgrade, request, plan, report)
 
-    async def _delete(self, name: str, change: Change) -> None:
-        located = await asyncio.to_thread(self._directory.locate, name)
-        if located is None:
-            raise NotFound(f'backend "{name}": backend not found')
+    async def _changed(self, name: str, do: Callable[[str, Located, Change], Awaitable[None]]) -> Change:
+        change = Change([])
+        try:
+            async with self._locks.hold(name):
+                located = await asyncio.to_thread(self._directory.locate, name)
+                if located is None:
+                    raise NotFound(f'backend "{name}": backend not found')
+                await do(name, located, change)
+        except CorralError as error:
+            change.problem = error
+        return change
+
+    async def _delete(self, name: str, located: Located, change: Change) -> None:
         if located.is_system:
             raise NotDeleted(f'system backend "{name}" cannot be deleted')
-        keys = {launch.key for launch in self._supervisor.launches() if launch.home.directory == located.concrete}
-        await self._ended(keys | await self._keys_of_backend(name), change, force=False)
+        await self._ended(await self._keys_at(name, located), change, force=False)
         await self._installer.remove(located)
+
+    async def _roll_back(self, name: str, located: Located, change: Change) -> None:
+        await self._installer.check_previous(located.concrete)
+        await self._ended(await self._keys_at(name, located), change, force=True)
+        await self._installer.roll_back(located.concrete)
 
     async def _put(
         self,
@@ -239,6 +250,10 @@ class Backends:
 
     async def _identities(self, names: frozenset[str]) -> frozenset[str]:
         return await asyncio.to_thread(lambda: frozenset(map(self._directory.identity, names)))
+
+    async def _keys_at(self, name: str, located: Located) -> set[ProcessKey]:
+        at = {launch.key for launch in self._supervisor.launches() if launch.home.directory == located.concrete}
+        return at | await self._keys_of_backend(name)
 
     async def _keys_of_backend(self, *names: str) -> set[ProcessKey]:
         """Processes that were asked for by one of these names, or run what it means now."""

@@ -16,7 +16,7 @@ from corral.agent.subscriptions import Subject
 from corral.base.errors import InvalidInput
 from corral.bus.port import Handler, Message
 from corral.protocol import go_json, subjects
-from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
+from corral.protocol.backend_changes import ChangeReply, DeleteRequest, RollbackRequest, UpgradeRequest
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.inventory import ListReply
 from corral.protocol.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
@@ -39,6 +39,7 @@ class BackendHandlers:
             subjects.backend_upgrade: replying(self._upgrade, _change_failed),
             subjects.backend_stop: self._stop,
             subjects.backend_delete: replying(self._delete, _change_failed),
+            subjects.backend_rollback: replying(self._roll_back, _change_failed),
             subjects.backend_list: replying(self._list, _list_failed),
             subjects.models_running: replying(self._running, _running_failed),
         }
@@ -56,6 +57,9 @@ class BackendHandlers:
 
     async def _delete(self, message: Message) -> ChangeReply:
         return _change_reply(await self._backends.delete(go_json.decode(message.data, DeleteRequest)))
+
+    async def _roll_back(self, message: Message) -> ChangeReply:
+        return _change_reply(await self._backends.roll_back(go_json.decode(message.data, RollbackRequest)))
 
     async def _list(self, _: Message) -> ListReply:
         return ListReply(backends=await self._backends.listing() or None)

@@ -1,7 +1,7 @@
 """What is asked of the installer, and what its sources answer: where a backend can be had, and how it came."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -78,6 +78,8 @@ class Delivered:
     """The uri that delivered it, where several were tried."""
     is_unchanged: bool = False
     """It did not come: what is installed is the same."""
+    is_settled: bool = False
+    """Whoever fetched it has seen to it that all of it is on the disk itself."""
 
     def noted_in(self, metadata: Metadata) -> Metadata:
         told = metadata.corral or Provenance()
@@ -114,5 +116,5 @@ class KeepPrevious:
     """Whether the version before stays on the disk, so that one can go back to it."""
 
     is_wanted: bool = False
-    free_bytes: int = field(default=0)
+    free_bytes: int = 0
     """What must be free beside it; else it goes."""

@@ -102,11 +102,15 @@ class Installer:
         """Have the directory of a meta backend, which only points to a build that is there."""
         await self._guarded(self._put_meta(meta), meta.name)
 
-    async def roll_back(self, place: Path) -> Metadata:
-        """Go back to the version before, which is returned; another roll-back leads forward again."""
+    async def check_previous(self, place: Path) -> None:
+        """NoPrevious when there is nothing to go back to."""
         if not await asyncio.to_thread(switching.has_previous, place):
             raise NoPrevious(f'there is no version of "{place.name}" before the present one')
-        metadata = await asyncio.to_thread(self._dated, read_metadata(switching.previous_of(place)), place)
+
+    async def roll_back(self, place: Path) -> Metadata:
+        """Go back to the version before, which is returned; another roll-back leads forward again."""
+        await self.check_previous(place)
+        metadata = await asyncio.to_thread(lambda: self._dated(read_metadata(switching.previous_of(place)), place))
         await self._changing(lambda: _roll_back(place, metadata), place, doing="rolling back")
         log.info("backend rolled back", extra={"event": "backend.rolled_back", "backend": place.name})
         return metadata
@@ -172,7 +176,9 @@ class Installer:
         run = switching.staging_of(place) / RUN
         if not await asyncio.to_thread(run.is_file):
             raise CannotInstall(f'not a valid backend: run file not found "{run}"')
-        await self._changing(lambda: _commit(place, dated, self._keep), place, doing="installing")
+        await self._changing(
+            lambda: _commit(place, dated, self._keep, is_settled=delivered.is_settled), place, doing="installing"
+        )
         facts = {"backend": place.name, "uri": dated.uri, "digest": dated.digest}
         log.info("backend installed", extra={"event": "backend.installed", **facts})
 
@@ -181,7 +187,7 @@ class Installer:
         place = self._place(meta.name)
         dated = await asyncio.to_thread(self._dated, meta, place)
         await asyncio.to_thread(switching.begin, place)
-        await self._changing(lambda: _commit(place, dated, KeepPrevious()), place, doing="installing")
+        await self._changing(lambda: _commit(place, dated, KeepPrevious(), is_settled=True), place, doing="installing")
 
     def _dated(self, metadata: Metadata, place: Path) -> Metadata:
         """With a time later than that of the version before, by which others see that there was an install; and with
@@ -198,10 +204,13 @@ def _digests_in(place: Path) -> tuple[str, ...]:
     return read_metadata(place).digests if (place / RUN).is_file() else ()
 
 
-def _commit(place: Path, metadata: Metadata, keep: KeepPrevious) -> None:
+def _commit(place: Path, metadata: Metadata, keep: KeepPrevious, *, is_settled: bool) -> None:
     staging = switching.staging_of(place)
     write_metadata(staging, metadata)
-    switching.settle(staging)
+    if is_settled:
+        switching.settle_names(staging)
+    else:
+        switching.settle(staging)
     if not keep.is_wanted or shutil.disk_usage(place.parent).free < keep.free_bytes:
         switching.forget_previous(place)
         switching.switch(place)

@@ -1,19 +1,14 @@
-"""Removing a model's files, and nothing outside of the models directory, whatever links are on the way."""
+"""Removing a model's files, and nothing outside of the directories for them, whatever links are on the way."""
 
 import asyncio
-import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
 
+from corral.agent.confinement import Confined, DirectoryUnusable, PathEscapes, PathRefused
+from corral.agent.files import disk
 from corral.base.errors import CorralError
-
-_NOTHING_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
-_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class ModelNameRefused(CorralError):
@@ -23,10 +18,10 @@ class ModelNameRefused(CorralError):
 
 
 class ModelFiles:
-    """Below one directory."""
+    """Below one directory, and in the other places where files of models may be."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *others: Path) -> None:
+        self._folders = [Confined(each) for each in (folder, *others)]
 
     async def delete(self, name: str) -> None:
         """A model's directory with all that is in it; or its file, and what stands beside it as `<name>.…`. Nothing
@@ -35,27 +30,18 @@ class ModelFiles:
         await asyncio.to_thread(self._delete, name)
 
     def _delete(self, name: str) -> None:
-        *parents, leaf = _parts(name)
-        try:
-            with self._held(parents, name) as directory:
-                _remove(leaf, directory)
-        except OSError as error:
-            if error.errno not in _NOTHING_THERE:
-                raise
-
-    @contextmanager
-    def _held(self, parents: Sequence[str], name: str) -> Iterator[int]:
-        """The directory that holds the model, held open. No link is followed on the way there, so that there is no
-        moment between a check and its use."""
-        with ExitStack() as stack:
-            here = os.open(self._folder, _OPEN_DIRECTORY)
-            stack.callback(os.close, here)
-            for part in parents:
-                if _is_link(part, here):
-                    raise _escapes(name)
-                here = os.open(part, _OPEN_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
-                stack.callback(os.close, here)
-            yield here
+        parts = _parts(name)
+        for folder in self._folders:
+            try:
+                with folder.reach_unlinked(parts, folder.base.joinpath(*parts)) as place:
+                    _remove(place.name, place.directory)
+            except PathEscapes as error:
+                raise _escapes(name) from error
+            except DirectoryUnusable:
+                if folder.base.is_dir():
+                    raise
+            except (FileNotFoundError, NotADirectoryError, PathRefused):
+                continue  # it is not there, or could not be: no disk has such names
 
 
 def _parts(name: str) -> list[str]:
@@ -78,18 +64,8 @@ def _remove(leaf: str, directory: int) -> None:
 
 
 def _is_directory(name: str, directory: int) -> bool:
-    return stat.S_ISDIR(_mode(name, directory))
-
-
-def _is_link(name: str, directory: int) -> bool:
-    return stat.S_ISLNK(_mode(name, directory))
-
-
-def _mode(name: str, directory: int) -> int:
-    try:
-        return os.lstat(name, dir_fd=directory).st_mode
-    except FileNotFoundError:
-        return 0
+    found = disk.look(directory, name)
+    return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 def _escapes(name: str) -> ModelNameRefused:

@@ -21,9 +21,11 @@ from corral.base.retry import Backoff
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
-from corral.control import health, hearing, housekeeping, models, orphans, replica_health, unloading, view
+from corral.control import health, hearing, housekeeping, inventory, models, orphans, replica_health, unloading, view
+from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
+from corral.control.dispatcher import RETURNS_PERIOD, Dispatcher, DispatchStores, DispatchTools
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.control.gateway_reports import GatewayReports
@@ -33,12 +35,17 @@ from corral.control.health import Health
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
 from corral.control.housekeeping import Housekeeping
+from corral.control.intent_requests import IntentRequests
+from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads, LoadStores
+from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
+from corral.control.operations import CatalogueSource, NoCatalogue, Operations
 from corral.control.orphans import Orphans
+from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
 from corral.control.replica_exits import ReplicaExits
@@ -46,15 +53,20 @@ from corral.control.replica_health import ReplicaHealth
 from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
 from corral.control.view import ViewKeeper, ViewSources
+from corral.galleries.galleries import open_galleries
+from corral.galleries.registry import NoRegistry
 from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS, REPLICAS_EXITED
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.hearing import HearingPeriods
+from corral.state.intents import Intents
+from corral.state.inventories import Inventories
 from corral.state.keys import Keys
 from corral.state.leases import Leases
 from corral.state.load_jobs import LoadJobs
 from corral.state.migrations import upgrade
 from corral.state.nodes import Nodes
+from corral.state.operations import Operations as OperationStore
 from corral.state.replicas import Replicas
 from corral.state.secrets import Secrets, was_sealed
 from corral.state.secrets_key import SecretsKey
@@ -76,6 +88,7 @@ class Control:
 
     context: AdminContext
     credentials: Credentials
+    dispatcher: Dispatcher
     health: Health
     replica_health: ReplicaHealth
     replica_exits: ReplicaExits
@@ -100,6 +113,10 @@ class Control:
             "health": self._every(health.PERIOD, self.health.poke, self.health.sweep, "health"),
             "models": self._every(models.PERIOD, Poke(), context.models.look, "models"),
             "loads": context.loads.run(),
+            "dispatcher": self.dispatcher.run(),
+            "intents": self._every(self.dispatcher.renewed_every, Poke(), self.dispatcher.renew, "leases of intents"),
+            "returns": self._notice_returns(),
+            "inventory": self._every(inventory.PERIOD, Poke(), context.inventory.sweep, "inventory"),
             "replicas": self._every(
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
@@ -108,6 +125,10 @@ class Control:
             "view": self._keep_view(),
             "housekeeping": self._every(housekeeping.PERIOD, Poke(), self.housekeeping.tidy, "housekeeping"),
         }
+
+    async def _notice_returns(self) -> None:
+        with self.context.feed.listener() as poke:
+            await self._every(RETURNS_PERIOD, poke, self.dispatcher.notice_returns, "returning nodes")
 
     async def _keep_view(self) -> None:
         """Made anew with everything that is announced, in this frontend or another one."""
@@ -140,12 +161,28 @@ async def open_control(
         key = await load_secrets_key(config, database)
         stores = Stores(database, await Secrets.open(database, key, at=the_clock.now()))
         bus = await stack.enter_async_context(NatsBus(config.bus, name="corral-control"))
-        control = await wire(config, the_clock, stores, bus)
+        galleries = await stack.enter_async_context(_open_catalogue(config, the_clock))
+        control = await wire(config, the_clock, stores, bus, galleries=galleries)
         yield control, AdminServer(build_app(control.context), listener)
 
 
+@asynccontextmanager
+async def _open_catalogue(config: ControlConfig, clock: Clock) -> AsyncIterator[CatalogueSource]:
+    if config.galleries is None:
+        yield NoCatalogue()
+        return
+    async with open_galleries(config.galleries, registry=NoRegistry(), clock=clock) as galleries:
+        yield GalleryCatalogue(galleries)
+
+
 async def wire(
-    config: ControlConfig, clock: Clock, stores: Stores, bus: Bus, *, loader: BackendLoader | None = None
+    config: ControlConfig,
+    clock: Clock,
+    stores: Stores,
+    bus: Bus,
+    *,
+    loader: BackendLoader | None = None,
+    galleries: CatalogueSource | None = None,
 ) -> Control:
     """Who works with whom; the first keys are made here, since the authenticator needs them."""
     policy = config.liveness
@@ -167,11 +204,34 @@ async def wire(
     await happenings.begin()
     tokens = Tokens(stores.secrets, credentials.registration_token)
     jobs, leases = LoadJobs(database, stores.secrets), Leases(database)
+    intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus)
+    keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock)
+    dispatcher = Dispatcher(
+        DispatchStores(intents=intents, inventories=inventories, nodes=nodes, events=events),
+        DispatchTools(
+            inventory=keeper_of_inventory,
+            requests=IntentRequests(client, config.intents),
+            progress=progress,
+            replicas=watch_replicas.poke,
+        ),
+        fleet,
+        clock,
+        config.intents,
+    )
+    operations = Operations(
+        OperationStore(database),
+        fleet,
+        keeper_of_inventory,
+        galleries or NoCatalogue(),
+        feed,
+        clock,
+        dispatcher=dispatcher.poke,
+    )
     loads = Loads(
         LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
         models,
         Scheduler(fleet, replicas),
-        Loading(client, models, tokens, loader or GrpcLoader(), threads=config.threads),
+        Loading(client, models, tokens, loader or GrpcLoader(), LoadNeeds(intents, operations), threads=config.threads),
         feed,
         clock,
         policy=config.loads,
@@ -198,6 +258,9 @@ async def wire(
         models=models,
         loads=loads,
         replicas=replicas,
+        operations=operations,
+        inventory=keeper_of_inventory,
+        progress=progress,
         view=ViewKeeper(
             ViewSources(
                 models=models,
@@ -221,6 +284,7 @@ async def wire(
     return Control(
         context=context,
         credentials=credentials,
+        dispatcher=dispatcher,
         health=watch,
         replica_health=watch_replicas,
         replica_exits=ReplicaExits(replicas, watch_replicas),

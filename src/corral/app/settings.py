@@ -169,6 +169,7 @@ def _control_url(text: str) -> str:
 def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "ControlConfig":
     """What the control process is configured with."""
     from corral.control.config import ControlConfig
+    from corral.domain.intent import IntentPolicy
     from corral.domain.node import LivenessPolicy
 
     if settings.offline_after <= settings.unhealthy_after:
@@ -193,6 +194,7 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "Con
         models=settings.models,
         threads=settings.threads,
         loads=_load_policy(settings),
+        intents=IntentPolicy(install=settings.install_timeout, upgrade=settings.upgrade_timeout),
         socket=settings.control_socket,
         gateway_key=gateway_key,
     )

@@ -29,7 +29,8 @@ from corral.agent.http import HttpServer
 from corral.agent.identity import Identity, Memory, node_name
 from corral.agent.lifecycle import Lifecycle, Membership
 from corral.agent.log_routes import LogRoutes
-from corral.agent.object_files import ObjectFiles, ObjectPlaces
+from corral.agent.object_cache import ObjectPlaces
+from corral.agent.object_files import ObjectFiles
 from corral.agent.object_handlers import ObjectHandlers
 from corral.agent.presence import Presence
 from corral.agent.readiness import Readiness

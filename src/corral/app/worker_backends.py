@@ -19,6 +19,7 @@ from corral.agent.installer import Installer
 from corral.agent.model_files import ModelFiles
 from corral.agent.model_handlers import ModelHandlers
 from corral.agent.models import Models
+from corral.agent.object_cache import ObjectPlaces
 from corral.agent.ports import Ports, can_listen, ephemeral_ports, usable_ranges
 from corral.agent.presence import Presence
 from corral.agent.process import MARK_VARIABLE, Link
@@ -80,7 +81,7 @@ async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability
     reports = InstallReports(given.bus, clock)
     of_backends = BackendHandlers(backends, reports=reports, advertised=given.places.advertise)
     models = Models(supervisor, connect=_connect, free_within=config.supervision.free_within)
-    of_models = ModelHandlers(models, ModelFiles(config.models_path))
+    of_models = ModelHandlers(models, _model_files(config))
     handlers = {**of_backends.table(), **of_models.table()}
     calls = OpenCalls(lambda: {launch.port for launch in supervisor.running()})
     return BackendPart(supervisor=supervisor, installer=installer, calls=calls, handlers=handlers)
@@ -94,6 +95,12 @@ def _installing(config: WorkerConfig) -> InstallingConfig:
         keep_previous=config.keep_previous,
         system=config.system_backends,
     )
+
+
+def _model_files(config: WorkerConfig) -> ModelFiles:
+    """With object storage, files of models come to lie in its cache; LocalAI's worker forgets them there."""
+    cached = () if config.storage is None else ObjectPlaces.beside(config.models_path).cached_models
+    return ModelFiles(config.models_path, *cached)
 
 
 def _ports(places: addresses.Addresses, clock: Clock) -> Ports:

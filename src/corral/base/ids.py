@@ -8,6 +8,8 @@ NodeId = NewType("NodeId", str)
 KeyId = NewType("KeyId", str)
 ReplicaId = NewType("ReplicaId", str)
 LoadJobId = NewType("LoadJobId", str)
+OperationId = NewType("OperationId", str)
+FleetRuleId = NewType("FleetRuleId", str)
 FrontendId = NewType("FrontendId", str)
 LeaseToken = NewType("LeaseToken", str)
 Incarnation = NewType("Incarnation", str)
@@ -28,6 +30,14 @@ def new_replica_id() -> ReplicaId:
 
 def new_load_job_id() -> LoadJobId:
     return LoadJobId(str(uuid.uuid4()))
+
+
+def new_operation_id() -> OperationId:
+    return OperationId(str(uuid.uuid4()))
+
+
+def new_fleet_rule_id() -> FleetRuleId:
+    return FleetRuleId(str(uuid.uuid4()))
 
 
 def new_lease_token() -> LeaseToken:

@@ -43,7 +43,7 @@ PERMISSIONS: Final[Mapping[str, Mapping[str, list[str]]]] = {
         "publish": [
             "nodes.*.backend.install.*.progress",
             "nodes.*.files.>",
-            "nodes.*.corral.>",
+            "nodes.*.corral.replica.>",
             "_INBOX.>",
         ],
         "subscribe": ["nodes.>", f"{WORKER_INBOX}.>"],

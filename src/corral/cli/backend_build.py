@@ -1,6 +1,7 @@
 """`corral backend build`: an image of a backend's directory."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,7 +105,9 @@ async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | 
     from corral.packaging.packages import find_installer
 
     path = order.environment.get("PATH", "")
-    installer = find_installer(wishes.installer, shipped_installers(), path)
+    installer = partial(find_installer, wishes.installer, shipped_installers(), path)
+    if wishes.installer is not None:
+        installer()  # so that a wrong one is told before anything else
     with tempfile.TemporaryDirectory(prefix="corral-build-") as scratch:
         layout = wishes.output or Path(scratch) / "layout"
         made = await make(order, layout, installer)

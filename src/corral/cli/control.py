@@ -14,18 +14,21 @@ from corral.cli.options import CorralCommand, settings_options, sources
 def control(gateway_key_descriptor: int | None) -> None:
     """Run the control process of a frontend; `corral frontend` starts it."""
     import asyncio
+    from dataclasses import replace
 
     import uvloop
 
     from corral.app.control import run_control
-    from corral.app.settings import control_config, resolve
+    from corral.app.settings import GallerySettings, control_config, galleries_config, resolve
     from corral.app.signals import stop_on_signals
     from corral.base.logs import set_up_logs
     from corral.base.processes import secret_from
 
     found = sources()
     log = resolve(LogSettings, found)
-    config = control_config(resolve(FrontendSettings, found), gateway_key=secret_from(gateway_key_descriptor))
+    key = secret_from(gateway_key_descriptor)
+    galleries = galleries_config(resolve(GallerySettings, found))
+    config = replace(control_config(resolve(FrontendSettings, found), gateway_key=key), galleries=galleries)
     set_up_logs(log.name or "control", format=log.format, level=log.level)
 
     async def life() -> None:

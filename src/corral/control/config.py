@@ -5,8 +5,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from corral.bus.config import BusConfig
+from corral.domain.intent import IntentPolicy
 from corral.domain.load_job import LoadPolicy
 from corral.domain.node import LivenessPolicy
+from corral.galleries.config import GalleriesConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,9 @@ class ControlConfig:
     threads: int = 4
     """Of a backend whose model does not say."""
     loads: LoadPolicy = field(default_factory=LoadPolicy)
+    intents: IntentPolicy = field(default_factory=IntentPolicy)
+    galleries: GalleriesConfig | None = None
+    """Where names of backends are looked up; None leaves that to the nodes."""
     socket: Path | None = None
     """Listen on this Unix socket, and on no port: how a frontend's gateways reach control."""
     gateway_key: str = field(default="", repr=False)

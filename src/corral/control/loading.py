@@ -8,6 +8,7 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
+from corral.control.load_needs import LoadNeeds
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
 from corral.domain.load_job import LoadPolicy
@@ -58,16 +59,25 @@ class Loading:
     """Does, and stores nothing."""
 
     def __init__(
-        self, nodes: NodeClient, models: Models, tokens: Tokens, backends: BackendLoader, *, threads: int
+        self,
+        nodes: NodeClient,
+        models: Models,
+        tokens: Tokens,
+        backends: BackendLoader,
+        needs: LoadNeeds,
+        *,
+        threads: int,
     ) -> None:
         self._nodes = nodes
         self._models = models
         self._tokens = tokens
         self._backends = backends
+        self._needs = needs
         self._threads = threads
 
     async def load(self, replica: Replica, node: Node, spec: ModelSpec, policy: LoadPolicy, clock: Clock) -> Replica:
         """The replica as it is when it serves. Doing this again for the same place finds the same process."""
+        await self._needs.admit(node, spec.backend)
         request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index)
         if node.peer is not None and Feature.ADAPTER in node.peer.features:
             request.corral = CorralInstall(model=adapter_model(spec))

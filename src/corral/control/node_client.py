@@ -19,6 +19,7 @@ from corral.base.ids import NodeId
 from corral.bus.port import Bus
 from corral.domain.replica import Process
 from corral.protocol import go_json, subjects
+from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.inventory import InstalledBackend, ListReply
 from corral.protocol.replica import ReplicaAccess, RunningReply, StopRequest
@@ -80,6 +81,16 @@ class NodeClient:
             return Installed(address=reply.address)
         return Installed(address=reply.address, url=told.url, key=told.key, is_asked_directly=not told.adapted)
 
+    async def upgrade(self, node_id: NodeId, request: UpgradeRequest, *, timeout: timedelta) -> list[str]:
+        """Replace a backend; returns the processes that ended for it. Nobody listens: the worker is older than that."""
+        subject = subjects.backend_upgrade(node_id)
+        return _changed(node_id, await self._ask(node_id, subject, request, ChangeReply, timeout))
+
+    async def delete(self, node_id: NodeId, request: DeleteRequest, *, timeout: timedelta) -> list[str]:
+        """Remove a backend; returns the processes that ended for it."""
+        subject = subjects.backend_delete(node_id)
+        return _changed(node_id, await self._needed(node_id, subject, request, ChangeReply, timeout))
+
     async def running(self, node_id: NodeId) -> list[Process]:
         """The node's own report of its processes."""
         subject = subjects.models_running(node_id)
@@ -95,10 +106,12 @@ class NodeClient:
     async def backends(self, node_id: NodeId) -> list[InstalledBackend]:
         """What is on the node's disk."""
         subject = subjects.backend_list(node_id)
-        reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), ListReply, LIST_WITHIN)
-        if reply.error:
-            raise NodeRefused(reply.error, node_id=node_id)
-        return reply.backends or []
+        return _listed(node_id, await self._needed(node_id, subject, msgspec.Raw(b"{}"), ListReply, LIST_WITHIN))
+
+    async def glimpse_backends(self, node_id: NodeId, *, within: timedelta = LIST_WITHIN) -> list[InstalledBackend]:
+        """The same, for looks that nobody waits for: a node that does not answer is no less healthy for it."""
+        subject = subjects.backend_list(node_id)
+        return _listed(node_id, await self._ask(node_id, subject, msgspec.Raw(b"{}"), ListReply, within))
 
     async def stop(self, node_id: NodeId, process_key: str) -> bool:
         """Ask for the end of exactly this process. False: it could not be said; nothing ever answers it."""
@@ -128,6 +141,18 @@ class NodeClient:
             raise NodeBusy(f"no answer within {timeout.total_seconds():.0f} s", node_id=node_id) from error
         except InvalidInput as error:
             raise NodeRefused(f"the node answers what nobody understands: {error}", node_id=node_id) from error
+
+
+def _listed(node_id: NodeId, reply: ListReply) -> list[InstalledBackend]:
+    if reply.error:
+        raise NodeRefused(reply.error, node_id=node_id)
+    return reply.backends or []
+
+
+def _changed(node_id: NodeId, reply: ChangeReply) -> list[str]:
+    if not reply.success:
+        raise NodeRefused(reply.error or "the node did not say why", node_id=node_id)
+    return reply.stopped_process_keys
 
 
 def _processes(node_id: NodeId, reply: RunningReply) -> list[Process]:

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 from urllib.parse import quote
 
 import obstore
@@ -35,18 +34,17 @@ class S3Objects:
             facts = await obstore.head_async(store, path)
         return StoredObject(size=facts["size"], etag=facts["e_tag"] or "")
 
-    async def download(self, key: str, target: Path) -> None:
+    async def download(self, key: str, target: BinaryIO) -> None:
         store, path = self._place(key)
         with _told(key):
             answer = await obstore.get_async(store, path)
         written = 0
-        with await asyncio.to_thread(target.open, "wb") as file:
-            async for piece in _pieces(answer, key):
-                written += await asyncio.to_thread(file.write, piece)
+        async for piece in _pieces(answer, key):
+            written += await asyncio.to_thread(target.write, piece)
         if written != answer.meta["size"]:
             raise StorageUnavailable(f"{key} ended after {written} of {answer.meta['size']} bytes")
 
-    async def upload(self, source: Path, key: str, *, created_at: str) -> None:
+    async def upload(self, source: BinaryIO, key: str, *, created_at: str) -> None:
         store, path = self._place(key)
         with _told(key):
             await obstore.put_async(store, path, source, attributes={_CREATED_AT: created_at}, chunk_size=_PART)

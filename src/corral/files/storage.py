@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from corral.base.errors import CorralError
 
@@ -52,8 +51,8 @@ class ObjectStorage(Protocol):
 
     async def look(self, key: str) -> StoredObject: ...
 
-    async def download(self, key: str, target: Path) -> None:
-        """Write an object to a new file; what is there of it after a failure is the caller's to remove."""
+    async def download(self, key: str, target: BinaryIO) -> None:
+        """Write an object to an empty file; what is there of it after a failure is the caller's to remove."""
 
-    async def upload(self, source: Path, key: str, *, created_at: str) -> None:
+    async def upload(self, source: BinaryIO, key: str, *, created_at: str) -> None:
         """Store a file. Other readers see all of it or nothing."""

@@ -56,6 +56,11 @@ class Galleries:
         self._flights: dict[tuple[_Key, bool], asyncio.Task[GalleryReading]] = {}
         self._told: dict[_Key, str] = {}
 
+    @property
+    def sources(self) -> Sequence[GallerySource]:
+        """Those of the settings, in the order in which they count."""
+        return self._config.sources
+
     async def read(self, sources: Sequence[GallerySource] | None = None) -> Readings:
         """These galleries, or those of the settings, as fresh as they need to be."""
         return await self._read_all(self._config.sources if sources is None else sources, force=False)

@@ -7,7 +7,7 @@ of the backend fetches the topmost layer only, and layers that do not depend on 
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -84,8 +84,11 @@ class Build:
         return sum(layer.written.descriptor.size for layer in layers.values())
 
 
-async def build(order: BuildOrder, output: Path, installer: Installer) -> Build:
-    """Make an OCI layout at `output`. It is whole or not there; a layout that lies there already is replaced."""
+async def build(order: BuildOrder, output: Path, installer: Callable[[], Installer]) -> Build:
+    """Make an OCI layout at `output`. It is whole or not there; a layout that lies there already is replaced.
+
+    The installer is looked for only if there are packages.
+    """
     source = await in_thread(lambda: read_source(order.directory, sdk=order.sdk))
     async with _workshop(output) as workshop:
         made = await _Builder(order, source, installer, workshop).run()
@@ -96,7 +99,9 @@ async def build(order: BuildOrder, output: Path, installer: Installer) -> Build:
 class _Builder:
     """One build."""
 
-    def __init__(self, order: BuildOrder, source: BackendSource, installer: Installer, workshop: Path) -> None:
+    def __init__(
+        self, order: BuildOrder, source: BackendSource, installer: Callable[[], Installer], workshop: Path
+    ) -> None:
         self._order = order
         self._source = source
         self._installer = installer
@@ -158,7 +163,7 @@ class _Builder:
             glibc=self._order.glibc,
             wheels=self._order.wheels,
         )
-        await install(self._installer, wish, self._order.environment)
+        await install(self._installer(), wish, self._order.environment)
         entries = await in_thread(lambda: entries_in(target, version))
         layer = await self._layer(f"packages for Python {version}", entries)
         await in_thread(lambda: shutil.rmtree(target))
@@ -222,9 +227,15 @@ def _put_in_place(layout: Path, output: Path, workshop: Path) -> None:
     try:
         if output.is_symlink() or (output.exists() and not _may_replace(output)):
             raise PathNotUsable(f"{output} is there already and is no OCI layout; --output names another place")
+        previous = workshop / "previous"
         if output.exists():
-            output.rename(workshop / "previous")
-        layout.rename(output)
+            output.rename(previous)
+        try:
+            layout.rename(output)
+        except OSError:
+            if previous.exists():
+                previous.rename(output)
+            raise
     except OSError as error:
         raise PathNotUsable(f"{output} cannot be written: {error.strerror}") from error
 

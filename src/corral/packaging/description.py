@@ -19,6 +19,8 @@ DESCRIPTION: Final = "org.opencontainers.image.description"
 LICENSES: Final = "org.opencontainers.image.licenses"
 URL: Final = "org.opencontainers.image.url"
 CREATED: Final = "org.opencontainers.image.created"
+URLS: Final = "corral.backend.urls"
+"""All of them, where there are several: the standard's own has room for one."""
 TAGS: Final = "corral.backend.tags"
 _MOST_BYTES: Final = 1024 * 1024
 
@@ -52,7 +54,8 @@ class Description:
             VERSION: self.version,
             DESCRIPTION: self.description,
             LICENSES: self.license,
-            URL: " ".join(self.urls),
+            URL: next(iter(self.urls), ""),
+            URLS: " ".join(self.urls) if len(self.urls) > 1 else "",
             TAGS: ",".join(self.tags),
         }
         return {key: value for key, value in stated.items() if value}
@@ -92,6 +95,6 @@ def described_by(annotations: Mapping[str, str]) -> Description:
         version=annotations.get(VERSION, ""),
         description=annotations.get(DESCRIPTION, ""),
         license=annotations.get(LICENSES, ""),
-        urls=tuple(annotations.get(URL, "").split()),
+        urls=tuple((annotations.get(URLS) or annotations.get(URL, "")).split()),
         tags=tuple(filter(None, annotations.get(TAGS, "").split(","))),
     )

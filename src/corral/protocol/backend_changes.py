@@ -1,4 +1,5 @@
-"""`backend.upgrade` and `backend.delete`: replace or remove what is on a node's disk. Neither starts a process.
+"""`backend.upgrade`, `backend.delete` and `corral.backend.rollback`: replace or remove what is on a node's disk. None
+starts a process.
 
 A field with a default factory is always sent, any other default is not, as LocalAI's peers do it.
 """
@@ -33,8 +34,16 @@ class DeleteRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A backend's own name, an alias, or the name of a meta backend."""
 
 
+class RollbackRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Stop every process of a backend and go back to the version before, without fetching anything. For workers that
+    named the feature `backend-rollback`."""
+
+    backend: str = msgspec.field(default_factory=str)
+    """A backend's own name, an alias, or the name of a meta backend."""
+
+
 class ChangeReply(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Answer to both. What was stopped is told also when the rest failed."""
+    """Answer to all of them. What was stopped is told also when the rest failed."""
 
     success: bool = msgspec.field(default_factory=bool)
     error: str = ""

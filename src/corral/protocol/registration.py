@@ -34,6 +34,8 @@ class Feature:
     """The worker gives processes without an HTTP port a URL, if it is told how to translate for their model."""
     FILE_RANGES: Final = "file-ranges"
     """Parts of a worker's file can be fetched, below /v1/corral/files/."""
+    BACKEND_ROLLBACK: Final = "backend-rollback"
+    """The worker can go back to the version of a backend before the present one."""
 
 
 FEATURES: Final = (
@@ -42,6 +44,7 @@ FEATURES: Final = (
     Feature.REPLICA_EXITS,
     Feature.ADAPTER,
     Feature.FILE_RANGES,
+    Feature.BACKEND_ROLLBACK,
 )
 
 

@@ -49,6 +49,11 @@ def install_progress(node_id: NodeId, operation: str) -> str:
     return f"nodes.{token(node_id)}.backend.install.{token(operation)}.progress"
 
 
+def install_progress_of_all(operation: str) -> str:
+    """The same of every node."""
+    return f"nodes.*.backend.install.{token(operation)}.progress"
+
+
 def backend_upgrade(node_id: NodeId) -> str:
     """Asks to replace a backend; its processes end, and none is started."""
     return f"nodes.{token(node_id)}.backend.upgrade"
@@ -57,6 +62,11 @@ def backend_upgrade(node_id: NodeId) -> str:
 def backend_delete(node_id: NodeId) -> str:
     """Asks to remove a backend and to end its processes."""
     return f"nodes.{token(node_id)}.backend.delete"
+
+
+def backend_rollback(node_id: NodeId) -> str:
+    """Asks to go back to the version of a backend before the present one. Corral's own."""
+    return f"nodes.{token(node_id)}.corral.backend.rollback"
 
 
 def backend_list(node_id: NodeId) -> str:

@@ -19,6 +19,7 @@ from corral.domain.node import Node, NodeStatus
 from corral.state.db import Database
 from corral.state.dialect import among, insert_into
 from corral.state.events import append
+from corral.state.intents import cancel_intents_of
 from corral.state.keys import revoke_keys_of
 from corral.state.node_rows import NODE, OUTLINE, Outline, heartbeat_values, node_from, outline_from, registered_values
 from corral.state.replicas import lose_replicas_of
@@ -129,6 +130,7 @@ class Nodes:
             await discard(connection, node_secret_name(id))
             await revoke_keys_of(connection, id, at)
             await lose_replicas_of(connection, id, reason="the node was removed", at=at)
+            await cancel_intents_of(connection, id, reason="the node was removed", at=at)
             await append(connection, events)
         return True
 

@@ -210,3 +210,87 @@ load_jobs: Final = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("changed_at", UtcTime, nullable=False),
 )
+
+# Owner: Operations. Everything but the dismissal is written once.
+operations: Final = Table(
+    "operations",
+    metadata,
+    Column("id", Words, primary_key=True),
+    Column("verb", Words, nullable=False),
+    Column("backend", Words, nullable=False),
+    _document("artefact"),
+    Column("asked_by", Words, nullable=False),
+    Column("accepted_at", UtcTime, nullable=False),
+    Column("node_id", Words),
+    Column("idempotency_key", Words),
+    Column("dismissed_at", UtcTime),
+    Index("ix_operations_idempotency_key", "idempotency_key", unique=True),
+    Index(None, "accepted_at", "id"),
+)
+
+# Owner: Operations makes and supersedes them; whoever changes an intent writes its target in the same transaction.
+operation_targets: Final = Table(
+    "operation_targets",
+    metadata,
+    Column("operation_id", Words, primary_key=True),
+    Column("node_id", Words, primary_key=True),
+    Column("node_name", Words, nullable=False),
+    Column("backend", Words, nullable=False),
+    Column("status", Words, nullable=False),
+    Column("waits_for_node", Whole, nullable=False),
+    Column("message", Words, nullable=False),
+    Column("attempts", Whole, nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+    Index(None, "node_id", "backend"),
+    Index(None, "status"),
+)
+
+backend_intents: Final = Table(
+    "backend_intents",
+    metadata,
+    Column("node_id", Words, primary_key=True),
+    Column("backend", Words, primary_key=True),
+    # Owner: Operations.start, which replaces the whole row and counts the generation up.
+    Column("generation", Whole, nullable=False),
+    Column("operation_id", Words, nullable=False),
+    Column("verb", Words, nullable=False),
+    _document("artefact"),
+    Column("accepted_at", UtcTime, nullable=False),
+    # Owner: the holder of the lease (Intents.store). People cancel and retry (Operations), Nodes.remove cancels.
+    Column("state", Words, nullable=False),
+    Column("before", JSON(none_as_null=True)),
+    Column("outstanding", JSON(none_as_null=True)),
+    Column("doubt", JSON(none_as_null=True)),
+    Column("attempts", Whole, nullable=False),
+    Column("misses", Whole, nullable=False),
+    Column("next_try", UtcTime, nullable=False),
+    Column("waits_for_node", Whole, nullable=False),
+    Column("message", Words, nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+    # Owner: Intents.claim and extend; a replaced row keeps its lease.
+    Column("lease_token", Words),
+    Column("lease_until", UtcTime),
+    Index(None, "state", "next_try"),
+    Index(None, "operation_id"),
+    Index(None, "lease_token"),
+)
+
+# Owner: Inventories. What a node last said, and when.
+backend_inventory: Final = Table(
+    "backend_inventory",
+    metadata,
+    Column("node_id", Words, primary_key=True),
+    _document("entries"),
+    Column("seen_at", UtcTime, nullable=False),
+)
+
+# Owner: FleetRules.
+fleet_rules: Final = Table(
+    "fleet_rules",
+    metadata,
+    Column("id", Words, primary_key=True),
+    _document("artefact"),
+    _document("selector"),
+    Column("made_by", Words, nullable=False),
+    Column("made_at", UtcTime, nullable=False),
+)

@@ -1,6 +1,7 @@
 """Real backend processes for tests, started the way a worker starts them."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,6 +16,8 @@ from corral.rpc.errors import BackendGone
 from corral.testing.ports import lasting_port
 
 BACKENDS: Final = Path(__file__).parents[3] / "backends"
+SHIPPED: Final = tuple(sorted(json.loads(file.read_text())["name"] for file in BACKENDS.glob("*/corral.json")))
+"""Names of the backends that lie there."""
 TOKEN: Final = "token-of-the-tests"
 KEY: Final = "key-of-the-tests"
 SECOND: Final = timedelta(seconds=1)

@@ -67,6 +67,10 @@ class _Late:
     def __init__(self, opened: Callable[[], Galleries | None]) -> None:
         self._opened = opened
 
+    @property
+    def sources(self) -> Sequence[GallerySource]:
+        return self._now().sources
+
     async def read(self, sources: Sequence[GallerySource] | None = None) -> Readings:
         return await self._now().read(sources)
 
@@ -84,7 +88,7 @@ class GalleryNode(SleepingNode):
     """With one gallery, `g`, whose index is a file that tests write."""
 
     images: ImagesConfig = field(
-        default_factory=lambda: ImagesConfig(environment={"PATH": os.defpath}, network=Network(attempts=1))
+        default_factory=lambda: ImagesConfig(environment={"PATH": os.defpath}, network=Network(attempts=1), niceness=0)
     )
     gallery_url: str = ""
     """Instead of the file."""

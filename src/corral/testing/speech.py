@@ -9,11 +9,10 @@ from typing import Final
 from corral.rpc.messages import ModelOptions, TTSRequest
 from corral.testing.backends import SOON, RunningBackend, running_backend
 
-SENTENCE: Final = "I would like a cup of coffee."
+SENTENCE: Final = "Would you like to see the president?"
 """Among the sentences that PocketSphinx, which was made for people, understands from a robot."""
-UNDERSTOOD: Final = "i would like a"
-"""How it begins, whichever way the robot says it: espeak never says a text twice in the same way. The rest is mostly
-understood, too."""
+UNDERSTOOD: Final = "like to see"
+"""The part of it that is understood in any case: espeak never says a text twice in quite the same way."""
 VOICE: Final = "nova"
 HEADER_BYTES: Final = 44
 

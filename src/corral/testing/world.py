@@ -26,6 +26,7 @@ from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
 from corral.testing.clock import ManualClock
 from corral.testing.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
+from corral.testing.simulated_backends import SimulatedBackends
 
 MODEL = "name: small\nbackend: echo\nparameters:\n  model: small.gguf\n"
 SECRET = "s" * 40
@@ -149,6 +150,19 @@ class World:
             self.stack.push_async_callback(subscription.close)
         return node
 
+    async def backends(self, name: str, *, is_corral: bool = True, **labels: str) -> SimulatedBackends:
+        """A node that has joined and answers for its backends."""
+        body: dict[str, object] = {"name": name, "address": "127.0.0.1:50051", "labels": labels}
+        if is_corral:
+            hello = CorralHello(version="1", features=list(FEATURES), secret=SECRET + name, incarnation="1")
+            body["corral"] = msgspec.to_builtins(hello)
+        answer = await self.frontend.register(body, token=TRUSTED_TOKEN)
+        node = SimulatedBackends(NodeId(msgspec.json.decode(answer.body)["id"]), self.clock, is_corral)
+        await self.frontend.settle()
+        await node.listen(self.bus)
+        self.stack.push_async_callback(node.stop)
+        return node
+
     async def again(self) -> Control:
         """A control that starts anew on the same database."""
         control = await wire(self.control.context.config, self.clock, self.stores, self.bus, loader=self.loader)
@@ -157,13 +171,15 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(database: Database, clock: ManualClock, bus: Bus, folder: Path) -> AsyncIterator[World]:
+async def open_world(
+    database: Database, clock: ManualClock, bus: Bus, folder: Path, **settings: object
+) -> AsyncIterator[World]:
     """Its models directory holds `small`."""
     models = folder / "models"
     models.mkdir()
     (models / "small.yaml").write_text(MODEL, encoding="utf-8")
     key, loader = SecretsKey(bytes(32)), FakeLoader()
-    config = frontend_config(folder, gateway_key="key-of-the-gateways")
+    config = frontend_config(folder, gateway_key="key-of-the-gateways", **settings)
     stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
     async with AsyncExitStack() as stack:
         frontend = await stack.enter_async_context(open_frontend(database, clock, bus, config, key=key, loader=loader))

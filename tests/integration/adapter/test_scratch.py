@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from corral.adapter.errors import failure_of
-from corral.adapter.scratch import Scratch, ScratchNotUsable, read_parts, told_as_ours
+from corral.adapter.scratch import Scratch, ScratchNotUsable, read_parts, size_of, told_as_ours
 from corral.adapter.streams import stream_sound
 from corral.rpc.errors import BackendFailed
 
@@ -76,9 +76,11 @@ async def test_no_room_is_told_and_is_not_the_clients_fault(tmp_path: Path) -> N
 
 async def test_a_file_that_is_not_there_has_no_parts_and_a_link_is_not_followed(tmp_path: Path) -> None:
     assert [part async for part in read_parts(tmp_path / "none")] == []
+    assert size_of(tmp_path / "none") == 0
     (tmp_path / "real").write_bytes(b"x" * 300_000)
     assert [len(part) async for part in read_parts(tmp_path / "real")] == [262_144, 37_856]
     (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert (size_of(tmp_path / "real"), size_of(tmp_path / "link")) == (300_000, 0)
     with pytest.raises(ScratchNotUsable):
         assert [part async for part in read_parts(tmp_path / "link")]
 
@@ -89,7 +91,7 @@ async def test_a_sound_that_breaks_off_breaks_the_connection() -> None:
         raise BackendFailed("127.0.0.1:1", "told to fail")
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await stream_sound(request, sound(), "audio/wav")
+        return await stream_sound(request, sound(), {"Content-Type": "audio/wav"})
 
     app = web.Application()
     app.router.add_get("/", handle)

@@ -4,17 +4,22 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
 import pytest
 
+from corral.agent import switching
 from corral.agent.config import WorkerConfig
 from corral.agent.identity import SECRET_FILE
+from corral.agent.install_sources import directory
 from corral.app.exit_codes import ExitCode
 from corral.base.errors import BusTimeout
 from corral.base.ids import NodeId
@@ -28,11 +33,16 @@ from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.replica import ReplicaExited, RunningReply
 from corral.rpc.backend import Backend
 from corral.testing.backend_scripts import Pipe, open_pipe, write_backend, write_serving_backend
-from corral.testing.backends import BACKENDS
+from corral.testing.backends import BACKENDS, SHIPPED
 
 NODE = NodeId("11111111-2222-4333-8444-555555555555")
 SOON = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
+CHANGES = {
+    "install": subjects.backend_install,
+    "upgrade": subjects.backend_upgrade,
+    "delete": subjects.backend_delete,
+}
 
 
 class Asker:
@@ -153,8 +163,7 @@ async def test_words_about_a_model_that_cannot_be_read_start_nothing(joined: Any
 async def test_what_is_on_disk_is_listed(joined: Any, asker: Asker) -> None:
     listed = await asker.ask(subjects.backend_list, b"not json at all")
     assert sorted(listed["backends"], key=lambda one: str(one["name"])) == [
-        {"name": "echo", "is_system": True, "is_meta": False},
-        {"name": "llama-cpp", "is_system": True, "is_meta": False},
+        {"name": name, "is_system": True, "is_meta": False} for name in SHIPPED
     ]
 
 
@@ -177,7 +186,7 @@ async def test_an_install_that_cannot_be_read_is_refused(joined: Any, asker: Ask
     [
         (b"null", "backend name is empty"),
         (b"{}", "backend name is empty"),
-        (b'{"backend":"nope"}', 'no backend found with name "nope"; this node has echo, llama-cpp'),
+        (b'{"backend":"nope"}', f'no backend found with name "nope"; this node has {", ".join(SHIPPED)}'),
         (b'{"uri":"oci://h/i:1"}', "specifying a name is required for OCI images"),
         (b'{"backend":"x","uri":"docker://h/i:1","name":"x"}', "'docker://h/i:1' has the unknown scheme 'docker'"),
         (b'{"backend":"x","uri":"/no/such/place"}', "there is no /no/such/place on this machine"),
@@ -343,6 +352,82 @@ async def test_a_nats_server_that_dies_in_the_middle_of_a_start_loses_nothing(
         assert first.success
         assert (await asker.install("slow", "m1")).address == first.address
         assert await asker.running() == ["m1#0"]
+
+
+class Held:
+    """Stops whoever comes by, in a thread, until it may go on."""
+
+    def __init__(self, work: Callable[..., object]) -> None:
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self.begun = asyncio.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, *arguments: object, **named: object) -> object:
+        self._loop.call_soon_threadsafe(self.begun.set)
+        self.go_on.wait()
+        return self._work(*arguments, **named)
+
+
+@contextmanager
+def held(module: ModuleType, name: str) -> Iterator[Held]:
+    """Whatever happens, it goes on in the end: nobody could stop the thread."""
+    with pytest.MonkeyPatch.context() as patch:
+        holding = Held(getattr(module, name))
+        patch.setattr(module, name, holding)
+        try:
+            yield holding
+        finally:
+            holding.go_on.set()
+
+
+def backends_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_serving_backend(tmp_path / "sources", "img")
+
+
+@pytest.mark.parametrize(
+    ("doing", "module", "step", "outcome"),
+    [
+        ("install", directory, "copy", ({"success": True}, ["img"], ["m1#0"])),
+        ("upgrade", directory, "copy", ({"success": True, "stopped_process_keys": ["m1#0"]}, ["img"], [])),
+        ("delete", switching, "remove", ({"success": True, "stopped_process_keys": ["m1#0"]}, [], [])),
+    ],
+)
+async def test_a_nats_server_that_dies_in_the_middle_of_a_change_loses_nothing(
+    joined: Any,
+    asker: Asker,
+    nats: NatsServer,
+    installed: Path,
+    source: Path,
+    doing: str,
+    module: ModuleType,
+    step: str,
+    outcome: tuple[dict[str, Any], list[str], list[str]],
+) -> None:
+    """It is done to its end, and whoever asked is answered after the reconnect."""
+    request = json.dumps({"backend": "img", "uri": str(source), "model_id": "m1"}).encode()
+    if doing != "install":
+        assert (await asker.ask(subjects.backend_install, request))["success"]
+    with held(module, step) as holding:
+        changing = asyncio.create_task(asker.ask(CHANGES[doing], request))
+        await holding.begun.wait()
+        await nats.kill()
+        await joined.until_answers("/readyz", (503, "not ready: not connected to NATS"))
+        await nats.start()
+        await joined.until_answers("/readyz", (200, "ok"))
+        await asker.bus.wait_connected()
+        holding.go_on.set()
+        reply = await changing
+
+    wanted, on_disk, running = outcome
+    assert {name: reply.get(name) for name in wanted} == wanted
+    assert backends_in(installed) == on_disk
+    assert await asker.running() == running
 
 
 async def test_after_a_nats_server_died_in_the_middle_of_a_stop_asking_again_tells_how_it_ended(

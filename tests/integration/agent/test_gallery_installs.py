@@ -14,10 +14,12 @@ import pytest
 from corral.agent.install_orders import KeepPrevious
 from corral.images.limits import UnpackLimits
 from corral.images.platforms import Platform
+from corral.signatures.private_keys import new_signing_key
 from corral.testing.backend_node import Published
 from corral.testing.gallery_node import GALLERY, GalleryNode, WrittenPulls, backend_layers
 from corral.testing.images import a_layer
 from corral.testing.registry import FakeRegistry, cutting
+from corral.testing.signatures import add_signatures
 
 AT = "2030-01-01T00:00:00Z"
 
@@ -208,12 +210,29 @@ async def test_a_full_disk_is_noticed_before_a_layer(tmp_path: Path, registry: F
     assert node.on_disk == []
 
 
-async def test_a_gallery_that_demands_signatures_is_not_taken_at_its_word(
-    node: GalleryNode, registry: FakeRegistry
-) -> None:
-    gallery = {"name": "s", "url": node.index.as_uri(), "verification": {"issuer": "i", "identity": "j"}}
-    reply = await node.reply("backend.install", backend="cpu-llama", backend_galleries=json.dumps([gallery]))
-    assert "demands signatures" in reply["error"]
+async def test_a_gallery_that_demands_signatures(node: GalleryNode, registry: FakeRegistry) -> None:
+    image, key = registry.add_image("mock", backend_layers("1")), new_signing_key()
+    gallery = {"name": "s", "url": node.index.as_uri(), "verification": {"public_key": key.public_key.pem}}
+    wanted = {"backend": "cpu-llama", "backend_galleries": json.dumps([gallery])}
+
+    refused = await node.reply("backend.install", **wanted)
+    layers = layers_asked_for(registry)
+    add_signatures(registry, "mock", image.digest, key)
+    reply = await node.reply("backend.install", **wanted)
+
+    assert "and there is no signature that it could be" in refused["error"]
+    assert layers == 0
+    assert reply["success"]
+    assert metadata(node)["digest"] == image.digest
+
+
+async def test_backends_without_proof_are_refused_where_it_is_demanded(tmp_path: Path, registry: FakeRegistry) -> None:
+    registry.add_image("mock", backend_layers("1"))
+    node = GalleryNode(folder=tmp_path)
+    async with GalleryNode(folder=tmp_path, images=replace(node.images, require_integrity=True)) as node:
+        offer(node, registry)
+        reply = await node.reply("backend.install", backend="cpu-llama")
+    assert "images.require_backend_integrity" in reply["error"]
     assert registry.heard == []
 
 
@@ -367,3 +386,16 @@ async def test_progress_has_localai_s_words_and_never_goes_back(node: GalleryNod
     assert positions == sorted(positions)
     assert last["corral"]["current"] == last["corral"]["total"] > 6_000_000
     assert last["current"] == last["total"] == "5.7 MiB"
+
+
+async def test_a_gallery_far_away_is_not_asked_for_what_one_before_it_has(
+    node: GalleryNode, registry: FakeRegistry
+) -> None:
+    registry.add_image("mock", backend_layers("1"))
+    far_away = {"name": "away", "url": "http://127.0.0.1:1/index.yaml"}
+    near = {"name": "near", "url": node.index.as_uri()}
+    reply = await node.reply("backend.install", backend="cpu-llama", backend_galleries=json.dumps([near, far_away]))
+    missing = await node.reply("backend.install", backend="nope", backend_galleries=json.dumps([near, far_away]))
+
+    assert reply["success"]
+    assert "the gallery away cannot be read" in missing["error"]

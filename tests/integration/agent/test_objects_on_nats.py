@@ -1,5 +1,6 @@
 """A whole worker that gets files from a real object storage, asked over a real NATS server."""
 
+import io
 import json
 from dataclasses import replace
 from datetime import timedelta
@@ -36,8 +37,7 @@ async def test_a_model_comes_and_an_output_goes(
     worker: Any, on_nats: WorkerConfig, control: NatsBus, s3_server: S3Server, tmp_path: Path
 ) -> None:
     objects = S3Objects(s3_server.config())
-    (tmp_path / "m.bin").write_bytes(b"weights")
-    await objects.upload(tmp_path / "m.bin", "models/mymodel/m.bin", created_at="2026-01-02T03:04:05Z")
+    await objects.upload(io.BytesIO(b"weights"), "models/mymodel/m.bin", created_at="2026-01-02T03:04:05Z")
 
     async with worker(replace(on_nats, storage=s3_server.config())) as running:
         await running.clock.until_sleeping(1)
@@ -52,8 +52,9 @@ async def test_a_model_comes_and_an_output_goes(
     assert read(fetched["local_path"]) == b"weights"
     assert staged == {"key": key}
     assert "//" in key
-    await objects.download(key, tmp_path / "output")
-    assert (tmp_path / "output").read_bytes() == b"spoken"
+    output = io.BytesIO()
+    await objects.download(key, output)
+    assert output.getvalue() == b"spoken"
     assert "error" in listed
     assert "models/mymodel/m.bin" in cached["files"]
 

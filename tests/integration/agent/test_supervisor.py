@@ -388,15 +388,18 @@ async def test_the_second_answer_opens_nothing_and_is_quick(running: Rig) -> Non
         if event in {"open", "os.scandir", "os.listdir"} and listening:
             opened.append(arguments)
 
+    async def seconds() -> float:
+        started = time.perf_counter()
+        await running.install("echo", "m1")
+        return time.perf_counter() - started
+
     listening = True
     sys.addaudithook(hear)
-    started = time.perf_counter()
-    await running.install("echo", "m1")
-    seconds = time.perf_counter() - started
+    fastest = min([await seconds() for _ in range(20)])  # of many: whatever else the machine does is not meant
     listening = False
 
     assert opened == []
-    assert seconds < 0.05
+    assert fastest < 0.05
 
 
 async def test_one_that_closes_its_port_and_stays_alive_is_replaced(running: Rig, pipe: Pipe) -> None:

@@ -186,6 +186,28 @@ async def test_the_version_before_makes_room_for_the_next(quick: GalleryNode) ->
     assert calls == [True, False]
 
 
+@pytest.mark.parametrize("name", [NAME, "al", f"g@{NAME}"])
+async def test_a_node_is_asked_to_go_back(quick: GalleryNode, name: str) -> None:
+    await two_versions(quick)
+    reply = await quick.reply("corral.backend.rollback", backend=name)
+    assert reply == {"success": True, "stopped_process_keys": [f"{NAME}#0"], "reports_stopped_processes": True}
+    assert read_metadata(quick.installed / NAME).uri == "h/mock:1"
+    assert quick.running() == []
+    assert (await quick.reply("backend.install", backend="al"))["success"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("nope", 'backend "nope": backend not found'), (NAME, f'there is no version of "{NAME}" before')],
+)
+async def test_without_a_way_back_nothing_is_stopped(quick: GalleryNode, name: str, error: str) -> None:
+    await quick.reply("backend.install", backend=NAME)
+    reply = await quick.reply("corral.backend.rollback", backend=name)
+    assert reply.pop("error").startswith(error)
+    assert reply == {"success": False, "reports_stopped_processes": True}
+    assert quick.running() == [f"{NAME}#0"]
+
+
 @pytest.mark.parametrize("name", [NAME, "al", "llama", f"g@{NAME}"])
 async def test_a_delete_takes_the_version_before_along(quick: GalleryNode, name: str) -> None:
     await two_versions(quick)

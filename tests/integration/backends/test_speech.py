@@ -56,7 +56,7 @@ class TestSpeaking:
     async def test_who_stops_listening_silences_it_and_nobody_else(
         self, espeak: RunningBackend, tmp_path: Path
     ) -> None:
-        long = TTSRequest(text=SENTENCE * 600)
+        long = TTSRequest(text=SENTENCE * 500)
         async with aclosing(espeak.client.speech(long)) as parts:
             await anext(parts)
             await espeak.client.health(timeout=SECOND)
@@ -98,7 +98,7 @@ class TestListening:
         stereo.write_bytes(wave_file(both, rate=rate_of(wave), channels=2))
         async with loaded_backend("pocketsphinx_stt") as backend:
             whole = await backend.client.transcribe(TranscriptRequest(dst=str(said), language="en"), timeout=SOON)
-            assert whole.text.startswith(UNDERSTOOD)
+            assert UNDERSTOOD in whole.text
             assert whole.duration == pytest.approx(len(samples_of(wave)) / 22050, abs=0.01)
             [segment] = whole.segments
             assert [word.text for word in segment.words] == whole.text.split()

@@ -94,7 +94,7 @@ async def test_who_may_not_hear_answers_is_told_when_asking(server: NatsServer, 
     worker = await open_bus(server.worker_url)
     for _ in range(2):
         with pytest.raises(BusPermissionDenied):
-            await worker.bus.request("nodes.n1.corral.question", b"", timeout=timedelta(hours=1))
+            await worker.bus.request("nodes.n1.corral.replica.question", b"", timeout=timedelta(hours=1))
 
 
 async def test_a_subscription_that_is_refused_later_is_told(server: NatsServer, open_bus: Any, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ async def test_a_worker_may_say_what_its_work_needs(server: NatsServer, open_bus
     frontend = await open_bus(server.frontend_url)
     worker = await open_bus(server.worker_url, inbox_prefix=WORKER_INBOX)
     await frontend.bus.subscribe("nodes.>", heard)
-    subjects = ["nodes.n1.backend.install.op.progress", "nodes.n1.files.temp", "nodes.n1.corral.inventory"]
+    subjects = ["nodes.n1.backend.install.op.progress", "nodes.n1.files.temp", "nodes.n1.corral.replica.exited"]
     for subject in subjects:
         await worker.bus.publish(subject, b"")
 
@@ -171,14 +171,15 @@ async def test_a_worker_may_say_what_its_work_needs(server: NatsServer, open_bus
 async def test_a_worker_may_ask_frontends_through_its_own_inbox(server: NatsServer, open_bus: Any) -> None:
     frontend = await open_bus(server.frontend_url)
     worker = await open_bus(server.worker_url, inbox_prefix=WORKER_INBOX)
-    await frontend.bus.subscribe("nodes.*.corral.question", echo)
-    assert await worker.bus.request("nodes.n1.corral.question", b"?", timeout=LONG) == b"?"
+    await frontend.bus.subscribe("nodes.*.corral.replica.question", echo)
+    assert await worker.bus.request("nodes.n1.corral.replica.question", b"?", timeout=LONG) == b"?"
 
 
 @pytest.mark.parametrize(
     "subject",
     [
         "nodes.n1.backend.install",
+        "nodes.n1.corral.backend.rollback",
         "gallery.op.progress",
         "staging.model.progress",
         "state.finetune-jobs.delta",

@@ -1,8 +1,10 @@
 """Objects in a real S3 server."""
 
+import io
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -19,10 +21,18 @@ def objects(s3_server: S3Server) -> S3Objects:
     return S3Objects(s3_server.config())
 
 
+def written(path: Path, content: bytes) -> BinaryIO:
+    path.write_bytes(content)
+    return path.open("rb")
+
+
+def full_disk() -> BinaryIO:
+    return open("/dev/full", "wb", buffering=0)
+
+
 async def stored(objects: S3Objects, folder: Path, key: str, content: bytes) -> None:
-    source = folder / "source"
-    source.write_bytes(content)
-    await objects.upload(source, key, created_at="2026-01-02T03:04:05Z")
+    with written(folder / "source", content) as source:
+        await objects.upload(source, key, created_at="2026-01-02T03:04:05Z")
 
 
 @pytest.mark.parametrize(
@@ -41,8 +51,9 @@ async def test_what_is_stored_is_found_again(objects: S3Objects, tmp_path: Path,
     await stored(objects, tmp_path, key, content)
 
     assert (await objects.look(key)).size == size
-    await objects.download(key, tmp_path / "target")
-    assert (tmp_path / "target").read_bytes() == content
+    target = io.BytesIO()
+    await objects.download(key, target)
+    assert target.getvalue() == content
 
 
 async def test_another_content_has_another_mark(objects: S3Objects, tmp_path: Path) -> None:
@@ -58,8 +69,7 @@ async def test_what_is_not_there_is_missing(objects: S3Objects, tmp_path: Path, 
     with pytest.raises(ObjectMissing, match="object"):
         await objects.look(key)
     with pytest.raises(ObjectMissing, match="object"):
-        await objects.download(key, tmp_path / "target")
-    assert not (tmp_path / "target").exists()
+        await objects.download(key, io.BytesIO())
 
 
 async def test_wrong_keys_are_told_without_being_told(s3_server: S3Server) -> None:
@@ -73,15 +83,14 @@ async def test_wrong_keys_are_told_without_being_told(s3_server: S3Server) -> No
 
 async def test_a_server_that_is_away_is_told(s3_server: S3Server, tmp_path: Path, unused_tcp_port: int) -> None:
     nobody = S3Objects(replace(s3_server.config(), url=f"http://127.0.0.1:{unused_tcp_port}"))
-    (tmp_path / "x").write_bytes(b"x")
 
     with pytest.raises(StorageUnavailable):
         await nobody.look("models/x")
     with pytest.raises(StorageUnavailable):
-        await nobody.upload(tmp_path / "x", "models/x", created_at="")
+        await nobody.upload(io.BytesIO(b"x"), "models/x", created_at="")
 
 
 async def test_a_full_disk_is_not_blamed_on_the_storage(objects: S3Objects, tmp_path: Path) -> None:
     await stored(objects, tmp_path, "models/m/y", b"content")
-    with pytest.raises(FileNotFoundError):
-        await objects.download("models/m/y", tmp_path / "no" / "directory" / "y")
+    with full_disk() as full, pytest.raises(OSError, match="No space left"):
+        await objects.download("models/m/y", full)

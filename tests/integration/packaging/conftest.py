@@ -43,7 +43,7 @@ class Workbench:
         return BuildOrder(**{**usual, **changes})  # type: ignore[arg-type]
 
     async def build(self, output: Path, **changes: object) -> Build:
-        return await build(self.order(**changes), output, self.installer)
+        return await build(self.order(**changes), output, lambda: self.installer)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from corral.agent.model_files import ModelFiles, ModelNameRefused
+from corral.agent.object_cache import ObjectPlaces
 
 
 @pytest.fixture
@@ -39,7 +40,9 @@ async def test_a_path_below_is_taken_as_such(models: Path, name: str) -> None:
     assert names(models / "m") == []
 
 
-@pytest.mark.parametrize("name", ["nothing", "/etc", "m/x/y", "x" * 300, "é" * 200, "one", "*", "one.bi?"])
+@pytest.mark.parametrize(
+    "name", ["nothing", "/etc", "m/x/y", "x" * 300, "x" * 300 + "/y", "é" * 200, "one", "*", "one.bi?"]
+)
 async def test_what_is_not_there_is_no_mistake(models: Path, name: str) -> None:
     before = names(models)
     await ModelFiles(models).delete(name)
@@ -88,3 +91,25 @@ async def test_the_models_directory_itself_may_be_a_link(models: Path, tmp_path:
     (tmp_path / "other").symlink_to(models)
     await ModelFiles(tmp_path / "other").delete("del")
     assert "del" not in names(models)
+
+
+async def test_what_object_storage_brought_goes_too(models: Path, tmp_path: Path) -> None:
+    places = ObjectPlaces.beside(models)
+    for folder in places.cached_models:
+        for name in ("del/q.gguf", "other/q.gguf"):
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).write_text("x")
+
+    await ModelFiles(models, *places.cached_models).delete("del")
+
+    assert "del" not in names(models)
+    assert [names(folder) for folder in places.cached_models] == [["other"], ["other"]]
+
+
+async def test_a_model_that_only_object_storage_brought_is_deleted(models: Path) -> None:
+    cached, _ = ObjectPlaces.beside(models).cached_models
+    (cached / "staged").mkdir(parents=True)
+
+    await ModelFiles(models, cached).delete("staged")
+
+    assert names(cached) == []

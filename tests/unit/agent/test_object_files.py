@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent.object_files import ObjectFiles, ObjectPlaces, PathRefused
+from corral.agent.confinement import PathRefused
+from corral.agent.object_cache import ObjectPlaces
+from corral.agent.object_files import ObjectFiles
 from corral.files.storage import ObjectMissing, StorageUnavailable
 from corral.testing.clock import ManualClock
 from corral.testing.objects import MemoryStorage
@@ -121,7 +123,7 @@ async def test_a_disk_without_room_is_noticed_before_the_first_byte(
 ) -> None:
     real = os.statvfs("/")
     full = os.statvfs_result((real[0], real[1], real[2], 0, 0, *real[5:]))
-    monkeypatch.setattr("os.statvfs", lambda _: full)
+    monkeypatch.setattr("os.fstatvfs", lambda _: full)
 
     with pytest.raises(StorageUnavailable, match="needs 7 bytes"):
         await files.ensure("models/qwen/q.gguf")
@@ -217,3 +219,35 @@ async def test_a_listing_has_files_below_and_none_of_our_notes(files: ObjectFile
         await files.listing("models/none")
     with pytest.raises(PathRefused, match="invalid key prefix"):
         await files.listing("../")
+
+
+async def test_a_link_that_appears_during_a_fetch_is_not_written_through(
+    files: ObjectFiles, storage: MemoryStorage, places: ObjectPlaces, tmp_path: Path
+) -> None:
+    """Whoever may write into the cache, as backends may, must not be able to have files written elsewhere."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    storage.gate.clear()
+    fetch = asyncio.ensure_future(files.ensure("models/qwen/q.gguf"))
+    await storage.inside.wait()
+    (places.cache / "models" / "qwen").rename(places.cache / "moved")
+    (places.cache / "models" / "qwen").symlink_to(outside)
+    storage.gate.set()
+    await fetch
+
+    assert list(outside.iterdir()) == []
+    assert (places.cache / "moved" / "q.gguf").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("name", ["staging-tmp", ".corral"])
+async def test_a_link_in_place_of_our_own_directories_leads_nowhere(
+    files: ObjectFiles, places: ObjectPlaces, tmp_path: Path, name: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (places.cache / name).symlink_to(outside)
+
+    with pytest.raises(PathRefused, match="escapes cache directory"):
+        await files.temporary() if name == "staging-tmp" else await files.ensure("models/qwen/q.gguf")
+
+    assert list(outside.iterdir()) == []

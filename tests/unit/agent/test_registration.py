@@ -38,7 +38,7 @@ GOLDEN_BODY = {
 
 HELLO = {
     "version": "0.1.0",
-    "features": ["node-secret", "heartbeat-status", "replica-exits", "adapter", "file-ranges"],
+    "features": ["node-secret", "heartbeat-status", "replica-exits", "adapter", "file-ranges", "backend-rollback"],
     "secret": "own-secret",
     "incarnation": "life-1",
     "heartbeat_seconds": 10,

@@ -8,6 +8,7 @@ import pytest
 
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode
+from corral.testing.backends import SHIPPED
 
 from .conftest import Corral
 
@@ -49,8 +50,9 @@ def offer(home: Path, version: str) -> None:
 
 
 def listed(corral: Corral) -> dict[str, dict[str, Any]]:
+    """What is on this machine, but for what ships with Corral."""
     rows: Any = corral("worker", "backends", "list", "--json").json()
-    return {row["name"]: row for row in rows if row["name"] not in ("echo", "llama-cpp")}
+    return {row["name"]: row for row in rows if row["name"] not in SHIPPED}
 
 
 def test_from_a_directory_and_back_and_away(corral: Corral, backends: Path, home: Path) -> None:

@@ -12,6 +12,9 @@ from corral.agent.files.names import new_name
 FILE_MODE: Final = 0o644
 _NEVER_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Without blocking, because a name may turn out to be a pipe that nobody writes into."""
+WRITTEN_AT_ONCE: Final = 64 * 1024
+"""For one write of a megabyte the kernel takes a megabyte of memory in one block. Where a host takes back what its
+guests do not use, such blocks are what it took, and to get them again costs several times as much as writing."""
 _MOST_TEXT: Final = 4096
 _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENAMETOOLONG})
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -116,7 +119,7 @@ def write_text(directory: int, name: str, text: str, *, mtime_ns: int | None = N
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view) :]
+        view = view[os.write(descriptor, view[:WRITTEN_AT_ONCE]) :]
 
 
 def free_bytes(directory: int) -> int:

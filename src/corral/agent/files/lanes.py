@@ -7,9 +7,11 @@ this takes half of the processor time, nearly all of it in the kernel and in SHA
 import os
 import queue
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,8 +24,9 @@ SHORTEST: Final = 8 * 1024 * 1024
 MOST_LANES: Final = 8
 """At a time; whoever comes then goes the ordinary way."""
 BUFFER: Final = 1024 * 1024
-BUFFERS: Final = 6
-_LOOK_SECONDS: Final = 0.25
+BUFFERS: Final = 8
+_LOOK: Final = struct.pack("@ll", 0, 250_000)
+"""Seconds and microseconds after which a read comes back with what there is."""
 
 Piece = bytes | memoryview
 
@@ -56,17 +59,20 @@ class Lane:
 
     def run(self) -> int:
         """How many bytes were taken: all. Refused when they stop coming; what came is with the sink then."""
-        self._source.settimeout(_LOOK_SECONDS)
         hashing = _Hashing(self._sink)
         try:
-            if self._begun:
-                self._pass_on(hashing, memoryview(self._begun))
-            while self._taken < self._length:
-                self._take_next(hashing)
+            with _waiting(self._source):
+                self._take_all(hashing)
         finally:
             hashing.finish()
         hashing.check()
         return self._taken
+
+    def _take_all(self, hashing: "_Hashing") -> None:
+        if self._begun:
+            self._pass_on(hashing, memoryview(self._begun))
+        while self._taken < self._length:
+            self._take_next(hashing)
 
     def _take_next(self, hashing: "_Hashing") -> None:
         buffer = hashing.free_buffer()[: self._length - self._taken]
@@ -84,12 +90,13 @@ class Lane:
         self._taken += len(piece)
 
     def _receive(self, buffer: memoryview) -> int:
+        """As much as comes within a moment: in one call, so that a fast sender costs few of them."""
         deadline = time.monotonic() + self._patience.stall_seconds
-        while True:
+        while not self._patience.is_ending():
             try:
-                count = self._source.recv_into(buffer)
-            except TimeoutError:
-                if self._patience.is_ending() or time.monotonic() > deadline:
+                count = self._source.recv_into(buffer, len(buffer), socket.MSG_WAITALL)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
                     raise Refusal(500, "reading body: nothing came any more") from None
                 continue
             except OSError as error:
@@ -97,6 +104,18 @@ class Lane:
             if not count:
                 raise Refusal(500, "reading body: unexpected end")
             return count
+        raise Refusal(500, "reading body: the worker ends")
+
+
+@contextmanager
+def _waiting(source: socket.socket) -> Iterator[None]:
+    """Let reads wait in the kernel. The event loop shares the connection, so it gets it back as it was."""
+    source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LOOK)
+    source.setblocking(True)
+    try:
+        yield
+    finally:
+        source.setblocking(False)
 
 
 class _Hashing:

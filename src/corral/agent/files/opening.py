@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from corral.agent.confinement import HERE, Place
 from corral.agent.files import disk, refusals
 from corral.agent.files.judging import Present, Verdict, judge
 from corral.agent.files.names import hash_name, part_name, target_name
-from corral.agent.files.paths import HERE, Place
 from corral.agent.files.room import Promise
 from corral.agent.files.store import FileStore, Found, Kind
 from corral.protocol.file_transfer import ContentRange

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from corral.agent.confinement import Place
 from corral.agent.files import disk, refusals
 from corral.agent.files.names import new_name, target_name
 from corral.agent.files.opening import Opening, Received, commit, promised, writing
-from corral.agent.files.paths import Place
 from corral.agent.files.store import FileStore, Kind
 from corral.protocol.file_transfer import ContentRange
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Self
 
 from corral.agent.config import FilesConfig
+from corral.agent.confinement import DIRECTORY_MODE
 from corral.agent.files.keys import Area
-from corral.agent.files.paths import DIRECTORY_MODE
 from corral.agent.files.routes import FileRoutes
 from corral.agent.files.store import FileStore
 from corral.agent.files.sweeping import Sweeper

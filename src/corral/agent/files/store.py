@@ -18,12 +18,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from corral.agent.confinement import OPEN_DIRECTORY, Confined, PathEscapes, PathRefused, Place
 from corral.agent.files import disk
 from corral.agent.files.hashes import Hashes
 from corral.agent.files.keys import Area, locate
 from corral.agent.files.names import TARGET_SUFFIX, hash_name, is_ours, part_name, target_name
-from corral.agent.files.paths import OPEN_DIRECTORY, Confined, Place
-from corral.agent.files.refusals import bad_request, failed
+from corral.agent.files.refusals import bad_request, failed, outside
 from corral.agent.files.room import Room
 from corral.agent.files.settling import Settling
 
@@ -122,8 +122,13 @@ class FileStore:
         location = locate(key, self._bases)
         if any(map(is_ours, location.parts)):
             raise bad_request(f'path "{location.path}" is reserved')
-        with self.areas[location.area].reach(location.parts, location.path, create=create) as place:
-            yield place
+        try:
+            with self.areas[location.area].reach(location.parts, location.path, create=create) as place:
+                yield place
+        except PathEscapes as error:
+            raise outside(location.path) from error
+        except PathRefused as error:
+            raise bad_request(error.message) from error
 
     def find(self, place: Place) -> Found:
         own = disk.look(place.directory, place.name)

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
+from corral.agent.confinement import OPEN_DIRECTORY
 from corral.agent.files import disk
 from corral.agent.files.keys import Area
 from corral.agent.files.names import TARGET_SUFFIX, is_ours, part_name
-from corral.agent.files.paths import OPEN_DIRECTORY
 from corral.agent.files.store import FileStore
 from corral.agent.files.threads import Threads
 from corral.base.clock import Clock

@@ -29,6 +29,9 @@ from corral.galleries.readings import GalleryReading, Readings
 class Galleries(Protocol):
     """What we need of galleries."""
 
+    @property
+    def sources(self) -> Sequence[GallerySource]: ...
+
     async def read(self, sources: Sequence[GallerySource] | None = None) -> Readings: ...
 
     async def refresh(self, sources: Sequence[GallerySource] | None = None) -> Readings: ...
@@ -41,7 +44,7 @@ class GalleryBackends:
         self._galleries = galleries
         self._pulls = pulls
         self._capability = capability
-        self._system = frozenset(folder.absolute() for folder in system)
+        self._system = frozenset(folder.resolve() for folder in system)
 
     async def find(self, order: InstallOrder) -> Found | None:
         name = order.uri or order.backend
@@ -49,15 +52,27 @@ class GalleryBackends:
             return None
         if order.uri and (order.name or order.alias):
             raise CannotInstall("specifying a name or alias is not supported for this backend")
-        read = self._galleries.refresh if order.wants_newest else self._galleries.read
-        readings = await read(_sources(order))
-        resolved = readings.catalogue.resolve(name, self._capability)
-        if isinstance(resolved, NotFound):
-            raise _refusal(resolved, readings)
+        resolved, readings = await self._resolved(name, order)
         build = resolved.build
         if build.local_path and Path(build.local_path).parent in self._system:
             return _used_where_it_lies(build)
         return self._found(resolved, readings)
+
+    async def _resolved(self, name: str, order: InstallOrder) -> tuple[backend_catalogue.Found, Readings]:
+        """One gallery after the other, in the order in which they count: what one of this machine has needs no network,
+        and does not wait for it."""
+        read = self._galleries.refresh if order.wants_newest else self._galleries.read
+        readings = Readings()
+        resolved = readings.catalogue.resolve(name, self._capability)
+        for source in _sources(order) or self._galleries.sources:
+            more = await read([source])
+            readings = Readings(readings=(*readings.readings, *more.readings))
+            resolved = readings.catalogue.resolve(name, self._capability)
+            if not isinstance(resolved, NotFound):
+                break
+        if isinstance(resolved, NotFound):
+            raise _refusal(resolved, readings)
+        return resolved, readings
 
     def _found(self, resolved: backend_catalogue.Found, readings: Readings) -> Found:
         build = resolved.build

@@ -62,19 +62,22 @@ class Pulls:
             platform_digest=result.platform_digest,
             source="" if result.source == artefact.uris[0] else result.source,
             is_unchanged=result.is_unchanged,
+            is_settled=order.is_durable,
         )
 
     def _order(self, artefact: Artefact, fetching: Fetching) -> PullOrder:
         """The one place where what a gallery demands of its images is handed on to whoever checks it."""
-        if artefact.verification:
-            raise CannotInstall(
-                f"{_failed(artefact)}: its gallery demands signatures, which this version of Corral cannot check; "
-                "nothing is installed without them"
-            )
         pin = Pin(sha256=artefact.sha256)
-        order, notes = make_order(self._config, artefact.uris, target=fetching.into, cache=self._cache, pin=pin)
+        order, notes = make_order(
+            self._config,
+            artefact.uris,
+            target=fetching.into,
+            cache=self._cache,
+            pin=pin,
+            verification=artefact.verification,
+        )
         for note in notes:
-            log.warning("%s", note, extra={"event": "install.login_unused"})
+            log.warning("%s", note, extra={"event": "install.noted"})
         return msgspec.structs.replace(order, have=fetching.have)
 
 

@@ -114,10 +114,19 @@ class FrontendSettings:
     )
     install_timeout: timedelta = setting(
         duration(timedelta(seconds=1), timedelta(hours=24), bounds="from 1s to 24h"),
-        """How long a node may take to install and start the backend of a model. 15 minutes, as LocalAI has it: it may
-        have to download.""",
+        """How long a node may take to install a backend and to start a process of it, before it counts as still working
+        on it. 15 minutes, as LocalAI has it: it may have to download.""",
         flag="--install-timeout",
         env=("CORRAL_INSTALL_TIMEOUT", "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT"),
+        default=timedelta(minutes=15),
+        default_text="15m",
+    )
+    upgrade_timeout: timedelta = setting(
+        duration(timedelta(seconds=1), timedelta(hours=24), bounds="from 1s to 24h"),
+        """How long a node may take to answer an upgrade before it counts as still working on it. 15 minutes, as LocalAI
+        has it.""",
+        flag="--upgrade-timeout",
+        env=("CORRAL_UPGRADE_TIMEOUT", "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT"),
         default=timedelta(minutes=15),
         default_text="15m",
     )

@@ -1,5 +1,5 @@
 """Walking down from a directory without ever leaving it, whatever links are on the way and whoever changes them
-meanwhile. May block: call it in a thread.
+meanwhile: for everything that peers name a path for. May block: call it in a thread.
 
 Every step opens one name relative to a directory that is already held open, and never follows a link; links are read
 and followed by hand, from the same held directories. So there is no moment between a check and its use.
@@ -8,6 +8,7 @@ and followed by hand, from the same held directories. So there is no moment betw
 import contextlib
 import errno
 import os
+import posixpath
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from corral.agent.files.refusals import bad_request, outside
+from corral.base.errors import CorralError
 
 DIRECTORY_MODE: Final = 0o750
 HERE: Final = "."
@@ -23,6 +24,20 @@ HERE: Final = "."
 _MOST_LINKS: Final = 40
 OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNUSABLE: Final = frozenset({errno.ENAMETOOLONG, errno.EILSEQ})
+
+
+class PathRefused(CorralError):
+    """The path cannot be used."""
+
+    code = "path_refused"
+
+
+class PathEscapes(PathRefused):
+    """The path leads out of the directory that it must stay in."""
+
+
+class DirectoryUnusable(PathRefused):
+    """The directory that paths must stay in is not there, or cannot be opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +62,41 @@ class Confined:
     def __init__(self, base: Path) -> None:
         self.base = Path(os.path.normpath(base.absolute()))
 
+    def path(self, key: str) -> Path:
+        """What a relative path means by its words alone. PathEscapes when they lead out."""
+        path = Path(posixpath.normpath(f"{self.base}/{key}"))
+        if "\0" in key or (path != self.base and self.base not in path.parents):
+            raise PathEscapes(f"{path} is outside of {self.base}")
+        return path
+
+    def parts(self, path: Path) -> tuple[str, ...] | None:
+        """The way to an absolute path from here; None when it is not below."""
+        for root in (self.base, Path(os.path.realpath(self.base))):
+            if path == root or root in path.parents:
+                return path.parts[len(root.parts) :]
+        return None
+
     @contextmanager
     def reach(self, parts: Sequence[str], path: Path, *, create: bool = False) -> Iterator[Place]:
         """Hold the directory that a path's last part is in. FileNotFoundError when a directory is missing, unless they
-        shall be created; NotADirectoryError when a file stands in the way."""
-        walk = _Walk(self.base, path, create=create)
+        shall be created; NotADirectoryError when a file stands in the way. Links are followed if they stay inside."""
+        with self._walked(_Walk(self.base, path, create=create), parts, path) as place:
+            yield place
+
+    @contextmanager
+    def reach_unlinked(self, parts: Sequence[str], path: Path) -> Iterator[Place]:
+        """The same where every link counts as a way out; but the last part may be one, and is not followed."""
+        with self._walked(_UnlinkedWalk(self.base, path, create=False), parts, path) as place:
+            yield place
+
+    @contextmanager
+    def _walked(self, walk: "_Walk", parts: Sequence[str], path: Path) -> Iterator[Place]:
         try:
             name = walk.down(parts)
             yield Place(directory=walk.here, name=name, path=path)
         except OSError as error:
             if error.errno in _UNUSABLE:
-                raise bad_request(f"the path cannot be used: {error.strerror}") from error
+                raise PathRefused(f"the path cannot be used: {error.strerror}") from error
             raise
         finally:
             walk.close()
@@ -75,7 +114,7 @@ class _Walk:
         try:
             self._held = [os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
         except OSError as error:
-            raise bad_request(f"directory {base} cannot be used: {error.strerror}") from error
+            raise DirectoryUnusable(f"directory {base} cannot be used: {error.strerror}") from error
 
     @property
     def here(self) -> int:
@@ -130,13 +169,16 @@ class _Walk:
     def _count_link(self) -> None:
         self._links += 1
         if self._links > _MOST_LINKS:
-            raise outside(self._path)
+            raise self._escape()
 
     def _below_base(self, target: str) -> str:
         for root in self._roots:
             if target == root or target.startswith(f"{root}/"):
                 return target[len(root) :]
-        raise outside(self._path)
+        raise self._escape()
+
+    def _escape(self) -> PathEscapes:
+        return PathEscapes(f"{self._path} leads out of {self._real_base}")
 
     def _enter(self, name: str) -> bool:
         """False when the name is a link by now, so that it must be looked at again."""
@@ -157,3 +199,17 @@ class _Walk:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, DIRECTORY_MODE, dir_fd=self.here)
         self._held.append(os.open(name, OPEN_DIRECTORY, dir_fd=self.here))
+
+
+class _UnlinkedWalk(_Walk):
+    def _link(self, name: str) -> str | None:
+        """Nothing is looked at as a link, so that the last part stays what it is; on the way they cannot be entered."""
+        return None
+
+    def _enter(self, name: str) -> bool:
+        try:
+            return super()._enter(name)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR) and super()._link(name) is not None:
+                raise self._escape() from error
+            raise

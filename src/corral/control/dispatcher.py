@@ -1,0 +1,244 @@
+"""Brings nodes to what is wanted of them: claims due intents, looks at the node, sends, looks again, stores.
+
+Deciding is done in `domain/intent.py`. Whatever happens to this process, the intents are in the database: whoever finds
+a lease that ended asks the node what it has before anything is sent again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.ids import NodeId, new_lease_token
+from corral.base.tasks import Poke, poke_or_period
+from corral.control.fleet import Fleet
+from corral.control.intent_requests import IntentRequests
+from corral.control.intent_writer import IntentWriter
+from corral.control.inventory import InventoryKeeper
+from corral.control.lanes import Lane
+from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
+from corral.control.progress import ProgressBoard
+from corral.domain import intent as intents
+from corral.domain.backend import Inventory, Verb
+from corral.domain.event import Event, EventKind
+from corral.domain.intent import Intent, IntentPolicy, Rest, Send
+from corral.domain.node import Node, NodeStatus
+from corral.state.events import Events
+from corral.state.intents import Change, Intents
+from corral.state.inventories import Inventories
+from corral.state.nodes import Nodes
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=1)
+RETURNS_PERIOD: Final = timedelta(seconds=10)
+REACHED: Final = frozenset({NodeStatus.HEALTHY, NodeStatus.DRAINING})
+"""Nodes that are sent something. A drained one too: maintenance is when backends are upgraded."""
+_BATCH: Final = 250
+_MOST_WORKED_ON: Final = 10_000
+_SLOTS: Final = 1024
+_LONG: Final = timedelta(seconds=2)
+_EVENTS: Final = 1000
+
+Place = tuple[NodeId, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchStores:
+    intents: Intents
+    inventories: Inventories
+    nodes: Nodes
+    events: Events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchTools:
+    """What the dispatcher asks and tells nodes with."""
+
+    inventory: InventoryKeeper
+    requests: IntentRequests
+    progress: ProgressBoard
+    replicas: Poke
+    """Rung when a node ended processes for an upgrade or a delete."""
+
+
+class Dispatcher:
+    def __init__(
+        self, stores: DispatchStores, tools: DispatchTools, fleet: Fleet, clock: Clock, policy: IntentPolicy
+    ) -> None:
+        self._stores = stores
+        self._tools = tools
+        self._fleet = fleet
+        self._clock = clock
+        self._policy = policy
+        self._token = new_lease_token()
+        self._writer = IntentWriter(stores.intents, self._token)
+        self._looks = Lane(_SLOTS, patience=_LONG)
+        self._sends = {verb: Lane(_SLOTS, patience=_LONG) for verb in Verb}
+        self._working: set[Place] = set()
+        self._heard_of: int | None = None
+        self.poke = Poke()
+
+    @property
+    def slow(self) -> Mapping[Verb, int]:
+        """Requests that have been open for long."""
+        return {verb: lane.slow for verb, lane in self._sends.items()}
+
+    async def run(self) -> None:
+        """Until cancelled: then every request under way is left to whoever comes next. `renew` and `notice_returns`
+        run beside it."""
+        async with asyncio.TaskGroup() as group:
+
+            async def step() -> None:
+                while batch := await self.claim():
+                    for held, node in batch:
+                        group.create_task(self.work(held, node), name=f"{held.wish.verb} {held.backend}")
+
+            await poke_or_period(step, poke=self.poke, clock=self._clock, period=PERIOD, name="dispatcher")
+
+    async def tick(self) -> None:
+        """Work on all that is due, to its end."""
+        async with asyncio.TaskGroup() as group:
+            while batch := await self.claim():
+                for held, node in batch:
+                    group.create_task(self.work(held, node), name=f"{held.wish.verb} {held.backend}")
+
+    async def claim(self) -> list[tuple[Intent, Node | None]]:
+        """Take what is due and nobody works on. None is a node that was removed a moment ago."""
+        room = min(_BATCH, _MOST_WORKED_ON - len(self._working))
+        if room <= 0:
+            return []
+        now = self._clock.now()
+        found = await self._stores.intents.claim(self._token, now=now, until=now + self._policy.lease, limit=room)
+        mine = [one for one in found if (one.node_id, one.backend) not in self._working]
+        nodes = await self._stores.nodes.load_many({one.node_id for one in mine}) if mine else {}
+        self._working.update((one.node_id, one.backend) for one in mine)
+        return [(one, nodes.get(one.node_id)) for one in mine]
+
+    async def work(self, intent: Intent, node: Node | None) -> None:
+        """One intent from claim to rest. What could not be stored is found again when its lease has ended."""
+        place = (intent.node_id, intent.backend)
+        try:
+            await self._bring_about(intent, node)
+        except CorralError as error:
+            shown = {"event": "intent.unstored", "node": intent.node_id, "backend": intent.backend}
+            log.warning("what became of an intent was not stored: %s", error, extra=shown)
+        except Exception:
+            shown = {"event": "intent.broke_off", "node": intent.node_id, "backend": intent.backend}
+            log.exception("the work on an intent broke off", extra=shown)
+        finally:
+            self._working.discard(place)
+
+    async def _bring_about(self, intent: Intent, node: Node | None) -> None:
+        if node is None or self._fleet.see(node).status not in REACHED:
+            await self._rest(intents.absent(intent, self._clock.now(), self._policy), is_corral=False)
+            return
+        is_corral = node.peer is not None
+        seen = await self._look(intent)
+        if isinstance(seen, Intent):
+            await self._rest(seen, is_corral=is_corral)
+            return
+        match intents.look(intent, seen, self._clock.now(), self._policy, is_corral=is_corral):
+            case Rest(intent=rested):
+                await self._rest(rested, is_corral=is_corral)
+            case Send(intent=sent, force=force):
+                if await self._writer.store(Change(intent=sent, keeps_lease=True, is_corral=is_corral)):
+                    await self._rest(await self._send(sent, force=force, is_corral=is_corral), is_corral=is_corral)
+
+    async def _look(self, intent: Intent) -> Inventory | Intent:
+        """What the node has, or what becomes of the intent when it does not say."""
+        try:
+            async with self._looks.slot():
+                seen = await self._tools.inventory.ask(intent.node_id)
+        except NodeUnreachable:
+            return intents.unreachable(intent, self._clock.now(), self._policy)
+        except CorralError as error:
+            return intents.unheard(intent, error.message, self._clock.now(), self._policy)
+        return seen
+
+    async def _send(self, intent: Intent, *, force: bool, is_corral: bool) -> Intent:
+        """Ask the node, and see what came of it."""
+        error: str | None = None
+        self._tools.progress.begin_anew(intent.operation_id, intent.node_id)
+        try:
+            async with self._tools.progress.followed(intent.operation_id), self._sends[intent.wish.verb].slot():
+                if await self._tools.requests.send(intent, force=force):
+                    self._tools.replicas.ring()
+        except NodeUnreachable:
+            return intents.undelivered(intent, self._clock.now(), self._policy)
+        except NodeBusy:
+            return intents.timed_out(intent, self._clock.now(), self._policy)
+        except NodeRefused as refusal:
+            error = refusal.message
+        except CorralError as trouble:
+            return intents.unheard(intent, trouble.message, self._clock.now(), self._policy)
+        return await self._judge(intents.heard(intent, is_corral=is_corral), error)
+
+    async def _judge(self, intent: Intent, error: str | None) -> Intent:
+        """The node answered; what it has decides."""
+        seen = await self._look(intent)
+        now = self._clock.now()
+        if isinstance(seen, Intent):
+            return intents.answered_unseen(intent, error, now, self._policy)
+        await self._stores.inventories.put({intent.node_id: seen})
+        return intents.answered(intent, error, seen, now, self._policy)
+
+    async def _rest(self, intent: Intent, *, is_corral: bool) -> None:
+        if await self._writer.store(Change(intent=intent, keeps_lease=False, is_corral=is_corral)):
+            _tell(intent)
+        else:
+            self.poke.ring()  # something newer is wanted there
+
+    # Beside the work.
+
+    @property
+    def renewed_every(self) -> timedelta:
+        return self._policy.lease / 3
+
+    async def renew(self) -> None:
+        """Hold the leases on all that this process works on, by one statement."""
+        if self._working:
+            await self._stores.intents.extend(self._token, until=self._clock.now() + self._policy.lease)
+
+    async def notice_returns(self) -> None:
+        """Nodes that were announced to be back get what waited for them at once."""
+        events = self._stores.events
+        if self._heard_of is None:
+            self._heard_of = await events.last_sequence()
+        new = await events.after(self._heard_of, limit=_EVENTS)
+        if not new:
+            return
+        self._heard_of = new[-1].sequence
+        happened = [one.event for one in new]
+        back = {one.node_id for one in happened if one.node_id is not None and _is_return(one)}
+        heard = {one.node_id for one in happened if one.node_id is not None and _is_healed(one)} - back
+        at, woken = self._clock.now(), 0
+        if back:
+            woken += await self._stores.intents.wake(sorted(back), at=at)
+        if heard:
+            woken += await self._stores.intents.wake_unmissed(sorted(heard), at=at)
+        if woken:
+            self.poke.ring()
+
+
+def _is_return(event: Event) -> bool:
+    """Whether a node is there again that was away, or a new process of it."""
+    return event.kind is EventKind.NODE_REREGISTERED or (_is_healed(event) and event.data.get("before") == "offline")
+
+
+def _is_healed(event: Event) -> bool:
+    return event.kind is EventKind.NODE_STATUS and event.data.get("after") in REACHED
+
+
+def _tell(intent: Intent) -> None:
+    """One line for each change that matters to people."""
+    shown = {"node": intent.node_id, "backend": intent.backend, "operation": intent.operation_id}
+    if intent.state is intents.IntentState.SATISFIED:
+        done = {"event": "intent.satisfied", "proof": intent.message, **shown}
+        log.info("%s of %s is proven", intent.wish.verb, intent.backend, extra=done)
+    elif intent.state is intents.IntentState.BLOCKED:
+        log.warning("%s is blocked: %s", intent.backend, intent.message, extra={"event": "intent.blocked", **shown})

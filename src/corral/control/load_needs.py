@@ -1,0 +1,35 @@
+"""What a cold load means for what is wanted of a node: it may bring a deleted backend back, never one that is going."""
+
+from datetime import timedelta
+from typing import Final
+
+from corral.base.errors import Conflict
+from corral.control.operations import Ask, Operations
+from corral.domain.backend import Verb
+from corral.domain.intent import LoadNeed, needed_by_load
+from corral.domain.node import Node
+from corral.state.intents import Intents
+
+_BY: Final = "control"
+_MEANWHILE: Final = timedelta(minutes=1)
+"""The load itself installs the backend; so long nobody else does."""
+
+
+class LoadNeeds:
+    def __init__(self, intents: Intents, operations: Operations) -> None:
+        self._intents = intents
+        self._operations = operations
+
+    async def admit(self, node: Node, backend: str) -> None:
+        """Conflict when the backend is about to be deleted there. One that was deleted is wanted again from now on."""
+        for intent in await self._intents.of_node(node.id):
+            if backend not in intent.wish.names:
+                continue
+            match needed_by_load(intent):
+                case LoadNeed.REFUSED:
+                    raise Conflict(f"{backend} is about to be deleted there")
+                case LoadNeed.REPLACE:
+                    ask = Ask(verb=Verb.INSTALL, backend=backend, nodes=(node.id,), by=_BY, delay=_MEANWHILE)
+                    await self._operations.start(ask)
+                case LoadNeed.FREE:
+                    pass

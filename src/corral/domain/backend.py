@@ -1,0 +1,194 @@
+"""Backends on nodes: what a node reports to have, what is wanted of it, and what proves that the one is the other.
+
+Proof is the first rung that the node's own report can give:
+
+| rung      | proves                                                                                          |
+|-----------|-------------------------------------------------------------------------------------------------|
+| `digest`  | the wanted digest is there; a reinstall must also be dated anew                                 |
+| `version` | dated anew since it was asked for, with the wanted version or from the wanted uri               |
+| `renewed` | dated anew, where neither version nor uri is known                                              |
+| `present` | it is there: enough for an install that replaces nothing                                        |
+| `absent`  | it is not there: all that a delete wants                                                        |
+
+Dates are compared for being different, not for being later: the clock of a node may have been set back.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class Verb(StrEnum):
+    """What an operation does."""
+
+    INSTALL = "install"
+    UPGRADE = "upgrade"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendEntry:
+    """One backend of a node, in the node's own words."""
+
+    name: str
+    is_system: bool = False
+    """Came with the machine; nobody can replace or delete it."""
+    is_meta: bool = False
+    installed_at: str = ""
+    gallery_url: str = ""
+    version: str = ""
+    uri: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """A node's report of what is on its disk."""
+
+    entries: tuple[BackendEntry, ...] = ()
+    seen_at: datetime
+
+    def find(self, name: str) -> BackendEntry | None:
+        return next((entry for entry in self.entries if entry.name == name), None)
+
+    def found(self, names: Iterable[str]) -> list[BackendEntry]:
+        wanted = set(names)
+        return [entry for entry in self.entries if entry.name in wanted]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artefact:
+    """What was asked for, kept whole: a retry sends exactly this."""
+
+    backend: str
+    """The name that requests carry; workers want it bare, without its gallery."""
+    galleries: str = ""
+    """JSON text of the galleries to look in; empty for the worker's own."""
+    uri: str = ""
+    name: str = ""
+    alias: str = ""
+    digests: frozenset[str] = frozenset()
+    """Of the image: its index and the member for the node's platform. Empty when nobody could ask the registry."""
+    version: str = ""
+    renewal: str = ""
+    """When set, what is there must be replaced. New for each demand, so that a retry is not a second demand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a node should do about one backend."""
+
+    verb: Verb
+    key: str
+    """The canonical name: the directory that the backend is in."""
+    artefact: Artefact
+
+    @property
+    def must_renew(self) -> bool:
+        return self.verb is Verb.UPGRADE or (self.verb is Verb.INSTALL and bool(self.artefact.renewal))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All that must be gone after a delete: a meta backend goes with the build that it points to."""
+        return frozenset({self.key, self.artefact.backend})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What a node had of a backend at some moment; whatever is dated otherwise was installed since."""
+
+    present: bool
+    installed_at: str = ""
+
+
+def before_of(inventory: Inventory, key: str) -> Before:
+    entry = inventory.find(key)
+    return Before(present=False) if entry is None else Before(present=True, installed_at=entry.installed_at)
+
+
+class Rung(StrEnum):
+    DIGEST = "digest"
+    VERSION = "version"
+    RENEWED = "renewed"
+    PRESENT = "present"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    rung: Rung
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unproven:
+    reason: str
+    is_hopeless: bool = False
+    """No further request could change that."""
+    is_other_digest: bool = False
+    """It was installed anew, and is not what the tag named: perhaps the tag has moved meanwhile."""
+
+
+Proof = Proven | Unproven
+
+
+def prove(wish: Wish, inventory: Inventory, before: Before | None) -> Proof:
+    """Whether the report shows that the wish is fulfilled; `before` is what the node had when it came up."""
+    if wish.verb is Verb.DELETE:
+        return _absent(wish, inventory)
+    entry = inventory.find(wish.key)
+    if entry is None:
+        return Unproven(reason=f"the node does not have {wish.key}")
+    return _renewed(wish, entry, before) if wish.must_renew else _present(wish.artefact, entry)
+
+
+def _absent(wish: Wish, inventory: Inventory) -> Proof:
+    left = inventory.found(wish.names)
+    if not left:
+        return Proven(rung=Rung.ABSENT)
+    names = ", ".join(sorted(entry.name for entry in left))
+    if all(entry.is_system for entry in left):
+        return Unproven(reason=f"{names} came with the machine and cannot be deleted", is_hopeless=True)
+    return Unproven(reason=f"the node still has {names}")
+
+
+def _present(artefact: Artefact, entry: BackendEntry) -> Proof:
+    if artefact.uri and entry.uri and entry.uri != artefact.uri:
+        return Unproven(reason=f"the node has {entry.name} from {entry.uri}, not from {artefact.uri}")
+    if artefact.digests and entry.digest:
+        return _by_digest(artefact, entry)
+    return Proven(rung=Rung.PRESENT)
+
+
+def _renewed(wish: Wish, entry: BackendEntry, before: Before | None) -> Proof:
+    artefact = wish.artefact
+    if entry.is_system:
+        return Unproven(reason=f"{entry.name} came with the machine and cannot be replaced", is_hopeless=True)
+    is_new = before is not None and bool(entry.installed_at) and entry.installed_at != before.installed_at
+    if artefact.digests and entry.digest and (is_new or not artefact.renewal):
+        return _by_digest(artefact, entry, is_new=is_new)
+    if not entry.installed_at:
+        reason = f"the node tells neither a digest nor a date of {entry.name}: nothing can prove that it was replaced"
+        return Unproven(reason=reason, is_hopeless=True)
+    if not is_new:
+        return Unproven(reason=f"{entry.name} is still the one of {entry.installed_at}")
+    return _by_version(artefact, entry)
+
+
+def _by_digest(artefact: Artefact, entry: BackendEntry, *, is_new: bool = False) -> Proof:
+    if entry.digest in artefact.digests:
+        return Proven(rung=Rung.DIGEST)
+    wanted = " or ".join(sorted(artefact.digests))
+    return Unproven(reason=f"{entry.name} has the digest {entry.digest}, not {wanted}", is_other_digest=is_new)
+
+
+def _by_version(artefact: Artefact, entry: BackendEntry) -> Proof:
+    if artefact.version and entry.version:
+        if entry.version != artefact.version:
+            return Unproven(reason=f"{entry.name} has the version {entry.version}, not {artefact.version}")
+        return Proven(rung=Rung.VERSION)
+    if artefact.uri and entry.uri:
+        if entry.uri != artefact.uri:
+            return Unproven(reason=f"{entry.name} comes from {entry.uri}, not from {artefact.uri}")
+        return Proven(rung=Rung.VERSION)
+    return Proven(rung=Rung.RENEWED)

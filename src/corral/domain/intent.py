@@ -1,0 +1,410 @@
+"""An intent: what a node should have, or not have, of one backend. There is one for each node and backend.
+
+| state       | means                                                     | becomes                         |
+|-------------|-----------------------------------------------------------|---------------------------------|
+| `open`      | must be reached                                           | `satisfied` `blocked` `cancelled` |
+| `satisfied` | proven; from then on only compared                        | (only a newer intent)           |
+| `blocked`   | cannot succeed; stays until somebody changes something    | `open` `cancelled`              |
+| `cancelled` | a person took it back, or its node was removed            | (only a newer intent)           |
+
+A newer intent replaces an older one in any state and counts one generation up. A request that nobody answered may
+still be under way at the node: until it was answered, its effect shows or its time is over it is kept, as *outstanding*
+by the intent that sent it and as a *doubt* by whatever comes after. Of a node in doubt no report proves anything about
+a newer wish. A Corral worker is asked all the same, since it finishes what it was told first; a LocalAI worker, whose
+deletes overtake its installs, is not asked for anything else before.
+
+Everything here is decided from the intent, a report of the node and the time. Whoever does the work stores the intent
+that comes out, and only if it still holds the lease on the one that went in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from corral.base.ids import LeaseToken, NodeId, OperationId
+from corral.base.retry import Backoff
+from corral.domain.backend import Before, Inventory, Proven, Unproven, Verb, Wish, before_of, prove
+
+
+class IntentState(StrEnum):
+    OPEN = "open"
+    SATISFIED = "satisfied"
+    BLOCKED = "blocked"
+    CANCELLED = "cancelled"
+
+
+NEXT: Final[Mapping[IntentState, frozenset[IntentState]]] = {
+    IntentState.OPEN: frozenset({IntentState.SATISFIED, IntentState.BLOCKED, IntentState.CANCELLED}),
+    IntentState.BLOCKED: frozenset({IntentState.OPEN, IntentState.CANCELLED}),
+}  # satisfied and cancelled end a generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntentPolicy:
+    """How long what may take."""
+
+    install: timedelta = timedelta(minutes=15)
+    upgrade: timedelta = timedelta(minutes=15)
+    delete: timedelta = timedelta(minutes=2)
+    lease: timedelta = timedelta(seconds=6)
+    """After so long without a sign of the frontend that works on it, another one goes on."""
+    backoff: Backoff = Backoff(first=timedelta(seconds=30), cap=timedelta(minutes=15), spread=0.0)
+    attempts: int = 10
+    """Failures after which an intent is blocked."""
+    look_again: timedelta = timedelta(seconds=5)
+    """Between looks at a node that may still be working for somebody who is gone."""
+    doubt: timedelta = timedelta(seconds=30)
+    """How long a replacing request of a dead frontend is given to show an effect before it is sent again."""
+    absent: timedelta = timedelta(seconds=30)
+    """Until an absent node is looked for again, should nobody tell that it is back."""
+    misses: Backoff = Backoff(first=timedelta(seconds=10), cap=timedelta(minutes=5), spread=0.0)
+    """Between tries at a node that beats and does not respond."""
+    distinct_dates: timedelta = timedelta(milliseconds=1100)
+    """LocalAI dates installs to the second: before this time another one may get the same date."""
+
+    def timeout(self, verb: Verb) -> timedelta:
+        return {Verb.INSTALL: self.install, Verb.UPGRADE: self.upgrade, Verb.DELETE: self.delete}[verb]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outstanding:
+    """A request that the node may still be working on."""
+
+    generation: int
+    """Of the intent that it was sent for; of several requests the oldest one's."""
+    verb: Verb
+    sent_at: datetime
+    until: datetime
+    """Later than this it has no more effect: twice its time-out after it was sent."""
+    before: Before
+    is_late: bool = False
+    """Its sender waited to the end: the node is busy with it."""
+    is_several: bool = False
+    """It stands for more than one: the effect of one proves nothing about the others."""
+
+    def shows(self, inventory: Inventory, key: str) -> bool:
+        """Whether the report shows its effect, so that no other can follow."""
+        if self.is_several:
+            return False
+        now = before_of(inventory, key)
+        return not now.present if self.verb is Verb.DELETE else now.present and now != self.before
+
+
+def _together(one: Outstanding | None, other: Outstanding | None) -> Outstanding | None:
+    if one is None or other is None:
+        return one or other
+    return replace(
+        one,
+        generation=min(one.generation, other.generation),
+        until=max(one.until, other.until),
+        is_late=one.is_late or other.is_late,
+        is_several=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    node_id: NodeId
+    wish: Wish
+    operation_id: OperationId
+    generation: int = 1
+    state: IntentState = IntentState.OPEN
+    accepted_at: datetime
+    changed_at: datetime
+    before: Before | None = None
+    """What the node had when it was first asked for this wish."""
+    outstanding: Outstanding | None = None
+    """Sent for this wish, and not answered."""
+    doubt: Outstanding | None = None
+    """Other requests that nobody answered, for older wishes or sent twice."""
+    attempts: int = 0
+    """Failures in a row."""
+    misses: int = 0
+    """Times in a row that nobody listened although the node beats."""
+    next_try: datetime
+    waits_for_node: bool = False
+    message: str = ""
+    """Why it is not satisfied, or what proved it."""
+    lease_token: LeaseToken | None = field(default=None, repr=False)
+    lease_until: datetime | None = None
+
+    @property
+    def backend(self) -> str:
+        return self.wish.key
+
+    @property
+    def has_been_asked(self) -> bool:
+        """Whether the node was asked, or need not be: what came with a machine can never be deleted."""
+        return self.before is not None or self.wish.verb is Verb.DELETE
+
+
+# What a look at the node leads to.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """Nothing to send: it is satisfied, blocked, or waits."""
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Store the intent, then send what it wishes."""
+
+    intent: Intent
+    force: bool = False
+    """Of an install: replace what is there."""
+
+
+Step = Rest | Send
+
+
+def look(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy, *, is_corral: bool) -> Step:
+    """What follows from a fresh report. Corral's workers do one thing after the other, and date each install anew."""
+    intent = _without_settled_doubt(intent, inventory, now)
+    doubt = intent.doubt
+    in_doubt = doubt is not None and doubt.generation < intent.generation
+    if in_doubt and doubt is not None and not is_corral:
+        return Rest(intent=_look_again(intent, now, min(doubt.until, now + policy.look_again), _IN_DOUBT))
+    proof = prove(intent.wish, inventory, intent.before)
+    if isinstance(proof, Proven) and not in_doubt:
+        return Rest(intent=satisfied(intent, proof, now))
+    if isinstance(proof, Unproven) and proof.is_hopeless and intent.has_been_asked:
+        return Rest(intent=blocked(intent, proof.reason, now))
+    sent = intent.outstanding
+    if sent is not None and (until := _patient_until(intent.wish, sent, policy)) > now:
+        return Rest(intent=_look_again(intent, now, min(until, now + policy.look_again), intent.message))
+    if intent.before is None and intent.wish.must_renew and not is_corral and _is_recent(inventory, intent, now):
+        noted = replace(intent, before=before_of(inventory, intent.backend), next_try=now + policy.distinct_dates)
+        return Rest(intent=replace(noted, changed_at=now))
+    return _send(intent, inventory, now, policy)
+
+
+_IN_DOUBT: Final = "an earlier request may still be running on the node"
+
+
+def _without_settled_doubt(intent: Intent, inventory: Inventory, now: datetime) -> Intent:
+    """Forget the requests of which nothing can come any more."""
+    doubt = intent.doubt
+    if doubt is None or (doubt.until > now and not doubt.shows(inventory, intent.backend)):
+        return intent
+    return replace(intent, doubt=None)
+
+
+def _patient_until(wish: Wish, sent: Outstanding, policy: IntentPolicy) -> datetime:
+    """Until when a request of ours that nobody answered is not repeated."""
+    if sent.is_late:
+        return sent.until
+    replaces = wish.must_renew or (wish.verb is Verb.INSTALL and sent.before.present)
+    return min(sent.until, sent.sent_at + policy.doubt) if replaces else sent.sent_at
+
+
+def _is_recent(inventory: Inventory, intent: Intent, now: datetime) -> bool:
+    """Whether an install that begins now might be dated like the one that is there."""
+    entry = inventory.find(intent.backend)
+    if entry is None or not entry.installed_at:
+        return False
+    try:
+        dated = datetime.fromisoformat(entry.installed_at)
+    except ValueError:
+        return False
+    return dated.tzinfo is not None and abs(now - dated) < timedelta(minutes=1)
+
+
+def _send(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy) -> Send:
+    had = before_of(inventory, intent.backend)
+    wish = intent.wish
+    unanswered = None if intent.outstanding is None else replace(intent.outstanding, is_several=True)
+    outstanding = Outstanding(
+        generation=intent.generation,
+        verb=wish.verb,
+        sent_at=now,
+        until=now + 2 * policy.timeout(wish.verb),
+        before=had,
+    )
+    sent = replace(
+        intent,
+        outstanding=outstanding,
+        doubt=_together(unanswered, intent.doubt),
+        before=intent.before or had,
+        waits_for_node=False,
+        message="",
+        changed_at=now,
+        next_try=now,
+    )
+    return Send(intent=sent, force=wish.verb is Verb.INSTALL and (wish.must_renew or had.present))
+
+
+# What becomes of an intent.
+
+
+def satisfied(intent: Intent, proof: Proven, now: datetime) -> Intent:
+    return _rested(intent, now, state=IntentState.SATISFIED, message=proof.rung.value, attempts=0)
+
+
+def blocked(intent: Intent, reason: str, now: datetime) -> Intent:
+    return _rested(intent, now, state=IntentState.BLOCKED, message=reason)
+
+
+def heard(intent: Intent, *, is_corral: bool) -> Intent:
+    """The node answered what is outstanding; a Corral worker has then finished whatever it was told before."""
+    return replace(intent, outstanding=None, doubt=None if is_corral else intent.doubt)
+
+
+def answered(intent: Intent, error: str | None, inventory: Inventory, now: datetime, policy: IntentPolicy) -> Intent:
+    """The node answered, and then told what it has: that decides, whatever the answer was."""
+    proof = prove(intent.wish, inventory, intent.before)
+    if isinstance(proof, Proven):
+        return satisfied(intent, proof, now)
+    if error is None and proof.is_hopeless:
+        return blocked(intent, proof.reason, now)
+    return failed(intent, contradicted(proof) if error is None else error, now, policy)
+
+
+def contradicted(proof: Unproven) -> str:
+    return f"the node says that it is done, but {proof.reason}"
+
+
+def answered_unseen(intent: Intent, error: str | None, now: datetime, policy: IntentPolicy) -> Intent:
+    """The node answered, and does not tell what it has. Its word alone is no proof: look again soon."""
+    if error is not None:
+        return failed(intent, error, now, policy)
+    message = "the node says that it is done, and does not tell what it has"
+    return _rested(intent, now, message=message, next_try=now + policy.look_again)
+
+
+def failed(intent: Intent, error: str, now: datetime, policy: IntentPolicy) -> Intent:
+    """One attempt more that came to nothing."""
+    attempts = intent.attempts + 1
+    if attempts >= policy.attempts:
+        return replace(blocked(intent, error, now), attempts=attempts)
+    next_try = now + policy.backoff.steady(attempts)
+    return _rested(intent, now, attempts=attempts, message=error, next_try=next_try)
+
+
+def timed_out(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
+    """No answer in time: the node may still be working, so this is no failure. It gets as long again."""
+    patience = policy.timeout(intent.wish.verb)
+    until = now + patience
+    late = intent.outstanding and replace(intent.outstanding, is_late=True, until=max(until, intent.outstanding.until))
+    message = (
+        f"no answer within {policy.timeout(intent.wish.verb).total_seconds():.0f} s; the node may still be working"
+    )
+    return replace(_rested(intent, now, message=message, next_try=until), outstanding=late)
+
+
+def unheard(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Intent:
+    """The bus went away, or the node did not tell what it has: nothing is known, nobody is to blame."""
+    return _look_again(intent, now, now + policy.look_again, why)
+
+
+def absent(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
+    """The node is away. It is waited for, however long that takes."""
+    away = _look_again(intent, now, now + policy.absent, intent.message)
+    return replace(away, waits_for_node=True)
+
+
+def unreachable(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
+    """Nobody listens for the node, although it is not known to be away."""
+    misses = intent.misses + 1
+    return replace(absent(intent, now, policy), next_try=now + policy.misses.steady(misses), misses=misses)
+
+
+def undelivered(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
+    """The same, when something was sent: it did not arrive."""
+    return replace(unreachable(intent, now, policy), outstanding=None)
+
+
+def _look_again(intent: Intent, now: datetime, at: datetime, message: str) -> Intent:
+    return replace(intent, next_try=at, message=message, changed_at=now)
+
+
+def _rested(intent: Intent, now: datetime, **changes: object) -> Intent:
+    rested = replace(intent, outstanding=None, waits_for_node=False, misses=0, changed_at=now)
+    return replace(rested, **changes)  # type: ignore[arg-type]
+
+
+# What people do.
+
+
+def supersede(old: Intent | None, new: Intent) -> Intent:
+    """A newer intent takes the place of whatever was there; what is still under way at the node is not forgotten."""
+    if old is None:
+        return new
+    return replace(
+        new,
+        generation=old.generation + 1,
+        doubt=_together(old.outstanding, old.doubt),
+        lease_token=old.lease_token,
+        lease_until=old.lease_until,
+    )
+
+
+def overtaken(intent: Intent, worked: Intent, *, is_corral: bool) -> Intent:
+    """What an intent learns from a request that was sent before it was superseded or cancelled, and has now ended."""
+    late = worked.outstanding if worked.outstanding is not None and worked.outstanding.is_late else None
+    if late is not None:
+        return replace(intent, outstanding=None, doubt=_together(late, intent.doubt))
+    known = intent.doubt
+    done = known is None or is_corral or not known.is_several
+    return replace(intent, outstanding=None, doubt=None if done else known)
+
+
+def may_retry(intent: Intent) -> bool:
+    return intent.state is IntentState.BLOCKED or (intent.state is IntentState.OPEN and intent.attempts > 0)
+
+
+def retry(intent: Intent, now: datetime) -> Intent:
+    """Begin to count anew, at once."""
+    return replace(
+        intent,
+        state=IntentState.OPEN,
+        attempts=0,
+        misses=0,
+        next_try=now,
+        message="",
+        waits_for_node=False,
+        changed_at=now,
+    )
+
+
+def may_cancel(intent: Intent) -> bool:
+    return intent.state in (IntentState.OPEN, IntentState.BLOCKED)
+
+
+def cancel(intent: Intent, why: str, now: datetime) -> Intent:
+    """Ask for nothing more. What the node was told already it may finish: nobody can take that back."""
+    message = f"{why}; it had been sent, and the node may still finish it" if intent.outstanding else why
+    return replace(intent, state=IntentState.CANCELLED, message=message, waits_for_node=False, changed_at=now)
+
+
+class LoadNeed(StrEnum):
+    """What a cold load that needs a backend on a node means for the intent that is there."""
+
+    FREE = "free"
+    """Nothing speaks against it."""
+    REPLACE = "replace"
+    """It was deleted, and that is done: from now on it is wanted there again."""
+    REFUSED = "refused"
+    """It is about to be deleted."""
+
+
+def needed_by_load(intent: Intent | None) -> LoadNeed:
+    if intent is None or intent.wish.verb is not Verb.DELETE:
+        return LoadNeed.FREE
+    match intent.state:
+        case IntentState.SATISFIED:
+            return LoadNeed.REPLACE
+        case IntentState.OPEN | IntentState.BLOCKED:
+            return LoadNeed.REFUSED
+        case IntentState.CANCELLED:
+            return LoadNeed.FREE
+
+
+def is_due(intent: Intent, now: datetime) -> bool:
+    """Whether somebody may begin to work on it, or go on where another one went silent."""
+    free = intent.lease_until is None or intent.lease_until <= now
+    return intent.state is IntentState.OPEN and free and intent.next_try <= now

@@ -1,0 +1,226 @@
+"""An operation: one administrative act, with one target per node. Its state is computed from its targets.
+
+| target              | when                                                                              |
+|---------------------|-----------------------------------------------------------------------------------|
+| `queued`            | nothing was sent yet, or its node is away                                         |
+| `downloading`       | the node was asked                                                                |
+| `running_on_worker` | no answer in time; the node may still be working                                  |
+| `success`           | the node's own report proves it                                                   |
+| `error`             | the last attempt failed; another one follows                                      |
+| `blocked`           | cannot succeed, and says why; stays until somebody changes something              |
+| `superseded`        | a newer operation wants something else of that backend there                      |
+| `cancelled`         | a person took it back, or the node was removed                                    |
+
+| operation   | when (the first line that holds)                                                          |
+|-------------|-------------------------------------------------------------------------------------------|
+| `running`   | some target is under way, or about to be                                                  |
+| `failed`    | some target is `error` or `blocked`                                                       |
+| `waiting`   | all that is left waits for absent nodes: not a failure                                    |
+| `done`      | some target succeeded                                                                     |
+| `cancelled` | all were cancelled or superseded                                                          |
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from corral.base.ids import NodeId, OperationId
+from corral.domain.backend import Artefact, Verb
+from corral.domain.intent import Intent, IntentState
+
+
+class TargetStatus(StrEnum):
+    QUEUED = "queued"
+    DOWNLOADING = "downloading"
+    RUNNING_ON_WORKER = "running_on_worker"
+    SUCCESS = "success"
+    ERROR = "error"
+    BLOCKED = "blocked"
+    SUPERSEDED = "superseded"
+    CANCELLED = "cancelled"
+
+
+FINAL: Final = frozenset({TargetStatus.SUCCESS, TargetStatus.SUPERSEDED, TargetStatus.CANCELLED})
+"""Nothing changes these any more. One that is blocked may be retried."""
+
+
+class OperationState(StrEnum):
+    RUNNING = "running"
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    operation_id: OperationId
+    node_id: NodeId
+    node_name: str
+    backend: str
+    """The canonical name on that node."""
+    status: TargetStatus = TargetStatus.QUEUED
+    waits_for_node: bool = False
+    message: str = ""
+    attempts: int = 0
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    id: OperationId
+    verb: Verb
+    backend: str
+    """As it was asked for."""
+    artefact: Artefact
+    asked_by: str
+    accepted_at: datetime
+    node_id: NodeId | None = None
+    """Set when exactly one node was named."""
+    idempotency_key: str = ""
+    dismissed_at: datetime | None = None
+    """Since then it is history."""
+    targets: tuple[Target, ...] = field(default=(), repr=False)
+    """In the order of the names of their nodes."""
+
+    @property
+    def state(self) -> OperationState:
+        return state_of(self.targets)
+
+    @property
+    def changed_at(self) -> datetime:
+        return max((target.changed_at for target in self.targets), default=self.accepted_at)
+
+
+def status_of(intent: Intent) -> TargetStatus:
+    """How the target of the intent's own operation stands."""
+    match intent.state:
+        case IntentState.SATISFIED:
+            return TargetStatus.SUCCESS
+        case IntentState.BLOCKED:
+            return TargetStatus.BLOCKED
+        case IntentState.CANCELLED:
+            return TargetStatus.CANCELLED
+        case IntentState.OPEN:
+            return _status_of_open(intent)
+
+
+def _status_of_open(intent: Intent) -> TargetStatus:
+    sent = intent.outstanding
+    if sent is None:
+        return TargetStatus.ERROR if intent.attempts else TargetStatus.QUEUED
+    return TargetStatus.RUNNING_ON_WORKER if sent.is_late else TargetStatus.DOWNLOADING
+
+
+_UNDER_WAY: Final = frozenset({TargetStatus.QUEUED, TargetStatus.DOWNLOADING, TargetStatus.RUNNING_ON_WORKER})
+_BAD: Final = frozenset({TargetStatus.ERROR, TargetStatus.BLOCKED})
+
+
+def waits(target: Target) -> bool:
+    """Whether it waits for a node that is away."""
+    return target.waits_for_node and target.status not in FINAL
+
+
+def state_of(targets: Iterable[Target]) -> OperationState:
+    known = list(targets)
+    if any(one.status in _UNDER_WAY and not waits(one) for one in known):
+        return OperationState.RUNNING
+    if any(one.status in _BAD and not waits(one) for one in known):
+        return OperationState.FAILED
+    if any(waits(one) for one in known):
+        return OperationState.WAITING
+    if any(one.status is TargetStatus.SUCCESS for one in known):
+        return OperationState.DONE
+    return OperationState.CANCELLED
+
+
+def error_text(targets: Sequence[Target]) -> str:
+    """All errors in one line, as LocalAI words it. That something is queued is not an error."""
+    return "; ".join(f"{one.node_name}: {one.message}" for one in targets if one.status in _BAD)
+
+
+# Progress.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far one node is, as far as it says. Kept in memory only: the status is what is true."""
+
+    sequence: int = 0
+    percentage: float = 0.0
+    phase: str = ""
+    file_name: str = ""
+    current: str = ""
+    total: str = ""
+    current_bytes: int = 0
+    total_bytes: int = 0
+
+
+NO_PROGRESS: Final = Progress()
+
+
+def merge(known: Progress, told: Progress) -> Progress:
+    """What is known after one event more. Late ones change nothing, and nothing ever goes back.
+
+    LocalAI's workers number nothing and begin anew with each layer and again when they extract: then the last word is
+    shown with the largest share so far.
+    """
+    if told.sequence and told.sequence <= known.sequence:
+        return known
+    share = min(max(known.percentage, told.percentage if told.percentage == told.percentage else 0.0), 100.0)
+    return Progress(
+        sequence=told.sequence or known.sequence,
+        percentage=share,
+        phase=told.phase,
+        file_name=told.file_name,
+        current=told.current,
+        total=told.total,
+        current_bytes=told.current_bytes,
+        total_bytes=told.total_bytes,
+    )
+
+
+def share_of(target: Target, progress: Progress = NO_PROGRESS) -> float:
+    return 100.0 if target.status is TargetStatus.SUCCESS else progress.percentage
+
+
+def overall(shares: Sequence[tuple[Target, Progress]]) -> float:
+    """The mean over all targets that neither wait for a node nor were taken back."""
+    gone = (TargetStatus.SUPERSEDED, TargetStatus.CANCELLED)
+    counted = [share_of(target, one) for target, one in shares if not waits(target) and target.status not in gone]
+    return sum(counted) / len(counted) if counted else 0.0
+
+
+# LocalAI's view of an operation, which knows fewer words.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompatStatus:
+    processed: bool
+    message: str
+    error: str = ""
+    cancelled: bool = False
+    completed: bool = False
+
+
+def compat_status(operation: Operation) -> CompatStatus:
+    """An operation is over for LocalAI's clients as soon as nothing is left to wait for but time."""
+    targets = operation.targets
+    busy = [one for one in targets if one.status is TargetStatus.RUNNING_ON_WORKER]
+    moving = [one for one in targets if one.status in _UNDER_WAY and not waits(one) and one not in busy]
+    if moving:
+        return CompatStatus(processed=False, message=f"processing backend: {operation.backend}")
+    if error := error_text(targets):
+        return CompatStatus(processed=True, message=f"error: {error}", error=error)
+    if busy:
+        names = ", ".join(one.node_name for one in busy)
+        message = f"still installing in background on {names}; the nodes' own reports will confirm it"
+        return CompatStatus(processed=True, message=message)
+    if away := [one for one in targets if waits(one)]:
+        names = ", ".join(one.node_name for one in away)
+        return CompatStatus(processed=True, message=f"waiting for {names} to come back")
+    if operation.state is OperationState.CANCELLED:
+        return CompatStatus(processed=True, message="cancelled", cancelled=True)
+    return CompatStatus(processed=True, message="completed", completed=True)

@@ -1,0 +1,225 @@
+"""Operations and backends as the admin API takes and shows them.
+
+A field with a default factory is always sent, any other default is not, where LocalAI's clients read it.
+"""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from corral.protocol.broadcasts import NodeProgress
+
+# Corral's own form.
+
+
+class OperationAsk(msgspec.Struct, kw_only=True):
+    """Body of `POST /api/v1/operations`, and of its plan."""
+
+    verb: str
+    """`install`, `upgrade` or `delete`."""
+    backend: str = ""
+    uri: str = ""
+    name: str = ""
+    alias: str = ""
+    galleries: str = ""
+    force: bool = False
+    nodes: list[str] = []
+    """Ids; none mean every node that has the labels."""
+    labels: dict[str, str] = {}
+
+
+class NodesAsk(msgspec.Struct, kw_only=True):
+    """Which targets are meant; none mean all."""
+
+    nodes: list[str] = []
+
+
+class TargetView(msgspec.Struct, kw_only=True):
+    node_id: str
+    node_name: str
+    backend: str
+    status: str
+    waits_for_node: bool
+    message: str
+    attempts: int
+    changed_at: str
+    percentage: float
+    phase: str = ""
+    file_name: str = ""
+    current_bytes: int = 0
+    total_bytes: int = 0
+
+
+class OperationView(msgspec.Struct, kw_only=True):
+    id: str
+    verb: str
+    backend: str
+    uri: str
+    state: str
+    progress: float
+    """The mean over all targets that do not wait for an absent node."""
+    asked_by: str
+    accepted_at: str
+    changed_at: str
+    counts: dict[str, int]
+    """Targets by status."""
+    targets: list[TargetView]
+
+
+class OperationPage(msgspec.Struct, kw_only=True):
+    items: list[OperationView]
+    next_cursor: str | None = None
+
+
+class Changed(msgspec.Struct, kw_only=True):
+    """What a retry or a cancel came to."""
+
+    operation: OperationView
+    nodes: list[str]
+    """Names of the nodes whose targets it changed."""
+    already_sent: list[str] = []
+    """Of a cancel: those that may still finish what they were told."""
+
+
+class PlannedView(msgspec.Struct, kw_only=True):
+    node_id: str
+    node_name: str
+    node_status: str
+    backend: str
+    blocked: str = ""
+    """Why nothing would be sent."""
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    items: list[PlannedView]
+
+
+class NodeBackendView(msgspec.Struct, kw_only=True):
+    node_id: str
+    node_name: str
+    node_status: str
+    is_system: bool
+    installed_at: str
+    version: str
+    uri: str
+    digest: str
+    seen_at: str
+    """When the node said so."""
+
+
+class FleetBackendView(msgspec.Struct, kw_only=True):
+    name: str
+    is_meta: bool
+    nodes: list[NodeBackendView]
+
+
+class FleetBackends(msgspec.Struct, kw_only=True):
+    items: list[FleetBackendView]
+    unheard: list[str] = []
+    """Names of nodes that have never said what they have."""
+
+
+# LocalAI's form.
+
+
+class NodeBackendAsk(msgspec.Struct, kw_only=True):
+    """Body of the routes of one node, and of an install by uri."""
+
+    backend: str = ""
+    uri: str = ""
+    name: str = ""
+    alias: str = ""
+    backend_galleries: str = ""
+
+
+class ApplyAsk(msgspec.Struct, kw_only=True):
+    id: str = ""
+    force: bool = False
+
+
+class OperationItem(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """One item of `GET /api/operations`."""
+
+    id: str = msgspec.field(default_factory=str)
+    name: str = msgspec.field(default_factory=str)
+    full_name: str = msgspec.field(default_factory=str)
+    job_id: str = msgspec.field(name="jobID", default_factory=str)
+    progress: int = msgspec.field(default_factory=int)
+    task_type: str = msgspec.field(default_factory=str)
+    is_deletion: bool = msgspec.field(default_factory=bool)
+    is_backend: bool = msgspec.field(default_factory=bool)
+    is_queued: bool = msgspec.field(default_factory=bool)
+    cancellable: bool = msgspec.field(default_factory=bool)
+    message: str = msgspec.field(default_factory=str)
+    node_id: str = msgspec.field(name="nodeID", default="")
+    node_name: str = ""
+    phase: str = ""
+    current_bytes: int = 0
+    total_bytes: int = 0
+    error: str = ""
+    nodes: list[NodeProgress] = []
+
+
+class OperationItems(msgspec.Struct, kw_only=True):
+    operations: list[OperationItem]
+
+
+class HistoryItem(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """One item of `GET /api/operations/history`."""
+
+    id: str = msgspec.field(default_factory=str)
+    name: str = msgspec.field(default_factory=str)
+    job_id: str = msgspec.field(name="jobID", default_factory=str)
+    is_backend: bool = msgspec.field(default_factory=bool)
+    node_id: str = msgspec.field(name="nodeID", default="")
+    task_type: str = msgspec.field(default_factory=str)
+    outcome: str = msgspec.field(default_factory=str)
+    error: str = ""
+    started_at: str = msgspec.field(default_factory=str)
+    finished_at: str = msgspec.field(default_factory=str)
+
+
+class History(msgspec.Struct, kw_only=True):
+    operations: list[HistoryItem]
+
+
+class JobStatus(msgspec.Struct, kw_only=True, rename="camel"):
+    """Answer of `GET /api/backends/job/<id>`."""
+
+    progress: int = 0
+    message: str = ""
+    gallery_element_name: str = ""
+    processed: bool = False
+    deletion: bool = False
+    queued: bool = False
+    error: str | UnsetType = UNSET
+    completed: bool | UnsetType = UNSET
+
+
+class BackendMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
+    name: str = msgspec.field(default_factory=str)
+    gallery_url: str = ""
+    installed_at: str = ""
+    version: str = ""
+    uri: str = ""
+    digest: str = ""
+
+
+class BackendNodeRow(msgspec.Struct, kw_only=True, omit_defaults=True):
+    node_id: str = msgspec.field(default_factory=str)
+    node_name: str = msgspec.field(default_factory=str)
+    node_status: str = msgspec.field(default_factory=str)
+    version: str = ""
+    digest: str = ""
+    uri: str = ""
+    installed_at: str = ""
+
+
+class BackendRow(msgspec.Struct, kw_only=True):
+    """One item of `GET /backends`; at the top what the first node says."""
+
+    name: str = msgspec.field(name="Name")
+    run_file: str = msgspec.field(name="RunFile", default="")
+    is_meta: bool = msgspec.field(name="IsMeta")
+    is_system: bool = msgspec.field(name="IsSystem")
+    metadata: BackendMetadata = msgspec.field(name="Metadata")
+    nodes: list[BackendNodeRow]

@@ -1,0 +1,49 @@
+"""What each node last reported to have on its disk, and when."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Row, select
+
+from corral.base.ids import NodeId
+from corral.domain.backend import BackendEntry, Inventory
+from corral.state.db import Database
+from corral.state.dialect import among, insert_into
+from corral.state.intent_rows import document
+from corral.state.schema import backend_inventory
+
+
+class Inventories:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def get(self, node_id: NodeId) -> Inventory | None:
+        async with self._db.read() as connection:
+            row = (
+                await connection.execute(select(backend_inventory).where(backend_inventory.c.node_id == node_id))
+            ).one_or_none()
+        return None if row is None else _inventory(row)
+
+    async def of(self, ids: Sequence[NodeId]) -> dict[NodeId, Inventory]:
+        async with self._db.read() as connection:
+            there = among(connection, backend_inventory.c.node_id, ids)
+            rows = await connection.execute(select(backend_inventory).where(there))
+            return {NodeId(row.node_id): _inventory(row) for row in rows}
+
+    async def put(self, reports: Mapping[NodeId, Inventory]) -> None:
+        """Store what nodes said; an older report never replaces a newer one."""
+        if not reports:
+            return
+        async with self._db.begin() as connection:
+            for node_id, report in sorted(reports.items()):
+                values = {"entries": document(report.entries), "seen_at": report.seen_at}
+                new = insert_into(connection, backend_inventory).values(node_id=node_id, **values)
+                newer = backend_inventory.c.seen_at <= report.seen_at
+                await connection.execute(
+                    new.on_conflict_do_update(index_elements=[backend_inventory.c.node_id], set_=values, where=newer)
+                )
+
+
+def _inventory(row: Row[Any]) -> Inventory:
+    return Inventory(entries=msgspec.convert(row.entries, tuple[BackendEntry, ...]), seen_at=row.seen_at)

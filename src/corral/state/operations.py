@@ -1,0 +1,188 @@
+"""Operations: one transaction writes the act, its targets and the intents; if it fails, nothing has happened."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from corral.base.ids import NodeId, OperationId
+from corral.domain.backend import Verb
+from corral.domain.event import Event
+from corral.domain.intent import Intent, supersede
+from corral.domain.operation import FINAL, Operation, Target, TargetStatus
+from corral.state.db import Database
+from corral.state.dialect import among
+from corral.state.events import append
+from corral.state.intent_rows import (
+    artefact_of,
+    document,
+    intent_of,
+    intent_row,
+    intent_values,
+    place_of,
+    target_of,
+    target_row,
+)
+from corral.state.intents import store_target
+from corral.state.schema import backend_intents, operation_targets, operations
+
+_FINAL: Final = [status.value for status in FINAL]
+_AT_ONCE: Final = 500
+"""Places in one statement."""
+
+Decide = Callable[[Intent], Intent | None]
+
+
+class Operations:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def start(self, operation: Operation, intents: Sequence[Intent], *, events: Sequence[Event]) -> Operation:
+        """Write it all, in place of what was wanted before. With an idempotency key that is known: that operation.
+
+        ConstraintViolated when somebody else did the same at the same moment: then try again.
+        """
+        ordered = sorted(intents, key=lambda one: (one.node_id, one.backend))
+        async with self._db.begin() as connection:
+            if (known := await _by_key(connection, operation.idempotency_key)) is not None:
+                return known
+            await connection.execute(insert(operations).values(_row(operation)))
+            for start in range(0, len(ordered), _AT_ONCE):
+                await _replace(connection, ordered[start : start + _AT_ONCE], operation.accepted_at)
+            if operation.targets:
+                await connection.execute(insert(operation_targets), [target_row(one) for one in operation.targets])
+            await append(connection, events)
+        return operation
+
+    async def get(self, id: OperationId) -> Operation | None:
+        async with self._db.read() as connection:
+            return await _load_one(connection, operations.c.id == id)
+
+    async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
+        """Newest first; `before` is where an earlier call ended."""
+        earlier = or_(operations.c.accepted_at < before[0], _same_time_before(before)) if before else None
+        statement = select(operations).order_by(operations.c.accepted_at.desc(), operations.c.id.desc()).limit(limit)
+        async with self._db.read() as connection:
+            rows = (await connection.execute(statement if earlier is None else statement.where(earlier))).all()
+            return await _with_targets(connection, rows)
+
+    async def current(self) -> list[Operation]:
+        """All that nobody has dismissed and that are not over, the oldest first."""
+        living = select(operation_targets.c.operation_id).where(operation_targets.c.status.not_in(_FINAL))
+        shown = and_(operations.c.id.in_(living), operations.c.dismissed_at.is_(None))
+        async with self._db.read() as connection:
+            rows = (await connection.execute(select(operations).where(shown).order_by(operations.c.accepted_at))).all()
+            return await _with_targets(connection, rows)
+
+    async def change(
+        self, id: OperationId, nodes: Sequence[NodeId] | None, decide: Decide, *, events: Sequence[Event]
+    ) -> list[Intent]:
+        """Let `decide` change the operation's intents, on these nodes or all; returns those that it changed."""
+        own = backend_intents.c.operation_id == id
+        changed: list[Intent] = []
+        async with self._db.begin() as connection:
+            which = own if nodes is None else and_(own, among(connection, backend_intents.c.node_id, nodes))
+            ordered = (
+                select(backend_intents).where(which).order_by(backend_intents.c.node_id, backend_intents.c.backend)
+            )
+            rows = (await connection.execute(ordered.with_for_update())).all()
+            for known in map(intent_of, rows):
+                if (new := decide(known)) is None:
+                    continue
+                await connection.execute(update(backend_intents).where(place_of(new)).values(intent_values(new)))
+                await store_target(connection, new)
+                changed.append(new)
+            if changed:
+                await append(connection, events)
+        return changed
+
+    async def dismiss(self, id: OperationId, *, at: datetime) -> bool:
+        open_ = and_(operations.c.id == id, operations.c.dismissed_at.is_(None))
+        async with self._db.begin() as connection:
+            return (await connection.execute(update(operations).where(open_).values(dismissed_at=at))).rowcount == 1
+
+    async def trim(self, before: datetime) -> int:
+        """Remove operations that were accepted before, and that no intent follows from any more."""
+        living = select(operation_targets.c.operation_id).where(operation_targets.c.status.not_in(_FINAL))
+        old = and_(operations.c.accepted_at < before, operations.c.id.not_in(living))
+        async with self._db.begin() as connection:
+            await connection.execute(
+                delete(operation_targets).where(
+                    operation_targets.c.operation_id.in_(select(operations.c.id).where(old))
+                )
+            )
+            return (await connection.execute(delete(operations).where(old))).rowcount
+
+
+async def _replace(connection: AsyncConnection, fresh: Sequence[Intent], at: datetime) -> None:
+    """What was wanted at these places before is superseded; leases and requests under way are carried along."""
+    places = tuple_(backend_intents.c.node_id, backend_intents.c.backend)
+    here = places.in_([(one.node_id, one.backend) for one in fresh])
+    rows = (await connection.execute(select(backend_intents).where(here).with_for_update())).all()
+    known = {(row.node_id, row.backend): intent_of(row) for row in rows}
+    if known:
+        await connection.execute(delete(backend_intents).where(here))
+        targets = tuple_(operation_targets.c.node_id, operation_targets.c.backend).in_(list(known))
+        living = operation_targets.c.status.not_in(_FINAL)
+        over = {"status": TargetStatus.SUPERSEDED.value, "waits_for_node": 0, "changed_at": at}
+        await connection.execute(update(operation_targets).where(targets, living).values(over))
+    new = [supersede(known.get((one.node_id, one.backend)), one) for one in fresh]
+    await connection.execute(insert(backend_intents), [intent_row(one) for one in new])
+
+
+async def _by_key(connection: AsyncConnection, key: str) -> Operation | None:
+    return await _load_one(connection, operations.c.idempotency_key == key) if key else None
+
+
+async def _load_one(connection: AsyncConnection, which: ColumnElement[bool]) -> Operation | None:
+    rows = (await connection.execute(select(operations).where(which))).all()
+    found = await _with_targets(connection, rows)
+    return found[0] if found else None
+
+
+async def _with_targets(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[Operation]:
+    if not rows:
+        return []
+    of_these = among(connection, operation_targets.c.operation_id, [row.id for row in rows])
+    by_name = (
+        select(operation_targets).where(of_these).order_by(operation_targets.c.node_name, operation_targets.c.node_id)
+    )
+    targets: dict[str, list[Target]] = {row.id: [] for row in rows}
+    for row in await connection.execute(by_name):
+        targets[row.operation_id].append(target_of(row))
+    return [_operation(row, targets[row.id]) for row in rows]
+
+
+def _same_time_before(before: tuple[datetime, str]) -> ColumnElement[bool]:
+    return and_(operations.c.accepted_at == before[0], operations.c.id < before[1])
+
+
+def _row(operation: Operation) -> dict[str, object]:
+    return {
+        "id": operation.id,
+        "verb": operation.verb.value,
+        "backend": operation.backend,
+        "artefact": document(operation.artefact),
+        "asked_by": operation.asked_by,
+        "accepted_at": operation.accepted_at,
+        "node_id": operation.node_id,
+        "idempotency_key": operation.idempotency_key or None,
+        "dismissed_at": operation.dismissed_at,
+    }
+
+
+def _operation(row: Row[Any], targets: Sequence[Target]) -> Operation:
+    return Operation(
+        id=OperationId(row.id),
+        verb=Verb(row.verb),
+        backend=row.backend,
+        artefact=artefact_of(row.artefact),
+        asked_by=row.asked_by,
+        accepted_at=row.accepted_at,
+        node_id=None if row.node_id is None else NodeId(row.node_id),
+        idempotency_key=row.idempotency_key or "",
+        dismissed_at=row.dismissed_at,
+        targets=tuple(targets),
+    )

@@ -1,0 +1,167 @@
+"""The backends of a worker that exists only as its messages: a disk in memory, and all that a worker can do wrong.
+
+Both kinds are here. A Corral worker does one thing after the other, tells digests and dates each install anew; one of
+LocalAI's does all at once, tells no digests and dates to the second.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import msgspec
+
+from corral.base.clock import Clock
+from corral.base.ids import NodeId
+from corral.bus.port import Bus, Message
+from corral.protocol import subjects
+from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
+from corral.protocol.install import InstallReply, InstallRequest
+from corral.protocol.inventory import InstalledBackend, ListReply
+from corral.protocol.progress import InstallProgress
+from corral.protocol.times import format_time
+
+Deed = Callable[[], str]
+"""Changes the disk; returns the error."""
+
+
+@dataclass
+class Faults:
+    """What it does wrong; all may be changed at any time."""
+
+    refusal: str = ""
+    """Answers this instead of doing anything."""
+    boasts: bool = False
+    """Says that it is done, and does nothing."""
+    modest: bool = False
+    """Does it, and says that it failed."""
+    silent: bool = False
+    """Does it, and never answers."""
+    mute: bool = False
+    """Does not tell what it has."""
+    knows_upgrades: bool = True
+    undated: bool = False
+    """Tells no dates."""
+
+
+@dataclass
+class SimulatedBackends:
+    node_id: NodeId
+    clock: Clock
+    is_corral: bool = True
+    faults: Faults = field(default_factory=Faults)
+    disk: dict[str, InstalledBackend] = field(default_factory=dict)
+    requests: list[tuple[str, object]] = field(default_factory=list)
+    """Everything that was asked of it, without the lists."""
+    written: Counter[str] = field(default_factory=Counter)
+    """How often each backend was downloaded."""
+    digest: str = "sha256:1"
+    work_seconds: float = 0.0
+    """Of real time, for each install."""
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    """Installs wait until it is set, as it is at first."""
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request has come to the gate."""
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when one has been carried out, whatever was answered."""
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+        self._lock = asyncio.Lock()
+        self._subscriptions = AsyncExitStack()
+
+    async def listen(self, bus: Bus) -> None:
+        """Answer until `stop`."""
+        self._bus = bus
+        handlers = {
+            subjects.backend_install(self.node_id): self._on_install,
+            subjects.backend_delete(self.node_id): self._on_delete,
+            subjects.backend_list(self.node_id): self._on_list,
+        }
+        if self.faults.knows_upgrades:
+            handlers[subjects.backend_upgrade(self.node_id)] = self._on_upgrade
+        for subject, handler in handlers.items():
+            subscription = await bus.subscribe(subject, handler)
+            self._subscriptions.push_async_callback(subscription.close)
+
+    async def stop(self) -> None:
+        """Nobody answers any more."""
+        await self._subscriptions.aclose()
+
+    async def say(self, operation: str, percentage: float) -> None:
+        """A word of progress."""
+        told = InstallProgress(
+            op_id=operation, node_id=self.node_id, backend="", percentage=percentage, phase="downloading"
+        )
+        await self._bus.publish(subjects.install_progress(self.node_id, operation), msgspec.json.encode(told))
+
+    async def _on_install(self, message: Message) -> None:
+        request = msgspec.json.decode(message.data, type=InstallRequest)
+        self.requests.append(("install", request))
+        error = await self._do(lambda: self._install(request))
+        await self._answer(message, InstallReply(success=not error, error=error, address="127.0.0.1:1"))
+
+    async def _on_upgrade(self, message: Message) -> None:
+        request = msgspec.json.decode(message.data, type=UpgradeRequest)
+        self.requests.append(("upgrade", request))
+        error = await self._do(lambda: self._write(request.name or request.backend, request.uri))
+        await self._answer(message, ChangeReply(success=not error, error=error, reports_stopped_processes=True))
+
+    async def _on_delete(self, message: Message) -> None:
+        request = msgspec.json.decode(message.data, type=DeleteRequest)
+        self.requests.append(("delete", request))
+        error = await self._do(lambda: self._delete(request.backend))
+        await self._answer(message, ChangeReply(success=not error, error=error, reports_stopped_processes=True))
+
+    async def _on_list(self, message: Message) -> None:
+        if not self.faults.mute:
+            told = [_undated(one) if self.faults.undated else one for one in self.disk.values()]
+            await message.respond(msgspec.json.encode(ListReply(backends=told or None)))
+
+    async def _do(self, deed: Deed) -> str:
+        if self.is_corral:
+            async with self._lock:
+                return await self._do_now(deed)
+        return await self._do_now(deed)
+
+    async def _do_now(self, deed: Deed) -> str:
+        self.begun.set()
+        await self.gate.wait()
+        await asyncio.sleep(self.work_seconds)
+        if self.faults.refusal or self.faults.boasts:
+            return self.faults.refusal
+        error = deed()
+        self.finished.set()
+        return "no" if self.faults.modest else error
+
+    async def _answer(self, message: Message, reply: msgspec.Struct) -> None:
+        if not self.faults.silent:
+            await message.respond(msgspec.json.encode(reply))
+
+    def _install(self, request: InstallRequest) -> str:
+        name = request.name or request.backend
+        if name in self.disk and not request.force:
+            return ""
+        return self._write(name, request.uri)
+
+    def _write(self, name: str, uri: str) -> str:
+        self.written[name] += 1
+        at = self.clock.now().replace(microsecond=0)
+        if self.is_corral and name in self.disk:
+            at = max(at, datetime.fromisoformat(self.disk[name].installed_at) + timedelta(seconds=1))
+        self.disk[name] = InstalledBackend(
+            name=name,
+            installed_at=format_time(at),
+            uri=uri or f"oci://gallery/{name}",
+            digest=self.digest if self.is_corral else "",
+        )
+        return ""
+
+    def _delete(self, name: str) -> str:
+        return "" if self.disk.pop(name, None) is not None else f'backend "{name}": backend not found'
+
+
+def _undated(entry: InstalledBackend) -> InstalledBackend:
+    return msgspec.structs.replace(entry, installed_at="", digest="")

@@ -1,0 +1,44 @@
+"""Cold loads beside operations: what was deleted may come back, what is being deleted does not."""
+
+from datetime import timedelta
+
+from corral.control.operations import Ask
+from corral.domain.backend import Verb
+from corral.domain.operation import OperationState
+from corral.testing.simulated_backends import SimulatedBackends
+from corral.testing.world import World
+
+
+async def operated(world: World, verb: Verb) -> None:
+    await world.control.context.operations.start(Ask(verb=verb, backend="echo", by="me"))
+    await world.control.dispatcher.tick()
+    await world.clock.advance(timedelta(seconds=1))
+
+
+async def with_a_deleted_backend(world: World) -> SimulatedBackends:
+    node = await world.backends("w")
+    await operated(world, Verb.INSTALL)
+    await operated(world, Verb.DELETE)
+    return node
+
+
+async def test_a_load_wants_a_deleted_backend_again(world: World) -> None:
+    node = await with_a_deleted_backend(world)
+    await world.loads.ensure("small")
+    await world.loads.tick()
+    newest = (await world.control.context.operations.newest(limit=1))[0]
+    assert (newest.verb, newest.asked_by, newest.state) == (Verb.INSTALL, "control", OperationState.RUNNING)
+    assert "echo" in node.disk
+
+
+async def test_a_load_does_not_hinder_a_delete(world: World) -> None:
+    node = await world.backends("w")
+    await operated(world, Verb.INSTALL)
+    node.faults.refusal = "busy"
+    await operated(world, Verb.DELETE)
+    asked = len(node.requests)
+    await world.loads.ensure("small")
+    await world.loads.tick()
+    status = await world.loads.ensure("small")
+    assert (status.state, len(node.requests)) == ("failed", asked)
+    assert "about to be deleted" in status.message

@@ -1,0 +1,71 @@
+"""Names of backends: whatever leads to a build is one key, and what fits nowhere is not sent."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.control.catalogue import GalleryCatalogue
+from corral.control.operations import Ask, Operations
+from corral.domain.backend import Verb
+from corral.domain.gallery import GallerySource
+from corral.domain.operation import Operation, TargetStatus
+from corral.galleries.config import GalleriesConfig
+from corral.galleries.galleries import open_galleries
+from corral.galleries.registry import NoRegistry
+from corral.state.operations import Operations as OperationStore
+from corral.testing.world import World
+
+INDEX = """
+- name: mock
+  capabilities:
+    default: cpu-mock
+    nvidia-cuda-12: cuda12-mock
+- name: cpu-mock
+  alias: mocky
+  uri: oci://r/cpu-mock:v1
+- name: cuda12-mock
+  alias: mocky
+  uri: oci://r/cuda12-mock:v1
+"""
+
+
+@pytest.mark.parametrize("name", ["mock", "g@mock", "cpu-mock", "mocky", "MOCK"])
+async def test_every_name_of_a_backend_leads_to_its_build(world: World, tmp_path: Path, name: str) -> None:
+    await world.backends("w")
+    operation = await started(world, tmp_path, name)
+    assert [one.backend for one in operation.targets] == ["cpu-mock"]
+
+
+async def test_what_has_no_build_for_a_node_is_blocked_there_and_not_sent(world: World, tmp_path: Path) -> None:
+    node = await world.backends("w")
+    operation = await started(world, tmp_path, "cuda12-mock")
+    await world.control.dispatcher.tick()
+    (target,) = operation.targets
+    assert target.status is TargetStatus.BLOCKED
+    assert "cuda12-mock is for" in target.message
+    assert node.requests == []
+
+
+async def test_what_no_gallery_has_is_blocked_with_what_comes_near(world: World, tmp_path: Path) -> None:
+    await world.backends("w")
+    (target,) = (await started(world, tmp_path, "mocc")).targets
+    assert target.status is TargetStatus.BLOCKED
+    assert "did you mean" in target.message
+
+
+async def started(world: World, folder: Path, name: str) -> Operation:
+    index = folder / "index.yaml"
+    index.write_text(INDEX, encoding="utf-8")
+    config = GalleriesConfig(sources=(GallerySource(name="g", url=f"file://{index}"),), cache=folder / "cache")
+    context = world.control.context
+    async with open_galleries(config, registry=NoRegistry(), clock=world.clock) as galleries:
+        operations = Operations(
+            OperationStore(context.database),
+            context.fleet,
+            context.inventory,
+            GalleryCatalogue(galleries),
+            context.feed,
+            world.clock,
+            dispatcher=world.control.dispatcher.poke,
+        )
+        return await operations.start(Ask(verb=Verb.INSTALL, backend=name, by="me"))

@@ -1,0 +1,128 @@
+"""Dispatchers, workers and everything that can go wrong between them, in any order: see `testing/intent_model.py`.
+
+The stories are the same in every run; CORRAL_MODEL_CASES sets a number of other ones, for a longer look.
+"""
+
+import os
+from datetime import timedelta
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from corral.domain.backend import Verb
+from corral.testing.intent_model import Deed, FleetModel
+
+CASES = int(os.environ.get("CORRAL_MODEL_CASES", "150"))
+STEPS = 40
+
+NODES = st.sampled_from(["c", "l"])
+KEYS = st.sampled_from(["echo"])
+FRONTENDS = st.integers(0, 1)
+PLACES = st.tuples(NODES, KEYS)
+
+
+class Story(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = FleetModel()
+
+    @rule(verb=st.sampled_from(Verb), key=KEYS, nodes=st.lists(NODES, min_size=1, unique=True), renew=st.booleans())
+    def somebody_asks(self, verb: Verb, key: str, nodes: list[str], renew: bool) -> None:
+        self.model.accept(verb, key, nodes, renew=renew and verb is Verb.INSTALL)
+
+    @rule(key=KEYS, node=NODES, uri=st.sampled_from(["oci://a", "oci://b"]))
+    def somebody_installs_by_uri(self, key: str, node: str, uri: str) -> None:
+        self.model.accept(Verb.INSTALL, key, [node], uri=uri)
+
+    @rule(place=PLACES)
+    def somebody_cancels(self, place: tuple[str, str]) -> None:
+        self.model.cancel(place)
+
+    @rule(place=PLACES)
+    def somebody_retries(self, place: tuple[str, str]) -> None:
+        self.model.retry(place)
+
+    @rule(place=PLACES)
+    def a_model_is_loaded(self, place: tuple[str, str]) -> None:
+        self.model.cold_load(*place)
+
+    @rule(key=KEYS)
+    def a_rule_demands(self, key: str) -> None:
+        self.model.demand(key)
+
+    @rule(number=FRONTENDS, place=PLACES, crash=st.booleans())
+    def a_frontend_takes_a_step(self, number: int, place: tuple[str, str], crash: bool) -> None:
+        self.model.step(number, place, crash_before_sending=crash)
+
+    @rule(number=FRONTENDS)
+    def a_frontend_takes_all_steps(self, number: int) -> None:
+        for place in sorted(self.model.stored):
+            self.model.step(number, place)
+
+    @rule(first=st.sampled_from(Verb), then=st.sampled_from(Verb), node=NODES, renew=st.booleans())
+    def a_frontend_dies_with_a_request_open_and_people_change_their_minds(
+        self, first: Verb, then: Verb, node: str, renew: bool
+    ) -> None:
+        """What single steps hardly ever come to."""
+        self.model.accept(first, "echo", [node], renew=renew and first is Verb.INSTALL)
+        self.model.step(0, (node, "echo"))
+        self.model.crash(0)
+        self.model.pass_time(timedelta(seconds=7))
+        self.model.accept(then, "echo", [node])
+        self.model.step(1, (node, "echo"))
+
+    @rule(number=FRONTENDS)
+    def a_frontend_dies(self, number: int) -> None:
+        self.model.crash(number)
+
+    @rule(node=NODES, index=st.integers(0, 5), deed=st.sampled_from(Deed))
+    def a_worker_works(self, node: str, index: int, deed: Deed) -> None:
+        self.model.work(node, index, deed)
+
+    @rule(index=st.integers(0, 5), twice=st.booleans())
+    def an_answer_arrives(self, index: int, twice: bool) -> None:
+        if self.model.answers:
+            self.model.hear(index % len(self.model.answers), twice=twice)
+
+    @rule(index=st.integers(0, 5))
+    def an_answer_is_lost(self, index: int) -> None:
+        if self.model.answers:
+            self.model.answers.pop(index % len(self.model.answers))
+
+    @rule(node=NODES)
+    def a_node_goes_away(self, node: str) -> None:
+        self.model.go_down(node)
+
+    @rule(node=NODES)
+    def a_node_comes_back(self, node: str) -> None:
+        self.model.come_back(node)
+
+    @rule()
+    def the_tag_moves(self) -> None:
+        self.model.move_tag()
+
+    @rule(seconds=st.sampled_from([0.3, 1, 7, 31, 130, 901, 86_400]))
+    def time_passes(self, seconds: float) -> None:
+        self.model.pass_time(timedelta(seconds=seconds))
+
+    @invariant()
+    def operators_are_told_the_truth(self) -> None:
+        self.model.check_operations()
+
+    def teardown(self) -> None:
+        """Whatever happened: once it stops happening, every disk is as it was last wished, and stays so."""
+        self.model.settle()
+        self.model.check_rest()
+        self.model.check_operations()
+
+
+TestStory = Story.TestCase
+TestStory.settings = settings(
+    max_examples=CASES,
+    stateful_step_count=STEPS,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize="CORRAL_MODEL_CASES" not in os.environ,
+    database=None,
+)
