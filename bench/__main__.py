@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from bench import engines, files, fleet, frameworks, gateway, images, readings, warm
+from bench import engines, files, fleet, frameworks, gateway, images, images_streams, readings, warm
 from bench import start as starting
 from bench import worker as one_worker
 from bench.report import Table, as_document, as_text
@@ -39,8 +39,9 @@ async def _files(_: float | None, *, megabytes: int | None = None) -> list[Table
     return [await files.files(None if megabytes is None else megabytes * readings.MEGABYTE)]
 
 
-async def _images(_: float | None, *, megabytes: int | None = None) -> list[Table]:
-    return await images.images(images.MEGABYTES if megabytes is None else megabytes)
+async def _images(seconds: float | None, *, megabytes: int | None = None) -> list[Table]:
+    scale = images_streams.Scale() if seconds is None else images_streams.Scale(quiet_seconds=seconds)
+    return await images.images(images.MEGABYTES if megabytes is None else megabytes, scale=scale)
 
 
 BENCHES: Final[Mapping[str, Bench]] = {

@@ -1,151 +1,146 @@
-"""`images`: how long a node needs to pull and unpack a backend, against skopeo and tar where these are installed.
+"""`images`: how long a node needs to pull and unpack a backend, against skopeo and tar where these are installed; what
+a cut connection costs; and what open streams notice of an install on their node.
 
-The image comes from a real registry on loopback: four layers, half of it incompressible, half of it text, in large and
-in small files. Skopeo fetches, tar unpacks; both take turns with us, so that a busy machine is busy for all.
+The image comes from a real registry on loopback. Pulls have the settings that every worker has by default. Skopeo
+fetches, tar unpacks; both take turns with us and stand as far behind other programs as we do, so that a busy machine is
+busy for all.
 """
 
 import asyncio
-import base64
-import contextlib
-import io
-import os
-import random
 import shutil
 import subprocess
-import tarfile
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.readings import MEGABYTE, memory_of
+from bench.images_cut import cut_and_resumed
+from bench.images_streams import Scale, beside_streams
+from bench.pulls import not_durable, own_folder, pull_and_forget
+from bench.readings import MEGABYTE
 from bench.report import Row, Table, at_least, figure
+from bench.sample_image import SampleImage, push_sample
 from bench.say import say
-from corral.images.orders import PullOrder
-from corral.images.platforms import this_platform
-from corral.images.puller import Puller
+from corral.app.puller import step_back
+from corral.base.errors import ChildFailed
+from corral.images.config import ImagesConfig
 from corral.testing.docker_registry import DockerRegistry
-from corral.testing.images import gzipped
 
 MEGABYTES: Final = 1000
 ROUNDS: Final = 3
-LAYERS: Final = 4
-NAME: Final = "backends/bench"
-_SMALL_FILE: Final = 20_000
-_LARGE_FILE: Final = 8 * MEGABYTE
+_ROOM: Final = 6
+"""Times the size of the image: in the registry, fetched, unpacked, and some to spare."""
 
 
-async def images(megabytes: int = MEGABYTES, *, rounds: int = ROUNDS) -> list[Table]:
+async def images(megabytes: int = MEGABYTES, *, rounds: int = ROUNDS, scale: Scale | None = None) -> list[Table]:
     """`megabytes` of compressed layers."""
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as name, DockerRegistry() as registry:
         folder = Path(name)
+        _need_room(folder, megabytes)
         say(f"images: making {megabytes} MB")
-        size, unpacked = _push(registry, megabytes)
-        ours, safe, peaks, theirs = [], [], [], []
-        for number in range(rounds):
-            say(f"images: round {number + 1} of {rounds}")
-            seconds, peak = await _pull(registry, _made(folder / "ours"), is_durable=False)
-            ours.append(seconds)
-            peaks.append(peak)
-            safe.append((await _pull(registry, _made(folder / "safe"), is_durable=True))[0])
-            if shutil.which("skopeo"):
-                theirs.append(await _skopeo(registry, folder / "skopeo"))
-    rows = [
-        figure("compressed", size / MEGABYTE, "MB"),
-        figure("unpacked", unpacked / MEGABYTE, "MB"),
-        figure("pull and unpack", median(ours), "s"),
-        figure("the same, until it is on the disk", median(safe), "s"),
-        figure("unpacked per second", unpacked / MEGABYTE / median(ours), "MB/s"),
-        figure("puller, most memory", max(peaks) / MEGABYTE, "MB"),
-        *_against(ours, theirs),
+        image = await push_sample(registry, megabytes)
+        return [
+            await against_skopeo(image, folder, rounds),
+            await cut_and_resumed(image, registry.address, folder / "cut"),
+            await beside_streams(image, folder / "fleet", scale),
+        ]
+
+
+def _need_room(folder: Path, megabytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < _ROOM * megabytes * MEGABYTE:
+        needed, there = f"{_ROOM * megabytes:,} MB", f"{free / MEGABYTE:,.0f} MB"
+        raise ChildFailed(f"{folder.parent} has {there} free, and {needed} are needed: use --megabytes or TMPDIR")
+
+
+@dataclass(slots=True)
+class _Times:
+    """Seconds of every round; those that are safe end when all is on the disk."""
+
+    ours: list[float] = field(default_factory=list)
+    ours_safe: list[float] = field(default_factory=list)
+    theirs: list[float] = field(default_factory=list)
+    theirs_safe: list[float] = field(default_factory=list)
+    peaks: list[int] = field(default_factory=list)
+
+
+async def against_skopeo(image: SampleImage, folder: Path, rounds: int) -> Table:
+    times = _Times()
+    has_skopeo = shutil.which("skopeo") is not None
+    for number in range(rounds):
+        say(f"images: round {number + 1} of {rounds}")
+        safe = await pull_and_forget(image.reference, folder / "safe")
+        times.ours_safe.append(safe.seconds)
+        times.peaks.append(safe.peak)
+        times.ours.append((await pull_and_forget(image.reference, folder / "ours", not_durable)).seconds)
+        if has_skopeo:
+            unpacked, safe_after = await _skopeo(image.reference, folder / "skopeo")
+            times.theirs.append(unpacked)
+            times.theirs_safe.append(safe_after)
+    config = ImagesConfig()
+    notes = [
+        f"Medians of {rounds} rounds in turns, with a niceness of {config.niceness} for all of them and "
+        f"{config.parallel} layers at a time.",
+        *([] if has_skopeo else ["Without skopeo, which is not installed: nothing to compare with."]),
     ]
-    notes = [f"Medians of {rounds} rounds in turns, with a niceness of 0."]
-    return [Table(title="Pulling and unpacking an image", rows=rows, notes=notes)]
+    return Table(title="Pulling and unpacking an image", rows=_rows(image, times), notes=notes)
 
 
-def _against(ours: list[float], theirs: list[float]) -> list[Row]:
-    if not theirs:
-        return []
-    ratio = median(theirs) / median(ours)
-    return [figure("skopeo copy and tar", median(theirs), "s"), at_least("speed against skopeo and tar", ratio, 1.0)]
+def _rows(image: SampleImage, times: _Times) -> list[Row]:
+    return [
+        figure("compressed", image.size / MEGABYTE, "MB"),
+        figure("unpacked", image.unpacked / MEGABYTE, "MB"),
+        figure("pull and unpack", median(times.ours), "s"),
+        figure("the same, until it is on the disk", median(times.ours_safe), "s"),
+        figure("unpacked per second", image.unpacked / MEGABYTE / median(times.ours), "MB/s"),
+        figure("puller, most memory", max(times.peaks) / MEGABYTE, "MB"),
+        *(_against(times) if times.theirs else []),
+    ]
 
 
-def _push(registry: DockerRegistry, megabytes: int) -> tuple[int, int]:
-    layers, size, unpacked = [], 0, 0
-    for number in range(LAYERS):
-        plain = _layer(number, megabytes * MEGABYTE // LAYERS)
-        layers.append(gzipped(plain, level=1))
-        size += len(layers[-1])
-        unpacked += len(plain)
-    registry.push_image(NAME, layers, platform=this_platform())
-    return size, unpacked
+def _against(times: _Times) -> list[Row]:
+    def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
+        return median(theirs) / median(ours)
+
+    return [
+        figure("skopeo copy and tar", median(times.theirs), "s"),
+        figure("the same and sync", median(times.theirs_safe), "s"),
+        at_least("speed against skopeo and tar", ratio(times.theirs, times.ours), 1.0),
+        at_least("speed until it is on the disk", ratio(times.theirs_safe, times.ours_safe), 1.0),
+    ]
 
 
-def _layer(number: int, size: int) -> bytes:
-    """About so many bytes when compressed: half of it random, half of it text of which a quarter is nothing new."""
-    seeded = random.Random(number)
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        made = 0
-        while made < size:
-            is_small = made < size // 10
-            content = seeded.randbytes(min(_SMALL_FILE if is_small else _LARGE_FILE, size))
-            half = len(content) // 2
-            text = base64.encodebytes(content[half:])
-            info = tarfile.TarInfo(f"layer-{number}/{made // _LARGE_FILE}/{made}")
-            info.size = half + len(text)
-            archive.addfile(info, io.BytesIO(content[:half] + text))
-            made += len(content)
-    return buffer.getvalue()
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
-async def _pull(registry: DockerRegistry, folder: Path, *, is_durable: bool) -> tuple[float, int]:
-    """Seconds, and the most memory that was seen."""
-    order = PullOrder(
-        sources=(registry.reference(NAME),),
-        target=str(folder / "target"),
-        cache=str(folder / "cache"),
-        platform=this_platform(),
-        is_durable=is_durable,
-        niceness=0,
-    )
-    peak = 0
-    began = time.monotonic()
-    async with Puller(order, environment={"PATH": os.defpath}) as puller:
-        async for _ in puller.progress():
-            with contextlib.suppress(OSError, KeyError):
-                peak = max(peak, memory_of(puller.pid or 0).peak)
-        await puller.result()
-    seconds = time.monotonic() - began
-    await asyncio.to_thread(shutil.rmtree, folder)
-    return seconds, peak
-
-
-async def _skopeo(registry: DockerRegistry, folder: Path) -> float:
-    """Into a directory of files, which tar unpacks in their order."""
-    (folder / "target").mkdir(parents=True)
-    copied = folder / "image"
-    began = time.monotonic()
-    source = f"docker://{registry.reference(NAME)}"
-    await _run("skopeo", "--insecure-policy", "copy", "--quiet", "--src-tls-verify=false", source, f"dir:{copied}")
-    for layer in sorted(copied.iterdir(), key=lambda file: file.stat().st_size):
-        if _is_gzip(layer):
-            await _run("tar", "-C", str(folder / "target"), "-xzf", str(layer))
-    seconds = time.monotonic() - began
-    await asyncio.to_thread(shutil.rmtree, folder)
-    return seconds
+async def _skopeo(reference: str, folder: Path) -> tuple[float, float]:
+    """Into a directory of files, which tar unpacks; seconds until then, and until all is on the disk."""
+    with own_folder(folder), own_folder(folder / "target"):
+        copied = folder / "image"
+        began = time.monotonic()
+        source = f"docker://{reference}"
+        await _run("skopeo", "--insecure-policy", "copy", "--quiet", "--src-tls-verify=false", source, f"dir:{copied}")
+        for layer in copied.iterdir():
+            if _is_gzip(layer):
+                await _run("tar", "-C", str(folder / "target"), "-xzf", str(layer))
+        unpacked = time.monotonic() - began
+        await _run("sync", "-f", str(folder / "target"))
+        return unpacked, time.monotonic() - began
 
 
 async def _run(*words: str) -> None:
-    process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.DEVNULL)
-    if await process.wait() != 0:
-        raise RuntimeError(f"{words[0]} failed")
+    niceness = ImagesConfig().niceness
+    back: Callable[[], None] = lambda: step_back(niceness)  # noqa: E731 - between fork and exec
+    process = await asyncio.create_subprocess_exec(
+        *words, stdout=subprocess.DEVNULL, preexec_fn=back, start_new_session=True
+    )
+    try:
+        if await process.wait() != 0:
+            raise ChildFailed(f"{words[0]} failed")
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
 
 
 def _is_gzip(file: Path) -> bool:

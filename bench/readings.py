@@ -31,6 +31,27 @@ def memory_of(pid: int) -> Memory:
     return Memory(resident=status["VmRSS"], proportional=rollup["Pss"], peak=status["VmHWM"])
 
 
+def resident_of(pid: int) -> int:
+    """RSS alone: it costs so little that one may ask all the time."""
+    return _fields(pid, "status")["VmRSS"]
+
+
+def peak_of(pid: int) -> int:
+    """The most that was ever resident, as cheap."""
+    return _fields(pid, "status")["VmHWM"]
+
+
+def children_of(pid: int) -> list[int]:
+    """Of all its threads."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
+
+
+def words_of(pid: int) -> list[str]:
+    """What it was started with."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
 def _fields(pid: int, file: str) -> dict[str, int]:
     """The lines `Name:   123 kB` of a file of this process, in bytes."""
     lines = (line.split() for line in Path(f"/proc/{pid}/{file}").read_text().splitlines())

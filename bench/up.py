@@ -1,6 +1,7 @@
 """A fleet for the benches, started as a user would: `corral up` with real processes, a data directory of its own."""
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from bench.simulation import Frontend
 from corral.app.up_file import UpFile, read_up_file
 from corral.base.errors import ChildFailed
 from corral.base.processes import Command, Output, Process, start_process
+from corral.bus.server_config import FRONTEND
 
 READY_WITHIN_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.01
@@ -62,3 +64,9 @@ def frontend_of(up: UpFile) -> Frontend:
         registration_token=up.keys.registration,
         admin_key=up.keys.admin,
     )
+
+
+def frontend_nats_url(data: Path, up: UpFile) -> str:
+    """How the frontend reaches the fleet's NATS server, for whoever asks workers in its place. Holds a password."""
+    server = json.loads((data / "nats" / "nats-server.json").read_text())
+    return f"nats://{FRONTEND}:{server['passwords']['frontend']}@{up.nats_url.rpartition('@')[2]}"

@@ -8,10 +8,13 @@ progress, and in the end a result or a failure. It ends at SIGTERM, SIGINT, and 
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import psutil
@@ -29,6 +32,10 @@ from corral.images.pull import Pull
 from corral.signatures.candidates import NothingAccepted, SignatureChecker
 from corral.signatures.policy import Verification
 
+_AUTOGROUP: Final = Path("/proc/self/autogroup")
+_AUTOGROUP_ATTEMPTS: Final = 5
+_AUTOGROUP_PAUSE_SECONDS: Final = 0.1
+
 
 def main(words: Sequence[str]) -> ExitCode:
     parser = argparse.ArgumentParser(prog="corral puller")
@@ -36,15 +43,35 @@ def main(words: Sequence[str]) -> ExitCode:
     with os.fdopen(parser.parse_args(words).order, "rb") as file:
         order = msgspec.json.decode(file.read(), type=PullOrder)
     os.umask(0o022)
-    _step_back(order.niceness)
+    step_back(order.niceness)
     return uvloop.run(run_puller(order))
 
 
-def _step_back(niceness: int) -> None:
+def step_back(niceness: int) -> None:
     """Behind everything that serves: what waits for an install waits for minutes, what waits for a token does not."""
+    if not niceness:
+        return
     os.nice(niceness)
-    if sys.platform == "linux" and niceness:
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # whoever runs is not interrupted for us
         psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, 7)
+        _step_back_as_a_session(niceness)
+
+
+def _step_back_as_a_session(niceness: int) -> None:
+    """Kernels with autogroups share processors among sessions first, and niceness counts only within each of them."""
+    if os.getsid(0) != os.getpid():
+        return  # not only ours
+    for _ in range(_AUTOGROUP_ATTEMPTS):
+        try:
+            _AUTOGROUP.write_text(str(niceness))
+        except BlockingIOError:  # somebody else did that a moment ago, and the kernel wants to have its time
+            time.sleep(_AUTOGROUP_PAUSE_SECONDS)
+        except OSError:
+            return  # there are none
+        else:
+            return
 
 
 async def run_puller(order: PullOrder) -> ExitCode:

@@ -71,13 +71,19 @@ class DockerRegistry:
 
     def push_image(self, name: str, layers: Sequence[bytes], *, platform: Platform, tag: str = "latest") -> Descriptor:
         pushed = [self.push_blob(name, layer, OCI_LAYER_GZIP) for layer in layers]
-        rootfs = {"type": "layers", "diff_ids": [descriptor.digest for descriptor in pushed]}
+        return self.push_layers(name, pushed, platform=platform, tag=tag)
+
+    def push_layers(
+        self, name: str, layers: Sequence[Descriptor], *, platform: Platform, tag: str = "latest"
+    ) -> Descriptor:
+        """An image of layers that were pushed before."""
+        rootfs = {"type": "layers", "diff_ids": [descriptor.digest for descriptor in layers]}
         config = {"os": platform.os, "architecture": platform.architecture, "rootfs": rootfs}
         document = {
             "schemaVersion": 2,
             "mediaType": OCI_MANIFEST,
             "config": self.push_blob(name, msgspec.json.encode(config), OCI_CONFIG),
-            "layers": pushed,
+            "layers": list(layers),
         }
         return msgspec.structs.replace(self.push_manifest(name, document, OCI_MANIFEST, tag), platform=platform)
 

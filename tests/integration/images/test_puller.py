@@ -120,9 +120,31 @@ async def test_no_secret_is_in_the_process_list(registry: FakeRegistry, orders: 
         process = psutil.Process(puller.pid)
         assert "secret-word" not in json.dumps([process.cmdline(), process.environ()])
         assert "SECRET_OF_OTHERS" not in process.environ()
+    never.set()
+
+
+async def test_it_stands_back_behind_what_serves(registry: FakeRegistry, orders: Orders) -> None:
+    registry.add_image(NAME, [BIG])
+    reached, never = asyncio.Event(), asyncio.Event()
+    registry.faults["/blobs/"].append(stalling(1000, never, reached=reached))
+
+    async with Puller(orders.order(), environment=ENVIRONMENT) as puller:
+        await within_patience(reached.wait(), lambda: "the layer")
+        assert puller.pid is not None
+        process = psutil.Process(puller.pid)
         assert process.nice() == min(os.nice(0) + 10, 19)
         assert process.ionice().value == 7
+        assert os.sched_getscheduler(puller.pid) == os.SCHED_BATCH
+        assert autogroup_niceness(puller.pid) in (None, 10)
     never.set()
+
+
+def autogroup_niceness(pid: int) -> int | None:
+    """Of its whole session, against others; None from kernels that do not group processes by session."""
+    try:
+        return int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+    except (OSError, IndexError):
+        return None
 
 
 async def test_cancelling_leaves_only_what_can_be_gone_on_with(registry: FakeRegistry, orders: Orders) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from bench import files, frameworks, worker
+from bench import files, frameworks, images, images_streams, worker
 from bench.client import Connection, request
 from bench.fleet import Scale, heartbeats
-from bench.images import images
 from bench.readings import ProcessorShare, memory_of
 from bench.report import Row, Table
 from bench.start import start
@@ -47,9 +46,14 @@ async def test_heartbeats_of_a_few_nodes() -> None:
 
 
 async def test_pulling_a_small_image() -> None:
-    (table,) = await images(2, rounds=1)
+    tiny = images_streams.Scale(streams=3, quiet_seconds=0.5, turns=1)
 
-    assert all(value > 0 for value in measured(table.rows))
+    pulled, cut, beside = await images.images(2, rounds=1, scale=tiny)
+
+    assert all(value > 0 for value in measured(pulled.rows))
+    assert figures(cut)["whole layers that were fetched again"]["measured"] == 0
+    assert figures(beside)["streams that broke"]["measured"] == 0
+    assert all(value >= 0 for value in measured(cut.rows))
 
 
 async def test_receiving_a_small_file() -> None:
