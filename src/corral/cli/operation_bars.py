@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 from corral.base.durations import format_duration
 from corral.base.sizes import format_size
-from corral.cli.operation_words import counts, situation
-from corral.cli.output import plain, styled
+from corral.cli.operation_words import amount, counts, situation, step
+from corral.cli.output import plain, printable, styled
 from corral.protocol.operation_views import OperationView, TargetView
 
 if TYPE_CHECKING:
@@ -44,11 +44,10 @@ class Speeds:
     def told(self, target: TargetView) -> str:
         """`3.1 MiB/s, 12s left`; empty where nothing moves."""
         speed = self._speeds.get(target.node_id, 0.0)
-        if target.status != "downloading" or speed < 1:
+        left = target.total_bytes - target.current_bytes
+        if target.status != "downloading" or speed < 1 or left <= 0:
             return ""
-        left = max(target.total_bytes - target.current_bytes, 0)
-        rest = f", {format_duration(timedelta(seconds=left / speed))} left" if left else ""
-        return f"{format_size(int(speed))}/s{rest}"
+        return f"{format_size(int(speed))}/s, {format_duration(timedelta(seconds=left / speed))} left"
 
 
 def bars(operation: OperationView, speeds: Speeds, *, height: int) -> "RenderableType":
@@ -62,14 +61,21 @@ def bars(operation: OperationView, speeds: Speeds, *, height: int) -> "Renderabl
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(4):
         grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True, overflow="ellipsis")
+    grid.add_column()  # the only one that gives way where there is little room
     for target in rows:
         bar = ProgressBar(total=100, completed=target.percentage, width=_BAR_WIDTH)
-        detail = "  ".join(filter(None, (situation(target, operation.verb), speeds.told(target))))
-        grid.add_row(plain(target.node_name), bar, f"{target.percentage:.0f} %", styled(target.status), plain(detail))
+        detail = Text(printable(_detail(target, operation.verb, speeds)), no_wrap=True, overflow="ellipsis")
+        grid.add_row(plain(target.node_name), bar, f"{target.percentage:.0f} %", styled(target.status), detail)
     hidden = len(operation.targets) - len(rows)
     more = f"{hidden} more nodes; " if hidden else ""
     return Group(grid, Text(f"{more}all together {operation.progress:.0f} %: {counts(operation)}", style="dim"))
+
+
+def _detail(target: TargetView, verb: str, speeds: Speeds) -> str:
+    """What moves comes first: the rest is long, and cut where there is little room."""
+    if target.status != "downloading" or not target.total_bytes:
+        return situation(target, verb)
+    return "  ".join(filter(None, (amount(target), speeds.told(target), step(target))))
 
 
 def shown(operation: OperationView, room: int) -> list[TargetView]:

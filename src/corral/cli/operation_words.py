@@ -85,12 +85,21 @@ def _times(attempts: int) -> str:
 
 
 def _moving(target: TargetView) -> str:
-    amount = ""
-    if target.total_bytes:
-        amount = f"{format_size(target.current_bytes)} of {format_size(target.total_bytes)}"
+    return " ".join(filter(None, (step(target), amount(target))))
+
+
+def amount(target: TargetView) -> str:
+    """`3.0 MiB of 9.0 MiB`, where the node says so."""
+    if not target.total_bytes:
+        return ""
+    return f"{format_size(target.current_bytes)} of {format_size(target.total_bytes)}"
+
+
+def step(target: TargetView) -> str:
+    """What the node says that it does."""
     # Corral's workers begin the name with the phase, for LocalAI's frontends, which show nothing else.
     begun = target.file_name.lower().startswith(target.phase.lower())
-    return " ".join(filter(None, ("" if begun else target.phase, target.file_name, amount)))
+    return " ".join(filter(None, ("" if begun else target.phase, target.file_name)))
 
 
 def advice(operation: OperationView) -> list[tuple[str, str]]:

@@ -186,8 +186,19 @@ class TestBars:
         lines = rendered(bars(at(2, 8), speeds, height=24), 120)
         assert [line.split()[0] for line in lines] == ["w1", "w2", "all"]
         assert "40 %" in lines[0]
-        assert lines[0].endswith("downloading  downloading 8.0 MiB of 20.0 MiB  2.0 MiB/s, 6s left")
+        assert lines[0].endswith("downloading  8.0 MiB of 20.0 MiB  2.0 MiB/s, 6s left  downloading")
         assert lines[2] == "all together 12 %: 1 downloading, 1 success"
+
+    def test_where_there_is_little_room_the_bars_stay_whole(self, make_operation: Any, make_target: Any) -> None:
+        name = "a/very/long/path/" * 10
+        moving = make_target("worker-1", "downloading", file_name=name, current_bytes=3 * MIB, total_bytes=9 * MIB)
+        failed = make_target("worker-2", "error", message=name)
+        first, second, _ = rendered(bars(make_operation(moving, failed), Speeds(), height=24), 80)
+        bar = " " * 24  # at 0 %, without colours
+        assert first.startswith(f"worker-1  {bar}  0 %  downloading  3.0 MiB of 9.0 MiB  a/ver")
+        assert second.startswith(f"worker-2  {bar}  0 %  error        a/very")
+        assert len(first) <= 80
+        assert first.endswith("…")
 
     def test_a_download_that_begins_anew_has_no_speed(self, make_operation: Any, make_target: Any) -> None:
         speeds = Speeds()

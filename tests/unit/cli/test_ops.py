@@ -134,7 +134,7 @@ class TestWatch:
             raise KeyboardInterrupt
 
         frontend.tell(ONE, make_operation(make_target("w1", "downloading")))
-        monkeypatch.setattr(operation_watch.time, "sleep", interrupted)
+        monkeypatch.setattr(time, "sleep", interrupted)
         outcome = connected("ops", "watch", ID)
         assert outcome.code == 2
         assert outcome.err.endswith("It goes on without this command. Watch it again with: corral ops watch 0123abcd\n")
@@ -190,7 +190,7 @@ class TestWatch:
         pauses: list[float] = []
         steady = Backoff(first=timedelta(seconds=0.5), cap=timedelta(seconds=2), spread=0)
         monkeypatch.setattr(operation_watch, "PAUSES", steady)
-        monkeypatch.setattr(operation_watch.time, "sleep", pauses.append)
+        monkeypatch.setattr(time, "sleep", pauses.append)
         busy, moved = make_operation(make_target("w")), make_operation(make_target("w", "downloading"))
         answers = [busy, busy, busy, moved, make_operation(make_target("w", "success"))]
 
