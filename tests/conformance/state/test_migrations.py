@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -11,6 +12,7 @@ from sqlalchemy.engine.interfaces import ReflectedIndex
 
 from corral.base.errors import SchemaTooNew
 from corral.state.db import Database
+from corral.state.engines import Timeouts
 from corral.state.events import Events
 from corral.state.migrations import upgrade
 from corral.state.schema import metadata
@@ -82,7 +84,9 @@ async def test_migrating_again_changes_nothing(database: Database) -> None:
 
 
 async def test_frontends_that_start_together_migrate_once(blank_url: str) -> None:
-    frontends = await asyncio.gather(*(Database.open(blank_url, lock=False) for _ in range(3)))
+    """However long each takes: on SQLite, which serves one frontend, the others would give up waiting soon."""
+    patient = Timeouts(busy=timedelta(minutes=1))
+    frontends = await asyncio.gather(*(Database.open(blank_url, lock=False, timeouts=patient) for _ in range(3)))
     try:
         await asyncio.gather(*(upgrade(frontend) for frontend in frontends))
         await asyncio.gather(*(Events(frontend).record([an_event()]) for frontend in frontends))
