@@ -1,6 +1,5 @@
 """The node's secret and its memory, on a real disk."""
 
-import os
 import stat
 from pathlib import Path
 
@@ -101,9 +100,9 @@ def test_a_memory_that_cannot_be_written_is_only_a_warning(directory: Path, capl
         ("w1", "box", "w1"),
         (" w1 ", "box", "w1"),
         ("", "box", "box"),
-        ("", "", f"node-{os.getpid()}"),
+        ("", "", "node-4711"),
         ("n" * 300, "box", "n" * 255),
     ],
 )
 def test_a_node_always_has_a_name(configured: str, hostname: str, expected: str) -> None:
-    assert node_name(configured, hostname=hostname, pid=os.getpid()) == expected
+    assert node_name(configured, hostname=hostname, pid=4711) == expected
