@@ -101,7 +101,8 @@ async def test_a_worker_that_may_no_longer_listen_is_not_ready(
         allowed = config.read_text()
         settings = json.loads(allowed)
         may_hear = settings["authorization"]["users"][1]["permissions"]["subscribe"]
-        kept = [f"nodes.*.{name}" for name in ("stop", "models.>", "model.>", "backend.list", "backend.stop")]
+        names = ("stop", "models.>", "model.>", "backend.list", "backend.stop", "corral.>")
+        kept = [f"nodes.*.{name}" for name in names]
         settings["authorization"]["users"][1]["permissions"]["subscribe"] = [
             one for one in may_hear if one != "nodes.*.>" and not one.startswith("nodes.")
         ] + kept
