@@ -18,8 +18,9 @@ setup: ## install Corral and the developers' tools into .venv
 up: ## run Corral on this machine
 	@exec $(BOOTSTRAP) run corral up $(ARGS)
 
+# In two processes, file by file: most tests wait most of the time. ARGS="-n 0 tests/unit" runs some of them in one.
 test: ## run the tests
-	@exec $(BOOTSTRAP) run --dev pytest $(ARGS)
+	@exec $(BOOTSTRAP) run --dev pytest -n 2 --dist loadfile $(ARGS)
 
 check: ## run the linters, the type checker and our own checks
 	@$(BOOTSTRAP) run --dev ruff check
