@@ -52,7 +52,7 @@ OUR_COMMAND = re.compile(
 )
 
 CHANGING = frozenset({"now", "ago", "B", "KiB", "MiB", "GiB", "TiB"})
-IDENTIFIER = re.compile(r"sha256:[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f-]{27})?|[0-9a-f]{12}|corral_\S{20,}|\S+://\S+")
+IDENTIFIER = re.compile(r"sha256:[0-9a-f]{12,64}|[0-9a-f]{8}(-[0-9a-f-]{27})?|[0-9a-f]{12}|corral_\S{20,}|\S+://\S+")
 
 
 # Transcripts.
