@@ -34,7 +34,7 @@ from corral.control.happenings import Happenings
 from corral.control.health import Health
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
-from corral.control.housekeeping import Housekeeping
+from corral.control.housekeeping import Housekeeping, Retention
 from corral.control.intent_requests import IntentRequests
 from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
@@ -290,7 +290,14 @@ async def wire(
         replica_exits=ReplicaExits(replicas, watch_replicas),
         unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),
         orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, holder=frontend_id),
-        housekeeping=Housekeeping(events, leases, clock, holder=frontend_id, event_retention=config.event_retention),
+        housekeeping=Housekeeping(
+            events,
+            OperationStore(database),
+            leases,
+            clock,
+            holder=frontend_id,
+            retention=Retention(events=config.event_retention, operations=config.operation_retention),
+        ),
     )
 
 

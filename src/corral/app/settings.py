@@ -190,6 +190,7 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "Con
         metrics_public=settings.metrics_public,
         liveness=LivenessPolicy(unhealthy_after=settings.unhealthy_after, offline_after=settings.offline_after),
         event_retention=settings.event_retention,
+        operation_retention=settings.operation_retention,
         max_body=settings.max_body,
         models=settings.models,
         threads=settings.threads,

@@ -53,6 +53,8 @@ class ControlConfig:
     liveness: LivenessPolicy = field(default_factory=LivenessPolicy)
     event_retention: timedelta = timedelta(days=30)
     """Older events are removed, but the newest 10,000 always stay."""
+    operation_retention: timedelta = timedelta(days=30)
+    """Operations that were accepted before are removed, unless they still go on somewhere."""
     max_body: int = 1024 * 1024
     """Bytes of a request body that the admin API accepts."""
 

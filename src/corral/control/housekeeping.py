@@ -1,6 +1,7 @@
 """Removes what nobody needs any more. One frontend at a time: whoever gets the lease."""
 
 import logging
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -8,6 +9,7 @@ from corral.base.clock import Clock
 from corral.base.ids import FrontendId, new_lease_token
 from corral.state.events import Events
 from corral.state.leases import Leases
+from corral.state.operations import Operations
 
 log = logging.getLogger(__name__)
 
@@ -17,15 +19,31 @@ _LEASE_TIME: Final = timedelta(minutes=5)
 _KEPT_EVENTS: Final = 10_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long what is kept."""
+
+    events: timedelta
+    operations: timedelta
+
+
 class Housekeeping:
     def __init__(
-        self, events: Events, leases: Leases, clock: Clock, *, holder: FrontendId, event_retention: timedelta
+        self,
+        events: Events,
+        operations: Operations,
+        leases: Leases,
+        clock: Clock,
+        *,
+        holder: FrontendId,
+        retention: Retention,
     ) -> None:
         self._events = events
+        self._operations = operations
         self._leases = leases
         self._clock = clock
         self._holder = holder
-        self._event_retention = event_retention
+        self._retention = retention
 
     async def tidy(self) -> None:
         now = self._clock.now()
@@ -33,8 +51,11 @@ class Housekeeping:
         if not await self._leases.claim(_LEASE, token, holder=self._holder, now=now, until=now + _LEASE_TIME):
             return
         try:
-            removed = await self._events.trim(now - self._event_retention, keep_at_least=_KEPT_EVENTS)
+            events = await self._events.trim(now - self._retention.events, keep_at_least=_KEPT_EVENTS)
+            operations = await self._operations.trim(now - self._retention.operations)
         finally:
             await self._leases.release(_LEASE, token)
-        if removed:
-            log.info("old events removed", extra={"event": "events.trimmed", "count": removed})
+        if events:
+            log.info("old events removed", extra={"event": "events.trimmed", "count": events})
+        if operations:
+            log.info("old operations removed", extra={"event": "operations.trimmed", "count": operations})

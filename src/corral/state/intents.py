@@ -4,7 +4,7 @@ What was worked on and has been superseded or cancelled meanwhile is not stored;
 that may still be under way at the node is.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, and_, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.base.ids import LeaseToken, NodeId, OperationId
+from corral.base.ids import LeaseToken, NodeId
 from corral.domain.backend import Inventory
 from corral.domain.intent import Intent, IntentState, cancel, may_cancel, overtaken
 from corral.domain.operation import FINAL
@@ -50,12 +50,6 @@ class Intents:
 
     async def of_node(self, node_id: NodeId) -> list[Intent]:
         return await self._fetch(select(backend_intents).where(backend_intents.c.node_id == node_id))
-
-    async def of_backend(self, keys: Iterable[str]) -> list[Intent]:
-        return await self._fetch(select(backend_intents).where(backend_intents.c.backend.in_(sorted(set(keys)))))
-
-    async def of_operation(self, id: OperationId) -> list[Intent]:
-        return await self._fetch(select(backend_intents).where(backend_intents.c.operation_id == id))
 
     async def open(self) -> list[Intent]:
         return await self._fetch(select(backend_intents).where(backend_intents.c.state == IntentState.OPEN.value))

@@ -272,3 +272,14 @@ async def test_old_operations_go_and_open_ones_stay(operations: Operations, inte
     assert await operations.trim(after(0) + timedelta(days=1)) == 1
     assert await operations.get(OperationId("op1")) is None
     assert await operations.get(OperationId("op2")) is not None
+
+
+async def test_old_operations_go_unless_they_are_still_wanted(operations: Operations, intents: Intents) -> None:
+    await started(operations, "op1", "w1")
+    await started(operations, "op2", "w1", verb=Verb.DELETE)  # overtakes the first one, and waits
+
+    assert await operations.trim(after(0)) == 0
+    assert await operations.trim(after(1)) == 1
+    assert await operations.get(OperationId("op1")) is None
+    assert await operations.get(OperationId("op2")) is not None
+    assert [one.operation_id for one in await intents.of_node(NodeId("w1"))] == ["op2"]

@@ -271,6 +271,15 @@ class FrontendSettings:
         default=timedelta(days=30),
         default_text="30d",
     )
+    operation_retention: timedelta = setting(
+        duration(timedelta(hours=1), timedelta(days=3650), bounds="from 1h to 3650d"),
+        """How long the history of operations is kept. One that still goes on, or waits for an absent node, stays until
+        it is over. 30 days, as for events.""",
+        flag="--operation-retention",
+        env=("CORRAL_OPERATION_RETENTION",),
+        default=timedelta(days=30),
+        default_text="30d",
+    )
     max_body: int = setting(
         size(1024, 1024 * MIB, bounds="from 1KiB to 1024MiB"),
         "Bytes of a request body that the admin API accepts. 1 MiB: registrations and labels are far smaller.",
