@@ -1,7 +1,7 @@
 """Frontends are killed, again and again, while people install, upgrade and delete backends on twenty wild workers.
 
-Each step is a SIGKILL: a third of them on SQLite with one frontend, the rest on PostgreSQL with two. NATS and PostgreSQL
-die as well. Then everything is mended, and what is on the disks is compared with what people were told.
+Each step is a SIGKILL: a third of them on SQLite with one frontend, the rest on PostgreSQL with two. NATS and
+PostgreSQL die as well. Then all is mended, and what is on the disks is compared with what people were told.
 """
 
 import asyncio

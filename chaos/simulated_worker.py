@@ -56,6 +56,7 @@ class Worker:
     async def leave(self) -> None:
         """Off in the middle of whatever it does."""
         self._is_away = True
+        self._node.restart()
         self.backends.die()
         await self.backends.stop()
 
