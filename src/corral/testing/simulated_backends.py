@@ -45,7 +45,9 @@ class Faults:
     """Does not tell what it has."""
     knows_upgrades: bool = True
     undated: bool = False
-    """Tells no dates."""
+    """Tells neither dates nor digests."""
+    backdates: bool = False
+    """Dates what it replaces as what was there before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,15 +202,21 @@ class SimulatedBackends:
 
     def _write(self, name: str, uri: str) -> None:
         self.written[name] += 1
-        at = self.clock.now().replace(microsecond=0)
-        if self.is_corral and name in self.disk:
-            at = max(at, datetime.fromisoformat(self.disk[name].installed_at) + timedelta(seconds=1))
         self.disk[name] = InstalledBackend(
             name=name,
-            installed_at=format_time(at),
+            installed_at=self._date(name),
             uri=uri,
             digest=self.digest if self.is_corral else "",
         )
+
+    def _date(self, name: str) -> str:
+        at = self.clock.now().replace(microsecond=0)
+        if name not in self.disk:
+            return format_time(at)
+        before = self.disk[name].installed_at
+        if self.faults.backdates:
+            return before
+        return format_time(max(at, datetime.fromisoformat(before) + timedelta(seconds=1)) if self.is_corral else at)
 
     def _delete(self, name: str) -> str:
         if self.disk.pop(name, None) is None:
