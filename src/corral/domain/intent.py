@@ -164,7 +164,7 @@ Step = Rest | Send
 
 def look(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy, *, is_corral: bool) -> Step:
     """What follows from a fresh report. Corral's workers do one thing after the other, and date each install anew."""
-    intent = _without_settled_doubt(intent, inventory, now)
+    intent = _without_settled_doubt(_by_this_clock(intent, now), inventory, now)
     doubt = intent.doubt
     in_doubt = doubt is not None and doubt.generation < intent.generation
     if in_doubt and doubt is not None and not is_corral:
@@ -184,6 +184,17 @@ def look(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPoli
 
 
 _IN_DOUBT: Final = "an earlier request may still be running on the node"
+
+
+def _by_this_clock(intent: Intent, now: datetime) -> Intent:
+    """Of requests that were sent before the clock was set back nobody knows how long ago that was: as if just now."""
+
+    def sent_by_now(sent: Outstanding | None) -> Outstanding | None:
+        if sent is None or sent.sent_at <= now + CLOCK_SKEW:
+            return sent
+        return replace(sent, sent_at=now, until=now + (sent.until - sent.sent_at))
+
+    return replace(intent, outstanding=sent_by_now(intent.outstanding), doubt=sent_by_now(intent.doubt))
 
 
 def _without_settled_doubt(intent: Intent, inventory: Inventory, now: datetime) -> Intent:
@@ -404,7 +415,14 @@ def needed_by_load(intent: Intent | None) -> LoadNeed:
             return LoadNeed.FREE
 
 
-def is_due(intent: Intent, now: datetime) -> bool:
+CLOCK_SKEW: Final = timedelta(minutes=1)
+"""What is from further in the future than this is from before a clock was set back. Frontends differ by less."""
+
+
+def is_due(intent: Intent, now: datetime, policy: IntentPolicy) -> bool:
     """Whether somebody may begin to work on it, or go on where another one went silent."""
-    free = intent.lease_until is None or intent.lease_until <= now
-    return intent.state is IntentState.OPEN and free and intent.next_try <= now
+    lease = intent.lease_until
+    free = lease is None or lease <= now or lease > now + policy.lease + CLOCK_SKEW
+    return (
+        intent.state is IntentState.OPEN and free and (intent.next_try <= now or intent.changed_at > now + CLOCK_SKEW)
+    )

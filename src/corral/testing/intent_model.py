@@ -191,7 +191,7 @@ class FleetModel:
     def step(self, number: int, place: Key, *, crash_before_sending: bool = False) -> None:
         """Claim, look, and send or not."""
         frontend, known = self.frontends[number], self.stored.get(place)
-        if known is None or not intents.is_due(known, self.now) or place in frontend.working:
+        if known is None or not intents.is_due(known, self.now, POLICY) or place in frontend.working:
             return
         claimed = replace(known, lease_token=frontend.token, lease_until=self.now + POLICY.lease)
         self._put(place, claimed)

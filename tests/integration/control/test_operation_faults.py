@@ -224,7 +224,7 @@ async def test_a_failed_attempt_is_repeated_in_time_although_the_clock_was_set(w
     node.faults.refusal = ""
     world.clock.jump(jump)
     await world.frontend.settle()
-    await pass_time(world, timedelta(minutes=1))
+    await pass_time(world, timedelta(seconds=31))
     await world.control.dispatcher.tick()
     assert (await get(world, id)).state is OperationState.DONE
 
