@@ -14,6 +14,7 @@ from corral.bus.port import Bus
 from corral.domain.intent import IntentPolicy
 from corral.domain.operation import Operation, OperationState, Target, TargetStatus
 from corral.protocol.operation_views import JobStatus, OperationView
+from corral.protocol.registration import FEATURES, CorralHello
 from corral.state.db import Database
 from corral.testing.clock import ManualClock
 from corral.testing.simulated_backends import SimulatedBackends
@@ -151,6 +152,71 @@ async def test_a_repeated_call_finds_its_operation_whatever_has_happened_since(w
     assert (await target(world, id)).status is TargetStatus.SUPERSEDED
 
 
+# Workers that die.
+
+
+async def registers(world: World, life: str) -> None:
+    hello = CorralHello(version="1", features=list(FEATURES), secret=SECRET + "w", incarnation=life)
+    body = {"name": "w", "address": "127.0.0.1:50051", "corral": msgspec.to_builtins(hello)}
+    assert (await world.frontend.register(body)).status == 201
+
+
+async def starts_anew(world: World, node: SimulatedBackends, *, life: str) -> None:
+    """A Corral worker is killed and comes back, with all that it tells a frontend then."""
+    node.die()
+    node.gate.set()
+    await registers(world, life)
+    beat = await world.frontend.call("POST", f"/api/node/{node.node_id}/heartbeat", {}, key=SECRET + "w")
+    assert beat.status == 200
+    await world.frontend.settle()
+
+
+async def test_a_worker_that_died_in_the_middle_of_an_install_is_asked_again_soon(world: World) -> None:
+    node = await world.backends("w")
+    await world.control.dispatcher.notice_returns()
+    node.gate.clear()
+    id = await ask(world)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(world.control.dispatcher.tick())
+        await node.begun.wait()
+        await starts_anew(world, node, life="2")
+        await world.control.dispatcher.notice_returns()  # ends the wait for an answer that cannot come
+    await pass_time(world, IntentPolicy().look_again)
+    await world.control.dispatcher.tick()
+    seen = await target(world, id)
+    assert (seen.status, seen.attempts, len(node.requests)) == (TargetStatus.SUCCESS, 0, 2)
+    assert node.written["echo"] == 1
+
+
+async def test_what_a_dead_frontend_asked_of_a_dead_worker_is_asked_of_the_next_one(world: World) -> None:
+    node = await world.backends("w")
+    await ask(world)
+    await world.control.dispatcher.tick()
+    node.gate.clear()
+    id = await ask(world, {"verb": "upgrade", "backend": "echo"})
+    await dies_with_its_request_open(world, node, world.control)
+    await starts_anew(world, node, life="2")
+    await pass_time(world, A_LEASE)
+    await (await world.again()).dispatcher.tick()
+    assert ((await get(world, id)).state, node.written["echo"]) == (OperationState.DONE, 2)
+
+
+async def test_a_worker_that_registers_again_in_the_same_life_is_still_waited_for(world: World) -> None:
+    node = await world.backends("w")
+    await world.control.dispatcher.notice_returns()
+    node.gate.clear()
+    id = await ask(world)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        work = group.create_task(world.control.dispatcher.tick())
+        await node.begun.wait()
+        await registers(world, "1")
+        await world.frontend.settle()
+        await world.control.dispatcher.notice_returns()
+        assert not work.done()
+        node.gate.set()
+    assert ((await get(world, id)).state, len(node.requests)) == (OperationState.DONE, 1)
+
+
 # Nodes that are away.
 
 
@@ -167,12 +233,7 @@ async def test_a_node_that_was_away_for_a_day_gets_the_last_wish_and_only_that(w
     assert (await get(world, last)).state is OperationState.WAITING
     assert (await job(world, last)).message == "waiting for w to come back"
     await node.listen(world.bus)
-    again = {"name": "w", "address": "127.0.0.1:50051"}
-    hello = {"version": "1", "features": [], "secret": SECRET + "w", "incarnation": "2"}
-    assert (await world.frontend.register({**again, "corral": hello})).status == 201
-    beat = await world.frontend.call("POST", f"/api/node/{node.node_id}/heartbeat", {}, key=SECRET + "w")
-    assert beat.status == 200
-    await world.frontend.settle()
+    await starts_anew(world, node, life="2")
     await world.control.dispatcher.notice_returns()
     await world.control.dispatcher.tick()
     assert (await target(world, first)).status is TargetStatus.SUPERSEDED
