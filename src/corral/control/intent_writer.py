@@ -35,7 +35,7 @@ class IntentWriter:
                 while not waiting.stored.done():
                     await self._write()
             finally:
-                if waiting in self._queue:  # this one gives up, the others do not
+                if not waiting.stored.done() and waiting in self._queue:  # this one gives up, the others do not
                     self._queue.remove(waiting)
         return await waiting.stored
 
