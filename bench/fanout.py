@@ -16,7 +16,7 @@ from bench.fanout_site import Run, Site, StatementLog, open_site
 from bench.readings import MEGABYTE, memory_of
 from bench.report import Row, Table, figure
 from bench.say import say
-from corral.testing.simulated_fleet import Behave, Join, Look, NodeState, names_of
+from corral.testing.simulated_fleet import Behave, Look, NodeState, names_of
 
 DATABASES: Final = ("postgres", "sqlite")
 FEW_SECONDS: Final = 0.5
@@ -48,12 +48,12 @@ async def _on(kind: str, scale: Scale) -> list[Table]:
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as folder:
         async with open_site(kind, Path(folder)) as site:
             say(f"fanout: {kind}, {scale.few} nodes")
-            await _join(site, scale.few, scale)
+            await site.join(scale.few, scale.work_seconds)
             runs = await _rounds(site, scale.few, scale, FEW_SECONDS)
             say(f"fanout: {kind}, killed")
             figures = await _killed(site, scale)
             say(f"fanout: {kind}, {scale.many:,} nodes")
-            await _join(site, scale.many - scale.few, scale)
+            await site.join(scale.many - scale.few, scale.work_seconds)
             runs += await _rounds(site, scale.many, scale, MANY_SECONDS)
             figures += await _statements(site, scale)
             say(f"fanout: {kind}, {scale.hanging} hang and {scale.dead} are dead")
@@ -71,11 +71,6 @@ async def _on(kind: str, scale: Scale) -> list[Table]:
         ),
         Table(title=f"The same on {kind}, more figures", rows=figures),
     ]
-
-
-async def _join(site: Site, count: int, scale: Scale) -> None:
-    await site.fleet.do(Join(count=count))
-    await site.fleet.do(Behave(work_seconds=(scale.work_seconds, scale.work_seconds)))
 
 
 async def _rounds(site: Site, count: int, scale: Scale, goal: float) -> list[Row]:

@@ -3,7 +3,6 @@
 What is proven is read from the database beside the frontend, so that looking costs the frontend nothing.
 """
 
-import asyncio
 import re
 import sqlite3
 import time
@@ -24,13 +23,17 @@ from corral.testing.admin_api import open_session
 from corral.testing.ports import lasting_port
 from corral.testing.postgres import PostgresServer
 from corral.testing.processes import FrontendProcess, said_once
-from corral.testing.simulated_fleet import SimulatedFleet, Surroundings
+from corral.testing.simulated_fleet import Behave, Join, SimulatedFleet, Surroundings
+from corral.testing.waiting import eventually
 
 INSTALL_TIMEOUT: Final = "15m"
-_LOOK_SECONDS: Final = 0.01
 _GIVE_UP_SECONDS: Final = 120.0
 _STATEMENT: Final = re.compile(r"LOG:  (?:statement|execute [^:]*): (?=\S)")
 _OURS: Final = re.compile(r"\b(?:backend_intents|operation_targets|operations|backend_inventory)\b")
+
+
+_PROVEN: Final = "SELECT count(*) FROM operation_targets WHERE status = 'success' AND operation_id = "
+_UNTOLD: Final = "SELECT count(*) FROM nodes WHERE announced <> 'healthy'"
 
 
 class Eye(Protocol):
@@ -39,14 +42,19 @@ class Eye(Protocol):
     async def proven(self, operation: str) -> int:
         """How many targets are."""
 
+    async def untold(self) -> int:
+        """How many nodes were not announced as healthy yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class PostgresEye:
     connection: "asyncpg.Connection[asyncpg.Record]"
 
     async def proven(self, operation: str) -> int:
-        query = "SELECT count(*) FROM operation_targets WHERE operation_id = $1 AND status = 'success'"
-        return int(await self.connection.fetchval(query, operation))
+        return int(await self.connection.fetchval(_PROVEN + "$1", operation))
+
+    async def untold(self) -> int:
+        return int(await self.connection.fetchval(_UNTOLD))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +62,10 @@ class SqliteEye:
     connection: sqlite3.Connection
 
     async def proven(self, operation: str) -> int:
-        query = "SELECT count(*) FROM operation_targets WHERE operation_id = ? AND status = 'success'"
-        return int(self.connection.execute(query, (operation,)).fetchone()[0])
+        return int(self.connection.execute(_PROVEN + "?", (operation,)).fetchone()[0])
+
+    async def untold(self) -> int:
+        return int(self.connection.execute(_UNTOLD).fetchone()[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +102,20 @@ class Site:
         return msgspec.json.decode(answer.body, type=OperationView)
 
     async def until_proven(self, operation: str, count: int) -> None:
-        deadline = time.monotonic() + _GIVE_UP_SECONDS
-        while (proven := await self.eye.proven(operation)) < count:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{proven} of {count} targets were proven within {_GIVE_UP_SECONDS:g} s")
-            await asyncio.sleep(_LOOK_SECONDS)
+        async def proven() -> bool:
+            return await self.eye.proven(operation) >= count
+
+        await eventually(proven, f"the proof of {count} targets", seconds=_GIVE_UP_SECONDS)
+
+    async def join(self, count: int, work_seconds: float) -> None:
+        """So many nodes more, all known to be healthy on return; requests take them so long."""
+        await self.fleet.do(Join(count=count))
+        await self.fleet.do(Behave(work_seconds=(work_seconds, work_seconds)))
+
+        async def all_told() -> bool:
+            return not await self.eye.untold()
+
+        await eventually(all_told, "all nodes to be announced as healthy", seconds=_GIVE_UP_SECONDS)
 
     async def run(self, verb: str, backend: str, *, count: int, nodes: list[str] | None = None) -> tuple[Run, str]:
         """Until so many targets are proven; also the id of the operation."""

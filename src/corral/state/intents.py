@@ -7,7 +7,7 @@ that may still be under way at the node is.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -19,6 +19,7 @@ from corral.state.db import Database
 from corral.state.dialect import among
 from corral.state.intent_batches import (
     Place,
+    held,
     in_order,
     lease,
     locked,
@@ -30,10 +31,6 @@ from corral.state.intent_batches import (
 )
 from corral.state.intent_rows import intent_of
 from corral.state.schema import backend_intents
-
-_HOLDING: Final = tuple(
-    backend_intents.c[name] for name in ("node_id", "backend", "generation", "state", "lease_token", "lease_until")
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +68,7 @@ class Intents:
             found = [intent_of(row) for row in await connection.execute(due.with_for_update(skip_locked=True))]
             if not found:
                 return []
-            await lease(connection, [place_of(one) for one in found], {"lease_token": token, "lease_until": until})
+            await lease(connection, [place_of(one) for one in found], token, until)
         return found
 
     async def extend(self, token: LeaseToken, *, until: datetime) -> int:
@@ -87,11 +84,11 @@ class Intents:
         if len(work) < len(changes):
             raise ValueError("two changes of one intent cannot be stored together")
         async with self._db.begin() as connection:
-            rows = await locked(connection, list(work), _HOLDING)
-            held = {(row.node_id, row.backend): row for row in rows if row.lease_token == token}
-            wanted = {place for place, change in work.items() if _is_wanted(change, held.get(place))}
-            stored = [_with_lease(work[place], held[place]) for place in sorted(wanted)]
-            late = {place: work[place] for place in sorted(held.keys() - wanted)}
+            rows = await held(connection, list(work))
+            ours = {(row.node_id, row.backend): row for row in rows if row.lease_token == token}
+            wanted = {place for place, change in work.items() if _is_wanted(change, ours.get(place))}
+            stored = [_with_lease(work[place], ours[place]) for place in sorted(wanted)]
+            late = {place: work[place] for place in sorted(ours.keys() - wanted)}
             await write_intents(connection, [*stored, *await _learned(connection, late)])
             await write_targets(connection, stored)
             await write_reports(connection, _newest_reports(changes))
@@ -138,13 +135,13 @@ def _due(now: datetime) -> ColumnElement[bool]:
     )
 
 
-def _is_wanted(change: Change, held: Row[Any] | None) -> bool:
+def _is_wanted(change: Change, ours: Row[Any] | None) -> bool:
     """Whether what was worked on is still what is wanted there, and ours to change."""
-    return held is not None and held.generation == change.intent.generation and held.state == IntentState.OPEN.value
+    return ours is not None and ours.generation == change.intent.generation and ours.state == IntentState.OPEN.value
 
 
-def _with_lease(change: Change, held: Row[Any]) -> Intent:
-    kept = (held.lease_token, held.lease_until) if change.keeps_lease else (None, None)
+def _with_lease(change: Change, ours: Row[Any]) -> Intent:
+    kept = (ours.lease_token, ours.lease_until) if change.keeps_lease else (None, None)
     return replace(change.intent, lease_token=kept[0], lease_until=kept[1])
 
 

@@ -109,9 +109,9 @@ async def _replace(connection: AsyncConnection, fresh: Sequence[Intent], at: dat
     """What was wanted at these places before is superseded; leases and requests under way are carried along."""
     rows = await locked(connection, [place_of(one) for one in fresh])
     known = {(NodeId(row.node_id), str(row.backend)): intent_of(row) for row in rows}
-    await supersede_targets(connection, list(known), {"changed_at": at})
+    await supersede_targets(connection, list(known), at=at)
     new = [supersede(known.get(place_of(one)), one) for one in fresh]
-    await replace_intents(connection, list(known), sorted(new, key=place_of))
+    await replace_intents(connection, list(known), new)
 
 
 async def _by_key(connection: AsyncConnection, key: str) -> Operation | None:

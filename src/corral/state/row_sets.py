@@ -28,65 +28,63 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import TypeEngine
 
 from corral.state.columns import UtcTime, Whole
-from corral.state.dialect import is_postgres
 
+POSTGRES: Final = "postgresql"
 _NAME: Final = "given"
 _DOCUMENT: Final = "given_rows"
 
 
 class RowSet:
-    """The rows that a statement is about, as values of these columns."""
+    """The rows that a statement is about, as values of these columns.
+
+    Statements are made once for each dialect and kept: making one costs more than running it.
+    """
 
     def __init__(self, *columns: Column[Any]) -> None:
-        self._columns = columns
-        self._tables: dict[str, FromClause] = {}
+        self._columns = {one.name: one for one in columns}
 
-    def table(self, connection: AsyncConnection) -> FromClause:
-        """Something to select from or to join with. Its JSON columns are text: see `value`."""
-        dialect = connection.dialect.name
-        if dialect not in self._tables:
-            self._tables[dialect] = self._arrays() if is_postgres(connection) else self._document()
-        return self._tables[dialect]
+    def table(self, dialect: str) -> FromClause:
+        """Something to select from or to join with; a new one each time. Its JSON is text: see `value`."""
+        return self._arrays() if dialect == POSTGRES else self._document()
 
-    def value(self, connection: AsyncConnection, name: str) -> ColumnElement[Any]:
+    def value(self, table: FromClause, name: str, dialect: str) -> ColumnElement[Any]:
         """What a column of ours is set to."""
-        given = self.table(connection).c[name]
-        own = next(one for one in self._columns if one.name == name)
-        return cast(given, postgresql.JSON) if isinstance(own.type, JSON) and is_postgres(connection) else given
-
-    def same(self, connection: AsyncConnection, table: Table, *names: str) -> ColumnElement[bool]:
-        """A row of the table is one of these, by the columns of these names."""
-        given = self.table(connection)
-        return and_(*(table.c[name] == given.c[name] for name in names))
+        is_json = isinstance(self._columns[name].type, JSON)
+        return cast(table.c[name], postgresql.JSON) if is_json and dialect == POSTGRES else table.c[name]
 
     def parameters(self, connection: AsyncConnection, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
         """The rows themselves, to execute the statement with."""
-        columns = {one.name: _stored(one, rows, connection.dialect) for one in self._columns}
-        if is_postgres(connection):
+        dialect = connection.dialect
+        columns = {name: _stored(one, rows, dialect) for name, one in self._columns.items()}
+        if dialect.name == POSTGRES:
             return {_parameter(name): values for name, values in columns.items()}
         return {_DOCUMENT: json.dumps(list(zip(*columns.values(), strict=True)), allow_nan=False)}
 
     def _arrays(self) -> FromClause:
-        arrays = (
-            bindparam(_parameter(one.name), type_=postgresql.ARRAY(_array_type(one.type))) for one in self._columns
-        )
-        columns = (column(one.name, _array_type(one.type)) for one in self._columns)
+        types = {name: _plain(one.type) for name, one in self._columns.items()}
+        arrays = (bindparam(_parameter(name), type_=postgresql.ARRAY(type)) for name, type in types.items())
+        columns = (column(name, type) for name, type in types.items())
         return func.unnest(*arrays).table_valued(*columns, name=_NAME).render_derived()
 
     def _document(self) -> FromClause:
         rows = func.json_each(bindparam(_DOCUMENT, type_=Text)).table_valued("value")
         values = (
-            func.json_extract(rows.c.value, f"$[{number}]", type_=_array_type(one.type)).label(one.name)
-            for number, one in enumerate(self._columns)
+            func.json_extract(rows.c.value, f"$[{number}]", type_=_plain(one.type)).label(name)
+            for number, (name, one) in enumerate(self._columns.items())
         )
         return select(*values).subquery(_NAME)
+
+
+def same(table: Table, given: FromClause, *names: str) -> ColumnElement[bool]:
+    """A row of the table is one of the given ones, by the columns of these names."""
+    return and_(*(table.c[name] == given.c[name] for name in names))
 
 
 def _parameter(name: str) -> str:
     return f"{_NAME}_{name}"
 
 
-def _array_type(own: TypeEngine[Any]) -> TypeEngine[Any]:
+def _plain(own: TypeEngine[Any]) -> TypeEngine[Any]:
     """The plain type of what the column's own type stores."""
     if isinstance(own, UtcTime):
         return own
