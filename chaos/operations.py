@@ -152,13 +152,13 @@ class Breaker:
 
     async def _break_a_server(self) -> None:
         what = self._random.random()
-        if what < 0.04:
+        if what < 0.06:
             self._tell("NATS is killed and started again")
             self._nats += 1
             await self._fleet.nats.kill()
             await asyncio.sleep(self._random.uniform(0.0, 1.0))
             await self._fleet.nats.start()
-        elif what < 0.08 and (postgres := self._fleet.postgres) is not None:
+        elif what < 0.12 and (postgres := self._fleet.postgres) is not None:
             self._tell("PostgreSQL is killed and started again")
             self._postgres += 1
             await asyncio.to_thread(postgres.kill)
