@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken, NodeId
 from corral.domain.backend import Inventory
-from corral.domain.intent import Intent, IntentState, cancel, may_cancel, overtaken
+from corral.domain.intent import CLOCK_SKEW, Intent, IntentState, cancel, may_cancel, overtaken
 from corral.state.db import Database
 from corral.state.dialect import among
 from corral.state.intent_batches import (
@@ -63,7 +63,7 @@ class Intents:
 
     async def claim(self, token: LeaseToken, *, now: datetime, until: datetime, limit: int) -> list[Intent]:
         """Take what is due and nobody works on, the longest waiting first."""
-        due = select(backend_intents).where(_due(now)).order_by(backend_intents.c.next_try).limit(limit)
+        due = select(backend_intents).where(_due(now, until)).order_by(backend_intents.c.next_try).limit(limit)
         async with self._db.begin() as connection:
             found = [intent_of(row) for row in await connection.execute(due.with_for_update(skip_locked=True))]
             if not found:
@@ -126,12 +126,13 @@ class Intents:
             return [intent_of(row) for row in await connection.execute(ordered)]
 
 
-def _due(now: datetime) -> ColumnElement[bool]:
-    """As `domain.intent.is_due` says it."""
+def _due(now: datetime, until: datetime) -> ColumnElement[bool]:
+    """As `domain.intent.is_due` says it; a lease that is taken now ends at `until`."""
+    held_until = backend_intents.c.lease_until
     return and_(
         backend_intents.c.state == IntentState.OPEN.value,
-        backend_intents.c.next_try <= now,
-        or_(backend_intents.c.lease_until.is_(None), backend_intents.c.lease_until <= now),
+        or_(backend_intents.c.next_try <= now, backend_intents.c.changed_at > now + CLOCK_SKEW),
+        or_(held_until.is_(None), held_until <= now, held_until > until + CLOCK_SKEW),
     )
 
 

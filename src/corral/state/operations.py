@@ -55,6 +55,10 @@ class Operations:
         async with self._db.read() as connection:
             return await _load_one(connection, operations.c.id == id)
 
+    async def with_key(self, idempotency_key: str) -> Operation | None:
+        async with self._db.read() as connection:
+            return await _by_key(connection, idempotency_key)
+
     async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
         """Newest first; `before` is where an earlier call ended."""
         earlier = or_(operations.c.accepted_at < before[0], _same_time_before(before)) if before else None
