@@ -22,6 +22,8 @@ from corral.domain.replica import ReplicaState
 from corral.domain.vram_budget import VramBudget
 from corral.protocol.go_json import read_object
 from corral.protocol.node_views import NodeView
+from corral.protocol.refusals import Acknowledged
+from corral.protocol.registration import ApproveResponse
 from corral.protocol.replica_views import ReplicaRow
 
 
@@ -250,6 +252,7 @@ ROUTES = [
         path="/api/nodes/{id}",
         handler=remove_node,
         summary="Forget a node with its secret and its keys.",
+        gives=Acknowledged,
         codes={200: "forgotten", 500: "no such node"},
     ),
     replace(
@@ -258,6 +261,7 @@ ROUTES = [
         path="/api/nodes/{id}/drain",
         handler=drain_node,
         summary="No new work for this node until a person resumes it.",
+        gives=Acknowledged,
         codes={200: "draining", 500: "no such node"},
     ),
     replace(
@@ -266,6 +270,7 @@ ROUTES = [
         path="/api/nodes/{id}/resume",
         handler=resume_node,
         summary="End a drain; it approves nothing.",
+        gives=Acknowledged,
         codes={200: "resumed", 500: "no such node"},
     ),
     replace(
@@ -274,6 +279,7 @@ ROUTES = [
         path="/api/nodes/{id}/approve",
         handler=approve_node,
         summary="Admit a pending node: the only way to become healthy.",
+        gives=ApproveResponse,
         codes={200: "approved", 400: "it is not pending", **_UNKNOWN},
     ),
     replace(
