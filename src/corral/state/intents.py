@@ -128,11 +128,11 @@ class Intents:
 
 def _due(now: datetime, until: datetime) -> ColumnElement[bool]:
     """As `domain.intent.is_due` says it; a lease that is taken now ends at `until`."""
-    held_until = backend_intents.c.lease_until
+    lease_until = backend_intents.c.lease_until
     return and_(
         backend_intents.c.state == IntentState.OPEN.value,
         or_(backend_intents.c.next_try <= now, backend_intents.c.changed_at > now + CLOCK_SKEW),
-        or_(held_until.is_(None), held_until <= now, held_until > until + CLOCK_SKEW),
+        or_(lease_until.is_(None), lease_until <= now, lease_until > until + CLOCK_SKEW),
     )
 
 
