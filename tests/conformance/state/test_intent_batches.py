@@ -184,16 +184,20 @@ async def test_a_hundred_cost_as_many_statements_as_one(
 
 
 async def test_batches_and_renewals_meet_in_any_order(operations: Operations, intents: Intents) -> None:
+    """The rows lie in the database against the order in which they are locked."""
     names = [f"w{number:02}" for number in range(40)]
-    await started(operations, "op1", *names)
+    for name in reversed(names):
+        await started(operations, f"op-{name}", name)
     work = await claimed(intents)
-    held = [replace(satisfied(one), intent=one, keeps_lease=True) for one in work.values()]
+    held = [
+        replace(satisfied(one), intent=replace(one, waits_for_node=True), keeps_lease=True) for one in work.values()
+    ]
     for _ in range(5):
         await asyncio.gather(
             intents.store(MINE, held),
             intents.extend(MINE, until=after(50)),
-            intents.store(MINE, held[::-1]),
-            intents.wake([NodeId(name) for name in reversed(names)], at=after(3)),
-            operations.change(OperationId("op1"), None, lambda known: replace(known, misses=0), events=[]),
+            intents.wake([NodeId(name) for name in names], at=after(3)),
+            intents.store(MINE, held),
+            intents.extend(MINE, until=after(50)),
         )
     assert await intents.store(MINE, [satisfied(one) for one in work.values()]) == [True] * 40
