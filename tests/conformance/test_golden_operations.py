@@ -15,8 +15,7 @@ import pytest
 from corral.base.ids import OperationId
 from corral.base.tasks import running
 from corral.bus.port import Bus
-from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
+from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.protocol import go_json, subjects
 from corral.protocol.inventory import InstalledBackend
 from corral.protocol.progress import InstallProgress
@@ -24,6 +23,7 @@ from corral.state.db import Database
 from corral.testing.asgi import Answer
 from corral.testing.clock import ManualClock
 from corral.testing.golden import Recorded, differences_between, read_recording
+from corral.testing.shelf import Shelf
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.waiting import eventually
 from corral.testing.world import World, open_world
@@ -49,18 +49,16 @@ ELSEWHERE: dict[str, str] = {
 }
 
 
-class Shelf:
-    """The recorded gallery."""
-
-    async def catalogue(self) -> BackendCatalogue:
-        entries = tuple(GalleryEntry(name=name, gallery="g", uri=f"oci://r/{name}") for name in ("mock", "custom"))
-        source = GallerySource(name="g", url="http://127.0.0.1:8099/index.yaml")
-        return BackendCatalogue([Gallery(source=source, entries=entries)])
+SHELF = Shelf(
+    GallerySource(name="g", url="http://127.0.0.1:8099/index.yaml"),
+    *(GalleryEntry(name=name, gallery="g", uri=f"oci://r/{name}") for name in ("mock", "custom")),
+)
+"""The recorded gallery."""
 
 
 @pytest.fixture
 async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(database, clock, bus, tmp_path, galleries=Shelf()) as world:
+    async with open_world(database, clock, bus, tmp_path, shelf=SHELF) as world:
         yield world
 
 

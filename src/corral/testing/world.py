@@ -178,7 +178,7 @@ async def open_world(
     bus: Bus,
     folder: Path,
     *,
-    galleries: CatalogueSource | None = None,
+    shelf: CatalogueSource | None = None,
     **settings: object,
 ) -> AsyncIterator[World]:
     """Its models directory holds `small`."""
@@ -189,7 +189,7 @@ async def open_world(
     config = frontend_config(folder, gateway_key="key-of-the-gateways", **settings)
     stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
     async with AsyncExitStack() as stack:
-        opening = open_frontend(database, clock, bus, config, key=key, loader=loader, galleries=galleries)
+        opening = open_frontend(database, clock, bus, config, key=key, loader=loader, galleries=shelf)
         frontend = await stack.enter_async_context(opening)
         yield World(
             frontend=frontend,
