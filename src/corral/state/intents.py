@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken, NodeId
@@ -130,11 +130,11 @@ class Intents:
 
     async def hurry(self, intents: Sequence[Intent], *, at: datetime) -> None:
         """Do not wait any longer with these, unless they have changed."""
+        place = (backend_intents.c.node_id, backend_intents.c.backend, backend_intents.c.generation)
+        same = tuple_(*place).in_([(*place_of(one), one.generation) for one in intents])
+        free = backend_intents.c.lease_token.is_(None)
         async with self._db.begin() as connection:
-            for one in intents:
-                same = and_(place_of(one), backend_intents.c.generation == one.generation)
-                free = and_(same, backend_intents.c.lease_token.is_(None))
-                await connection.execute(update(backend_intents).where(free).values(next_try=at))
+            await connection.execute(update(backend_intents).where(same, free).values(next_try=at))
 
     async def _fetch(self, statement: Select[Any]) -> list[Intent]:
         ordered = statement.order_by(backend_intents.c.node_id, backend_intents.c.backend)
