@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken, NodeId
-from corral.domain.backend import Inventory
+from corral.domain.backend import Inventory, Verb
 from corral.domain.intent import CLOCK_SKEW, Intent, IntentState, cancel, may_cancel, overtaken
 from corral.state.db import Database
 from corral.state.dialect import among
@@ -119,6 +119,22 @@ class Intents:
             due = locked_places(and_(busy, free, there))
             result = await connection.execute(update(backend_intents).where(due).values(next_try=at))
         return result.rowcount
+
+    async def failed_installs(self, ids: Sequence[NodeId]) -> list[Intent]:
+        """Installs on these nodes that failed, and wait for another try."""
+        is_open = and_(backend_intents.c.state == IntentState.OPEN.value, backend_intents.c.attempts > 0)
+        failed = and_(is_open, backend_intents.c.verb == Verb.INSTALL.value, backend_intents.c.outstanding.is_(None))
+        async with self._db.read() as connection:
+            there = among(connection, backend_intents.c.node_id, ids)
+            return [intent_of(row) for row in await connection.execute(select(backend_intents).where(failed, there))]
+
+    async def hurry(self, intents: Sequence[Intent], *, at: datetime) -> None:
+        """Do not wait any longer with these, unless they have changed."""
+        place = (backend_intents.c.node_id, backend_intents.c.backend, backend_intents.c.generation)
+        same = tuple_(*place).in_([(*place_of(one), one.generation) for one in intents])
+        free = backend_intents.c.lease_token.is_(None)
+        async with self._db.begin() as connection:
+            await connection.execute(update(backend_intents).where(same, free).values(next_try=at))
 
     async def _fetch(self, statement: Select[Any]) -> list[Intent]:
         ordered = statement.order_by(backend_intents.c.node_id, backend_intents.c.backend)

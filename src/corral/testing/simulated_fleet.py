@@ -123,8 +123,7 @@ class _Crowd:
             for _ in range(_JOINING_AT_ONCE):
                 group.create_task(join_in_turn())
         self._members += sorted(joined, key=lambda one: one.node.name)
-        for place, node in enumerate(nodes):
-            self._group.create_task(_beat(node, command.interval_seconds * place / len(nodes)))
+        _let_beat(self._group, nodes, command.interval_seconds)
 
     def _node(self, number: int, command: Join) -> SimulatedNode:
         surroundings = self._surroundings
@@ -154,6 +153,12 @@ class _Crowd:
             elif command.listens and not member.listens:
                 await backends.listen(self._bus)
             member.listens = command.listens
+
+
+def _let_beat(group: asyncio.TaskGroup, nodes: Sequence[SimulatedNode], interval_seconds: float) -> None:
+    """Spread over the interval, as those of machines are that started at different times."""
+    for place, node in enumerate(nodes):
+        group.create_task(_beat(node, interval_seconds * place / len(nodes)))
 
 
 async def _beat(node: SimulatedNode, first_after_seconds: float) -> None:
