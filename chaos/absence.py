@@ -33,7 +33,6 @@ _PATIENCE_SECONDS: Final = 120.0
 
 
 async def of_one_among_five(workshop: Workshop) -> None:
-    timeout = f"{TIMEOUT_SECONDS:g}s"
     async with mortal_postgres(workshop.databases) as (url, postgres):
         plan = Plan(
             database_url=url,
@@ -41,10 +40,7 @@ async def of_one_among_five(workshop: Workshop) -> None:
             corral=CORRAL,
             localai=LOCALAI,
             interval_seconds=1.0,
-            settings={
-                "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT": timeout,
-                "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT": timeout,
-            },
+            timeout_seconds=TIMEOUT_SECONDS,
         )
         async with open_fleet(workshop.directory / "five", plan) as fleet:
             await fleet.workers.do(Join())

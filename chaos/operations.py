@@ -63,18 +63,13 @@ async def killed_calmly(workshop: Workshop) -> None:
 
 
 def _plan(url: str, postgres: PostgresServer | None, pace: Pace) -> Plan:
-    timeout = f"{pace.timeout_seconds:g}s"
     return Plan(
         database_url=url,
         postgres=postgres,
         corral=CORRAL,
         localai=LOCALAI,
         interval_seconds=1.0,
-        settings={
-            "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT": timeout,
-            "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT": timeout,
-            "CORRAL_DELETE_TIMEOUT": timeout,
-        },
+        timeout_seconds=pace.timeout_seconds,
     )
 
 
