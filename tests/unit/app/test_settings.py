@@ -189,8 +189,8 @@ def test_the_database_and_the_secrets_key_are_in_the_data_directory_unless_said_
         (
             {"--install-timeout": "-5m"},
             {},
-            'install_timeout: "-5m" from the flag --install-timeout cannot be used; allowed is a time such as 90s, 15m '
-            "or 1h30m, from 1s to 24h",
+            'install_timeout: "-5m" from the flag --install-timeout cannot be used; allowed is a duration such as 10s, '
+            "1m30s or 24h, from 1s to 24h",
         ),
         (
             {},
