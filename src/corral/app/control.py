@@ -22,6 +22,7 @@ from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
 from corral.control import health, hearing, housekeeping, inventory, models, orphans, replica_health, unloading, view
+from corral.control.artefacts import MovedTags, RegistryImages
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
@@ -43,8 +44,9 @@ from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
-from corral.control.operations import CatalogueSource, NoCatalogue, Operations
+from corral.control.operations import Operations
 from corral.control.orphans import Orphans
+from corral.control.planning import Lookups, Planner
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
@@ -53,8 +55,8 @@ from corral.control.replica_health import ReplicaHealth
 from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
 from corral.control.view import ViewKeeper, ViewSources
+from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
-from corral.galleries.registry import NoRegistry
 from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS, REPLICAS_EXITED
 from corral.state.db import Database
 from corral.state.events import Events
@@ -75,6 +77,9 @@ log = logging.getLogger(__name__)
 
 _DATABASE_PATIENCE: Final = timedelta(seconds=60)
 """How long a start waits for a database that does not answer, before it says so and ends."""
+
+
+_NOWHERE: Final = Lookups()
 
 
 class Stores(NamedTuple):
@@ -161,18 +166,19 @@ async def open_control(
         key = await load_secrets_key(config, database)
         stores = Stores(database, await Secrets.open(database, key, at=the_clock.now()))
         bus = await stack.enter_async_context(NatsBus(config.bus, name="corral-control"))
-        galleries = await stack.enter_async_context(_open_catalogue(config, the_clock))
-        control = await wire(config, the_clock, stores, bus, galleries=galleries)
+        lookups = await stack.enter_async_context(_open_lookups(config, the_clock))
+        control = await wire(config, the_clock, stores, bus, lookups=lookups)
         yield control, AdminServer(build_app(control.context), listener)
 
 
 @asynccontextmanager
-async def _open_catalogue(config: ControlConfig, clock: Clock) -> AsyncIterator[CatalogueSource]:
-    if config.galleries is None:
-        yield NoCatalogue()
+async def _open_lookups(config: ControlConfig, clock: Clock) -> AsyncIterator[Lookups]:
+    if config.galleries is None or config.images is None:
+        yield Lookups()
         return
-    async with open_galleries(config.galleries, registry=NoRegistry(), clock=clock) as galleries:
-        yield GalleryCatalogue(galleries)
+    registry, images = RegistryArtefacts(config.images, clock=clock), RegistryImages(config.images, clock)
+    async with open_galleries(config.galleries, registry=registry, clock=clock) as galleries:
+        yield Lookups(galleries=GalleryCatalogue(galleries), images=images)
 
 
 async def wire(
@@ -182,7 +188,7 @@ async def wire(
     bus: Bus,
     *,
     loader: BackendLoader | None = None,
-    galleries: CatalogueSource | None = None,
+    lookups: Lookups = _NOWHERE,
 ) -> Control:
     """Who works with whom; the first keys are made here, since the authenticator needs them."""
     policy = config.liveness
@@ -212,6 +218,7 @@ async def wire(
             inventory=keeper_of_inventory,
             requests=IntentRequests(client, config.intents),
             progress=progress,
+            tags=MovedTags(lookups.images),
             replicas=watch_replicas.poke,
         ),
         fleet,
@@ -222,7 +229,7 @@ async def wire(
         OperationStore(database),
         fleet,
         keeper_of_inventory,
-        galleries or NoCatalogue(),
+        Planner(lookups),
         feed,
         clock,
         dispatcher=dispatcher.poke,

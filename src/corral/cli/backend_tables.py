@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from corral.cli.humane import age
+from corral.cli.humane import age, size
 from corral.cli.operation_words import listed
 from corral.cli.output import Column, plain, table
 from corral.protocol.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _SHORT_DIGEST: Final = len("sha256:") + 12
+_REACHED: Final = {"install": "it is there", "upgrade": "it has the newest", "delete": "it is not there"}
 Build = tuple[str, str]
 """Version and digest: what makes two installed backends the same."""
 
@@ -103,6 +104,7 @@ def plan_table(planned: Sequence[PlannedView], verb: str, *, width: int) -> "Tab
         Column(title="NODE", cell=lambda one: plain(one.node_name)),
         Column(title="STATUS", cell=lambda one: plain(one.node_status)),
         Column(title="BACKEND", cell=lambda one: plain(one.backend)),
+        Column(title="BYTES", cell=lambda one: "–" if one.download_bytes is None else size(one.download_bytes)),
         Column(title="WHAT WOULD HAPPEN", cell=lambda one: plain(_outcome(one, verb)), wraps=True),
     ]
     return table(columns, planned, width=width)
@@ -111,4 +113,7 @@ def plan_table(planned: Sequence[PlannedView], verb: str, *, width: int) -> "Tab
 def _outcome(planned: PlannedView, verb: str) -> str:
     if planned.blocked:
         return f"blocked: {planned.blocked}"
-    return f"{verb} when it comes back" if planned.node_status in ("offline", "unhealthy") else verb
+    if planned.reached:
+        return f"nothing: {_REACHED[verb]}"
+    deed = f"{verb} when it comes back" if planned.node_status in ("offline", "unhealthy") else verb
+    return f"{deed}; unknown: {planned.unknown}" if planned.unknown else deed

@@ -9,6 +9,7 @@ from corral.domain.intent import IntentPolicy
 from corral.domain.load_job import LoadPolicy
 from corral.domain.node import LivenessPolicy
 from corral.galleries.config import GalleriesConfig
+from corral.images.config import ImagesConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class ControlConfig:
     intents: IntentPolicy = field(default_factory=IntentPolicy)
     galleries: GalleriesConfig | None = None
     """Where names of backends are looked up; None leaves that to the nodes."""
+    images: ImagesConfig | None = None
+    """How registries are asked what they have; None asks none."""
     socket: Path | None = None
     """Listen on this Unix socket, and on no port: how a frontend's gateways reach control."""
     gateway_key: str = field(default="", repr=False)

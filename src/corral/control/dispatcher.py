@@ -15,6 +15,7 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, new_lease_token
 from corral.base.tasks import Poke, poke_or_period
+from corral.control.artefacts import MovedTags
 from corral.control.fleet import Fleet
 from corral.control.intent_requests import IntentRequests
 from corral.control.intent_writer import IntentWriter
@@ -60,6 +61,7 @@ class DispatchTools:
     inventory: InventoryKeeper
     requests: IntentRequests
     progress: ProgressBoard
+    tags: MovedTags
     replicas: Poke
     """Rung when a node ended processes for an upgrade or a delete."""
 
@@ -140,6 +142,7 @@ class Dispatcher:
         if isinstance(seen, Intent):
             await self._rest(seen, is_corral=is_corral)
             return
+        intent = await self._tools.tags.followed(intent, seen)
         match intents.look(intent, seen, self._clock.now(), self._policy, is_corral=is_corral):
             case Rest(intent=rested):
                 await self._rest(rested, is_corral=is_corral)
@@ -183,6 +186,7 @@ class Dispatcher:
         now = self._clock.now()
         if isinstance(seen, Intent):
             return intents.answered_unseen(intent, error, now, self._policy), None
+        intent = await self._tools.tags.followed(intent, seen)
         return intents.answered(intent, error, seen, now, self._policy), seen
 
     async def _rest(self, intent: Intent, *, is_corral: bool, seen: Inventory | None = None) -> None:

@@ -58,6 +58,9 @@ class SimulatedBackends:
     written: Counter[str] = field(default_factory=Counter)
     """How often each backend was downloaded."""
     digest: str = "sha256:1"
+    """Of what it downloads next."""
+    version: str = ""
+    """The same."""
     work_seconds: float = 0.0
     """Of real time, for each install."""
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -89,6 +92,11 @@ class SimulatedBackends:
     async def stop(self) -> None:
         """Nobody answers any more."""
         await self._subscriptions.aclose()
+
+    def put(self, name: str) -> None:
+        """Have it, as if somebody had installed it long ago."""
+        self._write(name, "")
+        self.written[name] -= 1
 
     async def say(self, operation: str, percentage: float) -> None:
         """A word of progress."""
@@ -155,6 +163,7 @@ class SimulatedBackends:
             name=name,
             installed_at=format_time(at),
             uri=uri or f"oci://gallery/{name}",
+            version=self.version,
             digest=self.digest if self.is_corral else "",
         )
         return ""

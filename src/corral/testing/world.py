@@ -12,6 +12,7 @@ from corral.app.control import Control, Stores, wire
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Message
 from corral.control.load_jobs import Loads
+from corral.control.planning import Lookups
 from corral.domain.event import Event, EventKind
 from corral.domain.replica import Replica
 from corral.protocol import subjects
@@ -150,11 +151,22 @@ class World:
             self.stack.push_async_callback(subscription.close)
         return node
 
-    async def backends(self, name: str, *, is_corral: bool = True, **labels: str) -> SimulatedBackends:
+    async def backends(
+        self, name: str, *, is_corral: bool = True, platform: str = "", free_disk: int | None = None, **labels: str
+    ) -> SimulatedBackends:
         """A node that has joined and answers for its backends."""
         body: dict[str, object] = {"name": name, "address": "127.0.0.1:50051", "labels": labels}
+        if free_disk is not None:
+            body |= {"total_disk": 2**40, "available_disk": free_disk}
         if is_corral:
-            hello = CorralHello(version="1", features=list(FEATURES), secret=SECRET + name, incarnation="1")
+            hello = CorralHello(
+                version="1",
+                features=list(FEATURES),
+                secret=SECRET + name,
+                incarnation="1",
+                platform=platform,
+                one_disk=free_disk is not None,
+            )
             body["corral"] = msgspec.to_builtins(hello)
         answer = await self.frontend.register(body, token=TRUSTED_TOKEN)
         node = SimulatedBackends(NodeId(msgspec.json.decode(answer.body)["id"]), self.clock, is_corral)
@@ -172,7 +184,13 @@ class World:
 
 @asynccontextmanager
 async def open_world(
-    database: Database, clock: ManualClock, bus: Bus, folder: Path, **settings: object
+    database: Database,
+    clock: ManualClock,
+    bus: Bus,
+    folder: Path,
+    *,
+    lookups: Lookups | None = None,
+    **settings: object,
 ) -> AsyncIterator[World]:
     """Its models directory holds `small`."""
     models = folder / "models"
@@ -182,7 +200,9 @@ async def open_world(
     config = frontend_config(folder, gateway_key="key-of-the-gateways", **settings)
     stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
     async with AsyncExitStack() as stack:
-        frontend = await stack.enter_async_context(open_frontend(database, clock, bus, config, key=key, loader=loader))
+        frontend = await stack.enter_async_context(
+            open_frontend(database, clock, bus, config, key=key, loader=loader, lookups=lookups)
+        )
         yield World(
             frontend=frontend,
             control=frontend.control,

@@ -266,17 +266,23 @@ def test_a_delete_is_an_operation_too(connected: Any, frontend: Any, make_operat
 
 def test_a_plan_says_what_would_happen_where(connected: Any, frontend: Any) -> None:
     items = [
-        PlannedView(node_id="1", node_name="w1", node_status="healthy", backend="echo"),
+        PlannedView(node_id="1", node_name="w1", node_status="healthy", backend="echo", download_bytes=3 * 1024**2),
         PlannedView(node_id="2", node_name="w2", node_status="offline", backend="echo"),
         PlannedView(node_id="3", node_name="w3", node_status="healthy", backend="echo", blocked="no build for arm64"),
+        PlannedView(node_id="4", node_name="w4", node_status="healthy", backend="echo", unknown="nobody knows"),
+        PlannedView(node_id="5", node_name="w5", node_status="healthy", backend="echo", reached=True, download_bytes=0),
     ]
     frontend.tell("POST /api/v1/operations/plan", Plan(items=items))
     outcome = connected("backends", "plan", "install", "echo")
     assert outcome.code == 0
-    assert [line.split(None, 3)[3] for line in outcome.out.splitlines()[1:]] == [
-        "install",
-        "install when it comes back",
-        "blocked: no build for arm64",
+    header, *lines = outcome.out.splitlines()
+    assert header.split(None, 4) == ["NODE", "STATUS", "BACKEND", "BYTES", "WHAT WOULD HAPPEN"]
+    assert [line.partition("echo")[2].strip() for line in lines] == [
+        "3.0 MiB  install",
+        "–        install when it comes back",
+        "–        blocked: no build for arm64",
+        "–        install; unknown: nobody knows",
+        "0 B      nothing: it is there",
     ]
     assert connected("backends", "plan", "dance", "echo").code == 64
 
