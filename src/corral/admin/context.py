@@ -24,6 +24,7 @@ from corral.control.operations import Operations
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
+from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper
 from corral.state.db import Database
 from corral.state.events import Events
@@ -50,6 +51,7 @@ class AdminContext:
     replicas: Replicas
     operations: Operations
     inventory: InventoryKeeper
+    upgrades: Upgrades
     progress: ProgressBoard
     view: ViewKeeper
     readiness: Readiness

@@ -16,6 +16,7 @@ from corral.admin import (
     operations,
     operations_native,
     pages,
+    upgrades,
     vitals,
 )
 from corral.admin.doctor import routes as doctor
@@ -29,6 +30,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *nodes_native.ROUTES,
     *node_backends.ROUTES,
     *backends.ROUTES,
+    *upgrades.ROUTES,
     *operations.ROUTES,
     *operations_native.ROUTES,
     *models.ROUTES,

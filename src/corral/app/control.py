@@ -21,7 +21,18 @@ from corral.base.retry import Backoff
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
-from corral.control import health, hearing, housekeeping, inventory, models, orphans, replica_health, unloading, view
+from corral.control import (
+    health,
+    hearing,
+    housekeeping,
+    inventory,
+    models,
+    orphans,
+    replica_health,
+    unloading,
+    upgrades,
+    view,
+)
 from corral.control.artefacts import MovedTags, RegistryImages
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
@@ -54,6 +65,7 @@ from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
 from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
+from corral.control.upgrades import Upgrades, UpgradeStores
 from corral.control.view import ViewKeeper, ViewSources
 from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
@@ -72,6 +84,7 @@ from corral.state.operations import Operations as OperationStore
 from corral.state.replicas import Replicas
 from corral.state.secrets import Secrets, was_sealed
 from corral.state.secrets_key import SecretsKey
+from corral.state.upgrade_checks import UpgradeChecks
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +135,7 @@ class Control:
             "intents": self._every(self.dispatcher.renewed_every, Poke(), self.dispatcher.renew, "leases of intents"),
             "returns": self._notice_returns(),
             "inventory": self._every(inventory.PERIOD, Poke(), context.inventory.sweep, "inventory"),
+            "upgrades": self._every(upgrades.PERIOD, context.upgrades.poke, context.upgrades.tick, "upgrades"),
             "replicas": self._every(
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
@@ -267,6 +281,16 @@ async def wire(
         replicas=replicas,
         operations=operations,
         inventory=keeper_of_inventory,
+        upgrades=Upgrades(
+            UpgradeStores(checks=UpgradeChecks(database), leases=leases),
+            fleet,
+            keeper_of_inventory,
+            lookups,
+            operations,
+            clock,
+            holder=frontend_id,
+            policy=config.upgrades,
+        ),
         progress=progress,
         view=ViewKeeper(
             ViewSources(

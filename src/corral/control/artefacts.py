@@ -68,6 +68,7 @@ class RegistryImages:
             return None
 
     async def _first(self, uris: Sequence[str]) -> ImageFacts | None:
+        missing = ImageNotFound("it names no image")
         for uri in uris:
             try:
                 return await self._look(uri)

@@ -8,6 +8,7 @@ from corral.bus.config import BusConfig
 from corral.domain.intent import IntentPolicy
 from corral.domain.load_job import LoadPolicy
 from corral.domain.node import LivenessPolicy
+from corral.domain.upgrades import UpgradePolicy
 from corral.galleries.config import GalleriesConfig
 from corral.images.config import ImagesConfig
 
@@ -56,6 +57,7 @@ class ControlConfig:
     liveness: LivenessPolicy = field(default_factory=LivenessPolicy)
     event_retention: timedelta = timedelta(days=30)
     """Older events are removed, but the newest 10,000 always stay."""
+    upgrades: UpgradePolicy = field(default_factory=UpgradePolicy)
     operation_retention: timedelta = timedelta(days=30)
     """Operations that were accepted before are removed, unless they still go on somewhere."""
     max_body: int = 1024 * 1024

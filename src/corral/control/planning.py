@@ -43,11 +43,17 @@ class CatalogueSource(Protocol):
     async def catalogue(self) -> BackendCatalogue | None:
         """None when the galleries cannot be read from here: then only the nodes can tell."""
 
+    async def newest(self) -> BackendCatalogue | None:
+        """The same, after asking every gallery whether there is something new. May take minutes."""
+
 
 class NoCatalogue:
     """A frontend that cannot look anything up."""
 
     async def catalogue(self) -> BackendCatalogue | None:
+        return None
+
+    async def newest(self) -> BackendCatalogue | None:
         return None
 
 

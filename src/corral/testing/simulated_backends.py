@@ -162,6 +162,7 @@ class SimulatedBackends:
         self.disk[name] = InstalledBackend(
             name=name,
             installed_at=format_time(at),
+            gallery_url="" if uri else "http://gallery/index.yaml",
             uri=uri or f"oci://gallery/{name}",
             version=self.version,
             digest=self.digest if self.is_corral else "",

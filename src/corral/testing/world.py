@@ -111,6 +111,7 @@ class World:
     clock: ManualClock
     stores: Stores
     models: Path
+    lookups: Lookups
     stack: AsyncExitStack
 
     @property
@@ -177,7 +178,9 @@ class World:
 
     async def again(self) -> Control:
         """A control that starts anew on the same database."""
-        control = await wire(self.control.context.config, self.clock, self.stores, self.bus, loader=self.loader)
+        control = await wire(
+            self.control.context.config, self.clock, self.stores, self.bus, loader=self.loader, lookups=self.lookups
+        )
         await control.context.hearing.tick()
         return control
 
@@ -211,6 +214,7 @@ async def open_world(
             clock=clock,
             stores=stores,
             models=models,
+            lookups=lookups or Lookups(),
             stack=stack,
         )
 

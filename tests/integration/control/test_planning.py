@@ -1,7 +1,6 @@
 """Plans against real galleries and a registry: what would be done where, and that an operation does only that."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,70 +9,33 @@ import msgspec
 import pytest
 
 from corral.bus.port import Bus
-from corral.control.artefacts import RegistryImages
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.planning import Lookups
 from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
-from corral.images.config import ImagesConfig
 from corral.images.manifests import Descriptor
-from corral.images.platforms import Platform
 from corral.protocol.install import InstallRequest
 from corral.state.db import Database
 from corral.testing.asgi import Answer
 from corral.testing.clock import HurriedClock, ManualClock
-from corral.testing.images import a_layer
-from corral.testing.registry import FakeRegistry, answering
+from corral.testing.registry import answering
+from corral.testing.shop import AMD64, LAYER, Shop
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import World, open_world
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""
 
-NAME = "backends/mock"
-LAYER = a_layer({"run.sh": b"#!/bin/sh\n"})
 MUCH = 2**30
-AMD64 = "linux/amd64"
 
 
 @pytest.fixture
-async def registry() -> AsyncIterator[FakeRegistry]:
-    async with FakeRegistry() as registry:
-        yield registry
-
-
-@pytest.fixture
-async def world(
-    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, registry: FakeRegistry
-) -> AsyncIterator[World]:
-    index = f"- name: cpu-mock\n  uri: oci://{at(registry)}\n"
-    async with lookups(tmp_path, index) as found, open_world(database, clock, bus, tmp_path, lookups=found) as world:
+async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, shop: Shop) -> AsyncIterator[World]:
+    shop.offer("cpu-mock")
+    async with open_world(database, clock, bus, tmp_path, lookups=shop.lookups) as world:
         yield world
-
-
-@asynccontextmanager
-async def lookups(folder: Path, index: str) -> AsyncIterator[Lookups]:
-    (folder / "index.yaml").write_text(index, encoding="utf-8")
-    source = GallerySource(name="g", url=f"file://{folder}/index.yaml")
-    config = GalleriesConfig(sources=(source,), cache=folder / "cache")
-    async with open_galleries(config, registry=NoRegistry(), clock=HurriedClock()) as galleries:
-        images = RegistryImages(ImagesConfig(), HurriedClock())
-        yield Lookups(galleries=GalleryCatalogue(galleries), images=images)
-
-
-def at(registry: FakeRegistry) -> str:
-    return registry.reference(NAME)
-
-
-def publish(registry: FakeRegistry, *layers: bytes, platforms: Sequence[str] = (AMD64,)) -> Descriptor:
-    """Move the tag to an image of these layers, for these platforms."""
-    members = [
-        registry.add_image(NAME, layers or [LAYER], platform=Platform(os=os, architecture=architecture))
-        for os, architecture in (platform.split("/") for platform in platforms)
-    ]
-    return registry.add_index(NAME, members)
 
 
 def body(answer: Answer, status: int = 200) -> Any:
@@ -96,8 +58,8 @@ async def done(world: World, verb: str = "install", **fields: object) -> dict[st
     return {one["node_name"]: (one["status"], one["message"]) for one in shown["targets"]}
 
 
-async def test_an_operation_touches_only_what_its_plan_said(world: World, registry: FakeRegistry) -> None:
-    index = publish(registry, platforms=[AMD64, "linux/riscv64"])
+async def test_an_operation_touches_only_what_its_plan_said(world: World, shop: Shop) -> None:
+    index = shop.publish("cpu-mock", platforms=[AMD64, "linux/riscv64"])
     good = await world.backends("good", platform=AMD64, free_disk=MUCH)
     arm = await world.backends("arm", platform="linux/arm64", free_disk=MUCH)
     full = await world.backends("full", platform=AMD64, free_disk=1)
@@ -124,16 +86,16 @@ async def test_an_operation_touches_only_what_its_plan_said(world: World, regist
 
 
 async def test_what_is_there_is_not_fetched_for_an_install_and_only_if_it_is_old_for_an_upgrade(
-    world: World, registry: FakeRegistry
+    world: World, shop: Shop
 ) -> None:
-    first = publish(registry)
+    first = shop.publish("cpu-mock")
     nodes = [await world.backends(name, platform=AMD64, free_disk=MUCH) for name in ("a", "b")]
     await has(world, nodes, first)
     full = await world.backends("full", platform=AMD64, free_disk=1)
     await has(world, [full], first)
     assert all(one["reached"] and one["download_bytes"] == 0 for one in (await planned(world)).values())
     assert all(one["reached"] for one in (await planned(world, "upgrade")).values())
-    second = publish(registry, LAYER, LAYER)
+    second = shop.publish("cpu-mock", LAYER, LAYER)
     nodes[0].digest = second.digest
     await has(world, nodes[:1], second)
     assert all(one["reached"] for one in (await planned(world)).values())
@@ -157,21 +119,17 @@ async def has(world: World, nodes: Sequence[SimulatedBackends], index: Descripto
     await world.control.context.inventory.refresh([node.node_id for node in nodes])
 
 
-async def test_a_registry_that_is_away_makes_it_unknown_and_delays_nothing(
-    world: World, registry: FakeRegistry
-) -> None:
+async def test_a_registry_that_is_away_makes_it_unknown_and_delays_nothing(world: World, shop: Shop) -> None:
     node = await world.backends("n", platform=AMD64, free_disk=1)
-    registry.faults["manifests"] += [answering(503)] * 10
+    shop.registry.faults["manifests"] += [answering(503)] * 10
     plan = (await planned(world))["n"]
     assert (plan["blocked"], plan["unknown"], plan["digests"]) == ("", "its image could not be looked at", [])
     assert await done(world) == {"n": ("success", "present")}
     assert len(node.requests) == 1
 
 
-async def test_a_worker_that_fetched_something_else_than_the_tag_names_is_found_out(
-    world: World, registry: FakeRegistry
-) -> None:
-    publish(registry)
+async def test_a_worker_that_fetched_something_else_than_the_tag_names_is_found_out(world: World, shop: Shop) -> None:
+    shop.publish("cpu-mock")
     node = await world.backends("n", platform=AMD64, free_disk=MUCH)
     node.digest = "sha256:another"
     (told,) = (await done(world)).values()
@@ -179,37 +137,35 @@ async def test_a_worker_that_fetched_something_else_than_the_tag_names_is_found_
     assert "cpu-mock has the digest sha256:another, not sha256:" in told[1]
 
 
-async def test_a_tag_that_moves_after_the_operation_was_accepted_is_followed(
-    world: World, registry: FakeRegistry
-) -> None:
-    publish(registry)
+async def test_a_tag_that_moves_after_the_operation_was_accepted_is_followed(world: World, shop: Shop) -> None:
+    shop.publish("cpu-mock")
     node = await world.backends("n", platform=AMD64, free_disk=MUCH)
     ask = {"verb": "install", "backend": "cpu-mock"}
     id = body(await world.frontend.call("POST", "/api/v1/operations", ask), 202)["id"]
-    node.digest = publish(registry, LAYER, LAYER).digest
+    node.digest = shop.publish("cpu-mock", LAYER, LAYER).digest
     await world.control.dispatcher.tick()
     (told,) = body(await world.frontend.call("GET", f"/api/v1/operations/{id}"))["targets"]
     assert (told["status"], told["message"]) == ("success", "digest")
 
 
-async def test_a_backend_from_a_uri_is_judged_and_proven_in_the_same_way(world: World, registry: FakeRegistry) -> None:
-    index = publish(registry)
+async def test_a_backend_from_a_uri_is_judged_and_proven_in_the_same_way(world: World, shop: Shop) -> None:
+    index = shop.publish("cpu-mock")
     good = await world.backends("good", platform=AMD64, free_disk=MUCH)
     arm = await world.backends("arm", platform="linux/arm64", free_disk=MUCH)
     good.digest = index.digest
-    source = {"backend": "", "uri": f"oci://{at(registry)}", "name": "mine"}
+    source = {"backend": "", "uri": shop.uri("cpu-mock"), "name": "mine"}
     stands = await done(world, **source)
     assert (stands["good"], stands["arm"][0]) == (("success", "digest"), "blocked")
     assert arm.requests == []
 
 
-async def test_what_came_from_a_uri_is_upgraded_from_there(world: World, registry: FakeRegistry) -> None:
-    index = publish(registry)
+async def test_what_came_from_a_uri_is_upgraded_from_there(world: World, shop: Shop) -> None:
+    index = shop.publish("cpu-mock")
     node = await world.backends("n", platform=AMD64, free_disk=MUCH)
     node.digest = index.digest
-    uri = f"oci://{at(registry)}"
+    uri = shop.uri("cpu-mock")
     await done(world, backend="", uri=uri, name="mine")
-    node.digest = publish(registry, LAYER, LAYER).digest
+    node.digest = shop.publish("cpu-mock", LAYER, LAYER).digest
     await world.clock.advance(timedelta(minutes=2))
     await world.frontend.settle()
     assert await done(world, "upgrade", backend="mine") == {"n": ("success", "digest")}
@@ -218,10 +174,11 @@ async def test_what_came_from_a_uri_is_upgraded_from_there(world: World, registr
 
 
 async def test_what_comes_from_a_gallery_that_all_can_read_is_looked_for_there_by_the_nodes_too(
-    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, registry: FakeRegistry
+    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, shop: Shop
 ) -> None:
-    registry.blobs["/files/index.yaml"] = f"- name: cpu-mock\n  uri: oci://{at(registry)}\n  version: '3'\n".encode()
-    source = GallerySource(name="far", url=f"http://{registry.address}/files/index.yaml")
+    shop.offer("cpu-mock", version="3")
+    shop.registry.blobs["/files/index.yaml"] = shop.index.read_bytes()
+    source = GallerySource(name="far", url=f"http://{shop.registry.address}/files/index.yaml")
     config = GalleriesConfig(sources=(source,), cache=tmp_path / "cache")
     async with open_galleries(config, registry=NoRegistry(), clock=HurriedClock()) as galleries:
         found = Lookups(galleries=GalleryCatalogue(galleries))

@@ -8,7 +8,7 @@ import pytest
 
 from corral.base.errors import InvalidInput, PeerUnavailable
 from corral.base.retry import Backoff
-from corral.cli import backend_asks, operation_watch
+from corral.cli import backend_asks, operation_watch, upgrade_words
 from corral.cli.backend_asks import external, read_labels, start
 from corral.cli.backend_tables import rows, usual_build
 from corral.protocol.operation_views import (
@@ -19,10 +19,12 @@ from corral.protocol.operation_views import (
     Plan,
     PlannedView,
 )
+from corral.protocol.upgrade_views import BackendUpgradeView, NodeUpgradeView, UpgradesView
 
 ID = "0123abcd-0000-4000-8000-000000000000"
 START = "POST /api/v1/operations"
 ONE = f"GET /api/v1/operations/{ID}"
+SHORT_A, SHORT_B = (["sha256:" + letter * 12] for letter in "ab")
 ONE_NODE = "11111111-0000-4000-8000-000000000000"
 
 
@@ -86,18 +88,84 @@ class TestList:
         assert "[b]w" in out
 
 
+def upgrade_of(name: str, *nodes: NodeUpgradeView, **changes: Any) -> BackendUpgradeView:
+    made = BackendUpgradeView(
+        name=name,
+        needs_upgrade=any(node.freshness == "outdated" or node.differs for node in nodes),
+        installed_version="1.0",
+        installed_digest="sha256:" + "a" * 64,
+        available_version="2.0",
+        available_digest="sha256:" + "b" * 64,
+        nodes=list(nodes),
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def standing(name: str, freshness: str, *, version: str = "1.0", differs: bool = False) -> NodeUpgradeView:
+    return NodeUpgradeView(
+        node_id=f"id-of-{name}",
+        node_name=name,
+        node_status="healthy",
+        version=version,
+        digest="sha256:" + "a" * 64,
+        freshness=freshness,
+        differs=differs,
+    )
+
+
 class TestOutdated:
-    def test_are_nodes_with_another_build_than_most(self, connected: Any, frontend: Any) -> None:
-        found = [backend("a", on("w1"), on("w2"), on("w3", digest="sha256:old")), backend("b", on("w1"))]
-        frontend.tell("GET /api/v1/backends", FleetBackends(items=found))
-        (differing,) = connected("backends", "outdated", "--json").json()
-        assert (differing["name"], [one["node_name"] for one in differing["nodes"]]) == ("a", ["w3"])
-        assert "w3 (differs)" in connected("backends", "outdated").out
+    CHECKED = "2026-03-01T12:00:00Z"
 
-    def test_are_none_where_all_agree(self, connected: Any, frontend: Any) -> None:
-        frontend.tell("GET /api/v1/backends", FleetBackends(items=[backend("a", on("w1"), on("w2"))]))
-        assert connected("backends", "outdated").out == "All nodes that have a backend have the same build of it.\n"
+    def test_are_told_with_what_is_to_be_had(self, connected: Any, frontend: Any) -> None:
+        mixed = upgrade_of(
+            "a",
+            standing("w1", "outdated"),
+            standing("w2", "outdated"),
+            standing("w3", "current", version="2.0"),
+            standing("w4", "unknown", version="0.9", differs=True),
+        )
+        items = [mixed, upgrade_of("b", standing("w1", "current")), upgrade_of("c", standing("w1", "unknown"))]
+        frontend.tell("GET /api/v1/backends/upgrades", UpgradesView(checked_at=self.CHECKED, items=items))
+        outcome = connected("backends", "outdated")
+        assert outcome.code == 0
+        header, first, second, lacking, asked = outcome.out.splitlines()
+        assert header.split() == ["NAME", "STATE", "INSTALLED", "AVAILABLE", "NODES", "FROM"]
+        assert first.split() == ["a", "outdated", "1.0", *SHORT_A, "2.0", *SHORT_B, "w1,", "w2", "–"]
+        assert second.split() == ["a", "differs", "0.9", *SHORT_A, "2.0", *SHORT_B, "w4", "–"]
+        assert lacking.endswith("no registry tells what it should be: c.")
+        assert asked.startswith("Galleries and registries have last been asked ")
+        assert connected("backends", "outdated", "--json").json()["checked_at"] == self.CHECKED
 
+    def test_are_none_where_all_is_new(self, connected: Any, frontend: Any) -> None:
+        items = [upgrade_of("a", standing("w1", "current"))]
+        frontend.tell("GET /api/v1/backends/upgrades", UpgradesView(checked_at=self.CHECKED, items=items))
+        assert connected("backends", "outdated").out.startswith("Nothing is outdated.\n")
+
+    def test_are_not_known_before_somebody_asked(self, connected: Any, frontend: Any) -> None:
+        frontend.tell("GET /api/v1/backends/upgrades", UpgradesView(checked_at=None, items=[]))
+        outcome = connected("backends", "outdated")
+        assert outcome.code == 69
+        assert "have not been asked yet" in outcome.out
+
+    def test_may_be_looked_for_now(self, connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(upgrade_words, "_PAUSE_SECONDS", 0)
+        old, new = (UpgradesView(checked_at=at, items=[]) for at in (None, self.CHECKED))
+        frontend.tell("POST /api/v1/backends/upgrades/check", old, 202)
+        frontend.tell_in_turn("GET /api/v1/backends/upgrades", old, old, new)
+        assert connected("backends", "outdated", "--refresh", "--json").json()["checked_at"] == self.CHECKED
+
+    def test_that_could_not_be_asked_now_are_not_up_to_date(
+        self, connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(upgrade_words, "_PATIENCE_SECONDS", 0)
+        seen = UpgradesView(checked_at=self.CHECKED, problem="the galleries could not be read", items=[])
+        frontend.tell("POST /api/v1/backends/upgrades/check", seen, 202)
+        outcome = connected("backends", "outdated", "--refresh")
+        assert outcome.code == 69
+        assert "Not up to date: the galleries could not be read." in outcome.out
+
+
+class TestBuilds:
     def test_of_equally_many_the_newest_is_right(self) -> None:
         newer = on("w2", version="2.0", installed_at="2026-03-02T12:00:00Z")
         assert usual_build(backend("a", on("w1"), newer)) == ("2.0", newer.digest)
