@@ -53,8 +53,8 @@ def tell(found: UpgradesView, now: datetime, *, width: int) -> None:
         say(f"Compared only between nodes, because no registry tells what it should be: {listed(lacking)}.")
     if found.problem:
         say(f"Not up to date: {found.problem}.")
-    when = "not been asked yet" if found.checked_at is None else f"last been asked {age(found.checked_at, now)}"
-    say(f"Galleries and registries have {when}; with --refresh they are asked now.")
+    when = "never asked yet" if found.checked_at is None else f"asked {age(found.checked_at, now)}"
+    say(f"Galleries and registries were {when}; --refresh asks again.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from corral.domain.fit import (
     NodeTraits,
     Unknown,
     blocked_by,
+    is_pulled,
     judge_build,
     traits_of,
     wanted_digests,
@@ -225,7 +226,8 @@ def _planned(ask: Ask, draft: _Draft, image: ImageFacts | None, id: OperationId)
 
 def _wish(ask: Ask, draft: _Draft, id: OperationId) -> Wish:
     build = draft.build
-    is_looked_up = build is not None and not draft.unknown and ask.verb is not Verb.DELETE
+    # Of what ships with Corral each node has a version of its own.
+    is_looked_up = build is not None and is_pulled(build.artefact) and not draft.unknown and ask.verb is not Verb.DELETE
     artefact = Artefact(
         backend=draft.sent,
         galleries=ask.galleries or draft.galleries,

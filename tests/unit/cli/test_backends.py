@@ -133,7 +133,7 @@ class TestOutdated:
         assert first.split() == ["a", "outdated", "1.0", *SHORT_A, "2.0", *SHORT_B, "w1,", "w2", "–"]
         assert second.split() == ["a", "differs", "0.9", *SHORT_A, "2.0", *SHORT_B, "w4", "–"]
         assert lacking.endswith("no registry tells what it should be: c.")
-        assert asked.startswith("Galleries and registries have last been asked ")
+        assert asked.startswith("Galleries and registries were asked ")
         assert connected("backends", "outdated", "--json").json()["checked_at"] == self.CHECKED
 
     def test_are_none_where_all_is_new(self, connected: Any, frontend: Any) -> None:
@@ -145,7 +145,7 @@ class TestOutdated:
         frontend.tell("GET /api/v1/backends/upgrades", UpgradesView(checked_at=None, items=[]))
         outcome = connected("backends", "outdated")
         assert outcome.code == 69
-        assert "have not been asked yet" in outcome.out
+        assert "were never asked yet" in outcome.out
 
     def test_may_be_looked_for_now(self, connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(upgrade_words, "_PAUSE_SECONDS", 0)
