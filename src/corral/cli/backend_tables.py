@@ -1,6 +1,5 @@
 """How the backends of the fleet look on a terminal: nodes with the same build share a row."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +10,7 @@ import msgspec
 from corral.cli.humane import age, size
 from corral.cli.operation_words import listed
 from corral.cli.output import Column, plain, table
+from corral.domain.upgrades import Build, usual_build
 from corral.protocol.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 _SHORT_DIGEST: Final = len("sha256:") + 12
 _REACHED: Final = {"install": "it is there", "upgrade": "it has the newest", "delete": "it is not there"}
-Build = tuple[str, str]
-"""Version and digest: what makes two installed backends the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +38,7 @@ def rows(found: FleetBackends) -> list[Row]:
 
 
 def _rows_of(backend: FleetBackendView) -> list[Row]:
-    usual = usual_build(backend)
+    usual = usual_build((build_of(node), node.installed_at) for node in backend.nodes)
     groups: dict[tuple[Build, bool], list[NodeBackendView]] = {}
     for node in backend.nodes:
         groups.setdefault((build_of(node), node.is_system), []).append(node)
@@ -53,15 +51,6 @@ def _rows_of(backend: FleetBackendView) -> list[Row]:
 
 def build_of(node: NodeBackendView) -> Build:
     return node.version, node.digest
-
-
-def usual_build(backend: FleetBackendView) -> Build | None:
-    """What most nodes have; of equals the one that was installed last."""
-    numbers = Counter(map(build_of, backend.nodes))
-    latest: dict[Build, str] = {}
-    for node in backend.nodes:
-        latest[build_of(node)] = max(latest.get(build_of(node), ""), node.installed_at)
-    return max(numbers, key=lambda build: (numbers[build], latest[build]), default=None)
 
 
 def only_on(found: FleetBackends, ids: Sequence[str]) -> FleetBackends:

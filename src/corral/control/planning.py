@@ -129,6 +129,8 @@ class _Draft:
     sent: str
     """The name that the node is told."""
     build: GalleryEntry | None = None
+    is_external: bool = False
+    """The build is a uri, and in no gallery."""
     galleries: str = ""
     """Those that the build was found in, for the node to find the same."""
     hindrance: str = ""
@@ -145,16 +147,12 @@ class _Draft:
     def uri(self) -> str:
         return "" if self.build is None else self.build.artefact
 
-    @property
-    def is_external(self) -> bool:
-        return self.build is not None and not self.build.gallery
-
 
 def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, inventory: Inventory | None) -> _Draft:
     bare = ask.backend.strip().rpartition("@")[2]
     draft = _Draft(node=seen, key=bare, sent=bare, inventory=inventory)
     if ask.uri:
-        return replace(draft, build=GalleryEntry(name=bare, uri=ask.uri))
+        return replace(draft, build=GalleryEntry(name=bare, uri=ask.uri), is_external=True)
     if catalogue is None:
         return replace(draft, unknown=_NO_GALLERIES)
     found = catalogue.resolve(ask.backend, traits_of(seen.node).effective_capability)
@@ -168,7 +166,7 @@ def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, invento
             unknown=_OTHER_GALLERIES if ask.galleries else "",
         )
     if ask.verb is Verb.UPGRADE and (origin := _origin(draft.entry, seen)):
-        return replace(draft, build=GalleryEntry(name=bare, uri=origin))
+        return replace(draft, build=GalleryEntry(name=bare, uri=origin), is_external=True)
     return replace(draft, hindrance=_hindrance(ask, found, catalogue), unknown=_NOT_IN_GALLERIES)
 
 

@@ -3,7 +3,7 @@ what it found; comparing that with what nodes report is done anew for whoever wa
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -34,6 +34,7 @@ _LEASE: Final = "upgrade-check"
 _LEASE_TIME: Final = timedelta(minutes=15)
 _FRESH_WITHIN: Final = timedelta(seconds=5)
 _AUTOMATIC: Final = "automatic upgrade"
+_UNREAD: Final = "the galleries could not be read"
 
 Held = Mapping[str, Sequence[Holding]]
 """What nodes have, by the name of the backend."""
@@ -46,6 +47,15 @@ class Findings:
     check: Check | None
     backends: tuple[Comparison, ...]
     nodes: Mapping[NodeId, SeenNode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """A build to look for."""
+
+    build: GalleryEntry
+    is_external: bool = False
+    """No gallery has it: nodes have it from a uri."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,23 +126,26 @@ class Upgrades:
         return True
 
     async def _look(self) -> None:
-        nodes, at = await self._nodes(), self._clock.now()
-        await self._inventory.refresh([one.node.id for one in nodes if is_listed(one)], within=_FRESH_WITHIN)
-        held = _held(nodes, await self._inventory.known([one.node.id for one in nodes]))
+        at, last = self._clock.now(), await self._stores.checks.last()
+        held = await self._reported()
         is_needed = any(_is_from_gallery(one) for holdings in held.values() for one in holdings)
         catalogue = await self._lookups.galleries.newest() if is_needed else BackendCatalogue()
-        last = await self._stores.checks.last()
-        known = {(one.backend, one.uri): one for one in last.offers} if last is not None else {}
-        builds = [*_external_builds(held), *(() if catalogue is None else _gallery_builds(held, catalogue))]
-        images = await facts_of(builds, self._lookups.images)
-        offers = [_offer(one, images.get(one.artefact), known.get((one.name, one.artefact)), at) for one in builds]
-        problem = ""
+        wanted = [*_external(held), *(() if catalogue is None else _offered(held, catalogue))]
+        images = await facts_of([one.build for one in wanted], self._lookups.images)
+        before = () if last is None else last.offers
+        offers = [_offer(one, images.get(one.build.artefact), before, at) for one in wanted]
         if catalogue is None:
-            offers += [one for one in known.values() if not one.is_external]
-            problem = "the galleries could not be read"
+            offers += [one for one in before if not one.is_external]
+        problem = _UNREAD if catalogue is None else ""
         await self._stores.checks.put(Check(at=at, offers=tuple(offers), problem=problem))
-        told = {"event": "upgrades.looked_for", "backends": len(offers), "unseen": len(offers) - len(images)}
+        told = {"event": "upgrades.looked_for", "backends": len(offers), "images": len(images)}
         log.info("looked for newer versions of backends", extra=told)
+
+    async def _reported(self) -> Held:
+        """What nodes have, by their words of just now, or else by their last."""
+        nodes = await self._nodes()
+        await self._inventory.refresh([one.node.id for one in nodes if is_listed(one)], within=_FRESH_WITHIN)
+        return _held(nodes, await self._inventory.known([one.node.id for one in nodes]))
 
     async def _upgrade(self) -> None:
         """What is outdated is asked for once: the same nodes and the same offer are the same operation."""
@@ -178,25 +191,28 @@ def _is_from_gallery(holding: Holding) -> bool:
     return bool(url) and url != BUILT_IN_URL and not holding.entry.is_system
 
 
-def _gallery_builds(held: Held, catalogue: BackendCatalogue) -> Iterable[GalleryEntry]:
+def _offered(held: Held, catalogue: BackendCatalogue) -> Iterator[_Wanted]:
     for backend, holdings in held.items():
         entry = catalogue.entry(backend) if any(map(_is_from_gallery, holdings)) else None
         if entry is not None and not entry.is_meta and is_pulled(entry.artefact):
-            yield replace(entry, name=backend)
+            yield _Wanted(build=replace(entry, name=backend))
 
 
-def _external_builds(held: Held) -> Iterable[GalleryEntry]:
+def _external(held: Held) -> Iterator[_Wanted]:
     for backend, holdings in held.items():
         uris = {one.entry.uri for one in holdings if one.entry.uri and not one.entry.gallery_url}
-        yield from (GalleryEntry(name=backend, uri=uri) for uri in sorted(uris) if is_pulled(uri))
+        for uri in sorted(filter(is_pulled, uris)):
+            yield _Wanted(build=GalleryEntry(name=backend, uri=uri), is_external=True)
 
 
-def _offer(build: GalleryEntry, image: ImageFacts | None, known: Offer | None, at: datetime) -> Offer:
+def _offer(wanted: _Wanted, image: ImageFacts | None, before: Sequence[Offer], at: datetime) -> Offer:
     """What could not be looked at now is as it was the last time."""
-    offer = Offer(backend=build.name, uri=build.artefact, is_external=not build.gallery, version=build.version)
+    build = wanted.build
+    offer = Offer(backend=build.name, uri=build.artefact, is_external=wanted.is_external, version=build.version)
     if image is not None:
         members = frozenset(one.digest for one in image.manifests)
         return replace(offer, digest=image.digest, member_digests=members, looked_at=at)
+    known = next((one for one in before if (one.backend, one.uri) == (offer.backend, offer.uri)), None)
     if known is None:
         return offer
     return replace(offer, digest=known.digest, member_digests=known.member_digests, looked_at=known.looked_at)

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from corral.base.sizes import format_size
-from corral.domain.backend_catalogue import BackendCatalogue, Missing, NotFound
+from corral.domain.backend_catalogue import Missing, NotFound
 from corral.domain.capability import derived_capability
 from corral.domain.gallery import GalleryEntry
 from corral.domain.node import Node
@@ -75,14 +75,14 @@ class NodeTraits:
     disk_free: int | None = None
     """Bytes where backends are kept."""
     installed: frozenset[str] = frozenset()
-    """Canonical keys of what is there already. An upgrade is judged without them: it fetches all the same."""
+    """Canonical keys of what is there already."""
 
     @property
     def effective_capability(self) -> str:
         return self.capability or derived_capability(self.gpu_vendor, self.total_vram)
 
 
-def traits_of(node: Node, *, installed: frozenset[str] = frozenset()) -> NodeTraits:
+def traits_of(node: Node) -> NodeTraits:
     """What a frontend knows of a node. LocalAI's workers tell neither their platform nor whether the disk that they
     measure, that of the models, is the one of the backends."""
     capacity, peer = node.capacity, node.peer
@@ -93,7 +93,6 @@ def traits_of(node: Node, *, installed: frozenset[str] = frozenset()) -> NodeTra
         gpu_vendor=node.gpu.vendor,
         total_vram=capacity.total_vram,
         disk_free=capacity.available_disk if is_measured else None,
-        installed=installed,
     )
 
 
@@ -164,8 +163,6 @@ class Fits:
     """It can be installed."""
 
     build: GalleryEntry
-    is_installed: bool = False
-    """There already: nothing will be fetched."""
     manifest: ImageManifest | None = None
     """Which member of an image index; None when nothing is pulled."""
     word: str = field(default="fits", init=False)
@@ -196,21 +193,14 @@ class Unknown:
 Verdict = Fits | Blocked | Unknown
 
 
-def judge(name: str, catalogue: BackendCatalogue, node: NodeTraits, image: ImageFacts | None) -> Verdict:
-    """The verdict on a backend for a node; the image is None when its registry could not be asked."""
-    resolved = catalogue.resolve(name, node.effective_capability)
-    return blocked_by(resolved) if isinstance(resolved, NotFound) else judge_build(resolved.build, node, image)
-
-
 def blocked_by(missing: NotFound) -> Blocked:
     """A name without a build, as a verdict."""
     return Blocked(hindrance=_HINDRANCES[missing.missing], reason=missing.message, would_fit=missing.would_fit)
 
 
 def judge_build(build: GalleryEntry, node: NodeTraits, image: ImageFacts | None) -> Verdict:
-    """The rest of the verdict: platform and disk."""
-    if build.name in node.installed:
-        return Fits(build=build, is_installed=True)
+    """The verdict on a build that a name has led to: platform and disk. The image is None when its registry could not
+    be asked."""
     if not is_pulled(build.uri):
         return Fits(build=build)
     if image is None:

@@ -22,6 +22,9 @@ from enum import StrEnum
 from corral.base.ids import NodeId
 from corral.domain.backend import BackendEntry
 
+Build = tuple[str, str]
+"""Version and digest: what makes two installed backends the same. Either may be empty, when it is not told."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradePolicy:
@@ -77,7 +80,7 @@ class Holding:
     entry: BackendEntry
 
     @property
-    def build(self) -> tuple[str, str]:
+    def build(self) -> Build:
         return self.entry.version, self.entry.digest
 
     @property
@@ -100,8 +103,8 @@ class Comparison:
     backend: str
     offer: Offer | None
     """The gallery's, or that of the uri which all nodes have it from."""
-    usual: tuple[str, str]
-    """Version and digest that most nodes have."""
+    usual: Build
+    """What most nodes have."""
     nodes: tuple[Judged, ...]
 
     @property
@@ -131,20 +134,20 @@ def compare(held: Mapping[str, Sequence[Holding]], check: Check | None) -> list[
 
 
 def _compared(backend: str, holdings: Sequence[Holding], offers: Sequence[Offer]) -> Comparison:
-    usual = usual_build(holdings)
+    usual = usual_build((one.build, one.entry.installed_at) for one in holdings if one.is_telling) or ("", "")
     matched = [offer_for(one.entry, offers) for one in holdings]
     judged = tuple(_judged(one, offer, usual) for one, offer in zip(holdings, matched, strict=True))
     return Comparison(backend=backend, offer=next(filter(None, matched), None), usual=usual, nodes=judged)
 
 
-def usual_build(holdings: Iterable[Holding]) -> tuple[str, str]:
-    """What most nodes have; of equals the one that was installed last."""
-    telling = [one for one in holdings if one.is_telling]
-    numbers = Counter(one.build for one in telling)
-    latest: dict[tuple[str, str], str] = {}
-    for one in telling:
-        latest[one.build] = max(latest.get(one.build, ""), one.entry.installed_at)
-    return max(numbers, key=lambda build: (numbers[build], latest[build]), default=("", ""))
+def usual_build(installed: Iterable[tuple[Build, str]]) -> Build | None:
+    """Of builds, each with the date of its install, what most nodes have; of equals the one that was installed last."""
+    numbers: Counter[Build] = Counter()
+    latest: dict[Build, str] = {}
+    for build, at in installed:
+        numbers[build] += 1
+        latest[build] = max(latest.get(build, ""), at)
+    return max(numbers, key=lambda build: (numbers[build], latest[build]), default=None)
 
 
 def offer_for(entry: BackendEntry, offers: Sequence[Offer]) -> Offer | None:
@@ -155,7 +158,7 @@ def offer_for(entry: BackendEntry, offers: Sequence[Offer]) -> Offer | None:
     return next((one for one in offers if one.uri == entry.uri), next(iter(from_galleries), None))
 
 
-def _judged(holding: Holding, offer: Offer | None, usual: tuple[str, str]) -> Judged:
+def _judged(holding: Holding, offer: Offer | None, usual: Build) -> Judged:
     freshness = freshness_of(holding.entry, offer)
     is_odd = holding.is_telling and not _is_alike(holding.build, usual)
     return Judged(holding=holding, freshness=freshness, differs=is_odd and freshness is not Freshness.CURRENT)
@@ -171,6 +174,6 @@ def freshness_of(entry: BackendEntry, offer: Offer | None) -> Freshness:
     return Freshness.UNKNOWN
 
 
-def _is_alike(one: tuple[str, str], other: tuple[str, str]) -> bool:
+def _is_alike(one: Build, other: Build) -> bool:
     """Whether nothing that both tell is different: LocalAI's workers tell no digests of some images."""
     return all(a == b for a, b in zip(one, other, strict=True) if a and b)

@@ -10,7 +10,7 @@ from corral.base.errors import InvalidInput, PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli import backend_asks, operation_watch, upgrade_words
 from corral.cli.backend_asks import external, read_labels, start
-from corral.cli.backend_tables import rows, usual_build
+from corral.cli.backend_tables import rows
 from corral.protocol.operation_views import (
     FleetBackends,
     FleetBackendView,
@@ -65,6 +65,10 @@ class TestList:
         assert first.startswith("echo  1.0      w1, w2 ")
         assert second.startswith("echo  0.9      w3 (offline) (differs)")
         assert unheard == "Not heard yet what they have: w4. With --refresh they are asked now."
+
+    def test_of_equally_many_the_newest_is_right(self) -> None:
+        newer = on("w2", version="2.0", installed_at="2026-03-02T12:00:00Z")
+        assert [row.differs for row in rows(FleetBackends(items=[backend("a", on("w1"), newer)]))] == [False, True]
 
     def test_may_ask_now_and_be_of_some_nodes(self, connected: Any, frontend: Any, make_node: Any) -> None:
         frontend.tell_nodes(make_node("w1", "id-of-w1"))
@@ -163,14 +167,6 @@ class TestOutdated:
         outcome = connected("backends", "outdated", "--refresh")
         assert outcome.code == 69
         assert "Not up to date: the galleries could not be read." in outcome.out
-
-
-class TestBuilds:
-    def test_of_equally_many_the_newest_is_right(self) -> None:
-        newer = on("w2", version="2.0", installed_at="2026-03-02T12:00:00Z")
-        assert usual_build(backend("a", on("w1"), newer)) == ("2.0", newer.digest)
-        assert [row.differs for row in rows(FleetBackends(items=[backend("a", on("w1"), newer)]))] == [False, True]
-        assert usual_build(backend("a")) is None
 
 
 class TestInstall:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.ids import NodeId
-from corral.domain.backend_catalogue import BackendCatalogue
+from corral.domain.backend_catalogue import BackendCatalogue, NotFound
 from corral.domain.fit import (
     Blocked,
     Fits,
@@ -18,9 +18,11 @@ from corral.domain.fit import (
     NodeTraits,
     Platform,
     Unknown,
+    Verdict,
+    blocked_by,
     choose_manifest,
     is_pulled,
-    judge,
+    judge_build,
     platform_of,
     read_platform,
     traits_of,
@@ -53,6 +55,12 @@ CATALOGUE = BackendCatalogue(
 NODE = NodeTraits(capability="default", platform=AMD64, disk_free=10 * GIB)
 SMALL = ImageManifest(platform=AMD64, download_bytes=GIB, unpacked_bytes=3 * GIB)
 IMAGE = ImageFacts(is_index=True, manifests=(replace(SMALL, platform=ARM64), SMALL))
+
+
+def judge(name: str, catalogue: BackendCatalogue, node: NodeTraits, image: ImageFacts | None) -> Verdict:
+    """The verdict on a name: on its build, if there is one."""
+    resolved = catalogue.resolve(name, node.effective_capability)
+    return blocked_by(resolved) if isinstance(resolved, NotFound) else judge_build(resolved.build, node, image)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +148,6 @@ def test_what_is_not_known_blocks_nothing(node: NodeTraits, image: ImageFacts | 
     verdict = judge("llama", CATALOGUE, node, image)
     assert isinstance(verdict, Unknown), verdict
     assert reason in verdict.reason
-
-
-def test_what_is_installed_needs_neither_registry_nor_disk() -> None:
-    full = replace(NODE, installed=frozenset({"cpu-llama"}), disk_free=0)
-    verdict = judge("llama", CATALOGUE, full, None)
-    assert isinstance(verdict, Fits)
-    assert verdict.is_installed
 
 
 def test_a_directory_is_not_pulled() -> None:
@@ -289,7 +290,6 @@ NODES = st.builds(
     gpu_vendor=st.sampled_from(["", "nvidia", "amd"]),
     total_vram=AMOUNTS,
     disk_free=AMOUNTS,
-    installed=st.frozensets(st.sampled_from(["cpu-llama", "cuda12-llama", "local"])),
 )
 IMAGES = st.none() | st.builds(
     ImageFacts,
