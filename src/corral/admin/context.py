@@ -21,6 +21,7 @@ from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.models import Models
 from corral.control.operations import Operations
+from corral.control.planning import CatalogueSource
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
@@ -52,6 +53,7 @@ class AdminContext:
     operations: Operations
     inventory: InventoryKeeper
     upgrades: Upgrades
+    galleries: CatalogueSource
     progress: ProgressBoard
     view: ViewKeeper
     readiness: Readiness

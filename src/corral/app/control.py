@@ -291,6 +291,7 @@ async def wire(
             holder=frontend_id,
             policy=config.upgrades,
         ),
+        galleries=lookups.galleries,
         progress=progress,
         view=ViewKeeper(
             ViewSources(
