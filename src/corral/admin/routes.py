@@ -17,6 +17,7 @@ from corral.admin import (
     operations,
     operations_native,
     pages,
+    upgrades,
     vitals,
 )
 from corral.admin.doctor import routes as doctor
@@ -31,6 +32,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *node_backends.ROUTES,
     *backends.ROUTES,
     *backend_lists.ROUTES,
+    *upgrades.ROUTES,
     *operations.ROUTES,
     *operations_native.ROUTES,
     *models.ROUTES,
