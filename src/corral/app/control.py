@@ -218,11 +218,12 @@ async def wire(
         clock,
         config.intents,
     )
+    catalogues = galleries or NoCatalogue()
     operations = Operations(
         OperationStore(database),
         fleet,
         keeper_of_inventory,
-        galleries or NoCatalogue(),
+        catalogues,
         feed,
         clock,
         dispatcher=dispatcher.poke,
@@ -260,6 +261,7 @@ async def wire(
         replicas=replicas,
         operations=operations,
         inventory=keeper_of_inventory,
+        galleries=catalogues,
         progress=progress,
         view=ViewKeeper(
             ViewSources(

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken, NodeId
-from corral.domain.backend import Inventory
-from corral.domain.intent import Intent, IntentState, cancel, may_cancel, overtaken
+from corral.domain.backend import Inventory, Verb
+from corral.domain.intent import CLOCK_SKEW, Intent, IntentState, cancel, may_cancel, overtaken
 from corral.state.db import Database
 from corral.state.dialect import among
 from corral.state.intent_batches import (
@@ -63,7 +63,7 @@ class Intents:
 
     async def claim(self, token: LeaseToken, *, now: datetime, until: datetime, limit: int) -> list[Intent]:
         """Take what is due and nobody works on, the longest waiting first."""
-        due = select(backend_intents).where(_due(now)).order_by(backend_intents.c.next_try).limit(limit)
+        due = select(backend_intents).where(_due(now, until)).order_by(backend_intents.c.next_try).limit(limit)
         async with self._db.begin() as connection:
             found = [intent_of(row) for row in await connection.execute(due.with_for_update(skip_locked=True))]
             if not found:
@@ -120,18 +120,35 @@ class Intents:
             result = await connection.execute(update(backend_intents).where(due).values(next_try=at))
         return result.rowcount
 
+    async def failed_installs(self, ids: Sequence[NodeId]) -> list[Intent]:
+        """Installs on these nodes that failed, and wait for another try."""
+        is_open = and_(backend_intents.c.state == IntentState.OPEN.value, backend_intents.c.attempts > 0)
+        failed = and_(is_open, backend_intents.c.verb == Verb.INSTALL.value, backend_intents.c.outstanding.is_(None))
+        async with self._db.read() as connection:
+            there = among(connection, backend_intents.c.node_id, ids)
+            return [intent_of(row) for row in await connection.execute(select(backend_intents).where(failed, there))]
+
+    async def hurry(self, intents: Sequence[Intent], *, at: datetime) -> None:
+        """Do not wait any longer with these, unless they have changed."""
+        place = (backend_intents.c.node_id, backend_intents.c.backend, backend_intents.c.generation)
+        same = tuple_(*place).in_([(*place_of(one), one.generation) for one in intents])
+        free = backend_intents.c.lease_token.is_(None)
+        async with self._db.begin() as connection:
+            await connection.execute(update(backend_intents).where(same, free).values(next_try=at))
+
     async def _fetch(self, statement: Select[Any]) -> list[Intent]:
         ordered = statement.order_by(backend_intents.c.node_id, backend_intents.c.backend)
         async with self._db.read() as connection:
             return [intent_of(row) for row in await connection.execute(ordered)]
 
 
-def _due(now: datetime) -> ColumnElement[bool]:
-    """As `domain.intent.is_due` says it."""
+def _due(now: datetime, until: datetime) -> ColumnElement[bool]:
+    """As `domain.intent.is_due` says it; a lease that is taken now ends at `until`."""
+    lease_until = backend_intents.c.lease_until
     return and_(
         backend_intents.c.state == IntentState.OPEN.value,
-        backend_intents.c.next_try <= now,
-        or_(backend_intents.c.lease_until.is_(None), backend_intents.c.lease_until <= now),
+        or_(backend_intents.c.next_try <= now, backend_intents.c.changed_at > now + CLOCK_SKEW),
+        or_(lease_until.is_(None), lease_until <= now, lease_until > until + CLOCK_SKEW),
     )
 
 

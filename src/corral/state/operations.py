@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId, OperationId
 from corral.domain.backend import Verb
 from corral.domain.event import Event
 from corral.domain.intent import Intent, supersede
-from corral.domain.operation import FINAL, Operation, Target
+from corral.domain.operation import FINAL, UNDER_WAY, Operation, Target
 from corral.state.db import Database
 from corral.state.dialect import among
 from corral.state.events import append
@@ -29,6 +29,7 @@ from corral.state.intent_rows import artefact_of, document, intent_of, target_of
 from corral.state.schema import backend_intents, operation_targets, operations
 
 _FINAL: Final = [status.value for status in FINAL]
+_UNDER_WAY: Final = [status.value for status in UNDER_WAY]
 
 Decide = Callable[[Intent], Intent | None]
 
@@ -55,12 +56,27 @@ class Operations:
         async with self._db.read() as connection:
             return await _load_one(connection, operations.c.id == id)
 
+    async def with_key(self, idempotency_key: str) -> Operation | None:
+        async with self._db.read() as connection:
+            return await _by_key(connection, idempotency_key)
+
     async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
         """Newest first; `before` is where an earlier call ended."""
-        earlier = or_(operations.c.accepted_at < before[0], _same_time_before(before)) if before else None
-        statement = select(operations).order_by(operations.c.accepted_at.desc(), operations.c.id.desc()).limit(limit)
+        return await self._page(true(), limit=limit, before=before)
+
+    async def left(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
+        """The same of those where nothing is under way, and of those that somebody has dismissed."""
+        moving = select(operation_targets.c.operation_id).where(operation_targets.c.status.in_(_UNDER_WAY))
+        over = or_(operations.c.id.not_in(moving), operations.c.dismissed_at.is_not(None))
+        return await self._page(over, limit=limit, before=before)
+
+    async def _page(
+        self, which: ColumnElement[bool], *, limit: int, before: tuple[datetime, str] | None
+    ) -> list[Operation]:
+        earlier = or_(operations.c.accepted_at < before[0], _same_time_before(before)) if before else true()
+        newest = select(operations).order_by(operations.c.accepted_at.desc(), operations.c.id.desc())
         async with self._db.read() as connection:
-            rows = (await connection.execute(statement if earlier is None else statement.where(earlier))).all()
+            rows = (await connection.execute(newest.where(which, earlier).limit(limit))).all()
             return await _with_targets(connection, rows)
 
     async def current(self) -> list[Operation]:
@@ -94,15 +110,16 @@ class Operations:
 
     async def trim(self, before: datetime) -> int:
         """Remove operations that were accepted before, and that no intent follows from any more."""
-        living = select(operation_targets.c.operation_id).where(operation_targets.c.status.not_in(_FINAL))
-        old = and_(operations.c.accepted_at < before, operations.c.id.not_in(living))
         async with self._db.begin() as connection:
-            await connection.execute(
-                delete(operation_targets).where(
-                    operation_targets.c.operation_id.in_(select(operations.c.id).where(old))
-                )
-            )
-            return (await connection.execute(delete(operations).where(old))).rowcount
+            return await _remove(connection, operations.c.accepted_at < before)
+
+    async def clear(self, *, event: Event) -> int:
+        """Remove all that no intent follows from any more, and keep in mind that somebody did."""
+        async with self._db.begin() as connection:
+            removed = await _remove(connection, true())
+            if removed:
+                await append(connection, [event])
+            return removed
 
 
 async def _replace(connection: AsyncConnection, fresh: Sequence[Intent], at: datetime) -> None:
@@ -112,6 +129,14 @@ async def _replace(connection: AsyncConnection, fresh: Sequence[Intent], at: dat
     await supersede_targets(connection, list(known), at=at)
     new = [supersede(known.get(place_of(one)), one) for one in fresh]
     await replace_intents(connection, list(known), new)
+
+
+async def _remove(connection: AsyncConnection, which: ColumnElement[bool]) -> int:
+    living = select(operation_targets.c.operation_id).where(operation_targets.c.status.not_in(_FINAL))
+    over = and_(which, operations.c.id.not_in(living))
+    of_these = operation_targets.c.operation_id.in_(select(operations.c.id).where(over))
+    await connection.execute(delete(operation_targets).where(of_these))
+    return (await connection.execute(delete(operations).where(over))).rowcount
 
 
 async def _by_key(connection: AsyncConnection, key: str) -> Operation | None:

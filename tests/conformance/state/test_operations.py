@@ -102,6 +102,25 @@ async def test_a_lease_that_is_not_renewed_ends_and_one_that_is_does_not(
     assert (known.message, known.lease_token) == ("mine", None)
 
 
+@pytest.mark.parametrize("hours", [-10, -0.05, 0, 10])
+async def test_claims_follow_the_rule_of_the_domain_also_after_a_clock_was_set(
+    operations: Operations, intents: Intents, hours: float
+) -> None:
+    """Free and due, free and not due, and held."""
+    await started(operations, "op1", "due", "held", "later")
+    for one in await claimed(intents):
+        if one.node_id == "held":
+            continue
+        pause = 600 if one.node_id == "later" else 0
+        await intents.store(MINE, [settled(one, next_try=after(1 + pause), changed_at=after(1))])
+    known = await intents.open()
+    now = after(2 + hours * 3600)
+    expected = {one.node_id for one in known if intents_.is_due(one, now, POLICY)}
+    found = await intents.claim(OTHER, now=now, until=now + POLICY.lease, limit=100)
+    assert {one.node_id for one in found} == expected
+    assert expected == ({"due"} if hours == 0 else {"due", "held", "later"})
+
+
 async def test_all_that_is_known_of_an_intent_survives(operations: Operations, intents: Intents) -> None:
     await started(operations, "op1", "w1")
     (work,) = await claimed(intents)
