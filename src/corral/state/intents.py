@@ -73,9 +73,9 @@ class Intents:
 
     async def extend(self, token: LeaseToken, *, until: datetime) -> int:
         """Hold all that this token holds longer; how many that are."""
-        held = locked_places(backend_intents.c.lease_token == token)
+        ours = locked_places(backend_intents.c.lease_token == token)
         async with self._db.begin() as connection:
-            result = await connection.execute(update(backend_intents).where(held).values(lease_until=until))
+            result = await connection.execute(update(backend_intents).where(ours).values(lease_until=until))
         return result.rowcount
 
     async def store(self, token: LeaseToken, changes: Sequence[Change]) -> list[bool]:
@@ -134,7 +134,8 @@ class Intents:
         same = tuple_(*place).in_([(*place_of(one), one.generation) for one in intents])
         free = backend_intents.c.lease_token.is_(None)
         async with self._db.begin() as connection:
-            await connection.execute(update(backend_intents).where(same, free).values(next_try=at))
+            due = locked_places(and_(same, free))
+            await connection.execute(update(backend_intents).where(due).values(next_try=at))
 
     async def _fetch(self, statement: Select[Any]) -> list[Intent]:
         ordered = statement.order_by(backend_intents.c.node_id, backend_intents.c.backend)

@@ -29,6 +29,8 @@ from corral.state.intent_rows import artefact_of, document, intent_of, target_of
 from corral.state.schema import backend_intents, operation_targets, operations
 
 _FINAL: Final = [status.value for status in FINAL]
+_AT_ONCE: Final = 1000
+"""Rows in one statement. To prepare them takes a while in which nobody else is served."""
 _UNDER_WAY: Final = [status.value for status in UNDER_WAY]
 
 Decide = Callable[[Intent], Intent | None]
@@ -47,8 +49,11 @@ class Operations:
             if (known := await _by_key(connection, operation.idempotency_key)) is not None:
                 return known
             await connection.execute(insert(operations).values(_row(operation)))
-            await _replace(connection, intents, operation.accepted_at)
-            await insert_targets(connection, operation.targets)
+            ordered = sorted(intents, key=place_of)
+            for start in range(0, len(ordered), _AT_ONCE):
+                await _replace(connection, ordered[start : start + _AT_ONCE], operation.accepted_at)
+            for start in range(0, len(operation.targets), _AT_ONCE):
+                await insert_targets(connection, operation.targets[start : start + _AT_ONCE])
             await append(connection, events)
         return operation
 
