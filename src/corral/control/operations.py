@@ -100,7 +100,12 @@ class Operations:
         self._dispatcher = dispatcher
 
     async def start(self, ask: Ask) -> Operation:
-        """Accept it, whole or not at all. InvalidInput, NotFound and Conflict say why not."""
+        """Accept it, whole or not at all. InvalidInput, NotFound and Conflict say why not.
+
+        What was accepted before under the same key is found first: since then nodes may have changed.
+        """
+        if (known := await self._store.with_key(ask.idempotency_key)) is not None:
+            return known
         id = new_operation_id()
         planned = await self.plan(ask, id)
         now = self._clock.now()
