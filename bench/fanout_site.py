@@ -17,6 +17,7 @@ import asyncpg
 import msgspec
 
 from bench.readings import children_of, processor_seconds, words_of
+from bench.say import say
 from corral.bus.server import NatsServer
 from corral.protocol.operation_views import OperationView
 from corral.testing.admin_api import open_session
@@ -131,6 +132,7 @@ class Site:
             processor=processor_seconds(self.control) - control,
             workers=processor_seconds(self.fleet.pid) - workers,
         )
+        say(f"  {verb} of {backend}: {count} proven after {proven:.2f} s, control used {measured.processor:.2f} s")
         return measured, operation.id
 
     async def cancel(self, operation: str) -> None:
