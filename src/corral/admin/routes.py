@@ -5,6 +5,7 @@ from typing import Final
 from corral.admin import (
     backends,
     events,
+    fleet_rules,
     gateway,
     keys,
     metrics,
@@ -31,6 +32,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *backends.ROUTES,
     *operations.ROUTES,
     *operations_native.ROUTES,
+    *fleet_rules.ROUTES,
     *models.ROUTES,
     *gateway.ROUTES,
     *keys.ROUTES,

@@ -28,6 +28,7 @@ from corral.control.credentials import Credentials, FirstKeys
 from corral.control.dispatcher import RETURNS_PERIOD, Dispatcher, DispatchStores, DispatchTools
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
+from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
 from corral.control.gateway_shares import GatewayShares
 from corral.control.happenings import Happenings
@@ -50,6 +51,8 @@ from corral.control.readiness import Readiness
 from corral.control.registry import Registry
 from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
+from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
+from corral.control.rule_places import RulePlaces
 from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
 from corral.control.view import ViewKeeper, ViewSources
@@ -58,6 +61,7 @@ from corral.galleries.registry import NoRegistry
 from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS, REPLICAS_EXITED
 from corral.state.db import Database
 from corral.state.events import Events
+from corral.state.fleet_rules import FleetRules as FleetRuleStore
 from corral.state.hearing import HearingPeriods
 from corral.state.intents import Intents
 from corral.state.inventories import Inventories
@@ -89,6 +93,7 @@ class Control:
     context: AdminContext
     credentials: Credentials
     dispatcher: Dispatcher
+    rule_enforcer: RuleEnforcer
     health: Health
     replica_health: ReplicaHealth
     replica_exits: ReplicaExits
@@ -116,6 +121,8 @@ class Control:
             "dispatcher": self.dispatcher.run(),
             "intents": self._every(self.dispatcher.renewed_every, Poke(), self.dispatcher.renew, "leases of intents"),
             "returns": self._notice_returns(),
+            "fleet rules": self.rule_enforcer.run(context.inventory.told),
+            "noticed by fleet rules": self._notice_for_rules(),
             "inventory": self._every(inventory.PERIOD, Poke(), context.inventory.sweep, "inventory"),
             "replicas": self._every(
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
@@ -129,6 +136,10 @@ class Control:
     async def _notice_returns(self) -> None:
         with self.context.feed.listener() as poke:
             await self._every(RETURNS_PERIOD, poke, self.dispatcher.notice_returns, "returning nodes")
+
+    async def _notice_for_rules(self) -> None:
+        with self.context.feed.listener() as poke:
+            await self._every(NOTICE_PERIOD, poke, self.rule_enforcer.notice, "noticed by fleet rules")
 
     async def _keep_view(self) -> None:
         """Made anew with everything that is announced, in this frontend or another one."""
@@ -218,15 +229,20 @@ async def wire(
         clock,
         config.intents,
     )
+    looked_up = galleries or NoCatalogue()
+    rules = FleetRuleStore(database)
     operations = Operations(
         OperationStore(database),
         fleet,
         keeper_of_inventory,
-        galleries or NoCatalogue(),
+        looked_up,
         feed,
         clock,
+        rules=rules,
         dispatcher=dispatcher.poke,
     )
+    places = RulePlaces(fleet, keeper_of_inventory, intents, looked_up)
+    rule_enforcer = RuleEnforcer(rules, places, operations, events, leases, clock, holder=frontend_id)
     loads = Loads(
         LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
         models,
@@ -259,6 +275,7 @@ async def wire(
         loads=loads,
         replicas=replicas,
         operations=operations,
+        fleet_rules=FleetRules(rules, places, rule_enforcer, operations, clock),
         inventory=keeper_of_inventory,
         progress=progress,
         view=ViewKeeper(
@@ -285,6 +302,7 @@ async def wire(
         context=context,
         credentials=credentials,
         dispatcher=dispatcher,
+        rule_enforcer=rule_enforcer,
         health=watch,
         replica_health=watch_replicas,
         replica_exits=ReplicaExits(replicas, watch_replicas),

@@ -13,15 +13,18 @@ from corral.base.tasks import Poke
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter, SeenNode
 from corral.control.inventory import InventoryKeeper
+from corral.control.rule_guard import refuse_contradictions
 from corral.domain import intent as intents
 from corral.domain.backend import Artefact, Inventory, Verb, Wish
 from corral.domain.backend_catalogue import BackendCatalogue, Found
 from corral.domain.event import Event, EventKind
 from corral.domain.fit import Blocked, Hindrance, judge, traits_of
+from corral.domain.fleet_rule import FleetRule, Names
 from corral.domain.intent import Intent, IntentState
 from corral.domain.node import NodeStatus, NodeType
-from corral.domain.operation import Operation, OperationState, Target, status_of
+from corral.domain.operation import FINAL, Operation, OperationState, Target, status_of
 from corral.state.failures import ConstraintViolated
+from corral.state.operations import Generations
 from corral.state.operations import Operations as OperationStore
 
 _TRIES: Final = 5
@@ -46,6 +49,12 @@ class NoCatalogue:
         return None
 
 
+class RuleSource(Protocol):
+    """Where fleet rules are looked up."""
+
+    async def all(self) -> list[FleetRule]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """What a person wants."""
@@ -64,6 +73,8 @@ class Ask:
     idempotency_key: str = ""
     delay: timedelta = timedelta(0)
     """Somebody else is about to do it; looked at when that should be done."""
+    seen: Generations | None = None
+    """What this was decided on. Where something else is wanted by now nothing is started, and Overtaken says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +87,14 @@ class Planned:
     """Why nothing will be sent; empty when something may be."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """An operation that only has to be stored."""
+
+    operation: Operation
+    intents: list[Intent]
+
+
 class Operations:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
@@ -86,9 +105,11 @@ class Operations:
         feed: Feed,
         clock: Clock,
         *,
+        rules: RuleSource,
         dispatcher: Poke,
     ) -> None:
         self._store = store
+        self._rules = rules
         self._fleet = fleet
         self._inventory = inventory
         self._galleries = galleries
@@ -98,8 +119,14 @@ class Operations:
 
     async def start(self, ask: Ask) -> Operation:
         """Accept it, whole or not at all. InvalidInput, NotFound and Conflict say why not."""
+        stored = await self._stored(await self.prepare(ask), ask.seen)
+        await self.tell()
+        return stored
+
+    async def prepare(self, ask: Ask, *, rules: Sequence[FleetRule] | None = None) -> Prepared:
+        """All of it but storing; `rules` are those that it must not go against, if not the ones in force."""
         id = new_operation_id()
-        planned = await self.plan(ask, id)
+        planned = await self.plan(ask, id, rules=rules)
         now = self._clock.now()
         wishes = [replace(_intent(one, id, now), next_try=now + ask.delay) for one in planned]
         operation = Operation(
@@ -113,17 +140,23 @@ class Operations:
             idempotency_key=ask.idempotency_key,
             targets=tuple(_target(one, wish, now) for one, wish in zip(planned, wishes, strict=True)),
         )
-        stored = await self._stored(operation, wishes)
+        return Prepared(operation=operation, intents=wishes)
+
+    async def tell(self) -> None:
+        """Something was started."""
         self._dispatcher.ring()
         await self._feed.announce()
-        return stored
 
-    async def plan(self, ask: Ask, id: OperationId | None = None) -> list[Planned]:
+    async def plan(
+        self, ask: Ask, id: OperationId | None = None, *, rules: Sequence[FleetRule] | None = None
+    ) -> list[Planned]:
         """What would be done where. At least one node, or an error that says why there is none."""
-        ask = _checked(ask)
+        ask = checked(ask)
         nodes = await self._meant(ask)
         catalogue = None if ask.uri else await self._galleries.catalogue()
         planned = [_planned(ask, one, catalogue, id or OperationId("plan")) for one in nodes]
+        in_force = await self._rules.all() if rules is None else rules
+        refuse_contradictions([(one.node, one.wish) for one in planned], in_force, Names(catalogue=catalogue))
         if ask.verb is Verb.UPGRADE:
             planned = await self._installed(planned)
         if not planned:
@@ -133,21 +166,14 @@ class Operations:
     async def _meant(self, ask: Ask) -> list[SeenNode]:
         """Never pending or agent nodes; absent ones are waited for."""
         if ask.nodes:
-            return [await self._named(node_id) for node_id in dict.fromkeys(ask.nodes)]
+            known = await self._fleet.some(ask.nodes)
+            return [_usable(node_id, known.get(node_id)) for node_id in dict.fromkeys(ask.nodes)]
         wanted = NodeFilter(types=frozenset({NodeType.BACKEND}), labels=ask.labels)
         found = [one for one in await self._fleet.all(wanted) if one.status is not NodeStatus.PENDING]
         if not found:
             labels = ", ".join(f"{key}={value}" for key, value in ask.labels.items())
             raise Conflict(f"no node has the labels {labels}" if labels else "there is no node to do that on")
         return found
-
-    async def _named(self, node_id: NodeId) -> SeenNode:
-        seen = await self._fleet.get(node_id)
-        if seen.node.type is not NodeType.BACKEND:
-            raise Conflict(f"{seen.node.name} is an agent node: it has no backends")
-        if seen.status is NodeStatus.PENDING:
-            raise Conflict(f"{seen.node.name} waits for approval")
-        return seen
 
     async def _installed(self, planned: Sequence[Planned]) -> list[Planned]:
         """Those nodes that have it, by their own words of just now, or else by their last."""
@@ -161,10 +187,11 @@ class Operations:
             if one.node.node.id in known and known[one.node.node.id].find(one.wish.key) is not None
         ]
 
-    async def _stored(self, operation: Operation, wishes: Sequence[Intent]) -> Operation:
+    async def _stored(self, prepared: Prepared, seen: Generations | None) -> Operation:
+        events = [started_event(prepared.operation)]
         for left in reversed(range(_TRIES)):
             try:
-                return await self._store.start(operation, wishes, events=[_started(operation)])
+                return await self._store.start(prepared.operation, prepared.intents, events=events, seen=seen)
             except ConstraintViolated:
                 if not left:
                     raise
@@ -196,7 +223,11 @@ class Operations:
     # What people do to it.
 
     async def cancel(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
-        """Take back what is not reached yet; returns those intents. What was sent, nodes may still finish."""
+        """Take back what is not reached yet; returns those intents. What was sent, nodes may still finish.
+
+        Conflict when a fleet rule demands it: that would only ask for it again.
+        """
+        await self._refuse_to_cancel_what_rules_demand(id, nodes)
         now = self._clock.now()
 
         def taken_back(known: Intent) -> Intent | None:
@@ -206,6 +237,19 @@ class Operations:
         changed = await self._store.change(id, nodes, taken_back, events=[event])
         await self._feed.announce()
         return changed
+
+    async def _refuse_to_cancel_what_rules_demand(self, id: OperationId, nodes: Sequence[NodeId] | None) -> None:
+        rules, operation = await self._rules.all(), await self._store.get(id)
+        if not rules or operation is None or operation.verb is not Verb.INSTALL:
+            return
+        left = [one for one in operation.targets if one.status not in FINAL and (nodes is None or one.node_id in nodes)]
+        known = await self._fleet.some([one.node_id for one in left])
+        without = [
+            (known[one.node_id], Wish(verb=Verb.DELETE, key=one.backend, artefact=operation.artefact))
+            for one in left
+            if one.node_id in known
+        ]
+        refuse_contradictions(without, rules, Names(catalogue=await self._galleries.catalogue()))
 
     async def retry(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
         """Try again at once what failed or is blocked; returns those intents."""
@@ -224,7 +268,17 @@ class Operations:
         return await self._store.dismiss(id, at=self._clock.now())
 
 
-def _checked(ask: Ask) -> Ask:
+def _usable(node_id: NodeId, seen: SeenNode | None) -> SeenNode:
+    if seen is None:
+        raise NotFound(f"no node has the id {node_id}")
+    if seen.node.type is not NodeType.BACKEND:
+        raise Conflict(f"{seen.node.name} is an agent node: it has no backends")
+    if seen.status is NodeStatus.PENDING:
+        raise Conflict(f"{seen.node.name} waits for approval")
+    return seen
+
+
+def checked(ask: Ask) -> Ask:
     """An install by uri needs a name, since workers look for the backend under one afterwards."""
     if not ask.uri:
         if not ask.backend:
@@ -300,7 +354,7 @@ def _target(planned: Planned, intent: Intent, now: datetime) -> Target:
     )
 
 
-def _started(operation: Operation) -> Event:
+def started_event(operation: Operation) -> Event:
     return Event(
         kind=EventKind.OPERATION_STARTED,
         at=operation.accepted_at,

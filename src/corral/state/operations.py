@@ -1,12 +1,13 @@
 """Operations: one transaction writes the act, its targets and the intents; if it fails, nothing has happened."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from corral.base.errors import CorralError
 from corral.base.ids import NodeId, OperationId
 from corral.domain.backend import Verb
 from corral.domain.event import Event
@@ -33,26 +34,37 @@ _AT_ONCE: Final = 500
 """Places in one statement."""
 
 Decide = Callable[[Intent], Intent | None]
+Generations = Mapping[tuple[NodeId, str], int]
+"""Of intents, by node and backend; 0 where there was none."""
+
+
+class Overtaken(CorralError):
+    """Something else is wanted there by now."""
+
+    code = "overtaken"
 
 
 class Operations:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def start(self, operation: Operation, intents: Sequence[Intent], *, events: Sequence[Event]) -> Operation:
+    async def start(
+        self,
+        operation: Operation,
+        intents: Sequence[Intent],
+        *,
+        events: Sequence[Event],
+        seen: Generations | None = None,
+    ) -> Operation:
         """Write it all, in place of what was wanted before. With an idempotency key that is known: that operation.
 
-        ConstraintViolated when somebody else did the same at the same moment: then try again.
+        ConstraintViolated when somebody else did the same at the same moment: then try again. Overtaken when an intent
+        is not of the generation that was `seen`: then nothing is written.
         """
-        ordered = sorted(intents, key=lambda one: (one.node_id, one.backend))
         async with self._db.begin() as connection:
             if (known := await _by_key(connection, operation.idempotency_key)) is not None:
                 return known
-            await connection.execute(insert(operations).values(_row(operation)))
-            for start in range(0, len(ordered), _AT_ONCE):
-                await _replace(connection, ordered[start : start + _AT_ONCE], operation.accepted_at)
-            if operation.targets:
-                await connection.execute(insert(operation_targets), [target_row(one) for one in operation.targets])
+            await write_operations(connection, [operation], intents, seen=seen)
             await append(connection, events)
         return operation
 
@@ -116,19 +128,39 @@ class Operations:
             return (await connection.execute(delete(operations).where(old))).rowcount
 
 
-async def _replace(connection: AsyncConnection, fresh: Sequence[Intent], at: datetime) -> None:
+async def write_operations(
+    connection: AsyncConnection,
+    started: Sequence[Operation],
+    intents: Sequence[Intent],
+    *,
+    seen: Generations | None = None,
+) -> None:
+    """Operations of one moment, and the intents of all of them, of which each place has at most one."""
+    # In the order of places: those who start something at the same moment wait for each other, never in a circle.
+    ordered = sorted(intents, key=lambda one: (one.node_id, one.backend))
+    for operation in started:
+        await connection.execute(insert(operations).values(_row(operation)))
+    for start in range(0, len(ordered), _AT_ONCE):
+        await _replace(connection, ordered[start : start + _AT_ONCE], seen)
+    if targets := [target_row(one) for operation in started for one in operation.targets]:
+        await connection.execute(insert(operation_targets), targets)
+
+
+async def _replace(connection: AsyncConnection, fresh: Sequence[Intent], seen: Generations | None) -> None:
     """What was wanted at these places before is superseded; leases and requests under way are carried along."""
     places = tuple_(backend_intents.c.node_id, backend_intents.c.backend)
     here = places.in_([(one.node_id, one.backend) for one in fresh])
     rows = (await connection.execute(select(backend_intents).where(here).with_for_update())).all()
     known = {(row.node_id, row.backend): intent_of(row) for row in rows}
+    new = [supersede(known.get((one.node_id, one.backend)), one) for one in fresh]
+    if seen is not None and any(one.generation != seen.get((one.node_id, one.backend), -1) + 1 for one in new):
+        raise Overtaken
     if known:
         await connection.execute(delete(backend_intents).where(here))
         targets = tuple_(operation_targets.c.node_id, operation_targets.c.backend).in_(list(known))
         living = operation_targets.c.status.not_in(_FINAL)
-        over = {"status": TargetStatus.SUPERSEDED.value, "waits_for_node": 0, "changed_at": at}
+        over = {"status": TargetStatus.SUPERSEDED.value, "waits_for_node": 0, "changed_at": fresh[0].accepted_at}
         await connection.execute(update(operation_targets).where(targets, living).values(over))
-    new = [supersede(known.get((one.node_id, one.backend)), one) for one in fresh]
     await connection.execute(insert(backend_intents), [intent_row(one) for one in new])
 
 

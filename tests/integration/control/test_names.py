@@ -12,6 +12,7 @@ from corral.domain.operation import Operation, TargetStatus
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
+from corral.state.fleet_rules import FleetRules
 from corral.state.operations import Operations as OperationStore
 from corral.testing.world import World
 
@@ -69,6 +70,7 @@ async def started(world: World, folder: Path, name: str) -> Operation:
             GalleryCatalogue(galleries),
             context.feed,
             world.clock,
+            rules=FleetRules(context.database),
             dispatcher=world.control.dispatcher.poke,
         )
         return await operations.start(Ask(verb=Verb.INSTALL, backend=name, by="me"))
