@@ -26,13 +26,13 @@ from corral.state.operations import Overtaken
 
 log = logging.getLogger(__name__)
 
-PERIOD: Final = timedelta(seconds=10)
+PERIOD: Final = timedelta(seconds=15)
 NOTICE_PERIOD: Final = timedelta(seconds=10)
 _REST: Final = timedelta(seconds=1)
 """Between rounds: reports and pokes come in swarms."""
 _JUDGED_EVERY: Final = timedelta(minutes=5)
 _LEASE: Final = "fleet rules"
-_LEASE_TIME: Final = PERIOD * 3
+_LEASE_TIME: Final = PERIOD * 2
 _EVENTS: Final = 1000
 _OF_NODES: Final = frozenset(
     {

@@ -1,10 +1,12 @@
 """Where fleet rules hold: for each rule and node what is wanted there, and what the node said to have.
 
-Three reads, whatever the number of rules. In a fleet that has all it shall have, no intent is among what is read.
+Nodes are looked at in batches, each with two statements whatever the number of rules. In a fleet that has all it shall
+have, no intent is among what is read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from corral.base.ids import NodeId
 from corral.control.fleet import Fleet, SeenNode
@@ -18,6 +20,9 @@ from corral.domain.node import NodeStatus, NodeType
 from corral.domain.operation import TargetStatus
 from corral.state.intents import Intents
 
+_BATCH: Final = 200
+"""Nodes that are looked at without letting others take their turn."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -29,14 +34,12 @@ class Place:
     intent: Intent | None
     """Not always read where the backend is there as wanted."""
     inventory: Inventory | None
+    is_missing: bool
+    """Whether the node has to be told."""
 
     @property
     def spot(self) -> tuple[NodeId, str]:
         return self.seen.node.id, self.key
-
-    @property
-    def is_missing(self) -> bool:
-        return is_missing(self.rule, self.key, self.intent, self.inventory)
 
     @property
     def standing(self) -> TargetStatus:
@@ -62,17 +65,23 @@ class RulePlaces:
 
     async def of(self, rules: Sequence[FleetRule], ids: Iterable[NodeId] | None = None) -> list[Place]:
         """On these nodes or all. What a rule means on a node is left out while galleries cannot tell."""
-        demands = _demands(rules, await self.nodes(ids), await self.names())
-        inventories = await self._inventory.known(list({seen.node.id for _, seen, _ in demands}))
-        intents = await self._wanted(demands, inventories)
+        nodes, names = await self.nodes(ids), await self.names()
+        places: list[Place] = []
+        for start in range(0, len(nodes), _BATCH):
+            places += await self._places(_demands(rules, nodes[start : start + _BATCH], names))
+        return places
+
+    async def _places(self, demands: Sequence["_Demand"]) -> list[Place]:
+        if not demands:
+            return []
+        ids = sorted({seen.node.id for _, seen, _ in demands})
+        reports = await self._inventory.known(ids)
+        lacking = {seen.node.id for rule, seen, key in demands if not is_met(rule, key, reports.get(seen.node.id))}
+        backends = sorted({key for _, _, key in demands})
+        found = await self._intents.unsettled(ids, backends, whole=sorted(lacking))
+        intents = {(one.node_id, one.backend): one for one in found}
         return [
-            Place(
-                rule=rule,
-                seen=seen,
-                key=key,
-                intent=intents.get((seen.node.id, key)),
-                inventory=inventories.get(seen.node.id),
-            )
+            _place(rule, seen, key, intents.get((seen.node.id, key)), reports.get(seen.node.id))
             for rule, seen, key in demands
         ]
 
@@ -91,17 +100,6 @@ class RulePlaces:
     async def inventories(self, nodes: Iterable[SeenNode]) -> Mapping[NodeId, Inventory]:
         return await self._inventory.known([one.node.id for one in nodes])
 
-    async def _wanted(
-        self, demands: Sequence["_Demand"], inventories: Mapping[NodeId, Inventory]
-    ) -> dict[tuple[NodeId, str], Intent]:
-        lacking = {seen.node.id for rule, seen, key in demands if not is_met(rule, key, inventories.get(seen.node.id))}
-        nodes = {seen.node.id for _, seen, _ in demands}
-        backends = {key for _, _, key in demands}
-        if not nodes:
-            return {}
-        found = await self._intents.unsettled(sorted(nodes), sorted(backends), whole=sorted(lacking))
-        return {(one.node_id, one.backend): one for one in found}
-
 
 _Demand = tuple[FleetRule, SeenNode, str]
 
@@ -114,3 +112,8 @@ def _demands(rules: Sequence[FleetRule], nodes: Iterable[SeenNode], names: Names
             if rule.applies_to(labels) and (key := names.key(rule.artefact, capability)) is not None:
                 demands.append((rule, seen, key))
     return demands
+
+
+def _place(rule: FleetRule, seen: SeenNode, key: str, intent: Intent | None, inventory: Inventory | None) -> Place:
+    missing = is_missing(rule, key, intent, inventory)
+    return Place(rule=rule, seen=seen, key=key, intent=intent, inventory=inventory, is_missing=missing)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from corral.domain.backend import Artefact, Inventory, Proven, Verb, Wish, prove
+from corral.domain.backend import Artefact, Inventory, Proven, Verb, Wish, present
 from corral.domain.backend_catalogue import BackendCatalogue, Found
 from corral.domain.intent import Intent, IntentState
 from corral.domain.labels import label_problem, matches
@@ -197,10 +197,8 @@ def _is_against(rule: FleetRule, wish: Wish) -> bool:
 
 def is_met(rule: FleetRule, key: str, inventory: Inventory | None) -> bool:
     """Whether a report shows what the rule demands."""
-    if inventory is None:
-        return False
-    wish = Wish(verb=Verb.INSTALL, key=key, artefact=rule.artefact)
-    return isinstance(prove(wish, inventory, None), Proven)
+    entry = None if inventory is None else inventory.find(key)
+    return entry is not None and isinstance(present(rule.artefact, entry), Proven)
 
 
 def is_missing(rule: FleetRule, key: str, intent: Intent | None, inventory: Inventory | None) -> bool:

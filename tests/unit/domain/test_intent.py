@@ -10,7 +10,8 @@ from corral.domain import intent as intents
 from corral.domain.backend import Artefact, BackendEntry, Before, Inventory, Proven, Rung, Unproven, Verb, Wish, prove
 from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed, Rest, Send
 from corral.testing.clock import START
-from corral.testing.intent_model import Deed, FleetModel
+from corral.testing.intent_model import FleetModel
+from corral.testing.intent_model_parts import Deed
 
 POLICY = IntentPolicy()
 OLD = Before(present=True, installed_at="2029-01-01T00:00:00Z")
