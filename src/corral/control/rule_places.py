@@ -76,14 +76,18 @@ class RulePlaces:
             return []
         ids = sorted({seen.node.id for _, seen, _ in demands})
         reports = await self._inventory.known(ids)
-        lacking = {seen.node.id for rule, seen, key in demands if not is_met(rule, key, reports.get(seen.node.id))}
+        met = [is_met(rule, key, reports.get(seen.node.id)) for rule, seen, key in demands]
+        lacking = {seen.node.id for (_, seen, _), there in zip(demands, met, strict=True) if not there}
         backends = sorted({key for _, _, key in demands})
         found = await self._intents.unsettled(ids, backends, whole=sorted(lacking))
         intents = {(one.node_id, one.backend): one for one in found}
-        return [
-            _place(rule, seen, key, intents.get((seen.node.id, key)), reports.get(seen.node.id))
-            for rule, seen, key in demands
-        ]
+        places = []
+        for (rule, seen, key), there in zip(demands, met, strict=True):
+            intent, report = intents.get((seen.node.id, key)), reports.get(seen.node.id)
+            # Most are there, and nothing else is wanted: that needs no second look.
+            missing = not (there and intent is None) and is_missing(rule, key, intent, report)
+            places.append(Place(rule=rule, seen=seen, key=key, intent=intent, inventory=report, is_missing=missing))
+        return places
 
     async def nodes(self, ids: Iterable[NodeId] | None = None) -> list[SeenNode]:
         """Those that may have backends: never pending or agent nodes."""
@@ -112,8 +116,3 @@ def _demands(rules: Sequence[FleetRule], nodes: Iterable[SeenNode], names: Names
             if rule.applies_to(labels) and (key := names.key(rule.artefact, capability)) is not None:
                 demands.append((rule, seen, key))
     return demands
-
-
-def _place(rule: FleetRule, seen: SeenNode, key: str, intent: Intent | None, inventory: Inventory | None) -> Place:
-    missing = is_missing(rule, key, intent, inventory)
-    return Place(rule=rule, seen=seen, key=key, intent=intent, inventory=inventory, is_missing=missing)
