@@ -139,7 +139,7 @@ def prove(wish: Wish, inventory: Inventory, before: Before | None) -> Proof:
     entry = inventory.find(wish.key)
     if entry is None:
         return Unproven(reason=f"the node does not have {wish.key}")
-    return _renewed(wish, entry, before) if wish.must_renew else present(wish.artefact, entry)
+    return _renewed(wish, entry, before) if wish.must_renew else _present(wish.artefact, entry)
 
 
 def _absent(wish: Wish, inventory: Inventory) -> Proof:
@@ -152,8 +152,7 @@ def _absent(wish: Wish, inventory: Inventory) -> Proof:
     return Unproven(reason=f"the node still has {names}")
 
 
-def present(artefact: Artefact, entry: BackendEntry) -> Proof:
-    """Whether what is there under the name is what was asked for; when it came there does not matter."""
+def _present(artefact: Artefact, entry: BackendEntry) -> Proof:
     if artefact.uri and entry.uri and entry.uri != artefact.uri:
         return Unproven(reason=f"the node has {entry.name} from {entry.uri}, not from {artefact.uri}")
     if artefact.digests and entry.digest:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from corral.domain.backend import Artefact, Inventory, Proven, Verb, Wish, present
+from corral.domain.backend import Artefact, Inventory, Verb, Wish
 from corral.domain.backend_catalogue import BackendCatalogue, Found
 from corral.domain.intent import Intent, IntentState
 from corral.domain.labels import label_problem, matches
@@ -196,9 +196,10 @@ def _is_against(rule: FleetRule, wish: Wish) -> bool:
 
 
 def is_met(rule: FleetRule, key: str, inventory: Inventory | None) -> bool:
-    """Whether a report shows what the rule demands."""
+    """Whether a report shows what the rule demands: what would prove an install of it, told quickly."""
     entry = None if inventory is None else inventory.find(key)
-    return entry is not None and isinstance(present(rule.artefact, entry), Proven)
+    uri = rule.artefact.uri
+    return entry is not None and not (uri and entry.uri and entry.uri != uri)
 
 
 def is_missing(rule: FleetRule, key: str, intent: Intent | None, inventory: Inventory | None) -> bool:

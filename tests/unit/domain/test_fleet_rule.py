@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain.backend import Artefact, BackendEntry, Inventory, Verb, Wish
+from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, Verb, Wish, prove
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fleet_rule import (
     MOST_RULES,
@@ -14,6 +14,7 @@ from corral.domain.fleet_rule import (
     Names,
     change,
     contradicting,
+    is_met,
     is_missing,
     may_have,
     revision_of,
@@ -110,6 +111,14 @@ def test_a_rule_with_a_uri_is_met_by_nothing_else(
     intent: Intent | None, report: Inventory | None, missing: bool
 ) -> None:
     assert is_missing(a_rule(uri="oci://b"), "echo", intent, report) is missing
+
+
+@pytest.mark.parametrize("uri", ["", "oci://a", "oci://b"])
+@pytest.mark.parametrize("entries", [(), (ENTRY,), (replace(ENTRY, uri=""),), (replace(ENTRY, name="other"),)])
+def test_a_rule_is_met_by_what_would_prove_an_install(uri: str, entries: tuple[BackendEntry, ...]) -> None:
+    rule, report = a_rule(uri=uri), has(*entries)
+    proof = prove(Wish(verb=Verb.INSTALL, key="echo", artefact=rule.artefact), report, None)
+    assert is_met(rule, "echo", report) is isinstance(proof, Proven)
 
 
 def test_how_far_a_node_is_told_in_the_words_of_operations() -> None:
