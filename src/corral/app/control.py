@@ -52,6 +52,7 @@ from corral.control.registry import Registry
 from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
 from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
+from corral.control.rule_guard import RuleGuard
 from corral.control.rule_places import RulePlaces
 from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
@@ -229,19 +230,19 @@ async def wire(
         clock,
         config.intents,
     )
-    looked_up = galleries or NoCatalogue()
+    catalogues = galleries or NoCatalogue()
     rules = FleetRuleStore(database)
     operations = Operations(
         OperationStore(database),
         fleet,
         keeper_of_inventory,
-        looked_up,
+        catalogues,
         feed,
         clock,
-        rules=rules,
+        rules=RuleGuard(rules, catalogues),
         dispatcher=dispatcher.poke,
     )
-    places = RulePlaces(fleet, keeper_of_inventory, intents, looked_up)
+    places = RulePlaces(fleet, keeper_of_inventory, intents, catalogues)
     rule_enforcer = RuleEnforcer(rules, places, operations, events, leases, clock, holder=frontend_id)
     loads = Loads(
         LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
@@ -277,6 +278,7 @@ async def wire(
         operations=operations,
         fleet_rules=FleetRules(rules, places, rule_enforcer, operations, clock),
         inventory=keeper_of_inventory,
+        galleries=catalogues,
         progress=progress,
         view=ViewKeeper(
             ViewSources(

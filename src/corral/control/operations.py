@@ -13,16 +13,18 @@ from corral.base.tasks import Poke
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter, SeenNode
 from corral.control.inventory import InventoryKeeper
-from corral.control.rule_guard import refuse_contradictions
+from corral.control.rule_guard import RuleGuard
 from corral.domain import intent as intents
 from corral.domain.backend import Artefact, Inventory, Verb, Wish
 from corral.domain.backend_catalogue import BackendCatalogue, Found
 from corral.domain.event import Event, EventKind
 from corral.domain.fit import Blocked, Hindrance, judge, traits_of
-from corral.domain.fleet_rule import FleetRule, Names
+from corral.domain.fleet_rule import FleetRule
 from corral.domain.intent import Intent, IntentState
 from corral.domain.node import NodeStatus, NodeType
 from corral.domain.operation import FINAL, Operation, OperationState, Target, status_of
+from corral.images.errors import SourceInvalid
+from corral.images.references import Source, default_name, names_an_entry, parse_source
 from corral.state.failures import ConstraintViolated
 from corral.state.operations import Generations
 from corral.state.operations import Operations as OperationStore
@@ -33,6 +35,7 @@ FRESH_WITHIN: Final = timedelta(seconds=5)
 """How long an upgrade waits for nodes to say whether they have the backend; of silent ones the last word counts."""
 _LOOK_SECONDS: Final = 0.1
 _NAME: Final = re.compile(r"[^/\\\x00\s][^/\\\x00]{0,254}")
+_LONGEST: Final = 255
 
 
 class CatalogueSource(Protocol):
@@ -47,12 +50,6 @@ class NoCatalogue:
 
     async def catalogue(self) -> BackendCatalogue | None:
         return None
-
-
-class RuleSource(Protocol):
-    """Where fleet rules are looked up."""
-
-    async def all(self) -> list[FleetRule]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +102,7 @@ class Operations:
         feed: Feed,
         clock: Clock,
         *,
-        rules: RuleSource,
+        rules: RuleGuard,
         dispatcher: Poke,
     ) -> None:
         self._store = store
@@ -118,7 +115,12 @@ class Operations:
         self._dispatcher = dispatcher
 
     async def start(self, ask: Ask) -> Operation:
-        """Accept it, whole or not at all. InvalidInput, NotFound and Conflict say why not."""
+        """Accept it, whole or not at all. InvalidInput, NotFound and Conflict say why not.
+
+        What was accepted before under the same key is found first: since then nodes may have changed.
+        """
+        if (known := await self._store.with_key(ask.idempotency_key)) is not None:
+            return known
         stored = await self._stored(await self.prepare(ask), ask.seen)
         await self.tell()
         return stored
@@ -155,8 +157,7 @@ class Operations:
         nodes = await self._meant(ask)
         catalogue = None if ask.uri else await self._galleries.catalogue()
         planned = [_planned(ask, one, catalogue, id or OperationId("plan")) for one in nodes]
-        in_force = await self._rules.all() if rules is None else rules
-        refuse_contradictions([(one.node, one.wish) for one in planned], in_force, Names(catalogue=catalogue))
+        await self._rules.refuse([(one.node, one.wish) for one in planned], rules)
         if ask.verb is Verb.UPGRADE:
             planned = await self._installed(planned)
         if not planned:
@@ -208,6 +209,10 @@ class Operations:
     async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
         return await self._store.newest(limit=limit, before=before)
 
+    async def left(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
+        """The newest of which nothing is under way, or that somebody has dismissed."""
+        return await self._store.left(limit=limit, before=before)
+
     async def current(self) -> list[Operation]:
         return await self._store.current()
 
@@ -239,8 +244,8 @@ class Operations:
         return changed
 
     async def _refuse_to_cancel_what_rules_demand(self, id: OperationId, nodes: Sequence[NodeId] | None) -> None:
-        rules, operation = await self._rules.all(), await self._store.get(id)
-        if not rules or operation is None or operation.verb is not Verb.INSTALL:
+        operation = await self._store.get(id)
+        if operation is None or operation.verb is not Verb.INSTALL:
             return
         left = [one for one in operation.targets if one.status not in FINAL and (nodes is None or one.node_id in nodes)]
         known = await self._fleet.some([one.node_id for one in left])
@@ -249,7 +254,7 @@ class Operations:
             for one in left
             if one.node_id in known
         ]
-        refuse_contradictions(without, rules, Names(catalogue=await self._galleries.catalogue()))
+        await self._rules.refuse(without)
 
     async def retry(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
         """Try again at once what failed or is blocked; returns those intents."""
@@ -267,6 +272,11 @@ class Operations:
     async def dismiss(self, id: OperationId) -> bool:
         return await self._store.dismiss(id, at=self._clock.now())
 
+    async def clear(self, *, by: str) -> int:
+        """Forget those that are over. What failed stays as long as its nodes are to be tried again."""
+        event = Event(kind=EventKind.OPERATIONS_CLEARED, at=self._clock.now(), actor=by)
+        return await self._store.clear(event=event)
+
 
 def _usable(node_id: NodeId, seen: SeenNode | None) -> SeenNode:
     if seen is None:
@@ -279,21 +289,35 @@ def _usable(node_id: NodeId, seen: SeenNode | None) -> SeenNode:
 
 
 def checked(ask: Ask) -> Ask:
-    """An install by uri needs a name, since workers look for the backend under one afterwards."""
+    """An install by uri needs a name, since workers look for the backend under one afterwards. Files and archives have
+    one themselves, as LocalAI has it; images do not."""
+    for name, text in (("backend", ask.backend), ("alias", ask.alias)):
+        if len(text) > _LONGEST or not text.isprintable():
+            raise InvalidInput(name, f"{text[:100]!r} is too long for a name, or has characters that nobody can read")
     if not ask.uri:
         if not ask.backend:
             raise InvalidInput("backend", "name or uri required")
         return ask
     if ask.verb is Verb.DELETE:
         raise InvalidInput("uri", "a delete takes a name")
-    name = ask.name or ask.backend
+    name = ask.name or ask.backend or default_name(_source(ask.uri))
     if not name:
-        raise InvalidInput("name", "an install by uri needs a name for the backend")
+        raise InvalidInput("name", f"an install of the image {ask.uri[:100]} needs a name for the backend")
     if _NAME.fullmatch(name) is None or name.startswith("."):
         raise InvalidInput("name", f"{name[:100]!r} cannot be the name of a backend")
-    if any(character.isspace() or not character.isprintable() for character in ask.uri):
-        raise InvalidInput("uri", f"{ask.uri[:100]!r} has blanks or unprintable characters")
+    _source(ask.uri)
     return replace(ask, name=name, backend=name)
+
+
+def _source(uri: str) -> Source:
+    if any(character.isspace() for character in uri):
+        raise InvalidInput("uri", f"{uri[:100]!r} has blanks")
+    if names_an_entry(uri):
+        raise InvalidInput("uri", f"{uri[:100]!r} is none; a backend of a gallery is asked for with `backend`")
+    try:
+        return parse_source(uri)
+    except SourceInvalid as error:
+        raise InvalidInput("uri", error.message) from error
 
 
 def _planned(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, id: OperationId) -> Planned:

@@ -53,6 +53,8 @@ class EventKind(StrEnum):
     """A person took an operation back, as far as that was still possible."""
     OPERATION_RETRIED = "operation.retried"
     """A person had failed targets of an operation tried again."""
+    OPERATIONS_CLEARED = "operations.cleared"
+    """A person removed the operations that are over from the history."""
     FLEET_RULES_CHANGED = "fleet_rules.changed"
     """A person changed what the fleet shall have; `added`, `changed` and `removed` name the rules."""
     KEY_CREATED = "key.created"

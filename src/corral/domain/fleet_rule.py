@@ -166,7 +166,7 @@ class Names:
     def all(self, artefact: Artefact, capability: str) -> frozenset[str]:
         """Every name that may stand for it there."""
         plain = bare(artefact.backend)
-        return frozenset({plain, self.key(artefact, capability) or plain})
+        return frozenset({plain, self.key(artefact, capability) or plain, artefact.alias or plain})
 
 
 def bare(backend: str) -> str:

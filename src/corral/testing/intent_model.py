@@ -11,9 +11,9 @@ from typing import Final
 from corral.base.ids import NodeId, OperationId
 from corral.domain import intent as intents
 from corral.domain.backend import Artefact, Proven, Verb, Wish, prove
-from corral.domain.fleet_rule import FleetRule, Names, contradicting, is_met, is_missing
+from corral.domain.fleet_rule import FleetRule, Names, contradicting, is_missing
 from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed, Rest, Send
-from corral.domain.operation import FINAL, OperationState, Target, TargetStatus, state_of, status_of
+from corral.domain.operation import FINAL, Target, TargetStatus, status_of
 from corral.testing.clock import START
 from corral.testing.intent_model_parts import Answer, Decision, Deed, Frontend, Key, Request, Work, Worker
 
@@ -167,7 +167,7 @@ class FleetModel:
     def step(self, number: int, place: Key, *, crash_before_sending: bool = False) -> None:
         """Claim, look, and send or not."""
         frontend, known = self.frontends[number], self.stored.get(place)
-        if known is None or not intents.is_due(known, self.now) or place in frontend.working:
+        if known is None or not intents.is_due(known, self.now, POLICY) or place in frontend.working:
             return
         claimed = replace(known, lease_token=frontend.token, lease_until=self.now + POLICY.lease)
         self._put(place, claimed)
@@ -175,7 +175,9 @@ class FleetModel:
         if not worker.up:
             self._release(place, frontend, intents.unreachable(claimed, self.now, POLICY))
             return
-        step = intents.look(claimed, worker.report(self.now), self.now, POLICY, is_corral=worker.is_corral)
+        step = intents.look(
+            claimed, worker.report(self.now), self.now, POLICY, is_corral=worker.is_corral, life=worker.life
+        )
         match step:
             case Rest(intent=rested):
                 self._release(place, frontend, rested)
@@ -284,7 +286,9 @@ class FleetModel:
 
     def come_back(self, node: str) -> None:
         """Its first heartbeat pokes the dispatcher."""
-        self.workers[node].up = True
+        worker = self.workers[node]
+        worker.lives += not worker.up
+        worker.up = True
         for place, known in self.stored.items():
             if place[0] == node and known.waits_for_node:
                 self._put(place, replace(known, next_try=self.now))
@@ -337,79 +341,3 @@ class FleetModel:
             return True
         written = worker.serials.get(key, 0) > self.serial_at_acceptance[place, intent.generation]
         return written or not wish.must_renew
-
-    def settle(self) -> None:
-        """Faults end: every node is there, every worker is honest, blocked intents are retried; all work is done."""
-        for node in self.workers:
-            self.come_back(node)
-        for place in self.stored:
-            self.retry(place)
-        for _ in range(80):
-            if not self._settle_once():
-                return
-        raise AssertionError(f"does not come to rest: {[one for one in self.stored.values() if self._is_open(one)]}")
-
-    def _settle_once(self) -> bool:
-        started = self.started_by_rules
-        for node in self.workers:
-            self.poll(node)
-        self.enforce(0)
-        self._work_off()
-        return started != self.started_by_rules or any(self._is_open(one) for one in self.stored.values())
-
-    def _work_off(self) -> None:
-        for place in sorted(self.stored):
-            self.step(0, place)
-        for worker in self.workers.values():
-            while worker.door:
-                self.work(worker.name, 0, Deed.HONEST)
-        while self.answers:
-            self.hear(0)
-        self.pass_time(timedelta(minutes=1))
-
-    def _is_open(self, intent: Intent) -> bool:
-        return intent.state is IntentState.OPEN
-
-    def check_rest(self) -> None:
-        """After everything came to rest: the disks are as last wished, and stay so for a day without a request."""
-        for place, known in self.stored.items():
-            if known.state is IntentState.SATISFIED and place not in self.touched:
-                assert self.is_true(place, known), f"{place} is not as it was last wished: {known}"
-        self._check_rules()
-        started, sent = self.started_by_rules, dict(self.sent)
-        disks = {name: dict(worker.disk) for name, worker in self.workers.items()}
-        self.pass_time(timedelta(days=1))
-        for node in self.workers:
-            self.poll(node)
-        self.enforce(1)
-        for place in self.stored:
-            self.step(1, place)
-        assert (self.started_by_rules, self.sent) == (started, sent)
-        assert {name: worker.disk for name, worker in self.workers.items()} == disks
-
-    def check_enforcement(self) -> None:
-        """At rest: what a rule demands cannot be deleted, and comes back once if somebody takes it away."""
-        for rule in self.rules.values():
-            for node in [one.name for one in self.workers.values() if rule.applies_to(one.labels)]:
-                assert not self.accept(Verb.DELETE, rule.backend, [node]), "a rule did not hinder a delete"
-                self.delete_by_hand((node, rule.backend))
-                started = self.started_by_rules
-                self.settle()
-                self._check_rules()
-                assert self.started_by_rules == started + 1
-
-    def _check_rules(self) -> None:
-        for rule in self.rules.values():
-            for worker in self.workers.values():
-                met = is_met(rule, rule.backend, worker.report(self.now))
-                assert met or not rule.applies_to(worker.labels), f"{worker.name} lacks what {rule} demands"
-
-    def check_operations(self) -> None:
-        """What operators see follows from what is stored."""
-        for operation, targets in self.targets.items():
-            state = state_of(targets.values())
-            live = [one for one in self.stored.values() if one.operation_id == operation]
-            if state in (OperationState.DONE, OperationState.CANCELLED):
-                assert all(one.state is not IntentState.OPEN for one in live)
-            if state is OperationState.DONE:
-                assert any(one.status is TargetStatus.SUCCESS for one in targets.values())

@@ -40,6 +40,7 @@ class Worker:
     name: str
     is_corral: bool
     up: bool = True
+    lives: int = 1
     labels: dict[str, str] = field(default_factory=dict)
     told: Inventory | None = None
     """Its last report that was stored."""
@@ -47,6 +48,11 @@ class Worker:
     serials: dict[str, int] = field(default_factory=dict)
     """How often each backend was written, which no report tells."""
     door: list[Request] = field(default_factory=list)
+
+    @property
+    def life(self) -> str:
+        """What it tells of its life, if it is one of Corral's."""
+        return str(self.lives) if self.is_corral else ""
 
     def report(self, now: datetime) -> Inventory:
         return Inventory(entries=tuple(self.disk.values()), seen_at=now)

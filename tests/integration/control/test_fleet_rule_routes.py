@@ -54,10 +54,9 @@ async def test_a_delete_of_what_is_demanded_is_refused_on_every_route(world: Wor
     native = await world.frontend.call("POST", "/api/v1/operations", {"verb": "delete", "backend": "echo"})
     assert body(native, 409)["error"] == {"code": "conflict", "message": sentence}
     for path in ("/api/backends/delete/echo", "/backends/delete/echo"):
-        assert body(await world.frontend.call("POST", path), 409) == {"error": sentence}
+        assert sentence in str(body(await world.frontend.call("POST", path), 409))
     one = await world.frontend.call("POST", f"/api/nodes/{node.node_id}/backends/delete", {"backend": "echo"})
-    assert sentence in body(one, one.status)["error"]["message"]
-    assert one.status >= 400
+    assert sentence in str(body(one, 409))
     assert "echo" in node.disk
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.operations import Ask, Operations
+from corral.control.rule_guard import RuleGuard
 from corral.domain.backend import Verb
 from corral.domain.gallery import GallerySource
 from corral.domain.operation import Operation, TargetStatus
@@ -70,7 +71,7 @@ async def started(world: World, folder: Path, name: str) -> Operation:
             GalleryCatalogue(galleries),
             context.feed,
             world.clock,
-            rules=FleetRules(context.database),
+            rules=RuleGuard(FleetRules(context.database), GalleryCatalogue(galleries)),
             dispatcher=world.control.dispatcher.poke,
         )
         return await operations.start(Ask(verb=Verb.INSTALL, backend=name, by="me"))

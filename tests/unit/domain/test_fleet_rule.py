@@ -182,6 +182,9 @@ class TestContradictions:
         delete = Wish(verb=Verb.DELETE, key="cpu-mock", artefact=Artefact(backend="cpu-mock"))
         names = Names(catalogue=catalogue)
         assert contradicting([a_rule(backend="g@mock")], delete, {}, names, "default") is not None
+        pinned = a_rule(backend="mine", uri="oci://a")
+        aliased = replace(pinned, artefact=replace(pinned.artefact, alias="cpu-mock"))
+        assert contradicting([aliased], delete, {}, NAMES, "default") is aliased
 
 
 def a_gallery(*entries: GalleryEntry) -> Gallery:

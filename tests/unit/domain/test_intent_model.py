@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from corral.domain.backend import Verb
 from corral.testing.intent_model import FleetModel
+from corral.testing.intent_model_checks import check_enforcement, check_operations, check_rest, settle
 from corral.testing.intent_model_parts import Deed
 
 CASES = int(os.environ.get("CORRAL_MODEL_CASES", "100"))
@@ -156,14 +157,14 @@ class Story(RuleBasedStateMachine):
 
     @invariant()
     def operators_are_told_the_truth(self) -> None:
-        self.model.check_operations()
+        check_operations(self.model)
 
     def teardown(self) -> None:
         """Whatever happened: once it stops happening, every disk is as it was last wished, and stays so."""
-        self.model.settle()
-        self.model.check_rest()
-        self.model.check_operations()
-        self.model.check_enforcement()
+        settle(self.model)
+        check_rest(self.model)
+        check_operations(self.model)
+        check_enforcement(self.model)
 
 
 TestStory = Story.TestCase
