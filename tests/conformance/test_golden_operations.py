@@ -15,6 +15,7 @@ import pytest
 from corral.base.ids import OperationId
 from corral.base.tasks import running
 from corral.bus.port import Bus
+from corral.control.planning import Lookups
 from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.protocol import go_json, subjects
 from corral.protocol.inventory import InstalledBackend
@@ -44,8 +45,7 @@ DELIBERATE: dict[str, str] = {
 """Every answer that differs from LocalAI's on purpose, and why. There are no others."""
 
 ELSEWHERE: dict[str, str] = {
-    "check": "the check for newer versions",
-    "tag moved, version unchanged: nothing reported": "the check for newer versions",
+    "tag moved, version unchanged: nothing reported": "Corral does report it, as the tests of upgrades show",
 }
 
 
@@ -58,7 +58,7 @@ SHELF = Shelf(
 
 @pytest.fixture
 async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(database, clock, bus, tmp_path, shelf=SHELF) as world:
+    async with open_world(database, clock, bus, tmp_path, lookups=Lookups(galleries=SHELF)) as world:
         yield world
 
 
@@ -266,6 +266,7 @@ PREPARED: dict[str, Callable[[Stage], Awaitable[object]]] = {
     "failed operation stays listed": failed_everywhere,
     "cluster listing": two_with_mock,
     "upgrade": two_with_mock,
+    "check": nothing,
     "external": two_nodes,
     "one node lacks the backend": custom_on_one,
     "unknown job": nothing,

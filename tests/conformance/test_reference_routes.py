@@ -25,7 +25,6 @@ Route = dict[str, Any]
 
 _SCHEDULING = "scheduling rules are not built yet"
 _LOGS = "logs of nodes through the frontend are not built yet"
-_UPGRADES = "the check for newer versions is not built yet"
 _MODELS = "models are files of ours; administering them by these routes is not built yet"
 _HOST = "about LocalAI's own process and its settings; not built"
 
@@ -39,10 +38,6 @@ NOT_BUILT: dict[str, str] = {
     "GET /ws/nodes/:id/backend-logs/:modelId": _LOGS,
     "POST /api/nodes/:id/models/unload": "ending one replica by hand is not built yet",
     "POST /api/nodes/:id/models/delete": "deleting a model's files on one node is not built yet",
-    "GET /api/backends/upgrades": _UPGRADES,
-    "POST /api/backends/upgrades/check": _UPGRADES,
-    "GET /backends/upgrades": _UPGRADES,
-    "POST /backends/upgrades/check": _UPGRADES,
     "GET /api/backends/usecases": "a table of LocalAI's about its own backends, for its gallery of models",
     "GET /api/models": _MODELS,
     "GET /api/models/capabilities": _MODELS,

@@ -21,10 +21,12 @@ from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.models import Models
-from corral.control.operations import CatalogueSource, Operations
+from corral.control.operations import Operations
+from corral.control.planning import CatalogueSource
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
+from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper
 from corral.state.db import Database
 from corral.state.events import Events
@@ -52,6 +54,7 @@ class AdminContext:
     operations: Operations
     fleet_rules: FleetRules
     inventory: InventoryKeeper
+    upgrades: Upgrades
     galleries: CatalogueSource
     progress: ProgressBoard
     view: ViewKeeper

@@ -57,7 +57,7 @@ def read_registration(request: RegisterRequest) -> Registration:
         max_replicas_per_model=max(request.max_replicas_per_model, 1),
         vram_budget=budget,
         labels=labels,
-        peer=None if hello is None else Peer(version=hello.version, features=frozenset(hello.features)),
+        peer=None if hello is None else _peer(hello),
         secret_hash=_secret_hash(hello),
         incarnation=Incarnation("" if hello is None else hello.incarnation),
         interval=interval,
@@ -87,6 +87,15 @@ def _check_text(field: str, text: str, longest: int) -> None:
         raise InvalidInput("", f"{field} exceeds {longest} characters")
     if any(unicodedata.category(character) == "Cc" for character in text):
         raise InvalidInput("", f"{field} contains control characters")
+
+
+def _peer(hello: CorralHello) -> Peer:
+    return Peer(
+        version=hello.version,
+        features=frozenset(hello.features),
+        platform=hello.platform[:_SHOWN],
+        has_one_disk=hello.one_disk,
+    )
 
 
 def _secret_hash(hello: CorralHello | None) -> str | None:

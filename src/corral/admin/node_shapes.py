@@ -73,7 +73,7 @@ def node_detail(seen: SeenNode, load: NodeLoad, policy: LivenessPolicy) -> NodeD
 def _peer(node: Node) -> PeerView | None:
     if node.peer is None:
         return None
-    return PeerView(version=node.peer.version, features=sorted(node.peer.features))
+    return PeerView(version=node.peer.version, features=sorted(node.peer.features), platform=node.peer.platform)
 
 
 def _time(time: datetime | None) -> str | None:

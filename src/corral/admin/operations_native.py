@@ -119,6 +119,10 @@ def planned_view(planned: Planned) -> PlannedView:
         node_status=planned.node.status.value,
         backend=planned.wish.key,
         blocked=planned.hindrance,
+        unknown=planned.unknown,
+        reached=planned.is_reached,
+        download_bytes=planned.download_bytes,
+        digests=sorted(planned.wish.artefact.digests),
     )
 
 

@@ -18,6 +18,7 @@ from corral.admin import (
     operations,
     operations_native,
     pages,
+    upgrades,
     vitals,
 )
 from corral.admin.doctor import routes as doctor
@@ -32,6 +33,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *node_backends.ROUTES,
     *backends.ROUTES,
     *backend_lists.ROUTES,
+    *upgrades.ROUTES,
     *operations.ROUTES,
     *operations_native.ROUTES,
     *fleet_rules.ROUTES,

@@ -151,6 +151,14 @@ def nearest_existing(path: Path) -> Path:
     return next((place for place in (absolute, *absolute.parents) if os.path.exists(place)), Path("/"))
 
 
+def on_one_disk(one: Path, other: Path) -> bool:
+    """Whether two places, made already or not, share the room of one file system."""
+    try:
+        return os.stat(nearest_existing(one)).st_dev == os.stat(nearest_existing(other)).st_dev
+    except OSError:
+        return False
+
+
 def usable_cpus(quota: float | None) -> int | None:
     """Processors this process may run on, bounded by its control groups; a started processor counts."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -21,7 +21,19 @@ from corral.base.retry import Backoff
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
-from corral.control import health, hearing, housekeeping, inventory, models, orphans, replica_health, unloading, view
+from corral.control import (
+    health,
+    hearing,
+    housekeeping,
+    inventory,
+    models,
+    orphans,
+    replica_health,
+    unloading,
+    upgrades,
+    view,
+)
+from corral.control.artefacts import MovedTags, RegistryImages
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
@@ -44,8 +56,9 @@ from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
-from corral.control.operations import CatalogueSource, NoCatalogue, Operations
+from corral.control.operations import Operations
 from corral.control.orphans import Orphans
+from corral.control.planning import Lookups, Planner
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
@@ -56,9 +69,10 @@ from corral.control.rule_guard import RuleGuard
 from corral.control.rule_places import RulePlaces
 from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
+from corral.control.upgrades import Upgrades, UpgradeStores
 from corral.control.view import ViewKeeper, ViewSources
+from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
-from corral.galleries.registry import NoRegistry
 from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS, REPLICAS_EXITED
 from corral.state.db import Database
 from corral.state.events import Events
@@ -75,11 +89,15 @@ from corral.state.operations import Operations as OperationStore
 from corral.state.replicas import Replicas
 from corral.state.secrets import Secrets, was_sealed
 from corral.state.secrets_key import SecretsKey
+from corral.state.upgrade_checks import UpgradeChecks
 
 log = logging.getLogger(__name__)
 
 _DATABASE_PATIENCE: Final = timedelta(seconds=60)
 """How long a start waits for a database that does not answer, before it says so and ends."""
+
+
+_NOWHERE: Final = Lookups()
 
 
 class Stores(NamedTuple):
@@ -125,6 +143,7 @@ class Control:
             "fleet rules": self.rule_enforcer.run(context.inventory.told),
             "noticed by fleet rules": self._notice_for_rules(),
             "inventory": self._every(inventory.PERIOD, Poke(), context.inventory.sweep, "inventory"),
+            "upgrades": self._every(upgrades.PERIOD, context.upgrades.poke, context.upgrades.tick, "upgrades"),
             "replicas": self._every(
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
@@ -173,18 +192,19 @@ async def open_control(
         key = await load_secrets_key(config, database)
         stores = Stores(database, await Secrets.open(database, key, at=the_clock.now()))
         bus = await stack.enter_async_context(NatsBus(config.bus, name="corral-control"))
-        galleries = await stack.enter_async_context(_open_catalogue(config, the_clock))
-        control = await wire(config, the_clock, stores, bus, galleries=galleries)
+        lookups = await stack.enter_async_context(_open_lookups(config, the_clock))
+        control = await wire(config, the_clock, stores, bus, lookups=lookups)
         yield control, AdminServer(build_app(control.context), listener)
 
 
 @asynccontextmanager
-async def _open_catalogue(config: ControlConfig, clock: Clock) -> AsyncIterator[CatalogueSource]:
-    if config.galleries is None:
-        yield NoCatalogue()
+async def _open_lookups(config: ControlConfig, clock: Clock) -> AsyncIterator[Lookups]:
+    if config.galleries is None or config.images is None:
+        yield Lookups()
         return
-    async with open_galleries(config.galleries, registry=NoRegistry(), clock=clock) as galleries:
-        yield GalleryCatalogue(galleries)
+    registry, images = RegistryArtefacts(config.images, clock=clock), RegistryImages(config.images, clock)
+    async with open_galleries(config.galleries, registry=registry, clock=clock) as galleries:
+        yield Lookups(galleries=GalleryCatalogue(galleries), images=images)
 
 
 async def wire(
@@ -194,7 +214,7 @@ async def wire(
     bus: Bus,
     *,
     loader: BackendLoader | None = None,
-    galleries: CatalogueSource | None = None,
+    lookups: Lookups = _NOWHERE,
 ) -> Control:
     """Who works with whom; the first keys are made here, since the authenticator needs them."""
     policy = config.liveness
@@ -224,25 +244,25 @@ async def wire(
             inventory=keeper_of_inventory,
             requests=IntentRequests(client, config.intents),
             progress=progress,
+            tags=MovedTags(lookups.images),
             replicas=watch_replicas.poke,
         ),
         fleet,
         clock,
         config.intents,
     )
-    catalogues = galleries or NoCatalogue()
     rules = FleetRuleStore(database)
     operations = Operations(
         OperationStore(database),
         fleet,
         keeper_of_inventory,
-        catalogues,
+        Planner(lookups),
         feed,
         clock,
-        rules=RuleGuard(rules, catalogues),
+        rules=RuleGuard(rules, lookups.galleries),
         dispatcher=dispatcher.poke,
     )
-    places = RulePlaces(fleet, keeper_of_inventory, intents, catalogues)
+    places = RulePlaces(fleet, keeper_of_inventory, intents, lookups.galleries)
     rule_enforcer = RuleEnforcer(rules, places, operations, events, leases, clock, holder=frontend_id)
     loads = Loads(
         LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
@@ -278,7 +298,17 @@ async def wire(
         operations=operations,
         fleet_rules=FleetRules(rules, places, rule_enforcer, operations, clock),
         inventory=keeper_of_inventory,
-        galleries=catalogues,
+        upgrades=Upgrades(
+            UpgradeStores(checks=UpgradeChecks(database), leases=leases),
+            fleet,
+            keeper_of_inventory,
+            lookups,
+            operations,
+            clock,
+            holder=frontend_id,
+            policy=config.upgrades,
+        ),
+        galleries=lookups.galleries,
         progress=progress,
         view=ViewKeeper(
             ViewSources(

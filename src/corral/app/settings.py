@@ -171,6 +171,7 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "Con
     from corral.control.config import ControlConfig
     from corral.domain.intent import IntentPolicy
     from corral.domain.node import LivenessPolicy
+    from corral.domain.upgrades import UpgradePolicy
 
     if settings.offline_after <= settings.unhealthy_after:
         raise SettingInvalid("offline_after", f"must be more than unhealthy_after, which is {settings.unhealthy_after}")
@@ -191,6 +192,7 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "Con
         liveness=LivenessPolicy(unhealthy_after=settings.unhealthy_after, offline_after=settings.offline_after),
         event_retention=settings.event_retention,
         operation_retention=settings.operation_retention,
+        upgrades=UpgradePolicy(period=settings.upgrade_check_period, is_automatic=settings.auto_upgrade_backends),
         max_body=settings.max_body,
         models=settings.models,
         threads=settings.threads,

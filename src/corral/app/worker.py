@@ -23,7 +23,7 @@ from corral.agent.departure import Departure
 from corral.agent.files.serving import FileServing
 from corral.agent.frontend_client import FrontendClient, open_session
 from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
-from corral.agent.hardware import CapabilityRule, Hardware, Machine
+from corral.agent.hardware import CapabilityRule, Hardware, Machine, on_one_disk
 from corral.agent.heartbeat import Heartbeat
 from corral.agent.http import HttpServer
 from corral.agent.identity import Identity, Memory, node_name
@@ -47,6 +47,7 @@ from corral.base.ids import Incarnation, new_incarnation
 from corral.base.private_files import make_private_directory
 from corral.bus.client import NatsBus
 from corral.bus.port import Handler, Message
+from corral.images.platforms import this_platform
 from corral.protocol import subjects
 from corral.protocol.registration import FEATURES, CorralHello
 
@@ -142,6 +143,8 @@ def _hello(config: WorkerConfig, secret: str, incarnation: Incarnation) -> Corra
         secret=secret,
         incarnation=incarnation,
         heartbeat_seconds=config.heartbeat_interval.total_seconds(),
+        platform=str(this_platform()),
+        one_disk=on_one_disk(config.models_path, config.backends_path),
     )
 
 

@@ -1,6 +1,5 @@
 """How the backends of the fleet look on a terminal: nodes with the same build share a row."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from corral.cli.humane import age
+from corral.cli.humane import age, size
 from corral.cli.operation_words import listed
 from corral.cli.output import Column, plain, table
+from corral.domain.upgrades import Build, usual_build
 from corral.protocol.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _SHORT_DIGEST: Final = len("sha256:") + 12
-Build = tuple[str, str]
-"""Version and digest: what makes two installed backends the same."""
+_REACHED: Final = {"install": "it is there", "upgrade": "it has the newest", "delete": "it is not there"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,7 @@ def rows(found: FleetBackends) -> list[Row]:
 
 
 def _rows_of(backend: FleetBackendView) -> list[Row]:
-    usual = usual_build(backend)
+    usual = usual_build((build_of(node), node.installed_at) for node in backend.nodes)
     groups: dict[tuple[Build, bool], list[NodeBackendView]] = {}
     for node in backend.nodes:
         groups.setdefault((build_of(node), node.is_system), []).append(node)
@@ -52,15 +51,6 @@ def _rows_of(backend: FleetBackendView) -> list[Row]:
 
 def build_of(node: NodeBackendView) -> Build:
     return node.version, node.digest
-
-
-def usual_build(backend: FleetBackendView) -> Build | None:
-    """What most nodes have; of equals the one that was installed last."""
-    numbers = Counter(map(build_of, backend.nodes))
-    latest: dict[Build, str] = {}
-    for node in backend.nodes:
-        latest[build_of(node)] = max(latest.get(build_of(node), ""), node.installed_at)
-    return max(numbers, key=lambda build: (numbers[build], latest[build]), default=None)
 
 
 def only_on(found: FleetBackends, ids: Sequence[str]) -> FleetBackends:
@@ -103,6 +93,7 @@ def plan_table(planned: Sequence[PlannedView], verb: str, *, width: int) -> "Tab
         Column(title="NODE", cell=lambda one: plain(one.node_name)),
         Column(title="STATUS", cell=lambda one: plain(one.node_status)),
         Column(title="BACKEND", cell=lambda one: plain(one.backend)),
+        Column(title="BYTES", cell=lambda one: "–" if one.download_bytes is None else size(one.download_bytes)),
         Column(title="WHAT WOULD HAPPEN", cell=lambda one: plain(_outcome(one, verb)), wraps=True),
     ]
     return table(columns, planned, width=width)
@@ -111,4 +102,7 @@ def plan_table(planned: Sequence[PlannedView], verb: str, *, width: int) -> "Tab
 def _outcome(planned: PlannedView, verb: str) -> str:
     if planned.blocked:
         return f"blocked: {planned.blocked}"
-    return f"{verb} when it comes back" if planned.node_status in ("offline", "unhealthy") else verb
+    if planned.reached:
+        return f"nothing: {_REACHED[verb]}"
+    deed = f"{verb} when it comes back" if planned.node_status in ("offline", "unhealthy") else verb
+    return f"{deed}; unknown: {planned.unknown}" if planned.unknown else deed

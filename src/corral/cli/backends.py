@@ -54,27 +54,24 @@ def list_backends(nodes: Sequence[str], refresh: bool, as_json: bool) -> None:
 
 
 @backends.command(cls=CorralCommand)
-@click.option("--refresh", is_flag=True, help="Ask every node now, instead of comparing what each said last.")
+@click.option("--refresh", is_flag=True, help="Ask nodes, galleries and registries now, and wait for what they say.")
 @json_option
 @connected
-def outdated(refresh: bool, as_json: bool) -> None:
-    """List where nodes have another build of a backend than most of the fleet.
+def outdated(refresh: bool, as_json: bool) -> int:
+    """List backends of which something newer is to be had, or that differ between nodes.
 
-    This compares the nodes with each other. What galleries and registries have by now is not looked up here: `upgrade`
-    asks them, and fetches nothing where there is nothing new.
+    Versions and digests are compared with what galleries and registries had when a frontend last asked them, so that
+    a tag which was moved counts as well. Ends with 69 when that is not known, or could not be asked now.
     """
-    from corral.cli.backend_tables import backend_table, rows
+    from corral.cli.upgrade_words import look_now, looked_at, tell
 
-    found = _installed(open_client(), (), refresh=refresh)
-    differing = [row for row in rows(found) if row.differs]
+    client = open_client()
+    found = look_now(client) if refresh else looked_at(client)
     if as_json:
-        print_json([{"name": row.name, "version": row.build[0], "nodes": row.nodes} for row in differing])
-        return
-    if differing:
-        show(backend_table(differing, datetime.now(UTC), width=console().width))
+        print_json(found)
     else:
-        say("All nodes that have a backend have the same build of it.")
-    _tell_unheard(found)
+        tell(found, datetime.now(UTC), width=console().width)
+    return ExitCode.OK if found.checked_at and not found.problem else ExitCode.UNAVAILABLE
 
 
 def _installed(client: "Client", nodes: Sequence[str], *, refresh: bool) -> "FleetBackends":

@@ -19,7 +19,14 @@ def control(gateway_key_descriptor: int | None) -> None:
     import uvloop
 
     from corral.app.control import run_control
-    from corral.app.settings import GallerySettings, control_config, galleries_config, resolve
+    from corral.app.settings import (
+        GallerySettings,
+        ImageSettings,
+        control_config,
+        galleries_config,
+        images_config,
+        resolve,
+    )
     from corral.app.signals import stop_on_signals
     from corral.base.logs import set_up_logs
     from corral.base.processes import secret_from
@@ -28,7 +35,9 @@ def control(gateway_key_descriptor: int | None) -> None:
     log = resolve(LogSettings, found)
     key = secret_from(gateway_key_descriptor)
     galleries = galleries_config(resolve(GallerySettings, found))
-    config = replace(control_config(resolve(FrontendSettings, found), gateway_key=key), galleries=galleries)
+    images = images_config(resolve(ImageSettings, found), found.environment)
+    stated = control_config(resolve(FrontendSettings, found), gateway_key=key)
+    config = replace(stated, galleries=galleries, images=images)
     set_up_logs(log.name or "control", format=log.format, level=log.level)
 
     async def life() -> None:

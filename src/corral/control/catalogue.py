@@ -1,18 +1,22 @@
-"""The galleries as a frontend sees them: good enough to resolve names, and never waited for."""
+"""The galleries as a frontend sees them: good enough to resolve names, and never waited for by people."""
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 
 from corral.base.errors import CorralError
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.galleries.galleries import Galleries
+from corral.galleries.readings import Readings
 
 log = logging.getLogger(__name__)
 
 _PATIENCE: Final = timedelta(seconds=3)
 """How long an operation waits for galleries that are away, before only the nodes can tell."""
+_PATIENCE_BESIDE: Final = timedelta(minutes=2)
+"""The same for what nobody waits for."""
 
 
 class GalleryCatalogue:
@@ -23,9 +27,16 @@ class GalleryCatalogue:
 
     async def catalogue(self) -> BackendCatalogue | None:
         """None when nothing is known: names are then stored as they were given, and nothing is judged."""
+        return await self._within(_PATIENCE, self._galleries.read)
+
+    async def newest(self) -> BackendCatalogue | None:
+        """The same, after asking every gallery whether there is something new."""
+        return await self._within(_PATIENCE_BESIDE, self._galleries.refresh)
+
+    async def _within(self, patience: timedelta, read: Callable[[], Awaitable[Readings]]) -> BackendCatalogue | None:
         try:
-            async with asyncio.timeout(_PATIENCE.total_seconds()):
-                readings = await self._galleries.read()
+            async with asyncio.timeout(patience.total_seconds()):
+                readings = await read()
         except (TimeoutError, CorralError) as error:
             log.info("galleries are not read: %s", error, extra={"event": "operation.without_galleries"})
             return None

@@ -8,7 +8,9 @@ from corral.bus.config import BusConfig
 from corral.domain.intent import IntentPolicy
 from corral.domain.load_job import LoadPolicy
 from corral.domain.node import LivenessPolicy
+from corral.domain.upgrades import UpgradePolicy
 from corral.galleries.config import GalleriesConfig
+from corral.images.config import ImagesConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,8 @@ class ControlConfig:
     intents: IntentPolicy = field(default_factory=IntentPolicy)
     galleries: GalleriesConfig | None = None
     """Where names of backends are looked up; None leaves that to the nodes."""
+    images: ImagesConfig | None = None
+    """How registries are asked what they have; None asks none."""
     socket: Path | None = None
     """Listen on this Unix socket, and on no port: how a frontend's gateways reach control."""
     gateway_key: str = field(default="", repr=False)
@@ -53,6 +57,7 @@ class ControlConfig:
     liveness: LivenessPolicy = field(default_factory=LivenessPolicy)
     event_retention: timedelta = timedelta(days=30)
     """Older events are removed, but the newest 10,000 always stay."""
+    upgrades: UpgradePolicy = field(default_factory=UpgradePolicy)
     operation_retention: timedelta = timedelta(days=30)
     """Operations that were accepted before are removed, unless they still go on somewhere."""
     max_body: int = 1024 * 1024

@@ -15,6 +15,7 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, new_lease_token
 from corral.base.tasks import Poke, poke_or_period
+from corral.control.artefacts import MovedTags
 from corral.control.fleet import Fleet
 from corral.control.intent_requests import IntentRequests
 from corral.control.intent_writer import IntentWriter
@@ -61,6 +62,7 @@ class DispatchTools:
     inventory: InventoryKeeper
     requests: IntentRequests
     progress: ProgressBoard
+    tags: MovedTags
     replicas: Poke
     """Rung when a node ended processes for an upgrade or a delete."""
 
@@ -142,6 +144,7 @@ class Dispatcher:
         if isinstance(seen, Intent):
             await self._rest(seen, is_corral=is_corral)
             return
+        intent = await self._tools.tags.followed(intent, seen)
         life = node.facts.incarnation if is_corral else ""
         match intents.look(intent, seen, self._clock.now(), self._policy, is_corral=is_corral, life=life):
             case Rest(intent=rested):
@@ -188,6 +191,7 @@ class Dispatcher:
         now = self._clock.now()
         if isinstance(seen, Intent):
             return intents.answered_unseen(intent, error, now, self._policy), None
+        intent = await self._tools.tags.followed(intent, seen)
         return intents.answered(intent, error, seen, now, self._policy), seen
 
     async def _rest(self, intent: Intent, *, is_corral: bool, seen: Inventory | None = None) -> None:

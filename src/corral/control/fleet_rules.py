@@ -10,7 +10,8 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
-from corral.control.operations import Operations, Planned, Prepared, checked, started_event
+from corral.control.operations import Operations, Prepared, checked, started_event
+from corral.control.planning import Planned
 from corral.control.rule_enforcer import RuleEnforcer, ask_of, missing
 from corral.control.rule_places import Place, RulePlaces
 from corral.control.rule_pruning import Prune, RulePruning

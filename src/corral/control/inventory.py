@@ -103,4 +103,5 @@ def _entry(told: InstalledBackend) -> BackendEntry:
         version=told.version,
         uri=told.uri,
         digest=told.digest,
+        platform_digest="" if told.corral is None else told.corral.platform_digest,
     )

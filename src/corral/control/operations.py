@@ -1,10 +1,10 @@
 """Administrative acts: who is meant, what fits, one transaction, and a poke. The dispatcher does the rest."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
@@ -13,12 +13,11 @@ from corral.base.tasks import Poke
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter, SeenNode
 from corral.control.inventory import InventoryKeeper
+from corral.control.planning import Ask, Planned, Planner
 from corral.control.rule_guard import RuleGuard
 from corral.domain import intent as intents
-from corral.domain.backend import Artefact, Inventory, Verb, Wish
-from corral.domain.backend_catalogue import BackendCatalogue, Found
+from corral.domain.backend import Inventory, Verb, Wish
 from corral.domain.event import Event, EventKind
-from corral.domain.fit import Blocked, Hindrance, judge, traits_of
 from corral.domain.fleet_rule import FleetRule
 from corral.domain.intent import Intent, IntentState
 from corral.domain.node import NodeStatus, NodeType
@@ -29,6 +28,8 @@ from corral.state.failures import ConstraintViolated
 from corral.state.operations import Generations
 from corral.state.operations import Operations as OperationStore
 
+__all__ = ["Ask", "Operations", "Planned"]
+
 _TRIES: Final = 5
 """Of a transaction that met another one on the same backends."""
 FRESH_WITHIN: Final = timedelta(seconds=5)
@@ -36,52 +37,6 @@ FRESH_WITHIN: Final = timedelta(seconds=5)
 _LOOK_SECONDS: Final = 0.1
 _NAME: Final = re.compile(r"[^/\\\x00\s][^/\\\x00]{0,254}")
 _LONGEST: Final = 255
-
-
-class CatalogueSource(Protocol):
-    """Where backends are looked up."""
-
-    async def catalogue(self) -> BackendCatalogue | None:
-        """None when the galleries cannot be read from here: then only the nodes can tell."""
-
-
-class NoCatalogue:
-    """A frontend that cannot look anything up."""
-
-    async def catalogue(self) -> BackendCatalogue | None:
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """What a person wants."""
-
-    verb: Verb
-    backend: str = ""
-    uri: str = ""
-    name: str = ""
-    alias: str = ""
-    galleries: str = ""
-    force: bool = False
-    nodes: tuple[NodeId, ...] = ()
-    """Exactly these; none mean all that match the labels."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    by: str
-    idempotency_key: str = ""
-    delay: timedelta = timedelta(0)
-    """Somebody else is about to do it; looked at when that should be done."""
-    seen: Generations | None = None
-    """What this was decided on. Where something else is wanted by now nothing is started, and Overtaken says so."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """What an operation would do at one node."""
-
-    node: SeenNode
-    wish: Wish
-    hindrance: str = ""
-    """Why nothing will be sent; empty when something may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +53,7 @@ class Operations:
         store: OperationStore,
         fleet: Fleet,
         inventory: InventoryKeeper,
-        galleries: CatalogueSource,
+        planner: Planner,
         feed: Feed,
         clock: Clock,
         *,
@@ -109,7 +64,7 @@ class Operations:
         self._rules = rules
         self._fleet = fleet
         self._inventory = inventory
-        self._galleries = galleries
+        self._planner = planner
         self._feed = feed
         self._clock = clock
         self._dispatcher = dispatcher
@@ -155,11 +110,8 @@ class Operations:
         """What would be done where. At least one node, or an error that says why there is none."""
         ask = checked(ask)
         nodes = await self._meant(ask)
-        catalogue = None if ask.uri else await self._galleries.catalogue()
-        planned = [_planned(ask, one, catalogue, id or OperationId("plan")) for one in nodes]
+        planned = await self._planner.plan(ask, nodes, await self._reports(ask, nodes), id or OperationId("plan"))
         await self._rules.refuse([(one.node, one.wish) for one in planned], rules)
-        if ask.verb is Verb.UPGRADE:
-            planned = await self._installed(planned)
         if not planned:
             raise Conflict(f'backend "{ask.backend}" is not installed on any node')
         return planned
@@ -176,17 +128,13 @@ class Operations:
             raise Conflict(f"no node has the labels {labels}" if labels else "there is no node to do that on")
         return found
 
-    async def _installed(self, planned: Sequence[Planned]) -> list[Planned]:
-        """Those nodes that have it, by their own words of just now, or else by their last."""
-        reached = [one.node.node.id for one in planned if one.node.status is not NodeStatus.OFFLINE]
-        ids = [one.node.node.id for one in planned]
-        known: dict[NodeId, Inventory] = await self._inventory.known(ids)
-        known |= await self._inventory.refresh(reached, within=FRESH_WITHIN)
-        return [
-            one
-            for one in planned
-            if one.node.node.id in known and known[one.node.node.id].find(one.wish.key) is not None
-        ]
+    async def _reports(self, ask: Ask, nodes: Sequence[SeenNode]) -> dict[NodeId, Inventory]:
+        """What nodes said last. Only those are upgraded that have the backend, so they are asked anew for that."""
+        known = await self._inventory.known([one.node.id for one in nodes])
+        if ask.verb is Verb.UPGRADE:
+            reached = [one.node.id for one in nodes if one.status is not NodeStatus.OFFLINE]
+            known |= await self._inventory.refresh(reached, within=FRESH_WITHIN)
+        return known
 
     async def _stored(self, prepared: Prepared, seen: Generations | None) -> Operation:
         events = [started_event(prepared.operation)]
@@ -318,36 +266,6 @@ def _source(uri: str) -> Source:
         return parse_source(uri)
     except SourceInvalid as error:
         raise InvalidInput("uri", error.message) from error
-
-
-def _planned(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, id: OperationId) -> Planned:
-    key, sent, hindrance = _resolved(ask, seen, catalogue)
-    artefact = Artefact(
-        backend=sent,
-        galleries=ask.galleries,
-        uri=ask.uri,
-        name=ask.name,
-        alias=ask.alias,
-        renewal=id if ask.force and ask.verb is Verb.INSTALL else "",
-    )
-    return Planned(node=seen, wish=Wish(verb=ask.verb, key=key, artefact=artefact), hindrance=hindrance)
-
-
-def _resolved(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None) -> tuple[str, str, str]:
-    """The canonical name, the name that is sent, and what stands in the way."""
-    bare = ask.backend.strip().rpartition("@")[2]
-    if catalogue is None:
-        return bare, bare, ""
-    traits = traits_of(seen.node)
-    found = catalogue.resolve(ask.backend, traits.effective_capability)
-    if isinstance(found, Found):
-        return found.key, found.entry.name, ""
-    verdict = judge(ask.backend, catalogue, traits, None)
-    blocks = ask.verb is Verb.INSTALL and isinstance(verdict, Blocked)
-    is_unknown = isinstance(verdict, Blocked) and verdict.hindrance is Hindrance.NO_SUCH_BACKEND
-    # A gallery of the request's own, or one that could not be read, may have what ours do not.
-    doubtful = is_unknown and (bool(ask.galleries) or any(not one.entries for one in catalogue.galleries))
-    return bare, bare, verdict.reason if blocks and not doubtful and isinstance(verdict, Blocked) else ""
 
 
 def _intent(planned: Planned, id: OperationId, now: datetime) -> Intent:

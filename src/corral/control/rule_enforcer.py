@@ -14,7 +14,8 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import FrontendId, NodeId, OperationId, new_lease_token
 from corral.base.tasks import Poke, poke_or_period
-from corral.control.operations import Ask, Operations
+from corral.control.operations import Operations
+from corral.control.planning import Ask
 from corral.control.rule_places import Place, RulePlaces
 from corral.domain.backend import Verb
 from corral.domain.event import Event, EventKind

@@ -11,7 +11,7 @@ from typing import Final
 from corral.base.ids import NodeId
 from corral.control.fleet import Fleet, SeenNode
 from corral.control.inventory import InventoryKeeper
-from corral.control.operations import CatalogueSource, NoCatalogue
+from corral.control.planning import CatalogueSource, NoCatalogue
 from corral.domain.backend import Inventory
 from corral.domain.fit import traits_of
 from corral.domain.fleet_rule import FleetRule, Names, is_met, is_missing, may_have, standing

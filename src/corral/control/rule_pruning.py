@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 
 from corral.base.ids import NodeId
-from corral.control.operations import Ask
+from corral.control.planning import Ask
 from corral.control.rule_places import Place, RulePlaces
 from corral.domain.backend import Artefact, Verb
 from corral.domain.fit import traits_of

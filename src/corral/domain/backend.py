@@ -40,6 +40,13 @@ class BackendEntry:
     version: str = ""
     uri: str = ""
     digest: str = ""
+    """Of what the uri named: of the index, where there is one."""
+    platform_digest: str = ""
+    """Of the image for the node's platform; LocalAI's workers do not tell it."""
+
+    @property
+    def digests(self) -> frozenset[str]:
+        return frozenset({self.digest, self.platform_digest} - {""})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +77,8 @@ class Artefact:
     alias: str = ""
     digests: frozenset[str] = frozenset()
     """Of the image: its index and the member for the node's platform. Empty when nobody could ask the registry."""
+    image: str = ""
+    """The uri that named these digests when it was asked for; its tag may move."""
     version: str = ""
     renewal: str = ""
     """When set, what is there must be replaced. New for each demand, so that a retry is not a second demand."""
@@ -139,7 +148,8 @@ def prove(wish: Wish, inventory: Inventory, before: Before | None) -> Proof:
     entry = inventory.find(wish.key)
     if entry is None:
         return Unproven(reason=f"the node does not have {wish.key}")
-    return _renewed(wish, entry, before) if wish.must_renew else _present(wish.artefact, entry)
+    is_new = before is not None and bool(entry.installed_at) and entry.installed_at != before.installed_at
+    return _renewed(wish, entry, is_new=is_new) if wish.must_renew else _present(wish.artefact, entry, is_new=is_new)
 
 
 def _absent(wish: Wish, inventory: Inventory) -> Proof:
@@ -152,20 +162,19 @@ def _absent(wish: Wish, inventory: Inventory) -> Proof:
     return Unproven(reason=f"the node still has {names}")
 
 
-def _present(artefact: Artefact, entry: BackendEntry) -> Proof:
+def _present(artefact: Artefact, entry: BackendEntry, *, is_new: bool) -> Proof:
     if artefact.uri and entry.uri and entry.uri != artefact.uri:
         return Unproven(reason=f"the node has {entry.name} from {entry.uri}, not from {artefact.uri}")
-    if artefact.digests and entry.digest:
-        return _by_digest(artefact, entry)
+    if artefact.digests and entry.digests:
+        return _by_digest(artefact, entry, is_new=is_new)
     return Proven(rung=Rung.PRESENT)
 
 
-def _renewed(wish: Wish, entry: BackendEntry, before: Before | None) -> Proof:
+def _renewed(wish: Wish, entry: BackendEntry, *, is_new: bool) -> Proof:
     artefact = wish.artefact
     if entry.is_system:
         return Unproven(reason=f"{entry.name} came with the machine and cannot be replaced", is_hopeless=True)
-    is_new = before is not None and bool(entry.installed_at) and entry.installed_at != before.installed_at
-    if artefact.digests and entry.digest and (is_new or not artefact.renewal):
+    if artefact.digests and entry.digests and (is_new or not artefact.renewal):
         return _by_digest(artefact, entry, is_new=is_new)
     if not entry.installed_at:
         reason = f"the node tells neither a digest nor a date of {entry.name}: nothing can prove that it was replaced"
@@ -175,11 +184,11 @@ def _renewed(wish: Wish, entry: BackendEntry, before: Before | None) -> Proof:
     return _by_version(artefact, entry)
 
 
-def _by_digest(artefact: Artefact, entry: BackendEntry, *, is_new: bool = False) -> Proof:
-    if entry.digest in artefact.digests:
+def _by_digest(artefact: Artefact, entry: BackendEntry, *, is_new: bool) -> Proof:
+    if entry.digests & artefact.digests:
         return Proven(rung=Rung.DIGEST)
-    wanted = " or ".join(sorted(artefact.digests))
-    return Unproven(reason=f"{entry.name} has the digest {entry.digest}, not {wanted}", is_other_digest=is_new)
+    has, wanted = entry.digest or entry.platform_digest, " or ".join(sorted(artefact.digests))
+    return Unproven(reason=f"{entry.name} has the digest {has}, not {wanted}", is_other_digest=is_new)
 
 
 def _by_version(artefact: Artefact, entry: BackendEntry) -> Proof:

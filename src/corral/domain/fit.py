@@ -10,13 +10,15 @@ from enum import StrEnum
 from typing import Final
 
 from corral.base.sizes import format_size
-from corral.domain.backend_catalogue import BackendCatalogue, Found, Missing, NotFound
+from corral.domain.backend_catalogue import Missing, NotFound
 from corral.domain.capability import derived_capability
 from corral.domain.gallery import GalleryEntry
 from corral.domain.node import Node
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}
 _VARIANTS: Final = {"armv7l": "v7", "armv6l": "v6"}
+_PLAIN_VARIANTS: Final = {("arm64", "v8"): "", ("amd64", "v1"): "", ("arm", ""): "v7"}
+"""Variants that say no more than their absence, and the one that is meant by it."""
 _PATHS: Final = ("/", "./", "../")
 
 
@@ -32,6 +34,13 @@ class Platform:
     def __str__(self) -> str:
         return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
 
+    @property
+    def level(self) -> int:
+        """The variant as a number: within one architecture, a machine runs what is not above its own."""
+        variant = _PLAIN_VARIANTS.get((self.architecture, self.variant), self.variant)
+        number = variant.removeprefix("v").partition(".")[0]
+        return int(number) if number.isdecimal() else 0
+
 
 ASSUMED_PLATFORM: Final = Platform(os="linux", architecture="amd64")
 """Of a member of an image index that names none."""
@@ -43,6 +52,15 @@ def platform_of(system: str, machine: str) -> Platform | None:
     if not os or not word:
         return None
     return Platform(os=os, architecture=_ARCHITECTURES.get(word, word), variant=_VARIANTS.get(word, ""))
+
+
+def read_platform(text: str) -> Platform | None:
+    """A platform as workers write it, `linux/arm64` or `linux/arm/v7`; None when it is none."""
+    match text.split("/"):
+        case [os, architecture, *rest] if os and architecture and len(rest) <= 1:
+            return Platform(os=os, architecture=architecture, variant="".join(rest))
+        case _:
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,23 +75,24 @@ class NodeTraits:
     disk_free: int | None = None
     """Bytes where backends are kept."""
     installed: frozenset[str] = frozenset()
-    """Canonical keys of what is there already. An upgrade is judged without them: it fetches all the same."""
+    """Canonical keys of what is there already."""
 
     @property
     def effective_capability(self) -> str:
         return self.capability or derived_capability(self.gpu_vendor, self.total_vram)
 
 
-def traits_of(node: Node, *, platform: Platform | None = None, installed: frozenset[str] = frozenset()) -> NodeTraits:
-    """What a frontend knows of a node."""
-    capacity = node.capacity
+def traits_of(node: Node) -> NodeTraits:
+    """What a frontend knows of a node. LocalAI's workers tell neither their platform nor whether the disk that they
+    measure, that of the models, is the one of the backends."""
+    capacity, peer = node.capacity, node.peer
+    is_measured = peer is not None and peer.has_one_disk and capacity.total_disk > 0
     return NodeTraits(
         capability=node.capability,
-        platform=platform,
+        platform=None if peer is None else read_platform(peer.platform),
         gpu_vendor=node.gpu.vendor,
         total_vram=capacity.total_vram,
-        disk_free=capacity.available_disk if capacity.total_disk else None,
-        installed=installed,
+        disk_free=capacity.available_disk if is_measured else None,
     )
 
 
@@ -82,6 +101,7 @@ class ImageManifest:
     """One image, for one platform."""
 
     platform: Platform | None = None
+    digest: str = ""
     download_bytes: int | None = None
     """All layers, as they are fetched."""
     unpacked_bytes: int | None = None
@@ -101,6 +121,22 @@ class ImageFacts:
     is_index: bool
     """Whether it offers several platforms. A single image is taken as it is, whatever it says of its platform."""
     manifests: tuple[ImageManifest, ...] = ()
+    digest: str = ""
+    """Of what the tag names: of the index, where there is one."""
+    uri: str = ""
+    """Where it was found: that of the build, or a mirror's."""
+
+    def manifest_for(self, platform: Platform | None) -> ImageManifest | None:
+        """What a machine of that platform would fetch; None when there is nothing for it, or nobody can tell."""
+        if self.is_index and platform is not None:
+            return choose_manifest(self.manifests, platform)
+        return self.manifests[0] if self.manifests and not self.is_index else None
+
+
+def wanted_digests(image: ImageFacts, platform: Platform | None) -> frozenset[str]:
+    """By which a node can show that it has this image: that of the index, or of the member for its platform."""
+    manifest = image.manifest_for(platform)
+    return frozenset({image.digest, "" if manifest is None else manifest.digest} - {""})
 
 
 class Hindrance(StrEnum):
@@ -127,8 +163,6 @@ class Fits:
     """It can be installed."""
 
     build: GalleryEntry
-    is_installed: bool = False
-    """There already: nothing will be fetched."""
     manifest: ImageManifest | None = None
     """Which member of an image index; None when nothing is pulled."""
     word: str = field(default="fits", init=False)
@@ -151,16 +185,12 @@ class Unknown:
 
     build: GalleryEntry
     reason: str
+    manifest: ImageManifest | None = None
+    """What would be fetched, as far as that can be told."""
     word: str = field(default="unknown", init=False)
 
 
 Verdict = Fits | Blocked | Unknown
-
-
-def judge(name: str, catalogue: BackendCatalogue, node: NodeTraits, image: ImageFacts | None) -> Verdict:
-    """The verdict on a backend for a node; the image is None when its registry could not be asked."""
-    resolved = catalogue.resolve(name, node.effective_capability)
-    return blocked_by(resolved) if isinstance(resolved, NotFound) else judge_build(resolved, node, image)
 
 
 def blocked_by(missing: NotFound) -> Blocked:
@@ -168,34 +198,32 @@ def blocked_by(missing: NotFound) -> Blocked:
     return Blocked(hindrance=_HINDRANCES[missing.missing], reason=missing.message, would_fit=missing.would_fit)
 
 
-def judge_build(found: Found, node: NodeTraits, image: ImageFacts | None) -> Verdict:
-    """The rest of the verdict: platform and disk."""
-    build = found.build
-    if build.name in node.installed:
-        return Fits(build=build, is_installed=True)
+def judge_build(build: GalleryEntry, node: NodeTraits, image: ImageFacts | None) -> Verdict:
+    """The verdict on a build that a name has led to: platform and disk. The image is None when its registry could not
+    be asked."""
     if not is_pulled(build.uri):
         return Fits(build=build)
     if image is None:
         return Unknown(build=build, reason="its image could not be looked at")
-    manifest = image.manifests[0] if image.manifests and not image.is_index else None
-    if image.is_index:
-        if node.platform is None:
-            return Unknown(build=build, reason="the node did not say which platform it is")
-        manifest = choose_manifest(image.manifests, node.platform)
-        if manifest is None:
-            return _other_platform(build, node.platform, image)
+    if image.is_index and node.platform is None:
+        return Unknown(build=build, reason="the node did not say which platform it is")
+    manifest = image.manifest_for(node.platform)
+    if image.is_index and node.platform is not None and manifest is None:
+        return _other_platform(build, node.platform, image)
     return _judge_disk(build, manifest, node)
 
 
 def choose_manifest(manifests: Sequence[ImageManifest], wanted: Platform) -> ImageManifest | None:
-    """The member of an image index for a platform: the same variant if there is one, else the first that runs there."""
-    running = [m for m in manifests if _is_same_kind(m.platform or ASSUMED_PLATFORM, wanted)]
-    same = [m for m in running if wanted.variant and (m.platform or ASSUMED_PLATFORM).variant == wanted.variant]
-    return next(iter([*same, *running]), None)
+    """The member of an image index for a platform: of those that run there the one that asks for most of it."""
+    if len(manifests) == 1 and manifests[0].platform is None:
+        return manifests[0]
+    running = [one for one in manifests if _runs(one.platform or ASSUMED_PLATFORM, wanted)]
+    return max(running, key=lambda one: (one.platform or ASSUMED_PLATFORM).level, default=None)
 
 
-def _is_same_kind(offered: Platform, wanted: Platform) -> bool:
-    return (offered.os, offered.architecture) == (wanted.os, wanted.architecture)
+def _runs(offered: Platform, wanted: Platform) -> bool:
+    is_alike = (offered.os, offered.architecture) == (wanted.os, wanted.architecture)
+    return is_alike and offered.level <= wanted.level
 
 
 def _other_platform(build: GalleryEntry, platform: Platform, image: ImageFacts) -> Blocked:
@@ -209,7 +237,7 @@ def _judge_disk(build: GalleryEntry, manifest: ImageManifest | None, node: NodeT
     if needed is None:
         return Unknown(build=build, reason="its image does not say how large it is")
     if node.disk_free is None:
-        return Unknown(build=build, reason="nobody knows how much room the node's disk has")
+        return Unknown(build=build, reason="nobody knows how much room the node's disk has", manifest=manifest)
     if needed > node.disk_free:
         room = f"{format_size(needed)} of disk, and {format_size(node.disk_free)} are free"
         return Blocked(hindrance=Hindrance.DISK_FULL, reason=f"{build.name} needs {room}")

@@ -89,6 +89,10 @@ class Peer:
 
     version: str
     features: frozenset[str] = frozenset()
+    platform: str = ""
+    """As images name theirs: `linux/arm64`. Empty from workers that do not say."""
+    has_one_disk: bool = False
+    """Whether its backends lie on the disk that its capacity tells of, which is that of the models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,11 @@ def _refused(url: str) -> InvalidInput:
     return InvalidInput("url", f"{without_secrets(url)!r} is no place of a gallery; allowed is {ALLOWED}")
 
 
+def is_for_everybody(url: str) -> bool:
+    """Whether any machine may read an index there, and any worker knows how: over HTTP, and without a login."""
+    return read_place(url).scheme is Scheme.HTTP and without_secrets(url) == url
+
+
 def without_secrets(url: str) -> str:
     """A URL as it may be shown: without a login and without a query."""
     scheme, separator, rest = url.partition("://")

@@ -41,6 +41,7 @@ class PeerView(msgspec.Struct, kw_only=True):
 
     version: str
     features: list[str]
+    platform: str = ""
 
 
 class NodeDetail(NodeView, kw_only=True):

@@ -87,6 +87,14 @@ class PlannedView(msgspec.Struct, kw_only=True):
     backend: str
     blocked: str = ""
     """Why nothing would be sent."""
+    unknown: str = ""
+    """What could not be told beforehand: it would be sent, and the node decides."""
+    reached: bool = False
+    """The node has said already that it is as it should be: nothing would be fetched or removed."""
+    download_bytes: int | None = None
+    """What would be fetched; null when nobody knows."""
+    digests: list[str] = []
+    """By which the node will show that it has what is wanted; none when no registry could be asked."""
 
 
 class Plan(msgspec.Struct, kw_only=True):

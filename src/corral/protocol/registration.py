@@ -58,6 +58,10 @@ class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):
     incarnation: str = ""
     heartbeat_seconds: float = 0
     """The interval the worker will keep."""
+    platform: str = ""
+    """Which images run there, in their words: `linux/arm64`."""
+    one_disk: bool = False
+    """Backends are kept on the same disk as models, so that `available_disk` tells of both."""
 
 
 class CorralWelcome(msgspec.Struct, kw_only=True):

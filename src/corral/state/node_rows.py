@@ -183,14 +183,26 @@ def _gaps_from(document: str) -> tuple[timedelta, ...]:
 
 
 def _peer_document(peer: Peer | None) -> dict[str, object] | None:
-    return None if peer is None else {"version": peer.version, "features": sorted(peer.features)}
+    if peer is None:
+        return None
+    return {
+        "version": peer.version,
+        "features": sorted(peer.features),
+        "platform": peer.platform,
+        "has_one_disk": peer.has_one_disk,
+    }
 
 
 def _peer_from(text: str | None) -> Peer | None:
     if text is None:
         return None
     document = _read(text)
-    return Peer(version=document["version"], features=frozenset(document["features"]))
+    return Peer(
+        version=document["version"],
+        features=frozenset(document["features"]),
+        platform=document.get("platform", ""),
+        has_one_disk=document.get("has_one_disk", False),
+    )
 
 
 def _read(document: str) -> Any:

@@ -284,6 +284,15 @@ backend_inventory: Final = Table(
     Column("seen_at", UtcTime, nullable=False),
 )
 
+# Owner: UpgradeChecks. One row: what galleries and registries offered of all that the fleet had, when last looked at.
+upgrade_check: Final = Table(
+    "upgrade_check",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("checked_at", UtcTime, nullable=False),
+    _document("findings"),
+)
+
 # Owner: FleetRules.
 fleet_rules: Final = Table(
     "fleet_rules",

@@ -16,7 +16,7 @@ from corral.bus.config import BusConfig
 from corral.bus.port import Bus
 from corral.control.config import ControlConfig
 from corral.control.loading import BackendLoader
-from corral.control.operations import CatalogueSource
+from corral.control.planning import Lookups
 from corral.domain.key import Scope
 from corral.state.db import Database
 from corral.state.secrets import Secrets
@@ -73,7 +73,7 @@ class Frontend:
 
 
 @asynccontextmanager
-async def open_frontend(  # noqa: PLR0913 - each is a collaborator
+async def open_frontend(  # noqa: PLR0913 - each is a part that tests exchange
     database: Database,
     clock: Clock,
     bus: Bus,
@@ -81,12 +81,12 @@ async def open_frontend(  # noqa: PLR0913 - each is a collaborator
     *,
     key: SecretsKey,
     loader: BackendLoader | None = None,
-    galleries: CatalogueSource | None = None,
+    lookups: Lookups | None = None,
 ) -> AsyncIterator[Frontend]:
     """Heartbeats run; the other loops are stepped by the test through `settle()`, so that time is the test's."""
     async with AsyncExitStack() as stack:
         stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
-        control = await wire(config, clock, stores, bus, loader=loader, galleries=galleries)
+        control = await wire(config, clock, stores, bus, loader=loader, lookups=lookups or Lookups())
         await stack.enter_async_context(running(control.context.heartbeats.run(), name="heartbeats"))
         await control.context.hearing.tick()
         admin_key = control.credentials.new_admin_key

@@ -46,8 +46,7 @@ class FleetModel:
     def accept(self, verb: Verb, key: str, nodes: list[str], *, renew: bool = False, uri: str = "") -> bool:
         """One operation on these nodes. False: refused, because of a rule, or because no node is meant."""
         chosen = [n for n in nodes if verb is not Verb.UPGRADE or key in self.workers[n].disk]
-        digests = frozenset({self.digest}) if verb is Verb.UPGRADE else frozenset()
-        artefact = Artefact(backend=key, uri=uri, renewal=f"op{self.operations + 1}" if renew else "", digests=digests)
+        artefact = Artefact(backend=key, uri=uri, renewal=f"op{self.operations + 1}" if renew else "")
         wish = Wish(verb=verb, key=key, artefact=artefact)
         if not chosen or any(self._contradicts(wish, node) for node in chosen):
             return False
@@ -62,7 +61,14 @@ class FleetModel:
         operation = OperationId(f"op{self.operations}")
         self.targets[operation] = {}
         for node in nodes:
-            self._wish(operation, node, wish)
+            self._wish(operation, node, self._with_digest(wish, node))
+
+    def _with_digest(self, wish: Wish, node: str) -> Wish:
+        """As it is planned: what is there already need not be what the tag names, unless it shall be upgraded."""
+        is_there = isinstance(prove(wish, self.workers[node].report(self.now), None), Proven)
+        if wish.verb is Verb.DELETE or is_there:
+            return wish
+        return replace(wish, artefact=replace(wish.artefact, digests=frozenset({self.digest})))
 
     def _wish(self, operation: OperationId, node: str, wish: Wish) -> None:
         place = (node, wish.key)
@@ -175,6 +181,7 @@ class FleetModel:
         if not worker.up:
             self._release(place, frontend, intents.unreachable(claimed, self.now, POLICY))
             return
+        claimed = self._followed(claimed, worker)
         step = intents.look(
             claimed, worker.report(self.now), self.now, POLICY, is_corral=worker.is_corral, life=worker.life
         )
@@ -221,20 +228,19 @@ class FleetModel:
         worker = self.workers[answer.node]
         work.intent = intents.heard(work.intent, is_corral=worker.is_corral)
         if worker.up:
-            settled = intents.answered(work.intent, answer.error, worker.report(self.now), self.now, POLICY)
-            settled = self._with_moved_tag(settled, work.intent, worker)
+            followed = self._followed(work.intent, worker)
+            settled = intents.answered(followed, answer.error, worker.report(self.now), self.now, POLICY)
         else:
             settled = intents.answered_unseen(work.intent, answer.error, self.now, POLICY)
         self._release(place, frontend, settled)
 
-    def _with_moved_tag(self, settled: Intent, before: Intent, worker: Worker) -> Intent:
+    def _followed(self, intent: Intent, worker: Worker) -> Intent:
         """What was installed is not what the tag named: ask the registry what it names now."""
-        proof = prove(before.wish, worker.report(self.now), before.before)
+        proof = prove(intent.wish, worker.report(self.now), intent.before)
         if isinstance(proof, Proven) or not proof.is_other_digest:
-            return settled
-        artefact = replace(before.wish.artefact, digests=frozenset({self.digest}))
-        moved = replace(before, wish=replace(before.wish, artefact=artefact))
-        return intents.answered(moved, None, worker.report(self.now), self.now, POLICY)
+            return intent
+        artefact = replace(intent.wish.artefact, digests=frozenset({self.digest}))
+        return replace(intent, wish=replace(intent.wish, artefact=artefact))
 
     def give_up(self, number: int) -> None:
         """Requests whose time is over."""

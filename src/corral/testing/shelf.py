@@ -14,3 +14,6 @@ class Shelf:
 
     async def catalogue(self) -> BackendCatalogue | None:
         return None if self.closed else BackendCatalogue([self._gallery])
+
+    async def newest(self) -> BackendCatalogue | None:
+        return await self.catalogue()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,8 @@ from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.inventory import InstalledBackend, ListReply
 from corral.protocol.progress import InstallProgress
 from corral.protocol.times import format_time
+
+_GALLERY: Final = "http://gallery/index.yaml"
 
 Deed = Callable[[], str]
 """Changes the disk; returns the error."""
@@ -77,6 +80,9 @@ class SimulatedBackends:
     """How often each backend was downloaded."""
     journal: list[Written] = field(default_factory=list)
     digest: str = "sha256:1"
+    """Of what it downloads next."""
+    version: str = ""
+    """The same."""
     work_seconds: float = 0.0
     """Of real time, for each install."""
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -110,6 +116,11 @@ class SimulatedBackends:
     async def stop(self) -> None:
         """Nobody answers any more."""
         await self._subscriptions.aclose()
+
+    def put(self, name: str) -> None:
+        """Have it, as if somebody had installed it long ago."""
+        self._write(name, _gallery_uri(name))
+        self.written[name] -= 1
 
     def die(self) -> None:
         """What it works on is lost, and its askers hear nothing. The disk stays as it is."""
@@ -192,7 +203,7 @@ class SimulatedBackends:
         is_repeated = bool(operation) and self._shown.get(name) == operation
 
         def write() -> str:
-            uri = request.uri or f"oci://gallery/{name}"
+            uri = request.uri or _gallery_uri(name)
             self._write(name, uri)
             done = Written(at=self.clock.now(), backend=name, uri=uri, operation=operation, is_repeated=is_repeated)
             self.journal.append(done)
@@ -205,7 +216,9 @@ class SimulatedBackends:
         self.disk[name] = InstalledBackend(
             name=name,
             installed_at=self._date(name),
+            gallery_url=_GALLERY if uri == _gallery_uri(name) else "",
             uri=uri,
+            version=self.version,
             digest=self.digest if self.is_corral else "",
         )
 
@@ -227,6 +240,10 @@ class SimulatedBackends:
 
 def _name(request: InstallRequest | UpgradeRequest) -> str:
     return request.name or request.backend
+
+
+def _gallery_uri(name: str) -> str:
+    return f"oci://gallery/{name}"
 
 
 def _undated(entry: InstalledBackend) -> InstalledBackend:

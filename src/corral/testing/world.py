@@ -12,7 +12,7 @@ from corral.app.control import Control, Stores, wire
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Message
 from corral.control.load_jobs import Loads
-from corral.control.operations import CatalogueSource
+from corral.control.planning import Lookups
 from corral.domain.event import Event, EventKind
 from corral.domain.replica import Replica
 from corral.protocol import subjects
@@ -111,6 +111,7 @@ class World:
     clock: ManualClock
     stores: Stores
     models: Path
+    lookups: Lookups
     stack: AsyncExitStack
 
     @property
@@ -151,11 +152,22 @@ class World:
             self.stack.push_async_callback(subscription.close)
         return node
 
-    async def backends(self, name: str, *, is_corral: bool = True, **labels: str) -> SimulatedBackends:
+    async def backends(
+        self, name: str, *, is_corral: bool = True, platform: str = "", free_disk: int | None = None, **labels: str
+    ) -> SimulatedBackends:
         """A node that has joined and answers for its backends."""
         body: dict[str, object] = {"name": name, "address": "127.0.0.1:50051", "labels": labels}
+        if free_disk is not None:
+            body |= {"total_disk": 2**40, "available_disk": free_disk}
         if is_corral:
-            hello = CorralHello(version="1", features=list(FEATURES), secret=SECRET + name, incarnation="1")
+            hello = CorralHello(
+                version="1",
+                features=list(FEATURES),
+                secret=SECRET + name,
+                incarnation="1",
+                platform=platform,
+                one_disk=free_disk is not None,
+            )
             body["corral"] = msgspec.to_builtins(hello)
         answer = await self.frontend.register(body, token=TRUSTED_TOKEN)
         node = SimulatedBackends(NodeId(msgspec.json.decode(answer.body)["id"]), self.clock, is_corral)
@@ -166,7 +178,9 @@ class World:
 
     async def again(self) -> Control:
         """A control that starts anew on the same database."""
-        control = await wire(self.control.context.config, self.clock, self.stores, self.bus, loader=self.loader)
+        control = await wire(
+            self.control.context.config, self.clock, self.stores, self.bus, loader=self.loader, lookups=self.lookups
+        )
         await control.context.hearing.tick()
         return control
 
@@ -178,7 +192,7 @@ async def open_world(
     bus: Bus,
     folder: Path,
     *,
-    shelf: CatalogueSource | None = None,
+    lookups: Lookups | None = None,
     **settings: object,
 ) -> AsyncIterator[World]:
     """Its models directory holds `small`."""
@@ -189,8 +203,9 @@ async def open_world(
     config = frontend_config(folder, gateway_key="key-of-the-gateways", **settings)
     stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
     async with AsyncExitStack() as stack:
-        opening = open_frontend(database, clock, bus, config, key=key, loader=loader, galleries=shelf)
-        frontend = await stack.enter_async_context(opening)
+        frontend = await stack.enter_async_context(
+            open_frontend(database, clock, bus, config, key=key, loader=loader, lookups=lookups)
+        )
         yield World(
             frontend=frontend,
             control=frontend.control,
@@ -199,6 +214,7 @@ async def open_world(
             clock=clock,
             stores=stores,
             models=models,
+            lookups=lookups or Lookups(),
             stack=stack,
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from corral.bus.port import Bus, Message
+from corral.control.planning import Lookups
 from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.protocol import subjects
@@ -43,7 +44,7 @@ def shelf() -> Shelf:
 @pytest.fixture
 async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, shelf: Shelf) -> AsyncIterator[World]:
     config = GalleriesConfig(sources=(SOURCE,), cache=tmp_path / "cache")
-    async with open_world(database, clock, bus, tmp_path, shelf=shelf, galleries=config) as world:
+    async with open_world(database, clock, bus, tmp_path, lookups=Lookups(galleries=shelf), galleries=config) as world:
         yield world
 
 

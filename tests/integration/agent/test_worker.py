@@ -11,6 +11,7 @@ import pytest
 from corral.agent.config import DepartureConfig, WorkerConfig
 from corral.agent.identity import SECRET_FILE, Identity
 from corral.app.exit_codes import ExitCode
+from corral.images.platforms import this_platform
 
 AUTHORIZED = {"Authorization": "Bearer tok"}
 WITH_BODY = {**AUTHORIZED, "Content-Type": "application/json"}
@@ -68,7 +69,16 @@ async def test_the_golden_dialogue(
         "vram_budget": "80%",
         "labels": {"node.replica-slots": "2", "tier": "test"},
     }
-    assert hello.keys() == {"version", "features", "secret", "incarnation", "heartbeat_seconds"}
+    assert hello.keys() == {
+        "version",
+        "features",
+        "secret",
+        "incarnation",
+        "heartbeat_seconds",
+        "platform",
+        "one_disk",
+    }
+    assert (hello["platform"], hello["one_disk"]) == (str(this_platform()), True)
     assert hello["secret"] == (config.data_path / SECRET_FILE).read_text().strip()
     assert hello["heartbeat_seconds"] == 10
     assert frontend.received[2].body.keys() == {"available_ram", "total_disk", "available_disk"}

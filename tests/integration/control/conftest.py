@@ -8,7 +8,14 @@ import pytest
 from corral.bus.port import Bus
 from corral.state.db import Database
 from corral.testing.clock import ManualClock
+from corral.testing.shop import Shop, open_shop
 from corral.testing.world import World, open_world
+
+
+@pytest.fixture
+async def shop(tmp_path: Path) -> AsyncIterator[Shop]:
+    async with open_shop(tmp_path) as shop:
+        yield shop
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from corral.app.control import Control, wire
 from corral.base.errors import Conflict, InvalidInput
 from corral.control.fleet_rules import ANY_REVISION, Applied, RulesChanged
-from corral.control.operations import Ask
+from corral.control.planning import Ask, Lookups
 from corral.control.rule_pruning import Prune
 from corral.domain.backend import Artefact, Verb
 from corral.domain.backend_catalogue import BackendCatalogue
@@ -397,6 +397,9 @@ class Galleries:
     async def catalogue(self) -> BackendCatalogue | None:
         return self.found
 
+    async def newest(self) -> BackendCatalogue | None:
+        return self.found
+
 
 META = GalleryEntry(name="mock", gallery="g", capabilities={"default": "cpu-mock"})
 BUILD = GalleryEntry(name="cpu-mock", gallery="g", uri="oci://r/cpu-mock")
@@ -404,7 +407,9 @@ BUILD = GalleryEntry(name="cpu-mock", gallery="g", uri="oci://r/cpu-mock")
 
 class TestGalleries:
     async def control(self, world: World, galleries: Galleries) -> Control:
-        control = await wire(world.control.context.config, world.clock, world.stores, world.bus, galleries=galleries)
+        control = await wire(
+            world.control.context.config, world.clock, world.stores, world.bus, lookups=Lookups(galleries=galleries)
+        )
         await control.context.hearing.tick()
         return control
 

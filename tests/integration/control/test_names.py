@@ -6,6 +6,7 @@ import pytest
 
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.operations import Ask, Operations
+from corral.control.planning import Lookups, Planner
 from corral.control.rule_guard import RuleGuard
 from corral.domain.backend import Verb
 from corral.domain.gallery import GallerySource
@@ -68,7 +69,7 @@ async def started(world: World, folder: Path, name: str) -> Operation:
             OperationStore(context.database),
             context.fleet,
             context.inventory,
-            GalleryCatalogue(galleries),
+            Planner(Lookups(galleries=GalleryCatalogue(galleries))),
             context.feed,
             world.clock,
             rules=RuleGuard(FleetRules(context.database), GalleryCatalogue(galleries)),

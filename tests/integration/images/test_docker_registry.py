@@ -9,10 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from corral.base.clock import SystemClock
 from corral.images.auth import Credential, read_stored
+from corral.images.config import ImagesConfig
 from corral.images.digests import digest_of
 from corral.images.errors import ImageNotFound, PlatformMissing, RegistryRefused
 from corral.images.layout import LayoutWriter
+from corral.images.looks import ImageLooks
 from corral.images.orders import PullOrder, PullResult
 from corral.images.platforms import Platform, this_platform
 from corral.images.puller import Puller
@@ -143,3 +146,21 @@ async def check_with_skopeo(registry: DockerRegistry, tmp_path: Path) -> None:
 
 if shutil.which("skopeo"):
     test_skopeo_takes_what_we_write = check_with_skopeo
+
+
+async def test_a_look_tells_what_a_pull_then_brings(guarded: DockerRegistry, tmp_path: Path) -> None:
+    ours = guarded.push_image(NAME, [SMALL, BIG], platform=OURS, tag="ours")
+    other = guarded.push_image(NAME, [SMALL], platform=OTHER, tag="other")
+    guarded.push_index(NAME, [other, ours])
+    login = Credential(place=guarded.address, username=USERNAME, password=PASSWORD)
+
+    look = await ImageLooks(ImagesConfig(credentials=(login,)), SystemClock()).at(guarded.reference(NAME))
+    result = await pulled(msgspec.structs.replace(order_for(guarded.reference(NAME), tmp_path), credentials=(login,)))
+
+    assert look is not None
+    assert (look.digest, look.is_index) == (result.digest, True)
+    assert [(one.platform, one.layer_bytes) for one in look.members] == [
+        (OTHER, len(SMALL)),
+        (OURS, result.downloaded_bytes),
+    ]
+    assert look.members[1].digest == result.platform_digest

@@ -8,9 +8,9 @@ import pytest
 
 from corral.base.errors import InvalidInput, PeerUnavailable
 from corral.base.retry import Backoff
-from corral.cli import backend_asks, operation_watch
+from corral.cli import backend_asks, operation_watch, upgrade_words
 from corral.cli.backend_asks import external, read_labels, start
-from corral.cli.backend_tables import rows, usual_build
+from corral.cli.backend_tables import rows
 from corral.protocol.operation_views import (
     FleetBackends,
     FleetBackendView,
@@ -19,10 +19,12 @@ from corral.protocol.operation_views import (
     Plan,
     PlannedView,
 )
+from corral.protocol.upgrade_views import BackendUpgradeView, NodeUpgradeView, UpgradesView
 
 ID = "0123abcd-0000-4000-8000-000000000000"
 START = "POST /api/v1/operations"
 ONE = f"GET /api/v1/operations/{ID}"
+SHORT_A, SHORT_B = (["sha256:" + letter * 12] for letter in "ab")
 ONE_NODE = "11111111-0000-4000-8000-000000000000"
 
 
@@ -64,6 +66,10 @@ class TestList:
         assert second.startswith("echo  0.9      w3 (offline) (differs)")
         assert unheard == "Not heard yet what they have: w4. With --refresh they are asked now."
 
+    def test_of_equally_many_the_newest_is_right(self) -> None:
+        newer = on("w2", version="2.0", installed_at="2026-03-02T12:00:00Z")
+        assert [row.differs for row in rows(FleetBackends(items=[backend("a", on("w1"), newer)]))] == [False, True]
+
     def test_may_ask_now_and_be_of_some_nodes(self, connected: Any, frontend: Any, make_node: Any) -> None:
         frontend.tell_nodes(make_node("w1", "id-of-w1"))
         frontend.tell("GET /api/v1/backends?refresh=1", FleetBackends(items=[backend("a", on("w1"), on("w2"))]))
@@ -86,23 +92,81 @@ class TestList:
         assert "[b]w" in out
 
 
+def upgrade_of(name: str, *nodes: NodeUpgradeView, **changes: Any) -> BackendUpgradeView:
+    made = BackendUpgradeView(
+        name=name,
+        needs_upgrade=any(node.freshness == "outdated" or node.differs for node in nodes),
+        installed_version="1.0",
+        installed_digest="sha256:" + "a" * 64,
+        available_version="2.0",
+        available_digest="sha256:" + "b" * 64,
+        nodes=list(nodes),
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def standing(name: str, freshness: str, *, version: str = "1.0", differs: bool = False) -> NodeUpgradeView:
+    return NodeUpgradeView(
+        node_id=f"id-of-{name}",
+        node_name=name,
+        node_status="healthy",
+        version=version,
+        digest="sha256:" + "a" * 64,
+        freshness=freshness,
+        differs=differs,
+    )
+
+
 class TestOutdated:
-    def test_are_nodes_with_another_build_than_most(self, connected: Any, frontend: Any) -> None:
-        found = [backend("a", on("w1"), on("w2"), on("w3", digest="sha256:old")), backend("b", on("w1"))]
-        frontend.tell("GET /api/v1/backends", FleetBackends(items=found))
-        (differing,) = connected("backends", "outdated", "--json").json()
-        assert (differing["name"], [one["node_name"] for one in differing["nodes"]]) == ("a", ["w3"])
-        assert "w3 (differs)" in connected("backends", "outdated").out
+    CHECKED = "2026-03-01T12:00:00Z"
 
-    def test_are_none_where_all_agree(self, connected: Any, frontend: Any) -> None:
-        frontend.tell("GET /api/v1/backends", FleetBackends(items=[backend("a", on("w1"), on("w2"))]))
-        assert connected("backends", "outdated").out == "All nodes that have a backend have the same build of it.\n"
+    def test_are_told_with_what_is_to_be_had(self, connected: Any, frontend: Any) -> None:
+        mixed = upgrade_of(
+            "a",
+            standing("w1", "outdated"),
+            standing("w2", "outdated"),
+            standing("w3", "current", version="2.0"),
+            standing("w4", "unknown", version="0.9", differs=True),
+        )
+        items = [mixed, upgrade_of("b", standing("w1", "current")), upgrade_of("c", standing("w1", "unknown"))]
+        frontend.tell("GET /api/v1/backends/upgrades", UpgradesView(checked_at=self.CHECKED, items=items))
+        outcome = connected("backends", "outdated")
+        assert outcome.code == 0
+        header, first, second, lacking, asked = outcome.out.splitlines()
+        assert header.split() == ["NAME", "STATE", "INSTALLED", "AVAILABLE", "NODES", "FROM"]
+        assert first.split() == ["a", "outdated", "1.0", *SHORT_A, "2.0", *SHORT_B, "w1,", "w2", "–"]
+        assert second.split() == ["a", "differs", "0.9", *SHORT_A, "2.0", *SHORT_B, "w4", "–"]
+        assert lacking.endswith("no registry tells what it should be: c.")
+        assert asked.startswith("Galleries and registries were asked ")
+        assert connected("backends", "outdated", "--json").json()["checked_at"] == self.CHECKED
 
-    def test_of_equally_many_the_newest_is_right(self) -> None:
-        newer = on("w2", version="2.0", installed_at="2026-03-02T12:00:00Z")
-        assert usual_build(backend("a", on("w1"), newer)) == ("2.0", newer.digest)
-        assert [row.differs for row in rows(FleetBackends(items=[backend("a", on("w1"), newer)]))] == [False, True]
-        assert usual_build(backend("a")) is None
+    def test_are_none_where_all_is_new(self, connected: Any, frontend: Any) -> None:
+        items = [upgrade_of("a", standing("w1", "current"))]
+        frontend.tell("GET /api/v1/backends/upgrades", UpgradesView(checked_at=self.CHECKED, items=items))
+        assert connected("backends", "outdated").out.startswith("Nothing is outdated.\n")
+
+    def test_are_not_known_before_somebody_asked(self, connected: Any, frontend: Any) -> None:
+        frontend.tell("GET /api/v1/backends/upgrades", UpgradesView(checked_at=None, items=[]))
+        outcome = connected("backends", "outdated")
+        assert outcome.code == 69
+        assert "were never asked yet" in outcome.out
+
+    def test_may_be_looked_for_now(self, connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(upgrade_words, "_PAUSE_SECONDS", 0)
+        old, new = (UpgradesView(checked_at=at, items=[]) for at in (None, self.CHECKED))
+        frontend.tell("POST /api/v1/backends/upgrades/check", old, 202)
+        frontend.tell_in_turn("GET /api/v1/backends/upgrades", old, old, new)
+        assert connected("backends", "outdated", "--refresh", "--json").json()["checked_at"] == self.CHECKED
+
+    def test_that_could_not_be_asked_now_are_not_up_to_date(
+        self, connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(upgrade_words, "_PATIENCE_SECONDS", 0)
+        seen = UpgradesView(checked_at=self.CHECKED, problem="the galleries could not be read", items=[])
+        frontend.tell("POST /api/v1/backends/upgrades/check", seen, 202)
+        outcome = connected("backends", "outdated", "--refresh")
+        assert outcome.code == 69
+        assert "Not up to date: the galleries could not be read." in outcome.out
 
 
 class TestInstall:
@@ -266,17 +330,23 @@ def test_a_delete_is_an_operation_too(connected: Any, frontend: Any, make_operat
 
 def test_a_plan_says_what_would_happen_where(connected: Any, frontend: Any) -> None:
     items = [
-        PlannedView(node_id="1", node_name="w1", node_status="healthy", backend="echo"),
+        PlannedView(node_id="1", node_name="w1", node_status="healthy", backend="echo", download_bytes=3 * 1024**2),
         PlannedView(node_id="2", node_name="w2", node_status="offline", backend="echo"),
         PlannedView(node_id="3", node_name="w3", node_status="healthy", backend="echo", blocked="no build for arm64"),
+        PlannedView(node_id="4", node_name="w4", node_status="healthy", backend="echo", unknown="nobody knows"),
+        PlannedView(node_id="5", node_name="w5", node_status="healthy", backend="echo", reached=True, download_bytes=0),
     ]
     frontend.tell("POST /api/v1/operations/plan", Plan(items=items))
     outcome = connected("backends", "plan", "install", "echo")
     assert outcome.code == 0
-    assert [line.split(None, 3)[3] for line in outcome.out.splitlines()[1:]] == [
-        "install",
-        "install when it comes back",
-        "blocked: no build for arm64",
+    header, *lines = outcome.out.splitlines()
+    assert header.split(None, 4) == ["NODE", "STATUS", "BACKEND", "BYTES", "WHAT WOULD HAPPEN"]
+    assert [line.partition("echo")[2].strip() for line in lines] == [
+        "3.0 MiB  install",
+        "–        install when it comes back",
+        "–        blocked: no build for arm64",
+        "–        install; unknown: nobody knows",
+        "0 B      nothing: it is there",
     ]
     assert connected("backends", "plan", "dance", "echo").code == 64
 

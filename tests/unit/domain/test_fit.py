@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.ids import NodeId
-from corral.domain.backend_catalogue import BackendCatalogue
+from corral.domain.backend_catalogue import BackendCatalogue, NotFound
 from corral.domain.fit import (
     Blocked,
     Fits,
@@ -18,14 +18,18 @@ from corral.domain.fit import (
     NodeTraits,
     Platform,
     Unknown,
+    Verdict,
+    blocked_by,
     choose_manifest,
     is_pulled,
-    judge,
+    judge_build,
     platform_of,
+    read_platform,
     traits_of,
+    wanted_digests,
 )
 from corral.domain.gallery import GallerySource, RawEntry, read_gallery
-from corral.domain.node import Capacity, Gpu, Node, NodeFacts
+from corral.domain.node import Capacity, Gpu, Node, NodeFacts, Peer
 
 GIB = 1024**3
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -34,6 +38,7 @@ ARM64 = Platform(os="linux", architecture="arm64")
 ARM64_V8 = Platform(os="linux", architecture="arm64", variant="v8")
 ARMV7 = Platform(os="linux", architecture="arm", variant="v7")
 ARMV6 = Platform(os="linux", architecture="arm", variant="v6")
+ONE_DISK = Peer(version="1", platform="linux/arm64", has_one_disk=True)
 
 ENTRIES: list[object] = [
     {"name": "llama", "capabilities": {"default": "cpu-llama", "nvidia-cuda-12": "cuda12-llama"}},
@@ -50,6 +55,12 @@ CATALOGUE = BackendCatalogue(
 NODE = NodeTraits(capability="default", platform=AMD64, disk_free=10 * GIB)
 SMALL = ImageManifest(platform=AMD64, download_bytes=GIB, unpacked_bytes=3 * GIB)
 IMAGE = ImageFacts(is_index=True, manifests=(replace(SMALL, platform=ARM64), SMALL))
+
+
+def judge(name: str, catalogue: BackendCatalogue, node: NodeTraits, image: ImageFacts | None) -> Verdict:
+    """The verdict on a name: on its build, if there is one."""
+    resolved = catalogue.resolve(name, node.effective_capability)
+    return blocked_by(resolved) if isinstance(resolved, NotFound) else judge_build(resolved.build, node, image)
 
 
 @pytest.mark.parametrize(
@@ -139,13 +150,6 @@ def test_what_is_not_known_blocks_nothing(node: NodeTraits, image: ImageFacts | 
     assert reason in verdict.reason
 
 
-def test_what_is_installed_needs_neither_registry_nor_disk() -> None:
-    full = replace(NODE, installed=frozenset({"cpu-llama"}), disk_free=0)
-    verdict = judge("llama", CATALOGUE, full, None)
-    assert isinstance(verdict, Fits)
-    assert verdict.is_installed
-
-
 def test_a_directory_is_not_pulled() -> None:
     assert isinstance(judge("local", CATALOGUE, NODE, None), Fits)
 
@@ -166,6 +170,9 @@ def test_a_single_image_is_taken_as_it_is() -> None:
         ([], AMD64, "none"),
         ([ARMV6, ARMV7], ARMV7, ARMV7),
         ([ARMV6], ARMV7, ARMV6),
+        ([ARMV7], ARMV6, "none"),
+        ([None], ARM64, None),
+        ([None, ARM64], AMD64, None),
         ([Platform(os="windows", architecture="amd64")], AMD64, "none"),
         ([Platform(os="unknown", architecture="unknown"), AMD64], AMD64, AMD64),
     ],
@@ -213,16 +220,18 @@ def test_what_comes_from_a_registry(uri: str, pulled: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("capacity", "gpu", "capability", "effective", "disk_free"),
+    ("capacity", "gpu", "capability", "peer", "effective", "disk_free"),
     [
-        (Capacity(), Gpu(), "", "default", None),
-        (Capacity(total_disk=9, available_disk=0), Gpu(), "nvidia-cuda-12", "nvidia-cuda-12", 0),
-        (Capacity(total_vram=8 * GIB, total_disk=9, available_disk=5), Gpu(vendor="amd"), "", "amd", 5),
-        (Capacity(total_vram=2 * GIB), Gpu(vendor="amd"), "", "default", None),
+        (Capacity(), Gpu(), "", ONE_DISK, "default", None),
+        (Capacity(total_disk=9, available_disk=0), Gpu(), "nvidia-cuda-12", ONE_DISK, "nvidia-cuda-12", 0),
+        (Capacity(total_vram=8 * GIB, total_disk=9, available_disk=5), Gpu(vendor="amd"), "", ONE_DISK, "amd", 5),
+        (Capacity(total_vram=2 * GIB), Gpu(vendor="amd"), "", ONE_DISK, "default", None),
+        (Capacity(total_disk=9, available_disk=5), Gpu(), "", Peer(version="1"), "default", None),
+        (Capacity(total_disk=9, available_disk=5), Gpu(), "", None, "default", None),
     ],
 )
 def test_what_a_frontend_knows_of_a_node(
-    capacity: Capacity, gpu: Gpu, capability: str, effective: str, disk_free: int | None
+    capacity: Capacity, gpu: Gpu, capability: str, peer: Peer | None, effective: str, disk_free: int | None
 ) -> None:
     node = Node(
         id=NodeId("n"),
@@ -231,11 +240,45 @@ def test_what_a_frontend_knows_of_a_node(
         capacity=capacity,
         gpu=gpu,
         capability=capability,
+        peer=peer,
         created_at=NOW,
         updated_at=NOW,
     )
     traits = traits_of(node)
     assert (traits.effective_capability, traits.disk_free) == (effective, disk_free)
+    assert traits.platform == (ARM64 if peer is ONE_DISK else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "platform"),
+    [
+        ("linux/amd64", AMD64),
+        ("linux/arm/v7", ARMV7),
+        ("", None),
+        ("linux", None),
+        ("/amd64", None),
+        ("linux/", None),
+        ("linux/arm/v7/x", None),
+    ],
+)
+def test_platforms_as_workers_write_them(text: str, platform: Platform | None) -> None:
+    assert read_platform(text) == platform
+
+
+@pytest.mark.parametrize(
+    ("platform", "digests"),
+    [(AMD64, {"index", "amd"}), (ARM64, {"index", "arm"}), (ARMV7, {"index"}), (None, {"index"})],
+)
+def test_a_node_shows_what_it_has_by_the_index_or_by_its_own_member(
+    platform: Platform | None, digests: set[str]
+) -> None:
+    members = (ImageManifest(platform=AMD64, digest="amd"), ImageManifest(platform=ARM64, digest="arm"))
+    assert wanted_digests(ImageFacts(is_index=True, digest="index", manifests=members), platform) == digests
+
+
+def test_a_single_image_has_one_digest() -> None:
+    single = ImageFacts(is_index=False, digest="d", manifests=(ImageManifest(digest="d"),))
+    assert wanted_digests(single, AMD64) == wanted_digests(single, None) == {"d"}
 
 
 PLATFORMS = st.sampled_from([None, AMD64, ARM64, ARMV7])
@@ -247,7 +290,6 @@ NODES = st.builds(
     gpu_vendor=st.sampled_from(["", "nvidia", "amd"]),
     total_vram=AMOUNTS,
     disk_free=AMOUNTS,
-    installed=st.frozensets(st.sampled_from(["cpu-llama", "cuda12-llama", "local"])),
 )
 IMAGES = st.none() | st.builds(
     ImageFacts,

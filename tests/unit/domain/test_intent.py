@@ -48,6 +48,8 @@ def an_intent(verb: Verb = Verb.INSTALL, **artefact: object) -> Intent:
         (wish(uri="oci://a"), [replace(OLD_ENTRY, uri="oci://b")], None),
         (wish(digests=frozenset({"d2"})), [replace(OLD_ENTRY, digest="d2")], Rung.DIGEST),
         (wish(digests=frozenset({"d2"})), [replace(OLD_ENTRY, digest="d1")], None),
+        (wish(digests=frozenset({"i2", "p"})), [replace(OLD_ENTRY, digest="i1", platform_digest="p")], Rung.DIGEST),
+        (wish(digests=frozenset({"p"})), [replace(OLD_ENTRY, platform_digest="q")], None),
         (wish(renewal="r"), [OLD_ENTRY], None),
         (wish(renewal="r"), [NEW_ENTRY], Rung.RENEWED),
         (wish(renewal="r", digests=frozenset({"d"})), [replace(OLD_ENTRY, digest="d")], None),

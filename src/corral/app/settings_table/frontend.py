@@ -251,6 +251,23 @@ class FrontendSettings:
         default=timedelta(days=30),
         default_text="30d",
     )
+    upgrade_check_period: timedelta = setting(
+        duration(timedelta(0), timedelta(days=365), bounds="from 0s to 365d"),
+        """How often galleries and registries are asked whether they have something newer than the nodes; 0s: only when
+        somebody asks for it. 6 hours, as LocalAI does. However many frontends there are, one of them asks.""",
+        flag="--upgrade-check-period",
+        env=("CORRAL_UPGRADE_CHECK_PERIOD",),
+        default=timedelta(hours=6),
+        default_text="6h",
+    )
+    auto_upgrade_backends: bool = setting(
+        SWITCH,
+        """Whether backends that turn out to be outdated are upgraded at once, by an operation like any other. Not by
+        default: an upgrade ends the processes of the backend, and people like to choose when.""",
+        flag="--auto-upgrade-backends",
+        env=("CORRAL_AUTO_UPGRADE_BACKENDS", "LOCALAI_AUTO_UPGRADE_BACKENDS"),
+        default=False,
+    )
     max_body: int = setting(
         size(1024, 1024 * MIB, bounds="from 1KiB to 1024MiB"),
         "Bytes of a request body that the admin API accepts. 1 MiB: registrations and labels are far smaller.",

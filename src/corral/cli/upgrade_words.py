@@ -1,0 +1,94 @@
+"""How `corral backends outdated` asks, waits and tells."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from corral.cli.humane import age
+from corral.cli.operation_words import listed
+from corral.cli.output import Column, plain, say, show, table
+from corral.protocol.upgrade_views import BackendUpgradeView, NodeUpgradeView, UpgradesView
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from corral.cli.client import Client
+
+PATH: Final = "/api/v1/backends/upgrades"
+_PAUSE_SECONDS: Final = 0.3
+_PATIENCE_SECONDS: Final = 150.0
+"""Longer than a frontend waits for galleries that do not answer."""
+_SHORT_DIGEST: Final = len("sha256:") + 12
+
+
+def looked_at(client: "Client") -> UpgradesView:
+    """What is known, however old."""
+    return client.get(PATH, UpgradesView)
+
+
+def look_now(client: "Client") -> UpgradesView:
+    """What is known once a frontend has looked anew, or as it was when that takes too long."""
+    before = client.post(f"{PATH}/check", UpgradesView)
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < until:
+        found = looked_at(client)
+        if found.checked_at != before.checked_at:
+            return found
+        time.sleep(_PAUSE_SECONDS)
+    return before
+
+
+def tell(found: UpgradesView, now: datetime, *, width: int) -> None:
+    rows = [row for one in found.items if one.needs_upgrade for row in _rows(one)]
+    if rows:
+        show(_upgrade_table(rows, width=width))
+    elif found.items:
+        say("Nothing is outdated.")
+    else:
+        say("No backend is installed that could be outdated.")
+    lacking = [one.name for one in found.items if all(node.freshness == "unknown" for node in one.nodes)]
+    if lacking:
+        say(f"Compared only between nodes, because no registry tells what it should be: {listed(lacking)}.")
+    if found.problem:
+        say(f"Not up to date: {found.problem}.")
+    when = "never asked yet" if found.checked_at is None else f"asked {age(found.checked_at, now)}"
+    say(f"Galleries and registries were {when}; --refresh asks again.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """Nodes of one backend that stand alike."""
+
+    backend: BackendUpgradeView
+    nodes: Sequence[NodeUpgradeView]
+
+    @property
+    def state(self) -> str:
+        one = self.nodes[0]
+        return "outdated" if one.freshness == "outdated" else "differs"
+
+
+def _rows(backend: BackendUpgradeView) -> list[_Row]:
+    groups: dict[tuple[str, str, str], list[NodeUpgradeView]] = {}
+    for node in backend.nodes:
+        if node.freshness == "outdated" or node.differs:
+            groups.setdefault((node.freshness, node.version, node.digest), []).append(node)
+    return [_Row(backend=backend, nodes=nodes) for nodes in groups.values()]
+
+
+def _upgrade_table(rows: Sequence[_Row], *, width: int) -> "Table":
+    columns: list[Column[_Row]] = [
+        Column(title="NAME", cell=lambda row: plain(row.backend.name)),
+        Column(title="STATE", cell=lambda row: f"[yellow]{row.state}[/]"),
+        Column(title="INSTALLED", cell=lambda row: _build(row.nodes[0].version, row.nodes[0].digest)),
+        Column(title="AVAILABLE", cell=lambda row: _build(row.backend.available_version, row.backend.available_digest)),
+        Column(title="NODES", cell=lambda row: plain(listed([node.node_name for node in row.nodes])), wraps=True),
+        Column(title="FROM", cell=lambda row: plain(row.backend.uri or "–"), least_width=140),
+    ]
+    return table(columns, rows, width=width)
+
+
+def _build(version: str, digest: str) -> str:
+    return plain(" ".join(filter(None, (version, digest[:_SHORT_DIGEST]))) or "–")

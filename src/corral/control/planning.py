@@ -1,0 +1,254 @@
+"""What an operation would do at each node: which build, how many bytes, or why not. Nothing is stored or sent here.
+
+Galleries and registries are asked for a short time. What they do not tell is `unknown`: it is sent, and the node's own
+worker decides.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Final, Protocol
+
+import msgspec
+
+from corral.base.ids import NodeId, OperationId
+from corral.control.artefacts import ImageSource, NoImages, facts_of
+from corral.control.fleet import SeenNode
+from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, Verb, Wish, prove
+from corral.domain.backend_catalogue import BackendCatalogue, Found, Missing, NotFound
+from corral.domain.fit import (
+    Blocked,
+    Fits,
+    ImageFacts,
+    ImageManifest,
+    NodeTraits,
+    Unknown,
+    blocked_by,
+    is_pulled,
+    judge_build,
+    traits_of,
+    wanted_digests,
+)
+from corral.domain.gallery import GalleryEntry
+from corral.galleries.places import is_for_everybody
+from corral.protocol.install import Gallery
+from corral.state.operations import Generations
+
+_NO_GALLERIES: Final = "the galleries could not be read from here"
+_OTHER_GALLERIES: Final = "galleries that come with a request are read by the node alone"
+_NOT_IN_GALLERIES: Final = "no gallery that can be read from here has it"
+
+
+class CatalogueSource(Protocol):
+    """Where backends are looked up."""
+
+    async def catalogue(self) -> BackendCatalogue | None:
+        """None when the galleries cannot be read from here: then only the nodes can tell."""
+
+    async def newest(self) -> BackendCatalogue | None:
+        """The same, after asking every gallery whether there is something new. May take minutes."""
+
+
+class NoCatalogue:
+    """A frontend that cannot look anything up."""
+
+    async def catalogue(self) -> BackendCatalogue | None:
+        return None
+
+    async def newest(self) -> BackendCatalogue | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookups:
+    """Where it is looked up what can be had; by default nowhere."""
+
+    galleries: CatalogueSource = field(default_factory=NoCatalogue)
+    images: ImageSource = field(default_factory=NoImages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a person wants."""
+
+    verb: Verb
+    backend: str = ""
+    uri: str = ""
+    name: str = ""
+    alias: str = ""
+    galleries: str = ""
+    force: bool = False
+    nodes: tuple[NodeId, ...] = ()
+    """Exactly these; none mean all that match the labels."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    by: str
+    idempotency_key: str = ""
+    delay: timedelta = timedelta(0)
+    """Somebody else is about to do it; looked at when that should be done."""
+    seen: Generations | None = None
+    """What this was decided on. Where something else is wanted by now nothing is started, and Overtaken says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What an operation would do at one node."""
+
+    node: SeenNode
+    wish: Wish
+    hindrance: str = ""
+    """Why nothing will be sent; empty when something may be."""
+    unknown: str = ""
+    """What could not be told beforehand; empty when all is known, or it is blocked."""
+    is_reached: bool = False
+    """The node has said already that it is as it should be: nothing will be fetched or removed."""
+    download_bytes: int | None = None
+    """What the node would fetch; None when nobody knows."""
+
+
+class Planner:
+    def __init__(self, lookups: Lookups) -> None:
+        self._lookups = lookups
+
+    async def plan(
+        self, ask: Ask, nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory], id: OperationId
+    ) -> list[Planned]:
+        """For each node; an upgrade leaves out those that do not have the backend by their last report."""
+        catalogue = None if ask.uri else await self._lookups.galleries.catalogue()
+        drafts = [_draft(ask, one, catalogue, known.get(one.node.id)) for one in nodes]
+        if ask.verb is Verb.UPGRADE:
+            drafts = [one for one in drafts if one.entry is not None]
+        builds = [one.build for one in drafts if one.build is not None and not one.unknown]
+        images = {} if ask.verb is Verb.DELETE else await facts_of(builds, self._lookups.images)
+        return [_planned(ask, one, images.get(one.uri), id) for one in drafts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """What a name means at one node."""
+
+    node: SeenNode
+    key: str
+    """The canonical name."""
+    sent: str
+    """The name that the node is told."""
+    build: GalleryEntry | None = None
+    is_external: bool = False
+    """The build is a uri, and in no gallery."""
+    galleries: str = ""
+    """Those that the build was found in, for the node to find the same."""
+    hindrance: str = ""
+    unknown: str = ""
+    inventory: Inventory | None = None
+    """The node's last report."""
+
+    @property
+    def entry(self) -> BackendEntry | None:
+        """What the node has of it."""
+        return None if self.inventory is None else self.inventory.find(self.key)
+
+    @property
+    def uri(self) -> str:
+        return "" if self.build is None else self.build.artefact
+
+
+def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, inventory: Inventory | None) -> _Draft:
+    bare = ask.backend.strip().rpartition("@")[2]
+    draft = _Draft(node=seen, key=bare, sent=bare, inventory=inventory)
+    if ask.uri:
+        return replace(draft, build=GalleryEntry(name=bare, uri=ask.uri), is_external=True)
+    if catalogue is None:
+        return replace(draft, unknown=_NO_GALLERIES)
+    found = catalogue.resolve(ask.backend, traits_of(seen.node).effective_capability)
+    if isinstance(found, Found):
+        return replace(
+            draft,
+            key=found.key,
+            sent=found.entry.name,
+            build=found.build,
+            galleries=_told_galleries(found.build, catalogue),
+            unknown=_OTHER_GALLERIES if ask.galleries else "",
+        )
+    if ask.verb is Verb.UPGRADE and (origin := _origin(draft.entry, seen)):
+        return replace(draft, build=GalleryEntry(name=bare, uri=origin), is_external=True)
+    return replace(draft, hindrance=_hindrance(ask, found, catalogue), unknown=_NOT_IN_GALLERIES)
+
+
+def _hindrance(ask: Ask, missing: NotFound, catalogue: BackendCatalogue) -> str:
+    """A gallery of the request's own, or one that could not be read, may have what ours do not."""
+    is_doubtful = bool(ask.galleries) or any(not one.entries for one in catalogue.galleries)
+    if ask.verb is not Verb.INSTALL or (missing.missing is Missing.UNKNOWN and is_doubtful):
+        return ""
+    return blocked_by(missing).reason
+
+
+def _origin(entry: BackendEntry | None, seen: SeenNode) -> str:
+    """Where a backend came from that no gallery had. LocalAI's workers are not told: they would forget its alias."""
+    is_external = entry is not None and bool(entry.uri) and not entry.gallery_url
+    return entry.uri if entry is not None and is_external and seen.node.peer is not None else ""
+
+
+def _told_galleries(build: GalleryEntry, catalogue: BackendCatalogue) -> str:
+    """JSON of the galleries that every node can read, if the build is from one of them: what we look at and what the
+    node fetches is then the same. What ships with Corral each node has itself."""
+    sources = [one.source for one in catalogue.galleries]
+    shared = [one for one in sources if all(map(is_for_everybody, one.urls))]
+    if all(one.name != build.gallery for one in shared):
+        return ""
+    told = [
+        Gallery(url=one.url, name=one.name, mirrors=list(one.mirrors), verification=dict(one.verification))
+        for one in shared
+    ]
+    return msgspec.json.encode(told).decode()
+
+
+def _planned(ask: Ask, draft: _Draft, image: ImageFacts | None, id: OperationId) -> Planned:
+    wish = _wish(ask, draft, id)
+    if draft.hindrance:
+        return Planned(node=draft.node, wish=wish, hindrance=draft.hindrance)
+    if _is_shown(wish, draft.inventory):  # an install of what is there wants nothing newer
+        return Planned(node=draft.node, wish=wish, is_reached=True, download_bytes=0)
+    if ask.verb is Verb.DELETE:
+        return Planned(node=draft.node, wish=wish, download_bytes=0)
+    traits = traits_of(draft.node.node)
+    if image is not None:
+        wish = _with_digests(wish, image, traits)
+    if _is_shown(wish, draft.inventory):
+        return Planned(node=draft.node, wish=wish, is_reached=True, download_bytes=0)
+    if draft.build is None or draft.unknown:
+        return Planned(node=draft.node, wish=wish, unknown=draft.unknown)
+    match judge_build(draft.build, traits, image):
+        case Blocked(reason=reason):
+            return Planned(node=draft.node, wish=wish, hindrance=reason)
+        case Unknown(reason=reason, manifest=manifest):
+            return Planned(node=draft.node, wish=wish, unknown=reason, download_bytes=_bytes(manifest))
+        case Fits(manifest=manifest):
+            return Planned(node=draft.node, wish=wish, download_bytes=_bytes(manifest))
+
+
+def _wish(ask: Ask, draft: _Draft, id: OperationId) -> Wish:
+    build = draft.build
+    # Of what ships with Corral each node has a version of its own.
+    is_looked_up = build is not None and is_pulled(build.artefact) and not draft.unknown and ask.verb is not Verb.DELETE
+    artefact = Artefact(
+        backend=draft.sent,
+        galleries=ask.galleries or draft.galleries,
+        uri=draft.uri if draft.is_external else "",
+        name=draft.key if draft.is_external else ask.name,
+        alias=ask.alias,
+        version=build.version if build is not None and is_looked_up else "",
+        renewal=id if ask.force and ask.verb is Verb.INSTALL else "",
+    )
+    return Wish(verb=ask.verb, key=draft.key, artefact=artefact)
+
+
+def _with_digests(wish: Wish, image: ImageFacts, traits: NodeTraits) -> Wish:
+    digests = wanted_digests(image, traits.platform)
+    return replace(wish, artefact=replace(wish.artefact, digests=digests, image=image.uri))
+
+
+def _is_shown(wish: Wish, inventory: Inventory | None) -> bool:
+    return inventory is not None and isinstance(prove(wish, inventory, None), Proven)
+
+
+def _bytes(manifest: ImageManifest | None) -> int | None:
+    return None if manifest is None else manifest.download_bytes

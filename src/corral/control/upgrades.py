@@ -1,0 +1,218 @@
+"""Looks for newer versions of what the fleet has. One frontend at a time asks galleries and registries, and all share
+what it found; comparing that with what nodes report is done anew for whoever wants to know."""
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.ids import FrontendId, NodeId, new_lease_token
+from corral.base.tasks import Poke
+from corral.control.artefacts import facts_of
+from corral.control.fleet import Fleet, SeenNode
+from corral.control.inventory import InventoryKeeper, is_listed
+from corral.control.operations import Operations
+from corral.control.planning import Ask, Lookups
+from corral.domain.backend import Inventory, Verb
+from corral.domain.backend_catalogue import BackendCatalogue
+from corral.domain.fit import ImageFacts, is_pulled
+from corral.domain.gallery import BUILT_IN_URL, GalleryEntry
+from corral.domain.node import NodeStatus, NodeType
+from corral.domain.upgrades import Check, Comparison, Holding, Offer, UpgradePolicy, compare
+from corral.state.leases import Leases
+from corral.state.upgrade_checks import UpgradeChecks
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(minutes=1)
+"""Between looks whether it is time to look."""
+_LEASE: Final = "upgrade-check"
+_LEASE_TIME: Final = timedelta(minutes=15)
+_FRESH_WITHIN: Final = timedelta(seconds=5)
+_AUTOMATIC: Final = "automatic upgrade"
+_UNREAD: Final = "the galleries could not be read"
+
+Held = Mapping[str, Sequence[Holding]]
+"""What nodes have, by the name of the backend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """How the fleet stands now against what was offered when it was last looked."""
+
+    check: Check | None
+    backends: tuple[Comparison, ...]
+    nodes: Mapping[NodeId, SeenNode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """A build to look for."""
+
+    build: GalleryEntry
+    is_external: bool = False
+    """No gallery has it: nodes have it from a uri."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeStores:
+    checks: UpgradeChecks
+    leases: Leases
+
+
+class Upgrades:
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        stores: UpgradeStores,
+        fleet: Fleet,
+        inventory: InventoryKeeper,
+        lookups: Lookups,
+        operations: Operations,
+        clock: Clock,
+        *,
+        holder: FrontendId,
+        policy: UpgradePolicy,
+    ) -> None:
+        self._stores = stores
+        self._fleet = fleet
+        self._inventory = inventory
+        self._lookups = lookups
+        self._operations = operations
+        self._clock = clock
+        self._holder = holder
+        self._policy = policy
+        self._is_asked_for = False
+        self.poke = Poke()
+
+    async def found(self) -> Findings:
+        """From what is stored: no node, gallery or registry is asked."""
+        nodes = await self._nodes()
+        check = await self._stores.checks.last()
+        held = _held(nodes, await self._inventory.known([one.node.id for one in nodes]))
+        return Findings(check=check, backends=tuple(compare(held, check)), nodes={one.node.id: one for one in nodes})
+
+    def ask(self) -> None:
+        """Look soon, whenever it was last done."""
+        self._is_asked_for = True
+        self.poke.ring()
+
+    async def tick(self) -> None:
+        """Look if it is time, or if somebody asked for it; while another frontend looks, later."""
+        if (self._is_asked_for or await self._is_due()) and await self.look():
+            self._is_asked_for = False
+
+    async def _is_due(self) -> bool:
+        if not self._policy.period:
+            return False
+        last = await self._stores.checks.last()
+        return last is None or self._clock.now() - last.at >= self._policy.period
+
+    async def look(self) -> bool:
+        """Ask nodes, galleries and registries now. False: another frontend is at it."""
+        now, token = self._clock.now(), new_lease_token()
+        leases = self._stores.leases
+        if not await leases.claim(_LEASE, token, holder=self._holder, now=now, until=now + _LEASE_TIME):
+            return False
+        try:
+            await self._look()
+            if self._policy.is_automatic:
+                await self._upgrade()
+        finally:
+            await leases.release(_LEASE, token)
+        return True
+
+    async def _look(self) -> None:
+        at, last = self._clock.now(), await self._stores.checks.last()
+        held = await self._reported()
+        is_needed = any(_is_from_gallery(one) for holdings in held.values() for one in holdings)
+        catalogue = await self._lookups.galleries.newest() if is_needed else BackendCatalogue()
+        wanted = [*_external(held), *(() if catalogue is None else _offered(held, catalogue))]
+        images = await facts_of([one.build for one in wanted], self._lookups.images)
+        before = () if last is None else last.offers
+        offers = [_offer(one, images.get(one.build.artefact), before, at) for one in wanted]
+        if catalogue is None:
+            offers += [one for one in before if not one.is_external]
+        problem = _UNREAD if catalogue is None else ""
+        await self._stores.checks.put(Check(at=at, offers=tuple(offers), problem=problem))
+        told = {"event": "upgrades.looked_for", "backends": len(offers), "images": len(images)}
+        log.info("looked for newer versions of backends", extra=told)
+
+    async def _reported(self) -> Held:
+        """What nodes have, by their words of just now, or else by their last."""
+        nodes = await self._nodes()
+        await self._inventory.refresh([one.node.id for one in nodes if is_listed(one)], within=_FRESH_WITHIN)
+        return _held(nodes, await self._inventory.known([one.node.id for one in nodes]))
+
+    async def _upgrade(self) -> None:
+        """What is outdated is asked for once: the same nodes and the same offer are the same operation."""
+        for one in (await self.found()).backends:
+            nodes = sorted(judged.holding.node_id for judged in one.outdated)
+            if not nodes or one.offer is None:
+                continue
+            offered = one.offer.digest or one.offer.version
+            key = hashlib.sha256("\0".join((one.backend, offered, *nodes)).encode()).hexdigest()
+            ask = Ask(
+                verb=Verb.UPGRADE,
+                backend=one.backend,
+                nodes=tuple(nodes),
+                by=_AUTOMATIC,
+                idempotency_key=f"{_AUTOMATIC}/{key}",
+            )
+            try:
+                await self._operations.start(ask)
+            except CorralError as error:
+                shown = {"event": "upgrades.refused", "backend": one.backend}
+                log.warning("%s is not upgraded: %s", one.backend, error, extra=shown)
+
+    async def _nodes(self) -> list[SeenNode]:
+        return [one for one in await self._fleet.all() if _may_have_backends(one)]
+
+
+def _may_have_backends(seen: SeenNode) -> bool:
+    return seen.node.type is NodeType.BACKEND and seen.status is not NodeStatus.PENDING
+
+
+def _held(nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory]) -> Held:
+    held: dict[str, list[Holding]] = {}
+    for seen in nodes:
+        for entry in known[seen.node.id].entries if seen.node.id in known else ():
+            holding = Holding(node_id=seen.node.id, node_name=seen.node.name, entry=entry)
+            held.setdefault(entry.name, []).append(holding)
+    return held
+
+
+def _is_from_gallery(holding: Holding) -> bool:
+    """What ships with Corral is each node's own: no gallery of ours tells what that should be."""
+    url = holding.entry.gallery_url
+    return bool(url) and url != BUILT_IN_URL and not holding.entry.is_system
+
+
+def _offered(held: Held, catalogue: BackendCatalogue) -> Iterator[_Wanted]:
+    for backend, holdings in held.items():
+        entry = catalogue.entry(backend) if any(map(_is_from_gallery, holdings)) else None
+        if entry is not None and not entry.is_meta and is_pulled(entry.artefact):
+            yield _Wanted(build=replace(entry, name=backend))
+
+
+def _external(held: Held) -> Iterator[_Wanted]:
+    for backend, holdings in held.items():
+        uris = {one.entry.uri for one in holdings if one.entry.uri and not one.entry.gallery_url}
+        for uri in sorted(filter(is_pulled, uris)):
+            yield _Wanted(build=GalleryEntry(name=backend, uri=uri), is_external=True)
+
+
+def _offer(wanted: _Wanted, image: ImageFacts | None, before: Sequence[Offer], at: datetime) -> Offer:
+    """What could not be looked at now is as it was the last time."""
+    build = wanted.build
+    offer = Offer(backend=build.name, uri=build.artefact, is_external=wanted.is_external, version=build.version)
+    if image is not None:
+        members = frozenset(one.digest for one in image.manifests)
+        return replace(offer, digest=image.digest, member_digests=members, looked_at=at)
+    known = next((one for one in before if (one.backend, one.uri) == (offer.backend, offer.uri)), None)
+    if known is None:
+        return offer
+    return replace(offer, digest=known.digest, member_digests=known.member_digests, looked_at=known.looked_at)

@@ -1,0 +1,179 @@
+"""Which backends of a fleet are outdated: what nodes have, against what galleries and registries offer.
+
+| a node is  | when (the first line that holds)                                                              |
+|------------|-----------------------------------------------------------------------------------------------|
+| `current`  | it has a digest that the offered image has: the index, or any member of it                    |
+| `outdated` | it has other digests, so the tag was moved or the gallery names another image                 |
+| `outdated` | the gallery tells a version, and the node has another one or none                             |
+| `current`  | it has the version that the gallery tells                                                     |
+| `unknown`  | nobody offers it any more, or neither side tells anything that could be compared              |
+
+Beside this, nodes are compared with each other: those that have another build than most *differ*. Digests come before
+versions, because a tag may move while its version stays, and because a version that changed without a new image leaves
+nothing to fetch.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from corral.base.ids import NodeId
+from corral.domain.backend import BackendEntry
+
+Build = tuple[str, str]
+"""Version and digest: what makes two installed backends the same. Either may be empty, when it is not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradePolicy:
+    """When it is looked for something newer, and whether that is installed without being asked for."""
+
+    period: timedelta = timedelta(hours=6)
+    """As often as LocalAI does. Zero: only when somebody asks."""
+    is_automatic: bool = False
+
+
+class Freshness(StrEnum):
+    CURRENT = "current"
+    OUTDATED = "outdated"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What can be had under the name of a backend."""
+
+    backend: str
+    uri: str
+    is_external: bool = False
+    """No gallery has it: this is the uri that nodes have it from."""
+    version: str = ""
+    digest: str = ""
+    """Of what the uri named when it was looked at: of the index, where there is one."""
+    member_digests: frozenset[str] = frozenset()
+    looked_at: datetime | None = None
+    """When the registry last told the digests, which may be longer ago than the check; None when it never did."""
+
+    @property
+    def digests(self) -> frozenset[str]:
+        return frozenset(self.member_digests | {self.digest} - {""})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What was offered at one moment, for all that the fleet had then."""
+
+    at: datetime
+    offers: tuple[Offer, ...] = ()
+    problem: str = ""
+    """Why the galleries could not be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A backend on a node."""
+
+    node_id: NodeId
+    node_name: str
+    entry: BackendEntry
+
+    @property
+    def build(self) -> Build:
+        return self.entry.version, self.entry.digest
+
+    @property
+    def is_telling(self) -> bool:
+        return any(self.build)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    holding: Holding
+    freshness: Freshness
+    differs: bool = False
+    """Most nodes have another build, and this is not the one that is offered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One backend across the fleet."""
+
+    backend: str
+    offer: Offer | None
+    """The gallery's, or that of the uri which all nodes have it from."""
+    usual: Build
+    """What most nodes have."""
+    nodes: tuple[Judged, ...]
+
+    @property
+    def outdated(self) -> tuple[Judged, ...]:
+        return tuple(one for one in self.nodes if one.freshness is Freshness.OUTDATED)
+
+    @property
+    def differing(self) -> tuple[Judged, ...]:
+        return tuple(one for one in self.nodes if one.differs)
+
+    @property
+    def needs_upgrade(self) -> bool:
+        """Whether somebody should do something. Nodes that merely differ are no reason while an offer says that all
+        is well."""
+        return bool(self.outdated or self.differing)
+
+
+def compare(held: Mapping[str, Sequence[Holding]], check: Check | None) -> list[Comparison]:
+    """All backends that can be upgraded, by name: not what came with a system, nor what only points to another."""
+    offers = check.offers if check is not None else ()
+    found = []
+    for backend, holdings in sorted(held.items()):
+        own = [one for one in holdings if not one.entry.is_system and not one.entry.is_meta]
+        if own:
+            found.append(_compared(backend, own, [offer for offer in offers if offer.backend == backend]))
+    return found
+
+
+def _compared(backend: str, holdings: Sequence[Holding], offers: Sequence[Offer]) -> Comparison:
+    usual = usual_build((one.build, one.entry.installed_at) for one in holdings if one.is_telling) or ("", "")
+    matched = [offer_for(one.entry, offers) for one in holdings]
+    judged = tuple(_judged(one, offer, usual) for one, offer in zip(holdings, matched, strict=True))
+    return Comparison(backend=backend, offer=next(filter(None, matched), None), usual=usual, nodes=judged)
+
+
+def usual_build(installed: Iterable[tuple[Build, str]]) -> Build | None:
+    """Of builds, each with the date of its install, what most nodes have; of equals the one that was installed last."""
+    numbers: Counter[Build] = Counter()
+    latest: dict[Build, str] = {}
+    for build, at in installed:
+        numbers[build] += 1
+        latest[build] = max(latest.get(build, ""), at)
+    return max(numbers, key=lambda build: (numbers[build], latest[build]), default=None)
+
+
+def offer_for(entry: BackendEntry, offers: Sequence[Offer]) -> Offer | None:
+    """The gallery's offer; for what came from a uri, the one of that uri."""
+    from_galleries = [one for one in offers if not one.is_external]
+    if entry.gallery_url or not entry.uri:
+        return next(iter(from_galleries), None)
+    return next((one for one in offers if one.uri == entry.uri), next(iter(from_galleries), None))
+
+
+def _judged(holding: Holding, offer: Offer | None, usual: Build) -> Judged:
+    freshness = freshness_of(holding.entry, offer)
+    is_odd = holding.is_telling and not _is_alike(holding.build, usual)
+    return Judged(holding=holding, freshness=freshness, differs=is_odd and freshness is not Freshness.CURRENT)
+
+
+def freshness_of(entry: BackendEntry, offer: Offer | None) -> Freshness:
+    if offer is None:
+        return Freshness.UNKNOWN
+    if entry.digests and offer.digests:
+        return Freshness.CURRENT if entry.digests & offer.digests else Freshness.OUTDATED
+    if offer.version:
+        return Freshness.CURRENT if entry.version == offer.version else Freshness.OUTDATED
+    return Freshness.UNKNOWN
+
+
+def _is_alike(one: Build, other: Build) -> bool:
+    """Whether nothing that both tell is different: LocalAI's workers tell no digests of some images."""
+    return all(a == b for a, b in zip(one, other, strict=True) if a and b)

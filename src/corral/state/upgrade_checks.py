@@ -1,0 +1,36 @@
+"""The last look at what galleries and registries offer, shared by all frontends."""
+
+from typing import Final
+
+import msgspec
+from sqlalchemy import select
+
+from corral.domain.upgrades import Check
+from corral.state.db import Database
+from corral.state.dialect import insert_into
+from corral.state.intent_rows import document
+from corral.state.schema import upgrade_check
+
+_ROW: Final = 1
+
+
+class UpgradeChecks:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def last(self) -> Check | None:
+        """None before the first one."""
+        async with self._db.read() as connection:
+            found = (await connection.execute(select(upgrade_check.c.findings))).scalar_one_or_none()
+        return None if found is None else msgspec.convert(found, Check)
+
+    async def put(self, check: Check) -> bool:
+        """Keep it in place of an older one. False: a newer one is there."""
+        values = {"checked_at": check.at, "findings": document(check)}
+        async with self._db.begin() as connection:
+            row = insert_into(connection, upgrade_check).values(id=_ROW, **values)
+            older = upgrade_check.c.checked_at <= check.at
+            stored = await connection.execute(
+                row.on_conflict_do_update(index_elements=[upgrade_check.c.id], set_=values, where=older)
+            )
+        return stored.rowcount == 1

@@ -1,0 +1,190 @@
+"""Plans against real galleries and a registry: what would be done where, and that an operation does only that."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral.bus.port import Bus
+from corral.control.catalogue import GalleryCatalogue
+from corral.control.planning import Lookups
+from corral.domain.gallery import GallerySource
+from corral.galleries.config import GalleriesConfig
+from corral.galleries.galleries import open_galleries
+from corral.galleries.registry import NoRegistry
+from corral.images.manifests import Descriptor
+from corral.protocol.install import InstallRequest
+from corral.state.db import Database
+from corral.testing.asgi import Answer
+from corral.testing.clock import HurriedClock, ManualClock
+from corral.testing.registry import answering
+from corral.testing.shop import AMD64, LAYER, Shop
+from corral.testing.simulated_backends import SimulatedBackends
+from corral.testing.world import World, open_world
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""The other database is for the tests of what is stored."""
+
+MUCH = 2**30
+
+
+@pytest.fixture
+async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, shop: Shop) -> AsyncIterator[World]:
+    shop.offer("cpu-mock")
+    async with open_world(database, clock, bus, tmp_path, lookups=shop.lookups) as world:
+        yield world
+
+
+def body(answer: Answer, status: int = 200) -> Any:
+    assert answer.status == status, answer.body
+    return msgspec.json.decode(answer.body)
+
+
+async def planned(world: World, verb: str = "install", **fields: object) -> dict[str, Any]:
+    ask = {"verb": verb, "backend": "cpu-mock", **fields}
+    plan = body(await world.frontend.call("POST", "/api/v1/operations/plan", ask))
+    return {one["node_name"]: one for one in plan["items"]}
+
+
+async def done(world: World, verb: str = "install", **fields: object) -> dict[str, tuple[str, str]]:
+    """Start it, let the dispatcher do what it can, and tell how each node stands."""
+    ask = {"verb": verb, "backend": "cpu-mock", **fields}
+    id = body(await world.frontend.call("POST", "/api/v1/operations", ask), 202)["id"]
+    await world.control.dispatcher.tick()
+    shown = body(await world.frontend.call("GET", f"/api/v1/operations/{id}"))
+    return {one["node_name"]: (one["status"], one["message"]) for one in shown["targets"]}
+
+
+async def test_an_operation_touches_only_what_its_plan_said(world: World, shop: Shop) -> None:
+    index = shop.publish("cpu-mock", platforms=[AMD64, "linux/riscv64"])
+    good = await world.backends("good", platform=AMD64, free_disk=MUCH)
+    arm = await world.backends("arm", platform="linux/arm64", free_disk=MUCH)
+    full = await world.backends("full", platform=AMD64, free_disk=1)
+    old = await world.backends("old")
+    localai = await world.backends("localai", is_corral=False, free_disk=1)
+    for node in (good, old):
+        node.digest = index.digest
+    plan = await planned(world)
+    assert {name: (one["blocked"], one["unknown"], one["download_bytes"]) for name, one in plan.items()} == {
+        "good": ("", "", len(LAYER)),
+        "arm": ("the image of cpu-mock is for linux/amd64, linux/riscv64, and this machine is linux/arm64", "", None),
+        "full": (f"cpu-mock needs {2 * len(LAYER)} B of disk, and 1 B are free", "", None),
+        "old": ("", "the node did not say which platform it is", None),
+        "localai": ("", "the node did not say which platform it is", None),
+    }
+    assert await done(world) == {
+        "good": ("success", "digest"),
+        "arm": ("blocked", plan["arm"]["blocked"]),
+        "full": ("blocked", plan["full"]["blocked"]),
+        "old": ("success", "digest"),
+        "localai": ("success", "present"),
+    }
+    assert [len(node.requests) for node in (good, arm, full, old, localai)] == [1, 0, 0, 1, 1]
+
+
+async def test_what_is_there_is_not_fetched_for_an_install_and_only_if_it_is_old_for_an_upgrade(
+    world: World, shop: Shop
+) -> None:
+    first = shop.publish("cpu-mock")
+    nodes = [await world.backends(name, platform=AMD64, free_disk=MUCH) for name in ("a", "b")]
+    await has(world, nodes, first)
+    full = await world.backends("full", platform=AMD64, free_disk=1)
+    await has(world, [full], first)
+    assert all(one["reached"] and one["download_bytes"] == 0 for one in (await planned(world)).values())
+    assert all(one["reached"] for one in (await planned(world, "upgrade")).values())
+    second = shop.publish("cpu-mock", LAYER, LAYER)
+    nodes[0].digest = second.digest
+    await has(world, nodes[:1], second)
+    assert all(one["reached"] for one in (await planned(world)).values())
+    upgrade = await planned(world, "upgrade")
+    assert {name: (one["reached"], one["download_bytes"]) for name, one in upgrade.items()} == {
+        "a": (True, 0),
+        "b": (False, 2 * len(LAYER)),
+        "full": (False, None),
+    }
+    nodes[1].digest = second.digest
+    stands = await done(world, "upgrade")
+    assert (stands["a"], stands["b"], stands["full"][0]) == (("success", "digest"), ("success", "digest"), "blocked")
+    assert [len(node.requests) for node in (*nodes, full)] == [0, 1, 0]
+
+
+async def has(world: World, nodes: Sequence[SimulatedBackends], index: Descriptor) -> None:
+    """These nodes have this version, and have said so."""
+    for node in nodes:
+        node.digest = index.digest
+        node.put("cpu-mock")
+    await world.control.context.inventory.refresh([node.node_id for node in nodes])
+
+
+async def test_a_registry_that_is_away_makes_it_unknown_and_delays_nothing(world: World, shop: Shop) -> None:
+    node = await world.backends("n", platform=AMD64, free_disk=1)
+    shop.registry.faults["manifests"] += [answering(503)] * 10
+    plan = (await planned(world))["n"]
+    assert (plan["blocked"], plan["unknown"], plan["digests"]) == ("", "its image could not be looked at", [])
+    assert await done(world) == {"n": ("success", "present")}
+    assert len(node.requests) == 1
+
+
+async def test_a_worker_that_fetched_something_else_than_the_tag_names_is_found_out(world: World, shop: Shop) -> None:
+    shop.publish("cpu-mock")
+    node = await world.backends("n", platform=AMD64, free_disk=MUCH)
+    node.digest = "sha256:another"
+    (told,) = (await done(world)).values()
+    assert told[0] == "error"
+    assert "cpu-mock has the digest sha256:another, not sha256:" in told[1]
+
+
+async def test_a_tag_that_moves_after_the_operation_was_accepted_is_followed(world: World, shop: Shop) -> None:
+    shop.publish("cpu-mock")
+    node = await world.backends("n", platform=AMD64, free_disk=MUCH)
+    ask = {"verb": "install", "backend": "cpu-mock"}
+    id = body(await world.frontend.call("POST", "/api/v1/operations", ask), 202)["id"]
+    node.digest = shop.publish("cpu-mock", LAYER, LAYER).digest
+    await world.control.dispatcher.tick()
+    (told,) = body(await world.frontend.call("GET", f"/api/v1/operations/{id}"))["targets"]
+    assert (told["status"], told["message"]) == ("success", "digest")
+
+
+async def test_a_backend_from_a_uri_is_judged_and_proven_in_the_same_way(world: World, shop: Shop) -> None:
+    index = shop.publish("cpu-mock")
+    good = await world.backends("good", platform=AMD64, free_disk=MUCH)
+    arm = await world.backends("arm", platform="linux/arm64", free_disk=MUCH)
+    good.digest = index.digest
+    source = {"backend": "", "uri": shop.uri("cpu-mock"), "name": "mine"}
+    stands = await done(world, **source)
+    assert (stands["good"], stands["arm"][0]) == (("success", "digest"), "blocked")
+    assert arm.requests == []
+
+
+async def test_what_came_from_a_uri_is_upgraded_from_there(world: World, shop: Shop) -> None:
+    index = shop.publish("cpu-mock")
+    node = await world.backends("n", platform=AMD64, free_disk=MUCH)
+    node.digest = index.digest
+    uri = shop.uri("cpu-mock")
+    await done(world, backend="", uri=uri, name="mine")
+    node.digest = shop.publish("cpu-mock", LAYER, LAYER).digest
+    await world.clock.advance(timedelta(minutes=2))
+    await world.frontend.settle()
+    assert await done(world, "upgrade", backend="mine") == {"n": ("success", "digest")}
+    verb, request = node.requests[-1]
+    assert (verb, request.uri, request.name) == ("upgrade", uri, "mine")  # type: ignore[attr-defined]
+
+
+async def test_what_comes_from_a_gallery_that_all_can_read_is_looked_for_there_by_the_nodes_too(
+    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, shop: Shop
+) -> None:
+    shop.offer("cpu-mock", version="3")
+    shop.registry.blobs["/files/index.yaml"] = shop.index.read_bytes()
+    source = GallerySource(name="far", url=f"http://{shop.registry.address}/files/index.yaml")
+    config = GalleriesConfig(sources=(source,), cache=tmp_path / "cache")
+    async with open_galleries(config, registry=NoRegistry(), clock=HurriedClock()) as galleries:
+        found = Lookups(galleries=GalleryCatalogue(galleries))
+        async with open_world(database, clock, bus, tmp_path, lookups=found) as world:
+            node = await world.backends("n")
+            assert await done(world) == {"n": ("success", "present")}
+    ((_, request),) = node.requests
+    assert isinstance(request, InstallRequest)
+    assert msgspec.json.decode(request.backend_galleries) == [{"name": "far", "url": source.url}]

@@ -1,0 +1,254 @@
+"""Newer versions across a fleet: found by version and digest, told by LocalAI's routes and Corral's own, installed."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral.base.ids import LeaseToken
+from corral.bus.port import Bus
+from corral.domain.upgrades import UpgradePolicy
+from corral.images.manifests import Descriptor
+from corral.state.db import Database
+from corral.state.leases import Leases
+from corral.testing.asgi import Answer
+from corral.testing.clock import ManualClock
+from corral.testing.registry import answering
+from corral.testing.shop import AMD64, LAYER, Shop
+from corral.testing.simulated_backends import SimulatedBackends
+from corral.testing.world import World, open_world
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""The other database is for the tests of what is stored."""
+
+BACKENDS = ("one", "two")
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, shop: Shop) -> AsyncIterator[World]:
+    async with open_world(database, clock, bus, tmp_path, lookups=shop.lookups) as world:
+        yield world
+
+
+@pytest.fixture
+async def eager(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, shop: Shop) -> AsyncIterator[World]:
+    """A fleet that upgrades itself."""
+    policy = UpgradePolicy(is_automatic=True)
+    async with open_world(database, clock, bus, tmp_path, lookups=shop.lookups, upgrades=policy) as world:
+        yield world
+
+
+def body(answer: Answer, status: int = 200) -> Any:
+    assert answer.status == status, answer.body
+    return msgspec.json.decode(answer.body)
+
+
+async def a_node(world: World, name: str, **backends: Descriptor) -> SimulatedBackends:
+    """With these backends on its disk, at these digests."""
+    node = await world.backends(name, platform=AMD64, free_disk=2**30)
+    for backend, index in backends.items():
+        node.digest = index.digest
+        node.put(backend)
+    return node
+
+
+async def look(world: World) -> None:
+    assert await world.control.context.upgrades.look()
+
+
+async def upgrades(world: World) -> Any:
+    return body(await world.frontend.call("GET", "/api/backends/upgrades"))
+
+
+async def native(world: World) -> Any:
+    return body(await world.frontend.call("GET", "/api/v1/backends/upgrades"))
+
+
+async def pass_time(world: World, duration: timedelta) -> None:
+    await world.clock.advance(duration)
+    await world.frontend.settle()
+
+
+async def test_a_moved_tag_is_found_and_after_upgrading_everything_nothing_is_left(world: World, shop: Shop) -> None:
+    shop.offer(*BACKENDS, version="1")
+    first = {name: shop.publish(name) for name in BACKENDS}
+    nodes = [await a_node(world, name, **first) for name in ("w1", "w2", "w3")]
+    await look(world)
+    assert await upgrades(world) == {}
+    second = {name: shop.publish(name, LAYER, LAYER) for name in BACKENDS}
+    nodes[2].digest = second["two"].digest
+    nodes[2].put("two")
+    await look(world)
+    assert await upgrades(world) == {
+        name: {
+            "backend_name": name,
+            "installed_version": "",
+            "available_version": "1",
+            "installed_digest": first[name].digest,
+            "available_digest": second[name].digest,
+        }
+        for name in BACKENDS
+    }
+    by_name = {one["name"]: one for one in (await native(world))["items"]}
+    assert [(one["node_name"], one["freshness"]) for one in by_name["two"]["nodes"]] == [
+        ("w1", "outdated"),
+        ("w2", "outdated"),
+        ("w3", "current"),
+    ]
+    await pass_time(world, timedelta(minutes=2))
+    for name in BACKENDS:
+        for node in nodes:
+            node.digest = second[name].digest
+        body(await world.frontend.call("POST", f"/api/backends/upgrade/{name}"))
+        await world.control.dispatcher.tick()
+    await look(world)
+    assert await upgrades(world) == {}
+    assert not any(one["needs_upgrade"] for one in (await native(world))["items"])
+    assert [len(node.requests) for node in nodes] == [2, 2, 1]
+
+
+async def test_a_version_of_the_gallery_that_nodes_do_not_have(world: World, shop: Shop) -> None:
+    """A worker that tells no digests, as LocalAI's of some images."""
+    shop.publish("one")
+    shop.offer("one", version="1")
+    node = await world.backends("l", is_corral=False)
+    node.version = "1"
+    node.put("one")
+    await look(world)
+    assert await upgrades(world) == {}
+    shop.offer("one", version="2")
+    await look(world)
+    found = (await upgrades(world))["one"]
+    assert (found["installed_version"], found["available_version"]) == ("1", "2")
+    node.version = "2"
+    await pass_time(world, timedelta(minutes=2))
+    body(await world.frontend.call("POST", "/api/backends/upgrade/one"))
+    await world.control.dispatcher.tick()
+    await look(world)
+    assert await upgrades(world) == {}
+
+
+async def test_nodes_that_differ_are_told_where_nobody_offers_the_backend(world: World, shop: Shop) -> None:
+    old, new = shop.publish("mine"), shop.publish("mine", LAYER, LAYER)
+    for name, has in (("w1", new), ("w2", new), ("w3", old)):
+        await a_node(world, name, mine=has)
+    await look(world)
+    found = (await upgrades(world))["mine"]
+    assert [(one["node_name"], one["digest"]) for one in found["node_drift"]] == [("w3", old.digest)]
+    assert found["installed_digest"] == new.digest
+
+
+async def test_a_look_is_asked_for_and_answers_at_once_with_what_is_known(world: World, shop: Shop) -> None:
+    """As LocalAI's own, seen in its traffic: an empty map, and 200."""
+    shop.offer("one")
+    await a_node(world, "w", one=shop.publish("one"))
+    shop.publish("one", LAYER, LAYER)
+    for path in ("/api/backends/upgrades/check", "/backends/upgrades/check"):
+        assert body(await world.frontend.call("POST", path)) == {}
+    accepted = body(await world.frontend.call("POST", "/api/v1/backends/upgrades/check"), 202)
+    assert (accepted["checked_at"], shop.registry.heard) == (None, [])
+    await world.control.context.upgrades.tick()
+    assert list(await upgrades(world)) == ["one"]
+    assert list(body(await world.frontend.call("GET", "/backends/upgrades"))) == ["one"]
+    assert (await native(world))["checked_at"]
+
+
+async def test_it_is_looked_once_per_period_whoever_does_it(world: World, shop: Shop) -> None:
+    shop.offer("one")
+    await a_node(world, "w", one=shop.publish("one"))
+    other = (await world.again()).context.upgrades
+    mine = world.control.context.upgrades
+    for _ in range(2):
+        await mine.tick()
+        await other.tick()
+        assert len(shop.registry.asked_for("manifests/latest")) == 1
+    await pass_time(world, 6 * HOUR)
+    await other.tick()
+    await mine.tick()
+    assert len(shop.registry.asked_for("manifests/latest")) == 2
+
+
+async def test_while_another_frontend_looks_this_one_waits_and_does_not_forget(world: World, shop: Shop) -> None:
+    shop.offer("one")
+    await a_node(world, "w", one=shop.publish("one"))
+    leases, now = Leases(world.control.context.database), world.clock.now()
+    token = LeaseToken("of another")
+    assert await leases.claim("upgrade-check", token, holder="another", now=now, until=now + HOUR)
+    service = world.control.context.upgrades
+    service.ask()
+    await service.tick()
+    assert shop.registry.heard == []
+    await leases.release("upgrade-check", token)
+    await service.tick()
+    assert shop.registry.heard != []
+
+
+async def test_what_a_registry_said_last_counts_while_it_is_away(world: World, shop: Shop) -> None:
+    shop.offer("one")
+    await a_node(world, "w", one=shop.publish("one"))
+    shop.publish("one", LAYER, LAYER)
+    await look(world)
+    before = (await native(world))["items"][0]["looked_at"]
+    await pass_time(world, HOUR)
+    shop.registry.faults["manifests"] += [answering(503)] * 5
+    await look(world)
+    assert list(await upgrades(world)) == ["one"]
+    assert (await native(world))["items"][0]["looked_at"] == before
+
+
+async def test_galleries_that_cannot_be_read_are_told(world: World, shop: Shop) -> None:
+    shop.offer("one")
+    await a_node(world, "w", one=shop.publish("one"))
+    shop.publish("one", LAYER, LAYER)
+    await look(world)
+    shop.index.unlink()
+    await pass_time(world, HOUR)
+    await look(world)
+    assert (await native(world))["problem"] == "the galleries could not be read"
+    assert list(await upgrades(world)) == ["one"]
+
+
+async def test_what_came_from_a_uri_is_looked_for_there(world: World, shop: Shop) -> None:
+    first = shop.publish("mine")
+    node = await a_node(world, "w")
+    node.digest = first.digest
+    ask = {"verb": "install", "uri": shop.uri("mine"), "name": "mine"}
+    body(await world.frontend.call("POST", "/api/v1/operations", ask), 202)
+    await world.control.dispatcher.tick()
+    second = shop.publish("mine", LAYER, LAYER)
+    await look(world)
+    assert (await upgrades(world))["mine"]["available_digest"] == second.digest
+    node.digest = second.digest
+    await pass_time(world, timedelta(minutes=2))
+    body(await world.frontend.call("POST", "/api/backends/upgrade/mine"))
+    await world.control.dispatcher.tick()
+    assert await upgrades(world) == {}
+
+
+async def test_nothing_is_asked_for_what_ships_with_corral(world: World, shop: Shop) -> None:
+    node = await a_node(world, "w", one=shop.publish("one"))
+    node.disk["one"] = msgspec.structs.replace(node.disk["one"], gallery_url="corral:builtin", uri="./one")
+    await look(world)
+    assert (await native(world))["items"][0]["nodes"][0]["freshness"] == "unknown"
+    assert shop.registry.heard == []
+
+
+async def test_by_setting_what_is_outdated_is_upgraded_once(eager: World, shop: Shop) -> None:
+    shop.offer("one")
+    first = shop.publish("one")
+    old, current = await a_node(eager, "old", one=first), await a_node(eager, "current")
+    second = shop.publish("one", LAYER, LAYER)
+    current.digest = second.digest
+    current.put("one")
+    old.faults.refusal = "not now"
+    for _ in range(2):
+        await look(eager)
+        await eager.control.dispatcher.tick()
+    assert [verb for verb, _ in old.requests] == ["upgrade"]
+    assert current.requests == []
+    (operation,) = body(await eager.frontend.call("GET", "/api/v1/operations"))["items"]
+    assert (operation["asked_by"], operation["counts"]) == ("automatic upgrade", {"error": 1})
