@@ -46,7 +46,7 @@ def main(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="corral-chaos-") as folder:
         for name, number in _turns(names, seed, minutes=options.minutes, rounds=options.rounds):
             outcomes.append(_run(name, number, Path(folder), options))
-            _tell(outcomes[-1])
+            _tell(outcomes[-1], steps=options.steps)
     print("\n" + table(outcomes))
     return 1 if any(outcome.failure for outcome in outcomes) else 0
 
@@ -107,14 +107,16 @@ async def _checked_round(name: str, scenario: Scenario, workshop: Workshop, *, s
     return await run_round(name, leaving_nothing, workshop, seed=seed)
 
 
-def _tell(outcome: Outcome) -> None:
+def _tell(outcome: Outcome, *, steps: int | None) -> None:
     verdict = "failed" if outcome.failure else "held"
     print(f"{outcome.scenario} {outcome.seed}: {verdict}, {outcome.steps} steps, {outcome.seconds:.1f} s", flush=True)
     print(*(f"    {line}" for line in outcome.figures), sep="\n", end="\n" if outcome.figures else "")
     if outcome.failure:
         print(*(f"    {line}" for line in outcome.story[-_SHOWN_LINES:]), sep="\n")
         print(outcome.failure)
-        print(f"again: python -m chaos --only {outcome.scenario} --seed {outcome.seed} --rounds 1", flush=True)
+        same_steps = f" --steps {steps}" if steps is not None else ""
+        again = f"--only {outcome.scenario} --seed {outcome.seed} --rounds 1{same_steps}"
+        print(f"again: python -m chaos {again}", flush=True)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

@@ -41,6 +41,7 @@ class Pace:
     late_seconds: float
     """What a slow worker takes; after twice the time-out it would be asked again."""
     loses_answers: bool
+    """Whether servers die, and workers forget to answer."""
 
 
 HASTY: Final = Pace(timeout_seconds=6.0, late_seconds=7.5, loses_answers=True)
@@ -76,7 +77,7 @@ def _plan(url: str, postgres: PostgresServer | None, pace: Pace) -> Plan:
 async def _round(workshop: Workshop, name: str, plan: Plan, pace: Pace, *, kills: int) -> None:
     async with open_fleet(workshop.directory / name, plan) as fleet:
         ledger = Ledger()
-        breaker = Breaker(workshop, fleet, ledger)
+        breaker = Breaker(workshop, fleet, ledger, kills_servers=pace.loses_answers)
         await fleet.workers.do(Join())
         seed = workshop.random.randrange(1_000_000)
         await fleet.workers.do(Wild(seed=seed, late_seconds=pace.late_seconds, loses_answers=pace.loses_answers))
@@ -106,11 +107,12 @@ async def _live(workshop: Workshop, fleet: Fleet, ledger: Ledger, breaker: "Brea
 class Breaker:
     """Kills frontends, and now and then a server that they need."""
 
-    def __init__(self, workshop: Workshop, fleet: Fleet, ledger: Ledger) -> None:
+    def __init__(self, workshop: Workshop, fleet: Fleet, ledger: Ledger, *, kills_servers: bool) -> None:
         self._random = random.Random(workshop.random.randrange(1_000_000))
         self._tell = workshop.story.tell
         self._fleet = fleet
         self._ledger = ledger
+        self._kills_servers = kills_servers
         self._kills = 0
         self._nats = 0
         self._postgres = 0
@@ -128,7 +130,8 @@ class Breaker:
             frontend.start()
             self._kills += 1
             self._tell(f"{frontend.name} is killed and started again")
-            await self._break_a_server()
+            if self._kills_servers:
+                await self._maybe_kill_a_server()
 
     async def _choose_moment(self, frontend: FrontendProcess) -> None:
         """Most often soon after something was accepted, sometimes while it starts."""
@@ -145,7 +148,7 @@ class Breaker:
         longest = self._random.choices([0.3, 1.0, 8.0], [12, 7, 1])[0]
         await asyncio.sleep(self._random.uniform(0.0, longest))
 
-    async def _break_a_server(self) -> None:
+    async def _maybe_kill_a_server(self) -> None:
         what = self._random.random()
         if what < 0.06:
             self._tell("NATS is killed and started again")

@@ -58,9 +58,22 @@ def test_what_gave_is_told_with_its_story_and_how_to_do_it_again(
     told = capsys.readouterr().out
     assert "somebody trips over the cable" in told
     assert "it is dark" in told
-    assert "again: python -m chaos --only registry --seed 8 --rounds 1" in told
+    assert "again: python -m chaos --only registry --seed 8 --rounds 1\n" in told
     scenario, rounds, steps, _seconds, *rest = told.splitlines()[-1].split()
     assert [scenario, rounds, steps, *rest] == ["registry", "2", "2", "2", "7", "8"]
+
+
+def test_a_round_of_so_many_steps_is_done_again_with_as_many(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def gives(workshop: Workshop) -> None:
+        raise AssertionError("it is dark")
+
+    monkeypatch.setattr("chaos.__main__.SCENARIOS", {"registry": (gives, 1)})
+    monkeypatch.setattr("logging.disable", lambda _: None)
+
+    assert main(["--only", "registry", "--seed", "7", "--rounds", "1", "--steps", "24"]) == 1
+    assert "again: python -m chaos --only registry --seed 7 --rounds 1 --steps 24\n" in capsys.readouterr().out
 
 
 def test_what_was_measured_is_told_also_when_it_held(

@@ -92,7 +92,7 @@ async def replace_intents(connection: AsyncConnection, known: Sequence[Place], n
     dialect = connection.dialect.name
     if known:
         await connection.execute(_delete_intents(dialect), _places(connection, known))
-    rows = [intent_row(one) for one in sorted(new, key=place_of)]
+    rows = [intent_row(one) for one in new]
     await connection.execute(_insert_intents(dialect), _INTENTS.parameters(connection, rows))
 
 

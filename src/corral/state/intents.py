@@ -7,7 +7,7 @@ that may still be under way at the node is.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,6 +31,9 @@ from corral.state.intent_batches import (
 )
 from corral.state.intent_rows import intent_of
 from corral.state.schema import backend_intents
+
+_AT_ONCE: Final = 500
+"""Places in one statement: databases take only so many values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +90,9 @@ class Intents:
 
     async def extend(self, token: LeaseToken, *, until: datetime) -> int:
         """Hold all that this token holds longer; how many that are."""
-        held = locked_places(backend_intents.c.lease_token == token)
+        ours = locked_places(backend_intents.c.lease_token == token)
         async with self._db.begin() as connection:
-            result = await connection.execute(update(backend_intents).where(held).values(lease_until=until))
+            result = await connection.execute(update(backend_intents).where(ours).values(lease_until=until))
         return result.rowcount
 
     async def store(self, token: LeaseToken, changes: Sequence[Change]) -> list[bool]:
@@ -144,11 +147,13 @@ class Intents:
 
     async def hurry(self, intents: Sequence[Intent], *, at: datetime) -> None:
         """Do not wait any longer with these, unless they have changed."""
-        place = (backend_intents.c.node_id, backend_intents.c.backend, backend_intents.c.generation)
-        same = tuple_(*place).in_([(*place_of(one), one.generation) for one in intents])
+        known = tuple_(backend_intents.c.node_id, backend_intents.c.backend, backend_intents.c.generation)
         free = backend_intents.c.lease_token.is_(None)
         async with self._db.begin() as connection:
-            await connection.execute(update(backend_intents).where(same, free).values(next_try=at))
+            for start in range(0, len(intents), _AT_ONCE):
+                some = [(*place_of(one), one.generation) for one in intents[start : start + _AT_ONCE]]
+                same = locked_places(and_(known.in_(some), free))
+                await connection.execute(update(backend_intents).where(same).values(next_try=at))
 
     async def _fetch(self, statement: Select[Any]) -> list[Intent]:
         ordered = statement.order_by(backend_intents.c.node_id, backend_intents.c.backend)

@@ -30,6 +30,8 @@ from corral.state.intent_rows import artefact_of, document, intent_of, target_of
 from corral.state.schema import backend_intents, operation_targets, operations
 
 _FINAL: Final = [status.value for status in FINAL]
+_AT_ONCE: Final = 1000
+"""Rows in one statement. To prepare them takes a while in which nobody else is served."""
 _UNDER_WAY: Final = [status.value for status in UNDER_WAY]
 
 Decide = Callable[[Intent], Intent | None]
@@ -147,9 +149,12 @@ async def write_operations(
     """Operations of one moment, and the intents of all of them, of which each place has at most one."""
     for operation in started:
         await connection.execute(insert(operations).values(_row(operation)))
-    if intents:
-        await _replace(connection, intents, seen)
-        await insert_targets(connection, [target for operation in started for target in operation.targets])
+    ordered = sorted(intents, key=place_of)
+    for start in range(0, len(ordered), _AT_ONCE):
+        await _replace(connection, ordered[start : start + _AT_ONCE], seen)
+    targets = [target for operation in started for target in operation.targets]
+    for start in range(0, len(targets), _AT_ONCE):
+        await insert_targets(connection, targets[start : start + _AT_ONCE])
 
 
 async def _replace(connection: AsyncConnection, fresh: Sequence[Intent], seen: Generations | None) -> None:

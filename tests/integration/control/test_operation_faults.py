@@ -16,6 +16,7 @@ from corral.domain.operation import Operation, OperationState, Target, TargetSta
 from corral.protocol.operation_views import JobStatus, OperationView
 from corral.protocol.registration import FEATURES, CorralHello
 from corral.state.db import Database
+from corral.testing.bus import MemoryBus, MemoryServer
 from corral.testing.clock import ManualClock
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import SECRET, World, open_world
@@ -150,6 +151,38 @@ async def test_a_repeated_call_finds_its_operation_whatever_has_happened_since(w
     await world.control.dispatcher.tick()
     assert await ask(world, upgrade, idempotency_key="k") == id  # although no node has it any more
     assert (await target(world, id)).status is TargetStatus.SUPERSEDED
+
+
+# A bus that goes away, and answers that come twice.
+
+
+@pytest.mark.parametrize("verb", ["install", "upgrade", "delete"])
+async def test_answers_that_come_twice_change_nothing(world: World, verb: str) -> None:
+    node = await world.backends("w")
+    node.faults.twice = True
+    await ask(world)
+    await world.control.dispatcher.tick()
+    id = await ask(world, {"verb": verb, "backend": "echo"})
+    await world.control.dispatcher.tick()
+    assert (await get(world, id)).state is OperationState.DONE
+    assert [asked for asked, _ in node.requests] == (["install"] if verb == "install" else ["install", verb])
+
+
+async def test_an_operation_that_meets_no_bus_goes_on_when_there_is_one(
+    database: Database, clock: ManualClock, tmp_path: Path
+) -> None:
+    server = MemoryServer()
+    async with MemoryBus(server) as bus, open_world(database, clock, bus, tmp_path) as world:
+        node = await world.backends("w")
+        server.go_down()
+        id = await ask(world)
+        await world.control.dispatcher.tick()
+        seen = await target(world, id)
+        assert (seen.status, seen.attempts, node.requests) == (TargetStatus.QUEUED, 0, [])
+        server.come_up()
+        await pass_time(world, IntentPolicy().look_again)
+        await world.control.dispatcher.tick()
+        assert (await get(world, id)).state is OperationState.DONE
 
 
 # Workers that die.
