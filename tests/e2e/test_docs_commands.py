@@ -279,6 +279,21 @@ def test_backends_are_installed_and_deleted_as_described(installing_up: Any, ins
     assert list(installed.glob("*/backends/echo")) == []
 
 
+def test_a_fleet_is_declared_as_described(installing_up: Any, installing_shell: Shell) -> None:
+    steps = steps_of(ROOT / "docs" / "guides" / "declare-the-fleet.md")
+    (late,) = [place for place, step in enumerate(steps) if step.command.startswith("corral nodes label worker-2")]
+    installed = Path(installing_up.data) / "workers"
+
+    def are_installed() -> bool:
+        (rule,) = json.loads(installing_shell.run("corral backends rules list --json").output)["items"]
+        return bool(rule["counts"] == {"success": 2})
+
+    follow(installing_shell, steps[: late + 1])
+    wait_until(are_installed, "the rule reaches the second node", seconds=120)
+    follow(installing_shell, steps[late + 1 :])
+    assert list(installed.glob("*/backends/echo")) == []
+
+
 # NATS of one's own.
 
 

@@ -14,6 +14,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "access_denied": 403,
     "not_found": 404,
     "conflict": 409,
+    "precondition_failed": 412,
     "database_unavailable": 503,
     "bus_unavailable": 503,
     "no_responders": 503,

@@ -11,6 +11,7 @@ from corral.bus.port import Bus
 from corral.control.config import ControlConfig
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
+from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
 from corral.control.gateway_shares import GatewayShares
 from corral.control.happenings import Happenings
@@ -51,6 +52,7 @@ class AdminContext:
     loads: Loads
     replicas: Replicas
     operations: Operations
+    fleet_rules: FleetRules
     inventory: InventoryKeeper
     upgrades: Upgrades
     galleries: CatalogueSource

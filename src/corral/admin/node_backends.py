@@ -14,6 +14,7 @@ from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError, NoResponders, NotFound
 from corral.base.ids import NodeId
 from corral.control.operations import Ask
+from corral.control.rule_guard import RuleDemands
 from corral.domain.backend import Verb
 from corral.domain.node import NodeType
 from corral.domain.operation import OperationState
@@ -60,6 +61,8 @@ async def delete(context: AdminContext, request: Request, caller: Caller) -> Res
         return node_error(400, "backend name required")
     try:
         operation = await deleted(context, _ask(request, caller, Verb.DELETE, wanted))
+    except RuleDemands as error:
+        return node_error(409, error.message)
     except (NotFound, Conflict) as error:
         return node_error(500, f"failed to delete backend on node: {error.message}")
     if operation.state is OperationState.WAITING:
@@ -132,6 +135,7 @@ ROUTES = [
         codes={
             200: "deleted, or waiting for the node",
             400: "no backend",
+            409: "a fleet rule demands it",
             500: "not deleted yet, with the reason; it stays wanted",
         },
     ),

@@ -40,7 +40,7 @@ async def start(context: AdminContext, request: Request, caller: Caller) -> Resp
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
     planned = await context.operations.plan(await _ask(context, request, caller))
-    return answer(Plan(items=[_planned_view(one) for one in planned]))
+    return answer(Plan(items=[planned_view(one) for one in planned]))
 
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -111,7 +111,7 @@ def _view(context: AdminContext, operation: Operation) -> OperationView:
     return operation_view(operation, context.progress.of(operation.id))
 
 
-def _planned_view(planned: Planned) -> PlannedView:
+def planned_view(planned: Planned) -> PlannedView:
     node = planned.node.node
     return PlannedView(
         node_id=node.id,
@@ -143,7 +143,7 @@ _ADMIN = RouteSpec(
         202: "accepted; nodes that are away are waited for",
         400: "something is missing or malformed; `field` names it",
         404: "no node has one of the ids",
-        409: "no node is meant, or no node has what shall be upgraded",
+        409: "no node is meant, no node has what shall be upgraded, or a fleet rule demands otherwise",
     },
 )
 _UNKNOWN = {404: "no operation has this id"}

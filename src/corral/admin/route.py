@@ -96,7 +96,7 @@ def starlette_route(spec: RouteSpec, context: AdminContext) -> Route:
     return Route(spec.path, endpoint, methods=[spec.method], name=f"{spec.method} {spec.path}")
 
 
-_EXPECTED = frozenset({"invalid_input", "access_denied", "not_found", "conflict"})
+_EXPECTED = frozenset({"invalid_input", "access_denied", "not_found", "conflict", "precondition_failed"})
 
 
 async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Response:

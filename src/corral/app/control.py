@@ -40,6 +40,7 @@ from corral.control.credentials import Credentials, FirstKeys
 from corral.control.dispatcher import RETURNS_PERIOD, Dispatcher, DispatchStores, DispatchTools
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
+from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
 from corral.control.gateway_shares import GatewayShares
 from corral.control.happenings import Happenings
@@ -63,6 +64,9 @@ from corral.control.readiness import Readiness
 from corral.control.registry import Registry
 from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
+from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
+from corral.control.rule_guard import RuleGuard
+from corral.control.rule_places import RulePlaces
 from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
 from corral.control.upgrades import Upgrades, UpgradeStores
@@ -72,6 +76,7 @@ from corral.galleries.galleries import open_galleries
 from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS, REPLICAS_EXITED
 from corral.state.db import Database
 from corral.state.events import Events
+from corral.state.fleet_rules import FleetRules as FleetRuleStore
 from corral.state.hearing import HearingPeriods
 from corral.state.intents import Intents
 from corral.state.inventories import Inventories
@@ -107,6 +112,7 @@ class Control:
     context: AdminContext
     credentials: Credentials
     dispatcher: Dispatcher
+    rule_enforcer: RuleEnforcer
     health: Health
     replica_health: ReplicaHealth
     replica_exits: ReplicaExits
@@ -134,6 +140,8 @@ class Control:
             "dispatcher": self.dispatcher.run(),
             "intents": self._every(self.dispatcher.renewed_every, Poke(), self.dispatcher.renew, "leases of intents"),
             "returns": self._notice_returns(),
+            "fleet rules": self.rule_enforcer.run(context.inventory.told),
+            "noticed by fleet rules": self._notice_for_rules(),
             "inventory": self._every(inventory.PERIOD, Poke(), context.inventory.sweep, "inventory"),
             "upgrades": self._every(upgrades.PERIOD, context.upgrades.poke, context.upgrades.tick, "upgrades"),
             "replicas": self._every(
@@ -148,6 +156,10 @@ class Control:
     async def _notice_returns(self) -> None:
         with self.context.feed.listener() as poke:
             await self._every(RETURNS_PERIOD, poke, self.dispatcher.notice_returns, "returning nodes")
+
+    async def _notice_for_rules(self) -> None:
+        with self.context.feed.listener() as poke:
+            await self._every(NOTICE_PERIOD, poke, self.rule_enforcer.notice, "noticed by fleet rules")
 
     async def _keep_view(self) -> None:
         """Made anew with everything that is announced, in this frontend or another one."""
@@ -239,6 +251,7 @@ async def wire(
         clock,
         config.intents,
     )
+    rules = FleetRuleStore(database)
     operations = Operations(
         OperationStore(database),
         fleet,
@@ -246,8 +259,11 @@ async def wire(
         Planner(lookups),
         feed,
         clock,
+        rules=RuleGuard(rules, lookups.galleries),
         dispatcher=dispatcher.poke,
     )
+    places = RulePlaces(fleet, keeper_of_inventory, intents, lookups.galleries)
+    rule_enforcer = RuleEnforcer(rules, places, operations, events, leases, clock, holder=frontend_id)
     loads = Loads(
         LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
         models,
@@ -280,6 +296,7 @@ async def wire(
         loads=loads,
         replicas=replicas,
         operations=operations,
+        fleet_rules=FleetRules(rules, places, rule_enforcer, operations, clock),
         inventory=keeper_of_inventory,
         upgrades=Upgrades(
             UpgradeStores(checks=UpgradeChecks(database), leases=leases),
@@ -317,6 +334,7 @@ async def wire(
         context=context,
         credentials=credentials,
         dispatcher=dispatcher,
+        rule_enforcer=rule_enforcer,
         health=watch,
         replica_health=watch_replicas,
         replica_exits=ReplicaExits(replicas, watch_replicas),

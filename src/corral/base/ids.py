@@ -9,7 +9,6 @@ KeyId = NewType("KeyId", str)
 ReplicaId = NewType("ReplicaId", str)
 LoadJobId = NewType("LoadJobId", str)
 OperationId = NewType("OperationId", str)
-FleetRuleId = NewType("FleetRuleId", str)
 FrontendId = NewType("FrontendId", str)
 LeaseToken = NewType("LeaseToken", str)
 Incarnation = NewType("Incarnation", str)
@@ -34,10 +33,6 @@ def new_load_job_id() -> LoadJobId:
 
 def new_operation_id() -> OperationId:
     return OperationId(str(uuid.uuid4()))
-
-
-def new_fleet_rule_id() -> FleetRuleId:
-    return FleetRuleId(str(uuid.uuid4()))
 
 
 def new_lease_token() -> LeaseToken:

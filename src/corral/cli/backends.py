@@ -8,6 +8,7 @@ import click
 
 from corral.app.exit_codes import ExitCode
 from corral.base.errors import NotFound, PeerRefused
+from corral.cli.backend_apply import apply, rules
 from corral.cli.backend_asks import external, make_ask, source_options, start, target_options
 from corral.cli.connection import connected, open_client
 from corral.cli.node_names import all_nodes, complete_node, find_nodes
@@ -225,3 +226,7 @@ def plan(
         print_json(planned)
     else:
         show(plan_table(planned.items, verb, width=console().width))
+
+
+backends.add_command(apply)
+backends.add_command(rules)

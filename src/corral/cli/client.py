@@ -47,6 +47,9 @@ class Client:
     def patch(self, path: str, answer: type[T], body: object) -> T:
         return self._decoded(self._call("PATCH", path, body=body), answer)
 
+    def put(self, path: str, answer: type[T], body: object, *, headers: Mapping[str, str] | None = None) -> T:
+        return self._decoded(self._call("PUT", path, body=body, headers=headers), answer)
+
     def delete(self, path: str) -> None:
         self._call("DELETE", path)
 

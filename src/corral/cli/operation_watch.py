@@ -69,11 +69,16 @@ def watched(client: Client, operation: OperationView, watching: Watching) -> int
     return _told([last], watching)
 
 
-def watched_all(client: Client, operations: Sequence[OperationView], watching: Watching) -> int:
-    """The same for several, one after the other."""
+def watched_all(
+    client: Client,
+    operations: Sequence[OperationView],
+    watching: Watching,
+    document: Callable[[list[OperationView]], object] = list,
+) -> int:
+    """The same for several, one after the other; `document` makes of them what --json prints."""
     last = _followed(client, operations, watching)
     if watching.as_json:
-        print_json(last)
+        print_json(document(last))
     return _told(last, watching)
 
 

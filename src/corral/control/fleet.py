@@ -93,6 +93,11 @@ class Fleet:
             raise NotFound(f"no node has the id {node_id}")
         return self.see(node)
 
+    async def some(self, ids: Iterable[NodeId]) -> dict[NodeId, SeenNode]:
+        """Those of these nodes that there are."""
+        now = self._clock.now()
+        return {id: self.see(node, now) for id, node in (await self._nodes.load_many(ids)).items()}
+
     async def all(self, filter: NodeFilter = _EVERY_NODE) -> list[SeenNode]:
         return [seen async for seen in self._matching(filter, after=None, at_first=_BATCH)]
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,15 +14,18 @@ from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter, SeenNode
 from corral.control.inventory import InventoryKeeper
 from corral.control.planning import Ask, Planned, Planner
+from corral.control.rule_guard import RuleGuard
 from corral.domain import intent as intents
-from corral.domain.backend import Inventory, Verb
+from corral.domain.backend import Inventory, Verb, Wish
 from corral.domain.event import Event, EventKind
+from corral.domain.fleet_rule import FleetRule
 from corral.domain.intent import Intent, IntentState
 from corral.domain.node import NodeStatus, NodeType
-from corral.domain.operation import Operation, OperationState, Target, status_of
+from corral.domain.operation import FINAL, Operation, OperationState, Target, status_of
 from corral.images.errors import SourceInvalid
 from corral.images.references import Source, default_name, names_an_entry, parse_source
 from corral.state.failures import ConstraintViolated
+from corral.state.operations import Generations
 from corral.state.operations import Operations as OperationStore
 
 __all__ = ["Ask", "Operations", "Planned"]
@@ -36,6 +39,14 @@ _NAME: Final = re.compile(r"[^/\\\x00\s][^/\\\x00]{0,254}")
 _LONGEST: Final = 255
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """An operation that only has to be stored."""
+
+    operation: Operation
+    intents: list[Intent]
+
+
 class Operations:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
@@ -46,9 +57,11 @@ class Operations:
         feed: Feed,
         clock: Clock,
         *,
+        rules: RuleGuard,
         dispatcher: Poke,
     ) -> None:
         self._store = store
+        self._rules = rules
         self._fleet = fleet
         self._inventory = inventory
         self._planner = planner
@@ -63,8 +76,14 @@ class Operations:
         """
         if (known := await self._store.with_key(ask.idempotency_key)) is not None:
             return known
+        stored = await self._stored(await self.prepare(ask), ask.seen)
+        await self.tell()
+        return stored
+
+    async def prepare(self, ask: Ask, *, rules: Sequence[FleetRule] | None = None) -> Prepared:
+        """All of it but storing; `rules` are those that it must not go against, if not the ones in force."""
         id = new_operation_id()
-        planned = await self.plan(ask, id)
+        planned = await self.plan(ask, id, rules=rules)
         now = self._clock.now()
         wishes = [replace(_intent(one, id, now), next_try=now + ask.delay) for one in planned]
         operation = Operation(
@@ -78,16 +97,21 @@ class Operations:
             idempotency_key=ask.idempotency_key,
             targets=tuple(_target(one, wish, now) for one, wish in zip(planned, wishes, strict=True)),
         )
-        stored = await self._stored(operation, wishes)
+        return Prepared(operation=operation, intents=wishes)
+
+    async def tell(self) -> None:
+        """Something was started."""
         self._dispatcher.ring()
         await self._feed.announce()
-        return stored
 
-    async def plan(self, ask: Ask, id: OperationId | None = None) -> list[Planned]:
+    async def plan(
+        self, ask: Ask, id: OperationId | None = None, *, rules: Sequence[FleetRule] | None = None
+    ) -> list[Planned]:
         """What would be done where. At least one node, or an error that says why there is none."""
-        ask = _checked(ask)
+        ask = checked(ask)
         nodes = await self._meant(ask)
         planned = await self._planner.plan(ask, nodes, await self._reports(ask, nodes), id or OperationId("plan"))
+        await self._rules.refuse([(one.node, one.wish) for one in planned], rules)
         if not planned:
             raise Conflict(f'backend "{ask.backend}" is not installed on any node')
         return planned
@@ -95,21 +119,14 @@ class Operations:
     async def _meant(self, ask: Ask) -> list[SeenNode]:
         """Never pending or agent nodes; absent ones are waited for."""
         if ask.nodes:
-            return [await self._named(node_id) for node_id in dict.fromkeys(ask.nodes)]
+            known = await self._fleet.some(ask.nodes)
+            return [_usable(node_id, known.get(node_id)) for node_id in dict.fromkeys(ask.nodes)]
         wanted = NodeFilter(types=frozenset({NodeType.BACKEND}), labels=ask.labels)
         found = [one for one in await self._fleet.all(wanted) if one.status is not NodeStatus.PENDING]
         if not found:
             labels = ", ".join(f"{key}={value}" for key, value in ask.labels.items())
             raise Conflict(f"no node has the labels {labels}" if labels else "there is no node to do that on")
         return found
-
-    async def _named(self, node_id: NodeId) -> SeenNode:
-        seen = await self._fleet.get(node_id)
-        if seen.node.type is not NodeType.BACKEND:
-            raise Conflict(f"{seen.node.name} is an agent node: it has no backends")
-        if seen.status is NodeStatus.PENDING:
-            raise Conflict(f"{seen.node.name} waits for approval")
-        return seen
 
     async def _reports(self, ask: Ask, nodes: Sequence[SeenNode]) -> dict[NodeId, Inventory]:
         """What nodes said last. Only those are upgraded that have the backend, so they are asked anew for that."""
@@ -119,10 +136,11 @@ class Operations:
             known |= await self._inventory.refresh(reached, within=FRESH_WITHIN)
         return known
 
-    async def _stored(self, operation: Operation, wishes: Sequence[Intent]) -> Operation:
+    async def _stored(self, prepared: Prepared, seen: Generations | None) -> Operation:
+        events = [started_event(prepared.operation)]
         for left in reversed(range(_TRIES)):
             try:
-                return await self._store.start(operation, wishes, events=[_started(operation)])
+                return await self._store.start(prepared.operation, prepared.intents, events=events, seen=seen)
             except ConstraintViolated:
                 if not left:
                     raise
@@ -158,7 +176,11 @@ class Operations:
     # What people do to it.
 
     async def cancel(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
-        """Take back what is not reached yet; returns those intents. What was sent, nodes may still finish."""
+        """Take back what is not reached yet; returns those intents. What was sent, nodes may still finish.
+
+        Conflict when a fleet rule demands it: that would only ask for it again.
+        """
+        await self._refuse_to_cancel_what_rules_demand(id, nodes)
         now = self._clock.now()
 
         def taken_back(known: Intent) -> Intent | None:
@@ -168,6 +190,19 @@ class Operations:
         changed = await self._store.change(id, nodes, taken_back, events=[event])
         await self._feed.announce()
         return changed
+
+    async def _refuse_to_cancel_what_rules_demand(self, id: OperationId, nodes: Sequence[NodeId] | None) -> None:
+        operation = await self._store.get(id)
+        if operation is None or operation.verb is not Verb.INSTALL:
+            return
+        left = [one for one in operation.targets if one.status not in FINAL and (nodes is None or one.node_id in nodes)]
+        known = await self._fleet.some([one.node_id for one in left])
+        without = [
+            (known[one.node_id], Wish(verb=Verb.DELETE, key=one.backend, artefact=operation.artefact))
+            for one in left
+            if one.node_id in known
+        ]
+        await self._rules.refuse(without)
 
     async def retry(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
         """Try again at once what failed or is blocked; returns those intents."""
@@ -191,7 +226,17 @@ class Operations:
         return await self._store.clear(event=event)
 
 
-def _checked(ask: Ask) -> Ask:
+def _usable(node_id: NodeId, seen: SeenNode | None) -> SeenNode:
+    if seen is None:
+        raise NotFound(f"no node has the id {node_id}")
+    if seen.node.type is not NodeType.BACKEND:
+        raise Conflict(f"{seen.node.name} is an agent node: it has no backends")
+    if seen.status is NodeStatus.PENDING:
+        raise Conflict(f"{seen.node.name} waits for approval")
+    return seen
+
+
+def checked(ask: Ask) -> Ask:
     """An install by uri needs a name, since workers look for the backend under one afterwards. Files and archives have
     one themselves, as LocalAI has it; images do not."""
     for name, text in (("backend", ask.backend), ("alias", ask.alias)):
@@ -251,7 +296,7 @@ def _target(planned: Planned, intent: Intent, now: datetime) -> Target:
     )
 
 
-def _started(operation: Operation) -> Event:
+def started_event(operation: Operation) -> Event:
     return Event(
         kind=EventKind.OPERATION_STARTED,
         at=operation.accepted_at,

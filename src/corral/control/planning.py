@@ -32,6 +32,7 @@ from corral.domain.fit import (
 from corral.domain.gallery import GalleryEntry
 from corral.galleries.places import is_for_everybody
 from corral.protocol.install import Gallery
+from corral.state.operations import Generations
 
 _NO_GALLERIES: Final = "the galleries could not be read from here"
 _OTHER_GALLERIES: Final = "galleries that come with a request are read by the node alone"
@@ -84,6 +85,8 @@ class Ask:
     idempotency_key: str = ""
     delay: timedelta = timedelta(0)
     """Somebody else is about to do it; looked at when that should be done."""
+    seen: Generations | None = None
+    """What this was decided on. Where something else is wanted by now nothing is started, and Overtaken says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,13 +48,15 @@ class EventKind(StrEnum):
     PROCESS_ORPHANED = "process.orphaned"
     """A process that no replica and no load explains was told to end."""
     OPERATION_STARTED = "operation.started"
-    """A person asked for a backend to be installed, upgraded or deleted; `targets` counts the nodes."""
+    """A person or a fleet rule asked for a backend to be installed, upgraded or deleted; `targets` counts the nodes."""
     OPERATION_CANCELLED = "operation.cancelled"
     """A person took an operation back, as far as that was still possible."""
     OPERATION_RETRIED = "operation.retried"
     """A person had failed targets of an operation tried again."""
     OPERATIONS_CLEARED = "operations.cleared"
     """A person removed the operations that are over from the history."""
+    FLEET_RULES_CHANGED = "fleet_rules.changed"
+    """A person changed what the fleet shall have; `added`, `changed` and `removed` name the rules."""
     KEY_CREATED = "key.created"
     """A key was made."""
     KEY_REVOKED = "key.revoked"
@@ -66,7 +68,7 @@ class Event:
     kind: EventKind
     at: datetime
     actor: str
-    """Who: the name of a key, `worker`, `control` or `auto-approve`."""
+    """Who: the name of a key, `worker`, `control`, `auto-approve`, or a fleet rule."""
     node_id: NodeId | None = None
     data: Mapping[str, object] = field(default_factory=dict)
     """Plain JSON values: before, after, why."""

@@ -1,40 +1,239 @@
 """Fleet rules: a backend that every node with certain labels shall have, those too that join later.
 
-Only rules are enforced for ever. Whatever a person asks for is brought about once and then only compared.
+Only rules are enforced for ever. Whatever a person asks for is brought about once and then only compared. A rule
+demands that the backend is there, and from its uri if it names one; which version that is, upgrades decide. What a rule
+does about a node follows from the intent there and the node's last report:
+
+| intent of the backend     | report           | then                                                              |
+|---------------------------|------------------|-------------------------------------------------------------------|
+| none, or cancelled        | has it           | nothing                                                           |
+| none, or cancelled        | lacks it         | install                                                           |
+| delete                    | any              | install: the rule is newer, or the delete would have been refused |
+| install of something else | has it not       | install                                                           |
+| open                      | any              | nothing: it is under way, at its own pace                         |
+| blocked install           | any              | nothing: it stays, and says why                                   |
+| satisfied, since then     | lacks it         | install: somebody took it away                                    |
+
+A report that is older than what was proven says nothing. So each thing that happens leads to one operation, and a node
+that fails gets no second one.
 """
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
-from corral.base.ids import FleetRuleId
-from corral.domain.backend import Artefact, Inventory, Verb
+from corral.domain.backend import Artefact, Inventory, Verb, Wish
+from corral.domain.backend_catalogue import BackendCatalogue, Found
 from corral.domain.intent import Intent, IntentState
-from corral.domain.labels import matches
+from corral.domain.labels import label_problem, matches
+from corral.domain.operation import TargetStatus, status_of
+
+MOST_RULES: Final = 500
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRule:
-    id: FleetRuleId
+    name: str
+    """What people call it; there is one of each name."""
     artefact: Artefact
     selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that a node must have; none mean every node."""
     made_by: str
     made_at: datetime
 
-    def demands(self, labels: Mapping[str, str]) -> bool:
+    @property
+    def backend(self) -> str:
+        """What is demanded, as it was written."""
+        return self.artefact.backend
+
+    @property
+    def asks_as(self) -> str:
+        """Who asked for the operations that follow from it."""
+        return f"fleet rule {self.name}"
+
+    def applies_to(self, labels: Mapping[str, str]) -> bool:
         return matches(labels, self.selector)
 
-
-def demanding(rules: Iterable[FleetRule], names: Iterable[str], labels: Mapping[str, str]) -> FleetRule | None:
-    """The rule that wants a backend, by any of its names, on a node with these labels."""
-    meant = set(names)
-    return next((rule for rule in rules if rule.artefact.backend in meant and rule.demands(labels)), None)
+    def is_same_demand(self, other: "FleetRule") -> bool:
+        return (self.artefact, dict(self.selector)) == (other.artefact, dict(other.selector))
 
 
-def needs_intent(rule: FleetRule, key: str, intent: Intent | None, inventory: Inventory | None) -> bool:
-    """Whether a node that a rule demands a backend of has to be told so."""
-    if intent is None or intent.state is IntentState.CANCELLED or intent.wish.verb is Verb.DELETE:
+# Sets of rules.
+
+
+def revision_of(rules: Iterable[FleetRule]) -> str:
+    """The same for the same demands, whoever made them and when."""
+    demands = sorted((one.name, _document(one.artefact), sorted(one.selector.items())) for one in rules)
+    return hashlib.sha256(json.dumps(demands).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _document(artefact: Artefact) -> list[str]:
+    return [artefact.backend, artefact.uri, artefact.name, artefact.alias]
+
+
+def rule_problem(rule: FleetRule) -> tuple[str, str] | None:
+    """The field that makes a rule unusable, and why."""
+    if _NAME.fullmatch(rule.name) is None:
+        return "name", f"{rule.name[:80]!r} is no name: up to 63 letters, digits, dots, dashes and underscores"
+    if (problem := label_problem(rule.selector)) is not None:
+        return "labels", problem
+    return None
+
+
+def set_problem(rules: Sequence[FleetRule]) -> str | None:
+    """Why rules cannot stand beside each other; None when they can."""
+    if len(rules) > MOST_RULES:
+        return f"there are {len(rules)} rules, and {MOST_RULES} are the most"
+    for one, other in itertools.combinations(rules, 2):
+        if one.name == other.name:
+            return f"two rules are called {one.name}"
+        if _clash(one, other):
+            return (
+                f"{one.name} and {other.name} want {one.backend} from different places, and a node may have the "
+                "labels of both; give them a label with different values"
+            )
+    return None
+
+
+def _clash(one: FleetRule, other: FleetRule) -> bool:
+    """Whether a node could have to satisfy both, and cannot."""
+    if not one.artefact.uri or not other.artefact.uri or one.artefact.uri == other.artefact.uri:
+        return False
+    apart = any(other.selector.get(key, value) != value for key, value in one.selector.items())
+    return one.artefact.name == other.artefact.name and not apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetChange:
+    """What becomes of a set of rules, by name."""
+
+    rules: tuple[FleetRule, ...]
+    """The set that comes out. A rule that demands what it did keeps its maker."""
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.added or self.changed or self.removed)
+
+
+def change(known: Iterable[FleetRule], wanted: Iterable[FleetRule]) -> SetChange:
+    before = {one.name: one for one in known}
+    after = {one.name: one for one in wanted}
+    kept = {name for name, one in after.items() if name in before and one.is_same_demand(before[name])}
+    return SetChange(
+        rules=tuple(before[name] if name in kept else after[name] for name in sorted(after)),
+        added=tuple(sorted(after.keys() - before.keys())),
+        changed=tuple(sorted((after.keys() & before.keys()) - kept)),
+        removed=tuple(sorted(before.keys() - after.keys())),
+    )
+
+
+# Which backend a rule means on a node.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What leads from the name in a rule to the directory on a node: the galleries, as far as they can be read."""
+
+    catalogue: BackendCatalogue | None
+    is_complete: bool = True
+    """Not so while some gallery cannot be read: then a name that is not found may yet be one."""
+    _known: dict[tuple[str, str], str | None] = field(default_factory=dict, repr=False, compare=False)
+
+    def key(self, artefact: Artefact, capability: str) -> str | None:
+        """The canonical name on a machine of this capability; None when nobody can tell now."""
+        if artefact.uri:
+            return artefact.name
+        asked = (artefact.backend, capability)
+        if asked not in self._known:
+            self._known[asked] = self._resolved(*asked)
+        return self._known[asked]
+
+    def _resolved(self, backend: str, capability: str) -> str | None:
+        found = None if self.catalogue is None else self.catalogue.resolve(backend, capability)
+        if isinstance(found, Found):
+            return found.key
+        return bare(backend) if self.is_complete else None
+
+    def all(self, artefact: Artefact, capability: str) -> frozenset[str]:
+        """Every name that may stand for it there."""
+        plain = bare(artefact.backend)
+        return frozenset({plain, self.key(artefact, capability) or plain, artefact.alias or plain})
+
+
+def bare(backend: str) -> str:
+    """Without its gallery."""
+    return backend.strip().rpartition("@")[2]
+
+
+def contradicting(
+    rules: Iterable[FleetRule], wish: Wish, labels: Mapping[str, str], names: Names, capability: str
+) -> FleetRule | None:
+    """The rule that a wish for a node with these labels goes against."""
+    against = (rule for rule in rules if _is_against(rule, wish) and rule.applies_to(labels))
+    return next((rule for rule in against if names.all(rule.artefact, capability) & wish.names), None)
+
+
+def _is_against(rule: FleetRule, wish: Wish) -> bool:
+    match wish.verb:
+        case Verb.DELETE:
+            return True
+        case Verb.INSTALL:
+            return bool(rule.artefact.uri) and wish.artefact.uri != rule.artefact.uri
+        case Verb.UPGRADE:
+            return False
+
+
+# What a rule does about a node.
+
+
+def is_met(rule: FleetRule, key: str, inventory: Inventory | None) -> bool:
+    """Whether a report shows what the rule demands: what would prove an install of it, told quickly."""
+    entry = None if inventory is None else inventory.find(key)
+    uri = rule.artefact.uri
+    return entry is not None and not (uri and entry.uri and entry.uri != uri)
+
+
+def is_missing(rule: FleetRule, key: str, intent: Intent | None, inventory: Inventory | None) -> bool:
+    """Whether the node has to be told; see the table above."""
+    lacks = not is_met(rule, key, inventory)
+    if intent is None or intent.state is IntentState.CANCELLED:
+        return lacks
+    if intent.wish.verb is Verb.DELETE:
         return True
-    gone = inventory is not None and inventory.seen_at > intent.changed_at and inventory.find(key) is None
-    return intent.state is IntentState.SATISFIED and gone
+    if rule.artefact.uri and intent.wish.artefact.uri != rule.artefact.uri:
+        return lacks
+    if intent.state is IntentState.OPEN or (intent.state, intent.wish.verb) == (IntentState.BLOCKED, Verb.INSTALL):
+        return False
+    return lacks and inventory is not None and inventory.seen_at > intent.changed_at
+
+
+def standing(rule: FleetRule, key: str, intent: Intent | None, inventory: Inventory | None) -> TargetStatus:
+    """How far the node is, in the words of operations; what is about to be started is queued."""
+    if is_missing(rule, key, intent, inventory):
+        return TargetStatus.QUEUED
+    if intent is None or is_met(rule, key, inventory):
+        return TargetStatus.SUCCESS
+    return status_of(intent)
+
+
+def may_have(key: str, intent: Intent | None, inventory: Inventory | None) -> bool:
+    """Whether there is something to delete on a node, or about to be: never what came with the machine."""
+    is_wanted = intent is not None and intent.wish.verb is not Verb.DELETE
+    if intent is not None and intent.wish.verb is Verb.DELETE and intent.state is not IntentState.CANCELLED:
+        return False
+    if intent is not None and is_wanted and intent.state in (IntentState.OPEN, IntentState.BLOCKED):
+        return True
+    entry = None if inventory is None else inventory.find(key)
+    if entry is not None:
+        return not entry.is_system
+    is_news = inventory is None or (intent is not None and inventory.seen_at <= intent.changed_at)
+    return intent is not None and intent.state is IntentState.SATISFIED and is_news

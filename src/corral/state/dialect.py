@@ -7,6 +7,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 _MIGRATION_LOCK = 0x436F7272616C  # "Corral": the same number in every frontend, and hardly in another program
+_FLEET_RULES_LOCK = _MIGRATION_LOCK + 1
 
 
 def is_postgres(connection: AsyncConnection) -> bool:
@@ -30,3 +31,9 @@ async def wait_for_migration_lock(connection: AsyncConnection) -> None:
     """One migration at a time. SQLite needs nothing more: its write transaction is already the only one."""
     if is_postgres(connection):
         await connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+
+
+async def wait_for_fleet_rules_lock(connection: AsyncConnection) -> None:
+    """One change of the set of rules at a time: no row stands for the whole of them."""
+    if is_postgres(connection):
+        await connection.execute(select(func.pg_advisory_xact_lock(_FLEET_RULES_LOCK)))

@@ -64,6 +64,20 @@ class Intents:
     async def open(self) -> list[Intent]:
         return await self._fetch(select(backend_intents).where(backend_intents.c.state == IntentState.OPEN.value))
 
+    async def unsettled(
+        self, nodes: Sequence[NodeId], backends: Sequence[str], *, whole: Sequence[NodeId]
+    ) -> list[Intent]:
+        """Of these backends on these nodes: all that is not just there as wanted, and everything on `whole` ones."""
+        not_there = or_(
+            backend_intents.c.verb == Verb.DELETE.value, backend_intents.c.state != IntentState.SATISFIED.value
+        )
+        async with self._db.read() as connection:
+            meant = among(connection, backend_intents.c.backend, backends)
+            there = among(connection, backend_intents.c.node_id, nodes)
+            which = or_(not_there, among(connection, backend_intents.c.node_id, whole))
+            found = await connection.execute(select(backend_intents).where(meant, there, which))
+            return [intent_of(row) for row in found]
+
     async def claim(self, token: LeaseToken, *, now: datetime, until: datetime, limit: int) -> list[Intent]:
         """Take what is due and nobody works on, the longest waiting first."""
         due = select(backend_intents).where(_due(now, until)).order_by(backend_intents.c.next_try).limit(limit)

@@ -1,12 +1,13 @@
 """Operations: one transaction writes the act, its targets and the intents; if it fails, nothing has happened."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from corral.base.errors import CorralError
 from corral.base.ids import NodeId, OperationId
 from corral.domain.backend import Verb
 from corral.domain.event import Event
@@ -34,26 +35,37 @@ _AT_ONCE: Final = 1000
 _UNDER_WAY: Final = [status.value for status in UNDER_WAY]
 
 Decide = Callable[[Intent], Intent | None]
+Generations = Mapping[tuple[NodeId, str], int]
+"""Of intents, by node and backend; 0 where there was none."""
+
+
+class Overtaken(CorralError):
+    """Something else is wanted there by now."""
+
+    code = "overtaken"
 
 
 class Operations:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def start(self, operation: Operation, intents: Sequence[Intent], *, events: Sequence[Event]) -> Operation:
+    async def start(
+        self,
+        operation: Operation,
+        intents: Sequence[Intent],
+        *,
+        events: Sequence[Event],
+        seen: Generations | None = None,
+    ) -> Operation:
         """Write it all, in place of what was wanted before. With an idempotency key that is known: that operation.
 
-        ConstraintViolated when somebody else did the same at the same moment: then try again.
+        ConstraintViolated when somebody else did the same at the same moment: then try again. Overtaken when an intent
+        is not of the generation that was `seen`: then nothing is written.
         """
         async with self._db.begin() as connection:
             if (known := await _by_key(connection, operation.idempotency_key)) is not None:
                 return known
-            await connection.execute(insert(operations).values(_row(operation)))
-            ordered = sorted(intents, key=place_of)
-            for start in range(0, len(ordered), _AT_ONCE):
-                await _replace(connection, ordered[start : start + _AT_ONCE], operation.accepted_at)
-            for start in range(0, len(operation.targets), _AT_ONCE):
-                await insert_targets(connection, operation.targets[start : start + _AT_ONCE])
+            await write_operations(connection, [operation], intents, seen=seen)
             await append(connection, events)
         return operation
 
@@ -127,12 +139,32 @@ class Operations:
             return removed
 
 
-async def _replace(connection: AsyncConnection, fresh: Sequence[Intent], at: datetime) -> None:
+async def write_operations(
+    connection: AsyncConnection,
+    started: Sequence[Operation],
+    intents: Sequence[Intent],
+    *,
+    seen: Generations | None = None,
+) -> None:
+    """Operations of one moment, and the intents of all of them, of which each place has at most one."""
+    for operation in started:
+        await connection.execute(insert(operations).values(_row(operation)))
+    ordered = sorted(intents, key=place_of)
+    for start in range(0, len(ordered), _AT_ONCE):
+        await _replace(connection, ordered[start : start + _AT_ONCE], seen)
+    targets = [target for operation in started for target in operation.targets]
+    for start in range(0, len(targets), _AT_ONCE):
+        await insert_targets(connection, targets[start : start + _AT_ONCE])
+
+
+async def _replace(connection: AsyncConnection, fresh: Sequence[Intent], seen: Generations | None) -> None:
     """What was wanted at these places before is superseded; leases and requests under way are carried along."""
     rows = await locked(connection, [place_of(one) for one in fresh])
     known = {(NodeId(row.node_id), str(row.backend)): intent_of(row) for row in rows}
-    await supersede_targets(connection, list(known), at=at)
     new = [supersede(known.get(place_of(one)), one) for one in fresh]
+    if seen is not None and any(one.generation != seen.get(place_of(one), -1) + 1 for one in new):
+        raise Overtaken
+    await supersede_targets(connection, list(known), at=max(one.accepted_at for one in fresh))
     await replace_intents(connection, list(known), new)
 
 

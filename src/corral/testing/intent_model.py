@@ -4,109 +4,21 @@ Everything that can go wrong is a method; the deciding is the product's own (`do
 knows what is truly on every disk, and the last wish that was accepted for each node and backend.
 """
 
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from enum import StrEnum
+from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
-from corral.base.ids import LeaseToken, NodeId, OperationId
+from corral.base.ids import NodeId, OperationId
 from corral.domain import intent as intents
-from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, Verb, Wish, prove
+from corral.domain.backend import Artefact, Proven, Verb, Wish, prove
+from corral.domain.fleet_rule import FleetRule, Names, contradicting, is_missing
 from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed, Rest, Send
-from corral.domain.operation import FINAL, OperationState, Target, TargetStatus, state_of, status_of
+from corral.domain.operation import FINAL, Target, TargetStatus, status_of
 from corral.testing.clock import START
+from corral.testing.intent_model_parts import Answer, Decision, Deed, Frontend, Key, Request, Work, Worker
 
 POLICY: Final = IntentPolicy()
-Key = tuple[str, str]
-
-
-class Deed(StrEnum):
-    """What a worker does with a request, and what it says."""
-
-    HONEST = "honest"
-    REFUSES = "refuses"
-    BOASTS = "boasts"
-    """Says that it is done, and did nothing."""
-    MODEST = "modest"
-    """Did it, and says that it failed."""
-
-
-@dataclass(kw_only=True)
-class Request:
-    key: str
-    wish: Wish
-    force: bool
-    frontend: int
-    life: int
-    until: datetime
-
-
-@dataclass(kw_only=True)
-class Worker:
-    """Its disk, and what waits at its door."""
-
-    name: str
-    is_corral: bool
-    up: bool = True
-    lives: int = 1
-    disk: dict[str, BackendEntry] = field(default_factory=dict)
-    serials: dict[str, int] = field(default_factory=dict)
-    """How often each backend was written, which no report tells."""
-    door: list[Request] = field(default_factory=list)
-
-    @property
-    def life(self) -> str:
-        """What it tells of its life, if it is one of Corral's."""
-        return str(self.lives) if self.is_corral else ""
-
-    def report(self, now: datetime) -> Inventory:
-        return Inventory(entries=tuple(self.disk.values()), seen_at=now)
-
-    def do(self, request: Request, now: datetime, digest: str) -> str | None:
-        """As an honest worker; returns its error."""
-        wish, key = request.wish, request.key
-        if wish.verb is Verb.DELETE:
-            return None if self.disk.pop(key, None) is not None else f'backend "{key}": backend not found'
-        if key in self.disk and wish.verb is Verb.INSTALL and not request.force:
-            return None
-        self._write(key, wish.artefact, now, digest)
-        return None
-
-    def _write(self, key: str, artefact: Artefact, now: datetime, digest: str) -> None:
-        at = now.replace(microsecond=0)
-        before = self.disk.get(key)
-        if self.is_corral and before is not None:
-            at = max(at, datetime.fromisoformat(before.installed_at) + timedelta(seconds=1))
-        self.serials[key] = self.serials.get(key, 0) + 1
-        uri = artefact.uri or f"oci://gallery/{key}"
-        told = digest if self.is_corral else ""
-        self.disk[key] = BackendEntry(name=key, installed_at=at.isoformat(), uri=uri, digest=told)
-
-
-@dataclass(kw_only=True)
-class Work:
-    """An intent that a frontend has claimed, with its request open."""
-
-    intent: Intent
-    token: LeaseToken
-
-
-@dataclass(kw_only=True)
-class Frontend:
-    number: int
-    life: int = 0
-    working: dict[Key, Work] = field(default_factory=dict)
-
-    @property
-    def token(self) -> LeaseToken:
-        return LeaseToken(f"{self.number}/{self.life}")
-
-
-@dataclass(kw_only=True)
-class Answer:
-    request: Request
-    node: str
-    error: str | None
+NAMES: Final = Names(catalogue=None)
 
 
 class FleetModel:
@@ -123,25 +35,33 @@ class FleetModel:
         self.serial_at_acceptance: dict[tuple[Key, int], int] = {}
         self.sent: dict[tuple[Key, int], int] = {}
         self.heard_success: set[tuple[Key, int]] = set()
-        self.rules: set[str] = set()
-        """Backends that every node shall have."""
+        self.rules: dict[str, FleetRule] = {}
+        """By name, which is that of their backend here."""
+        self.started_by_rules = 0
+        self.touched: set[Key] = set()
+        """Where somebody has deleted something by hand: nobody but a rule mends that."""
 
     # People.
 
     def accept(self, verb: Verb, key: str, nodes: list[str], *, renew: bool = False, uri: str = "") -> bool:
-        """One operation on these nodes. False: refused, because of a rule."""
-        if verb is Verb.DELETE and key in self.rules:
-            return False
+        """One operation on these nodes. False: refused, because of a rule, or because no node is meant."""
         chosen = [n for n in nodes if verb is not Verb.UPGRADE or key in self.workers[n].disk]
-        if not chosen:
+        artefact = Artefact(backend=key, uri=uri, renewal=f"op{self.operations + 1}" if renew else "")
+        wish = Wish(verb=verb, key=key, artefact=artefact)
+        if not chosen or any(self._contradicts(wish, node) for node in chosen):
             return False
+        self._start(wish, chosen)
+        return True
+
+    def _contradicts(self, wish: Wish, node: str) -> bool:
+        return contradicting(self.rules.values(), wish, self.workers[node].labels, NAMES, "") is not None
+
+    def _start(self, wish: Wish, nodes: list[str]) -> None:
         self.operations += 1
         operation = OperationId(f"op{self.operations}")
-        artefact = Artefact(backend=key, uri=uri, renewal=operation if renew else "")
         self.targets[operation] = {}
-        for node in chosen:
-            self._wish(operation, node, self._with_digest(Wish(verb=verb, key=key, artefact=artefact), node))
-        return True
+        for node in nodes:
+            self._wish(operation, node, self._with_digest(wish, node))
 
     def _with_digest(self, wish: Wish, node: str) -> Wish:
         """As it is planned: what is there already need not be what the tag names, unless it shall be upgraded."""
@@ -171,8 +91,12 @@ class FleetModel:
 
     def cancel(self, place: Key) -> None:
         known = self.stored.get(place)
-        if known is not None and intents.may_cancel(known):
-            self._put(place, intents.cancel(known, "cancelled", self.now))
+        if known is None or not intents.may_cancel(known):
+            return
+        is_install = known.wish.verb is Verb.INSTALL
+        if is_install and self._contradicts(replace(known.wish, verb=Verb.DELETE), place[0]):
+            return
+        self._put(place, intents.cancel(known, "cancelled", self.now))
 
     def retry(self, place: Key) -> None:
         known = self.stored.get(place)
@@ -187,16 +111,62 @@ class FleetModel:
             case LoadNeed.FREE | LoadNeed.REFUSED:
                 pass
 
-    def demand(self, key: str) -> None:
-        """A rule, and what the loop behind rules does about it."""
-        self.rules.add(key)
-        lacking = [n for n in self.workers if self._lacks(n, key)]
-        if lacking:
-            self.accept(Verb.INSTALL, key, lacking)
+    def delete_by_hand(self, place: Key) -> None:
+        """On the machine, where no frontend sees it."""
+        self.touched.add(place)
+        self.workers[place[0]].disk.pop(place[1], None)
 
-    def _lacks(self, node: str, key: str) -> bool:
-        known = self.stored.get((node, key))
-        return known is None or known.wish.verb is Verb.DELETE or known.state is IntentState.CANCELLED
+    # Rules.
+
+    def demand(self, key: str, selector: dict[str, str], *, uri: str = "") -> None:
+        artefact = Artefact(backend=key, uri=uri, name=key if uri else "")
+        self.rules[key] = FleetRule(name=key, artefact=artefact, selector=selector, made_by="", made_at=self.now)
+
+    def poll(self, node: str) -> None:
+        """Ask a node what it has, and keep that."""
+        worker = self.workers[node]
+        if worker.up:
+            worker.told = worker.report(self.now)
+
+    def look_at_rules(self, number: int) -> None:
+        """Decide what is missing. What happens before it is started, the decision does not know."""
+        decided = []
+        for rule in self.rules.values():
+            applies = [one for one in self.workers.values() if rule.applies_to(one.labels)]
+            stored = {one.name: self.stored.get((one.name, rule.backend)) for one in applies}
+            lacking = [one.name for one in applies if is_missing(rule, rule.backend, stored[one.name], one.told)]
+            if lacking:
+                seen = {node: self._generation((node, rule.backend)) for node in lacking}
+                decided.append(Decision(rule=rule, seen=seen))
+        self.frontends[number].decided = decided
+
+    def start_decided(self, number: int) -> None:
+        """As the database does it: only if nothing else has been wanted since."""
+        frontend = self.frontends[number]
+        for one in frontend.decided:
+            key = one.rule.backend
+            if all(self._generation((node, key)) == seen for node, seen in one.seen.items()):
+                assert not any(self._is_awaited(one.rule, node) for node in one.seen), "a rule asks for what is awaited"
+                self.started_by_rules += 1
+                self._start(Wish(verb=Verb.INSTALL, key=key, artefact=one.rule.artefact), list(one.seen))
+        frontend.decided = []
+
+    def enforce(self, number: int) -> None:
+        self.look_at_rules(number)
+        self.start_decided(number)
+        self.look_at_rules(number)
+        assert not self.frontends[number].decided, "a rule starts again what it has just started"
+
+    def _is_awaited(self, rule: FleetRule, node: str) -> bool:
+        """Whether the same is under way there, or failed for good and waits for people."""
+        known = self.stored.get((node, rule.backend))
+        if known is None or known.wish.verb is not Verb.INSTALL or known.wish.artefact.uri != rule.artefact.uri:
+            return False
+        return known.state in (IntentState.OPEN, IntentState.BLOCKED)
+
+    def _generation(self, place: Key) -> int:
+        known = self.stored.get(place)
+        return 0 if known is None else known.generation
 
     # Frontends.
 
@@ -297,6 +267,7 @@ class FleetModel:
         """Whatever it knew is gone, and what it was told later nobody hears."""
         frontend = self.frontends[number]
         frontend.working.clear()
+        frontend.decided = []
         frontend.life += 1
 
     # Workers, the bus, time.
@@ -376,50 +347,3 @@ class FleetModel:
             return True
         written = worker.serials.get(key, 0) > self.serial_at_acceptance[place, intent.generation]
         return written or not wish.must_renew
-
-    def settle(self) -> None:
-        """Faults end: every node is there, every worker is honest, blocked intents are retried; all work is done."""
-        for node in self.workers:
-            self.come_back(node)
-        for place in self.stored:
-            self.retry(place)
-        for _ in range(80):
-            if not self._settle_once():
-                return
-        raise AssertionError(f"does not come to rest: {[one for one in self.stored.values() if self._is_open(one)]}")
-
-    def _settle_once(self) -> bool:
-        for place in sorted(self.stored):
-            self.step(0, place)
-        for worker in self.workers.values():
-            while worker.door:
-                self.work(worker.name, 0, Deed.HONEST)
-        while self.answers:
-            self.hear(0)
-        self.pass_time(timedelta(minutes=1))
-        return any(self._is_open(one) for one in self.stored.values())
-
-    def _is_open(self, intent: Intent) -> bool:
-        return intent.state is IntentState.OPEN
-
-    def check_rest(self) -> None:
-        """After everything came to rest: the disks are as last wished, and stay so for a day without a request."""
-        for place, known in self.stored.items():
-            if known.state is IntentState.SATISFIED:
-                assert self.is_true(place, known), f"{place} is not as it was last wished: {known}"
-        sent, disks = dict(self.sent), {name: dict(worker.disk) for name, worker in self.workers.items()}
-        self.pass_time(timedelta(days=1))
-        for place in self.stored:
-            self.step(1, place)
-        assert self.sent == sent
-        assert {name: worker.disk for name, worker in self.workers.items()} == disks
-
-    def check_operations(self) -> None:
-        """What operators see follows from what is stored."""
-        for operation, targets in self.targets.items():
-            state = state_of(targets.values())
-            live = [one for one in self.stored.values() if one.operation_id == operation]
-            if state in (OperationState.DONE, OperationState.CANCELLED):
-                assert all(one.state is not IntentState.OPEN for one in live)
-            if state is OperationState.DONE:
-                assert any(one.status is TargetStatus.SUCCESS for one in targets.values())

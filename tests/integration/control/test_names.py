@@ -7,12 +7,14 @@ import pytest
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.operations import Ask, Operations
 from corral.control.planning import Lookups, Planner
+from corral.control.rule_guard import RuleGuard
 from corral.domain.backend import Verb
 from corral.domain.gallery import GallerySource
 from corral.domain.operation import Operation, TargetStatus
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
+from corral.state.fleet_rules import FleetRules
 from corral.state.operations import Operations as OperationStore
 from corral.testing.world import World
 
@@ -70,6 +72,7 @@ async def started(world: World, folder: Path, name: str) -> Operation:
             Planner(Lookups(galleries=GalleryCatalogue(galleries))),
             context.feed,
             world.clock,
+            rules=RuleGuard(FleetRules(context.database), GalleryCatalogue(galleries)),
             dispatcher=world.control.dispatcher.poke,
         )
         return await operations.start(Ask(verb=Verb.INSTALL, backend=name, by="me"))

@@ -10,7 +10,9 @@ from corral.domain import intent as intents
 from corral.domain.backend import Artefact, BackendEntry, Before, Inventory, Proven, Rung, Unproven, Verb, Wish, prove
 from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed, Rest, Send
 from corral.testing.clock import START
-from corral.testing.intent_model import Deed, FleetModel
+from corral.testing.intent_model import FleetModel
+from corral.testing.intent_model_checks import check_rest, settle
+from corral.testing.intent_model_parts import Deed
 
 POLICY = IntentPolicy()
 OLD = Before(present=True, installed_at="2029-01-01T00:00:00Z")
@@ -166,15 +168,15 @@ def test_a_request_of_a_dead_frontend_does_not_undo_what_people_wanted_later(nod
     model = FleetModel()
     if first is Verb.DELETE:
         model.accept(Verb.INSTALL, "echo", [node])
-        model.settle()
+        settle(model)
     model.accept(first, "echo", [node])
     model.step(0, (node, "echo"))
     model.crash(0)
     model.pass_time(timedelta(seconds=7))
     model.accept(then, "echo", [node])
     model.step(1, (node, "echo"))
-    model.settle()
-    model.check_rest()
+    settle(model)
+    check_rest(model)
     assert ("echo" in model.workers[node].disk) is (then is Verb.INSTALL)
 
 
@@ -188,14 +190,14 @@ def test_a_request_sent_twice_to_a_worker_that_takes_them_in_any_order_does_not_
     model.work("l", 1, Deed.HONEST)
     model.accept(Verb.DELETE, "echo", ["l"])
     model.step(0, ("l", "echo"))
-    model.settle()
-    model.check_rest()
+    settle(model)
+    check_rest(model)
 
 
 def test_a_tag_that_moves_between_question_and_pull_is_still_an_upgrade() -> None:
     model = FleetModel()
     model.accept(Verb.INSTALL, "echo", ["c"])
-    model.settle()
+    settle(model)
     model.move_tag()
     model.accept(Verb.UPGRADE, "echo", ["c"])
     model.step(0, ("c", "echo"))

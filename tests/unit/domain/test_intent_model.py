@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from corral.domain.backend import Verb
-from corral.testing.intent_model import Deed, FleetModel
+from corral.testing.intent_model import FleetModel
+from corral.testing.intent_model_checks import check_enforcement, check_operations, check_rest, settle
+from corral.testing.intent_model_parts import Deed
 
 CASES = int(os.environ.get("CORRAL_MODEL_CASES", "100"))
 STEPS = 40
@@ -20,6 +22,7 @@ NODES = st.sampled_from(["c", "l"])
 KEYS = st.sampled_from(["echo"])
 FRONTENDS = st.integers(0, 1)
 PLACES = st.tuples(NODES, KEYS)
+SELECTORS = st.sampled_from([{}, {"zone": "a"}])
 
 
 class Story(RuleBasedStateMachine):
@@ -47,9 +50,55 @@ class Story(RuleBasedStateMachine):
     def a_model_is_loaded(self, place: tuple[str, str]) -> None:
         self.model.cold_load(*place)
 
+    @rule(key=KEYS, selector=SELECTORS, uri=st.sampled_from(["", "oci://a", "oci://b"]))
+    def a_rule_demands(self, key: str, selector: dict[str, str], uri: str) -> None:
+        self.model.demand(key, selector, uri=uri)
+
     @rule(key=KEYS)
-    def a_rule_demands(self, key: str) -> None:
-        self.model.demand(key)
+    def a_rule_is_deleted(self, key: str) -> None:
+        self.model.rules.pop(key, None)
+
+    @rule(node=NODES, labels=SELECTORS)
+    def a_node_is_labelled(self, node: str, labels: dict[str, str]) -> None:
+        self.model.workers[node].labels = labels
+
+    @rule(number=FRONTENDS)
+    def a_frontend_looks_at_the_rules(self, number: int) -> None:
+        self.model.look_at_rules(number)
+
+    @rule(number=FRONTENDS)
+    def a_frontend_starts_what_the_rules_lack(self, number: int) -> None:
+        self.model.start_decided(number)
+
+    @rule(number=FRONTENDS)
+    def a_frontend_enforces_the_rules(self, number: int) -> None:
+        self.model.enforce(number)
+
+    @rule(node=NODES, deed=st.sampled_from(Deed), number=FRONTENDS)
+    def a_rule_asks_for_what_somebody_deleted(self, node: str, deed: Deed, number: int) -> None:
+        """What single steps hardly ever come to."""
+        self.model.demand("echo", {})
+        self.model.poll(node)
+        self.model.pass_time(timedelta(seconds=1))
+        self.model.enforce(number)
+        started = self.model.started_by_rules
+        self.model.step(number, (node, "echo"))
+        self.model.work(node, 0, deed)
+        if self.model.answers:
+            self.model.hear(len(self.model.answers) - 1)
+        self.model.enforce(number)
+        assert self.model.started_by_rules == started
+        self.model.pass_time(timedelta(seconds=1))
+        self.model.delete_by_hand((node, "echo"))
+        self.model.poll(node)
+
+    @rule(node=NODES)
+    def a_node_is_polled(self, node: str) -> None:
+        self.model.poll(node)
+
+    @rule(place=PLACES)
+    def somebody_deletes_by_hand(self, place: tuple[str, str]) -> None:
+        self.model.delete_by_hand(place)
 
     @rule(number=FRONTENDS, place=PLACES, crash=st.booleans())
     def a_frontend_takes_a_step(self, number: int, place: tuple[str, str], crash: bool) -> None:
@@ -108,13 +157,14 @@ class Story(RuleBasedStateMachine):
 
     @invariant()
     def operators_are_told_the_truth(self) -> None:
-        self.model.check_operations()
+        check_operations(self.model)
 
     def teardown(self) -> None:
         """Whatever happened: once it stops happening, every disk is as it was last wished, and stays so."""
-        self.model.settle()
-        self.model.check_rest()
-        self.model.check_operations()
+        settle(self.model)
+        check_rest(self.model)
+        check_operations(self.model)
+        check_enforcement(self.model)
 
 
 TestStory = Story.TestCase

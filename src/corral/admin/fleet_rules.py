@@ -1,0 +1,170 @@
+"""Fleet rules: `/api/v1/fleet-rules`, changed as one set that nobody overwrites by accident."""
+
+from collections import Counter
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.admin.answers import answer, no_content
+from corral.admin.context import AdminContext, Caller
+from corral.admin.operation_shapes import operation_view
+from corral.admin.operations_native import planned_view
+from corral.admin.route import Access, RouteSpec, read_body
+from corral.base.errors import InvalidInput
+from corral.control.fleet_rules import RuleStanding
+from corral.control.rule_places import Place
+from corral.control.rule_pruning import Prune
+from corral.domain.backend import Artefact
+from corral.domain.fleet_rule import FleetRule, SetChange, revision_of
+from corral.domain.operation import TargetStatus
+from corral.protocol.fleet_rule_views import (
+    AppliedRules,
+    PlannedActView,
+    RuleAsk,
+    RuleChanges,
+    RulesAsk,
+    RuleSetView,
+    RulesPlan,
+    RuleView,
+    UnmetView,
+)
+from corral.protocol.go_json import decode
+from corral.protocol.times import format_time
+
+_BAD = (TargetStatus.ERROR, TargetStatus.BLOCKED)
+
+
+async def list_rules(context: AdminContext, request: Request, caller: Caller) -> Response:
+    found = await context.fleet_rules.show()
+    shown = RuleSetView(revision=found.revision, items=[_rule_view(one) for one in found.standings])
+    return answer(shown, headers={"ETag": f'"{found.revision}"'})
+
+
+async def put_rules(context: AdminContext, request: Request, caller: Caller) -> Response:
+    revision = request.headers.get("if-match", "").strip().strip('"')
+    if not revision:
+        raise InvalidInput("If-Match", "is missing: name the revision that you have seen, or * for whatever is there")
+    rules, prune = await _asked(context, request, caller)
+    applied = await context.fleet_rules.put(rules, revision=revision, prune=prune, by=caller.name)
+    now = revision_of(applied.change.rules)
+    operations = [operation_view(one, context.progress.of(one.id)) for one in applied.operations]
+    shown = AppliedRules(revision=now, changes=_changes(applied.change), operations=operations)
+    return answer(shown, headers={"ETag": f'"{now}"'})
+
+
+async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
+    rules, prune = await _asked(context, request, caller)
+    diff = await context.fleet_rules.plan(rules, prune=prune)
+    acts = [
+        PlannedActView(
+            verb=act.verb.value,
+            backend=act.backend,
+            rule=act.rule,
+            nodes=[planned_view(one) for one in act.planned],
+        )
+        for act in diff.acts
+    ]
+    return answer(RulesPlan(changes=_changes(diff.change), acts=acts, unmet=[_unmet_view(one) for one in diff.unmet]))
+
+
+async def delete_rule(context: AdminContext, request: Request, caller: Caller) -> Response:
+    await context.fleet_rules.delete(request.path_params["name"], by=caller.name)
+    return no_content()
+
+
+async def _asked(context: AdminContext, request: Request, caller: Caller) -> tuple[list[FleetRule], Prune]:
+    asked = decode(await read_body(request, context.max_body), RulesAsk)
+    if asked.prune not in list(Prune):
+        known = ", ".join(repr(one.value) for one in Prune)
+        raise InvalidInput("prune", f"is {asked.prune[:50]!r}; say one of {known}")
+    return [_rule(context, one, caller) for one in asked.rules], Prune(asked.prune)
+
+
+def _rule(context: AdminContext, asked: RuleAsk, caller: Caller) -> FleetRule:
+    name = asked.backend if asked.uri else ""
+    return FleetRule(
+        name=asked.name,
+        artefact=Artefact(backend=asked.backend, uri=asked.uri, name=name, alias=asked.alias),
+        selector=asked.labels,
+        made_by=caller.name,
+        made_at=context.clock.now(),
+    )
+
+
+def _rule_view(standing: RuleStanding) -> RuleView:
+    rule, places = standing.rule, standing.places
+    return RuleView(
+        name=rule.name,
+        backend=rule.backend,
+        labels=dict(rule.selector),
+        uri=rule.artefact.uri,
+        alias=rule.artefact.alias,
+        made_by=rule.made_by,
+        made_at=format_time(rule.made_at),
+        counts=dict(sorted(Counter(one.standing.value for one in places).items())),
+        unmet={one.seen.node.name: _message(one) for one in places if one.standing in _BAD},
+    )
+
+
+def _unmet_view(place: Place) -> UnmetView:
+    return UnmetView(
+        rule=place.rule.name,
+        node_name=place.seen.node.name,
+        status=place.standing.value,
+        operation="" if place.intent is None else place.intent.operation_id,
+        message=_message(place),
+    )
+
+
+def _message(place: Place) -> str:
+    return "" if place.intent is None else place.intent.message
+
+
+def _changes(change: SetChange) -> RuleChanges:
+    return RuleChanges(added=list(change.added), changed=list(change.changed), removed=list(change.removed))
+
+
+_ADMIN = RouteSpec(
+    method="GET",
+    path="/api/v1/fleet-rules",
+    handler=list_rules,
+    access=Access.ADMIN,
+    summary="What the fleet shall have, and how far its nodes are.",
+    gives=RuleSetView,
+    codes={200: "all rules, by name; `ETag` is their revision"},
+)
+_BAD_SET = {400: "something is missing or malformed; `field` names it"}
+
+ROUTES = [
+    _ADMIN,
+    replace(
+        _ADMIN,
+        method="PUT",
+        handler=put_rules,
+        summary="Put a set of rules in place of the one that `If-Match` names. The same set again changes nothing. "
+        "What follows from it is started at once, and from then on whenever something is missing.",
+        takes=RulesAsk,
+        gives=AppliedRules,
+        codes={200: "stored, with all that follows", **_BAD_SET, 412: "the rules are not of this revision any more"},
+    ),
+    replace(
+        _ADMIN,
+        method="POST",
+        path="/api/v1/fleet-rules/plan",
+        handler=plan,
+        summary="What a set of rules would lead to, and where it would be blocked; nothing is stored or sent.",
+        takes=RulesAsk,
+        gives=RulesPlan,
+        codes={200: "what would be done, for each backend", **_BAD_SET},
+    ),
+    replace(
+        _ADMIN,
+        method="DELETE",
+        path="/api/v1/fleet-rules/{name}",
+        handler=delete_rule,
+        summary="Demand a backend no longer. Where it is installed, it stays.",
+        gives=None,
+        codes={204: "deleted", 404: "no rule has this name", 412: "others change the rules all the time"},
+    ),
+]

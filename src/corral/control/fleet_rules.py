@@ -1,0 +1,188 @@
+"""The set of fleet rules: what it is, what another set would lead to, and putting one in place of another.
+
+A change and the deletes that it leads to are one transaction. What it demands anew is started right away, by whichever
+frontend was asked; should that fail, the next round does it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import Conflict, InvalidInput, NotFound
+from corral.control.operations import Operations, Prepared, checked, started_event
+from corral.control.planning import Planned
+from corral.control.rule_enforcer import RuleEnforcer, ask_of, missing
+from corral.control.rule_places import Place, RulePlaces
+from corral.control.rule_pruning import Prune, RulePruning
+from corral.domain.backend import Verb
+from corral.domain.event import Event, EventKind
+from corral.domain.fleet_rule import FleetRule, SetChange, change, revision_of, rule_problem, set_problem
+from corral.domain.intent import IntentState
+from corral.domain.operation import Operation, TargetStatus
+from corral.state.failures import ConstraintViolated
+from corral.state.fleet_rules import FleetRules as RuleStore
+
+ANY_REVISION: Final = "*"
+_TRIES: Final = 5
+
+
+class RulesChanged(Conflict):
+    """The fleet rules were changed meanwhile."""
+
+    code = "precondition_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleStanding:
+    rule: FleetRule
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSet:
+    revision: str
+    standings: tuple[RuleStanding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedAct:
+    """What would be done because of a rule, or because there no longer is one."""
+
+    verb: Verb
+    backend: str
+    rule: str
+    """Empty for a delete."""
+    planned: tuple[Planned, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diff:
+    """What a set of rules would lead to."""
+
+    change: SetChange
+    acts: tuple[PlannedAct, ...]
+    unmet: tuple[Place, ...]
+    """What is demanded and wanted there already, and not reached yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    change: SetChange
+    operations: tuple[Operation, ...]
+    """All that brings about what is demanded, or deletes what is not, and is not over."""
+
+
+class FleetRules:
+    def __init__(
+        self, store: RuleStore, places: RulePlaces, enforcer: RuleEnforcer, operations: Operations, clock: Clock
+    ) -> None:
+        self._store = store
+        self._places = places
+        self._enforcer = enforcer
+        self._operations = operations
+        self._pruning = RulePruning(places)
+        self._clock = clock
+
+    async def show(self) -> RuleSet:
+        rules = await self._store.all()
+        places: dict[str, list[Place]] = {one.name: [] for one in rules}
+        for place in await self._places.of(rules) if rules else []:
+            places[place.rule.name].append(place)
+        standings = [RuleStanding(rule=one, places=tuple(places[one.name])) for one in rules]
+        return RuleSet(revision=revision_of(rules), standings=tuple(standings))
+
+    async def plan(self, wanted: Sequence[FleetRule], *, prune: Prune) -> Diff:
+        """What `put` would do; nothing is stored or sent."""
+        _check(wanted)
+        known = await self._store.all()
+        becomes = change(known, wanted)
+        places = await self._places.of(becomes.rules)
+        asks = [(ask_of(rule, some), rule.name) for rule, some in missing(becomes.rules, places)]
+        asks += [(ask, "") for ask in await self._pruning.asks(known, places, prune, by="")]
+        acts = [
+            PlannedAct(
+                verb=ask.verb,
+                backend=ask.backend,
+                rule=rule,
+                planned=tuple(await self._operations.plan(ask, rules=becomes.rules)),
+            )
+            for ask, rule in asks
+        ]
+        unmet = [one for one in places if not one.is_missing and one.standing is not TargetStatus.SUCCESS]
+        return Diff(change=becomes, acts=tuple(acts), unmet=tuple(unmet))
+
+    async def put(self, wanted: Sequence[FleetRule], *, revision: str, prune: Prune, by: str) -> Applied:
+        """Put this set in place of the one of that revision; RulesChanged when it is another one by now."""
+        _check(wanted)
+        for _ in range(_TRIES):
+            known = await self._store.all()
+            found = revision_of(known)
+            if revision not in (ANY_REVISION, found):
+                raise RulesChanged(f"the fleet rules have the revision {found} by now, not {revision}")
+            becomes = change(known, wanted)
+            deletes = await self._deletes(known, becomes, prune, by=by)
+            if await self._is_stored(becomes, deletes, revision=found, by=by):
+                await self._operations.tell()
+                return await self._brought_about(becomes, deletes)
+        raise RulesChanged("the fleet rules are being changed by others; try again")
+
+    async def delete(self, name: str, *, by: str) -> None:
+        """Demand it no longer. What is installed stays."""
+        for _ in range(_TRIES):
+            known = await self._store.all()
+            left = [one for one in known if one.name != name]
+            if len(left) == len(known):
+                raise NotFound(f"there is no fleet rule {name}")
+            if await self._is_stored(change(known, left), [], revision=revision_of(known), by=by):
+                await self._operations.tell()
+                return
+        raise RulesChanged("the fleet rules are being changed by others; try again")
+
+    async def _deletes(
+        self, known: Sequence[FleetRule], becomes: SetChange, prune: Prune, *, by: str
+    ) -> list[Prepared]:
+        places = [] if prune is Prune.NOTHING else await self._places.of(becomes.rules)
+        asks = await self._pruning.asks(known, places, prune, by=by)
+        return [await self._operations.prepare(ask, rules=becomes.rules) for ask in asks]
+
+    async def _is_stored(self, becomes: SetChange, deletes: Sequence[Prepared], *, revision: str, by: str) -> bool:
+        """Whether nobody was faster. Nothing to change: nothing is written."""
+        if becomes.is_nothing and not deletes:
+            return True
+        data = {"added": list(becomes.added), "changed": list(becomes.changed), "removed": list(becomes.removed)}
+        changed = Event(kind=EventKind.FLEET_RULES_CHANGED, at=self._clock.now(), actor=by, data=data)
+        try:
+            return await self._store.replace(
+                becomes.rules,
+                revision=revision,
+                started=[(one.operation, one.intents) for one in deletes],
+                events=[changed, *(started_event(one.operation) for one in deletes)],
+            )
+        except ConstraintViolated:
+            return False
+
+    async def _brought_about(self, becomes: SetChange, deletes: Sequence[Prepared]) -> Applied:
+        await self._enforcer.converge(becomes.rules)
+        places = await self._places.of(becomes.rules)
+        ids = {one.intent.operation_id: None for one in places if one.intent is not None and _is_unreached(one)}
+        ids |= {one.operation.id: None for one in deletes}
+        operations = [await self._operations.get(id) for id in ids]
+        return Applied(change=becomes, operations=tuple(sorted(operations, key=lambda one: (one.accepted_at, one.id))))
+
+
+def _is_unreached(place: Place) -> bool:
+    return place.intent is not None and place.intent.state in (IntentState.OPEN, IntentState.BLOCKED)
+
+
+def _check(wanted: Sequence[FleetRule]) -> None:
+    for place, rule in enumerate(wanted):
+        if (found := rule_problem(rule)) is not None:
+            field, problem = found
+            raise InvalidInput(f"rules[{place}].{field}", problem)
+        try:
+            checked(ask_of(rule, []))
+        except InvalidInput as error:
+            raise InvalidInput(f"rules[{place}].{error.field}", error.problem) from error
+    if (clash := set_problem(wanted)) is not None:
+        raise InvalidInput("rules", clash)

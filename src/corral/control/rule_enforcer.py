@@ -1,0 +1,192 @@
+"""Brings nodes to what fleet rules demand, for ever: finds where something is missing, and starts operations.
+
+One operation for each rule and round. It is started only where nothing else has been wanted since the round looked, so
+that frontends which look at the same moment, or a person who is faster, never lead to two. One frontend at a time makes
+rounds: whoever has the lease.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.ids import FrontendId, NodeId, OperationId, new_lease_token
+from corral.base.tasks import Poke, poke_or_period
+from corral.control.operations import Operations
+from corral.control.planning import Ask
+from corral.control.rule_places import Place, RulePlaces
+from corral.domain.backend import Verb
+from corral.domain.event import Event, EventKind
+from corral.domain.fleet_rule import FleetRule
+from corral.domain.intent import Intent, IntentState
+from corral.state.events import Events
+from corral.state.leases import Leases
+from corral.state.operations import Overtaken
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=15)
+NOTICE_PERIOD: Final = timedelta(seconds=10)
+_REST: Final = timedelta(seconds=1)
+"""Between rounds: reports and pokes come in swarms."""
+_JUDGED_EVERY: Final = timedelta(minutes=5)
+_LEASE: Final = "fleet rules"
+_LEASE_TIME: Final = PERIOD * 2
+_EVENTS: Final = 1000
+_OF_NODES: Final = frozenset(
+    {
+        EventKind.NODE_REGISTERED,
+        EventKind.NODE_REREGISTERED,
+        EventKind.NODE_APPROVED,
+        EventKind.NODE_LABELS,
+        EventKind.NODE_STATUS,
+    }
+)
+
+
+class RuleStore(Protocol):
+    async def all(self) -> list[FleetRule]: ...
+
+
+class RuleEnforcer:
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        rules: RuleStore,
+        places: RulePlaces,
+        operations: Operations,
+        events: Events,
+        leases: Leases,
+        clock: Clock,
+        *,
+        holder: FrontendId,
+    ) -> None:
+        self._rules = rules
+        self._places = places
+        self._operations = operations
+        self._events = events
+        self._leases = leases
+        self._clock = clock
+        self._holder = holder
+        self._token = new_lease_token()
+        self._heard_of: int | None = None
+        self._judged_at: datetime | None = None
+
+    async def run(self, poke: Poke) -> None:
+        """Rounds over the whole fleet until cancelled. `notice` runs beside it."""
+
+        async def step() -> None:
+            await self.sweep()
+            await self._clock.sleep(_REST.total_seconds())
+
+        await poke_or_period(step, poke=poke, clock=self._clock, period=PERIOD, name="fleet rules")
+
+    async def sweep(self) -> None:
+        """One round over the whole fleet, if it is ours to make."""
+        rules = await self._rules.all()
+        if not rules or not await self._is_ours():
+            return
+        places = await self.converge(rules)
+        if self._judged_at is None or self._clock.now() - self._judged_at >= _JUDGED_EVERY:
+            self._judged_at = self._clock.now()
+            await self._judge_again(places)
+
+    async def notice(self) -> None:
+        """The same, only for nodes that something has happened to."""
+        if self._heard_of is None:
+            self._heard_of = await self._events.last_sequence()
+        new = await self._events.after(self._heard_of, limit=_EVENTS)
+        if not new:
+            return
+        self._heard_of = new[-1].sequence
+        happened = [one.event for one in new]
+        meant = None if any(map(_is_of_all, happened)) else {one.node_id for one in happened if one.kind in _OF_NODES}
+        if meant == set():
+            return
+        rules = await self._rules.all()
+        if rules and await self._is_ours():
+            await self.converge(rules, None if meant is None else {id for id in meant if id is not None})
+
+    async def converge(self, rules: Sequence[FleetRule], ids: Iterable[NodeId] | None = None) -> list[Place]:
+        """Start what is missing, on these nodes or all; returns how it was found. Any frontend may do that."""
+        places = await self._places.of(rules, ids)
+        for rule, some in missing(rules, places):
+            await self._start(rule, some)
+        return places
+
+    async def _start(self, rule: FleetRule, missing: Sequence[Place]) -> None:
+        shown = {"rule": rule.name, "backend": rule.backend, "nodes": len(missing)}
+        try:
+            operation = await self._operations.start(ask_of(rule, missing))
+        except Overtaken:
+            log.debug("something else is wanted there by now", extra={"event": "fleet_rule.overtaken", **shown})
+        except CorralError as error:
+            if error.retryable:
+                raise
+            # A node was removed meanwhile, for example: the next round sees what is left.
+            log.warning("a fleet rule waits: %s", error, extra={"event": "fleet_rule.waiting", **shown})
+        else:
+            told = {"event": "fleet_rule.enforced", "operation": operation.id, **shown}
+            log.info("the fleet rule %s demands %s", rule.name, rule.backend, extra=told)
+
+    async def _judge_again(self, places: Iterable[Place]) -> None:
+        """What was blocked before anything was sent may fit by now: a disk was cleaned, a gallery has a new build."""
+        blocked: dict[tuple[str, OperationId], list[Place]] = {}
+        for place in places:
+            if place.intent is not None and _is_judged(place.intent):
+                blocked.setdefault((place.rule.name, place.intent.operation_id), []).append(place)
+        for (_, operation), some in blocked.items():
+            rule = some[0].rule
+            try:
+                planned = await self._operations.plan(ask_of(rule, some))
+            except CorralError as error:
+                if error.retryable:
+                    raise
+                continue
+            fitting = [one.node.node.id for one in planned if not one.hindrance]
+            if fitting:
+                await self._operations.retry(operation, by=rule.asks_as, nodes=fitting)
+
+    async def _is_ours(self) -> bool:
+        now = self._clock.now()
+        return await self._leases.claim(_LEASE, self._token, holder=self._holder, now=now, until=now + _LEASE_TIME)
+
+
+def missing(rules: Iterable[FleetRule], places: Iterable[Place]) -> list[tuple[FleetRule, list[Place]]]:
+    """What has to be started because of which rule; each place once, however many rules demand it."""
+    taken: set[tuple[NodeId, str]] = set()
+    found: list[tuple[FleetRule, list[Place]]] = []
+    lacking = [one for one in places if one.is_missing]
+    # Those that say from where are met by nothing else, so they come first where several want the same backend.
+    for rule in sorted(rules, key=lambda one: (not one.artefact.uri, one.name)):
+        some = [one for one in lacking if one.rule is rule and one.spot not in taken]
+        if some:
+            taken.update(one.spot for one in some)
+            found.append((rule, some))
+    return found
+
+
+def ask_of(rule: FleetRule, places: Iterable[Place]) -> Ask:
+    """What a rule asks for at some places, as they were seen."""
+    wanted = rule.artefact
+    seen = {one.spot: one.generation for one in places}
+    return Ask(
+        verb=Verb.INSTALL,
+        backend=wanted.backend,
+        uri=wanted.uri,
+        name=wanted.name,
+        alias=wanted.alias,
+        nodes=tuple(node_id for node_id, _ in seen),
+        by=rule.asks_as,
+        seen=seen,
+    )
+
+
+def _is_of_all(event: Event) -> bool:
+    return event.kind is EventKind.FLEET_RULES_CHANGED
+
+
+def _is_judged(intent: Intent) -> bool:
+    """Whether a verdict blocks it, and not what the node answered."""
+    return intent.state is IntentState.BLOCKED and intent.wish.verb is Verb.INSTALL and intent.before is None

@@ -1,0 +1,118 @@
+"""Where fleet rules hold: for each rule and node what is wanted there, and what the node said to have.
+
+Nodes are looked at in batches, each with two statements whatever the number of rules. In a fleet that has all it shall
+have, no intent is among what is read.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from corral.base.ids import NodeId
+from corral.control.fleet import Fleet, SeenNode
+from corral.control.inventory import InventoryKeeper
+from corral.control.planning import CatalogueSource, NoCatalogue
+from corral.domain.backend import Inventory
+from corral.domain.fit import traits_of
+from corral.domain.fleet_rule import FleetRule, Names, is_met, is_missing, may_have, standing
+from corral.domain.intent import Intent
+from corral.domain.node import NodeStatus, NodeType
+from corral.domain.operation import TargetStatus
+from corral.state.intents import Intents
+
+_BATCH: Final = 200
+"""Nodes that are looked at without letting others take their turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One backend on one node, because of one rule."""
+
+    rule: FleetRule
+    seen: SeenNode
+    key: str
+    intent: Intent | None
+    """Not always read where the backend is there as wanted."""
+    inventory: Inventory | None
+    is_missing: bool
+    """Whether the node has to be told."""
+
+    @property
+    def spot(self) -> tuple[NodeId, str]:
+        return self.seen.node.id, self.key
+
+    @property
+    def standing(self) -> TargetStatus:
+        return standing(self.rule, self.key, self.intent, self.inventory)
+
+    @property
+    def may_have(self) -> bool:
+        return may_have(self.key, self.intent, self.inventory)
+
+    @property
+    def generation(self) -> int:
+        return 0 if self.intent is None else self.intent.generation
+
+
+class RulePlaces:
+    """Reads only."""
+
+    def __init__(self, fleet: Fleet, inventory: InventoryKeeper, intents: Intents, galleries: CatalogueSource) -> None:
+        self._fleet = fleet
+        self._inventory = inventory
+        self._intents = intents
+        self._galleries = galleries
+
+    async def of(self, rules: Sequence[FleetRule], ids: Iterable[NodeId] | None = None) -> list[Place]:
+        """On these nodes or all. What a rule means on a node is left out while galleries cannot tell."""
+        nodes, names = await self.nodes(ids), await self.names()
+        places: list[Place] = []
+        for start in range(0, len(nodes), _BATCH):
+            places += await self._places(_demands(rules, nodes[start : start + _BATCH], names))
+        return places
+
+    async def _places(self, demands: Sequence["_Demand"]) -> list[Place]:
+        if not demands:
+            return []
+        ids = sorted({seen.node.id for _, seen, _ in demands})
+        reports = await self._inventory.known(ids)
+        met = [is_met(rule, key, reports.get(seen.node.id)) for rule, seen, key in demands]
+        lacking = {seen.node.id for (_, seen, _), there in zip(demands, met, strict=True) if not there}
+        backends = sorted({key for _, _, key in demands})
+        found = await self._intents.unsettled(ids, backends, whole=sorted(lacking))
+        intents = {(one.node_id, one.backend): one for one in found}
+        places = []
+        for (rule, seen, key), there in zip(demands, met, strict=True):
+            intent, report = intents.get((seen.node.id, key)), reports.get(seen.node.id)
+            # Most are there, and nothing else is wanted: that needs no second look.
+            missing = not (there and intent is None) and is_missing(rule, key, intent, report)
+            places.append(Place(rule=rule, seen=seen, key=key, intent=intent, inventory=report, is_missing=missing))
+        return places
+
+    async def nodes(self, ids: Iterable[NodeId] | None = None) -> list[SeenNode]:
+        """Those that may have backends: never pending or agent nodes."""
+        found = await self._fleet.all() if ids is None else (await self._fleet.some(ids)).values()
+        return [one for one in found if one.node.type is NodeType.BACKEND and one.status is not NodeStatus.PENDING]
+
+    async def names(self) -> Names:
+        catalogue = await self._galleries.catalogue()
+        if isinstance(self._galleries, NoCatalogue):
+            return Names(catalogue=None)  # nothing will ever be looked up here: names are what they are
+        is_complete = catalogue is not None and all(one.entries for one in catalogue.galleries)
+        return Names(catalogue=catalogue, is_complete=is_complete)
+
+    async def inventories(self, nodes: Iterable[SeenNode]) -> Mapping[NodeId, Inventory]:
+        return await self._inventory.known([one.node.id for one in nodes])
+
+
+_Demand = tuple[FleetRule, SeenNode, str]
+
+
+def _demands(rules: Sequence[FleetRule], nodes: Iterable[SeenNode], names: Names) -> list[_Demand]:
+    demands: list[_Demand] = []
+    for seen in nodes:
+        labels, capability = seen.node.labels.effective, traits_of(seen.node).effective_capability
+        for rule in rules:
+            if rule.applies_to(labels) and (key := names.key(rule.artefact, capability)) is not None:
+                demands.append((rule, seen, key))
+    return demands

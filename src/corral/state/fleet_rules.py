@@ -1,0 +1,77 @@
+"""Fleet rules: one set, changed as a whole or by one rule, together with the operations that follow from that."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from corral.domain.event import Event
+from corral.domain.fleet_rule import FleetRule, revision_of
+from corral.domain.intent import Intent
+from corral.domain.operation import Operation
+from corral.state.db import Database
+from corral.state.dialect import wait_for_fleet_rules_lock
+from corral.state.events import append
+from corral.state.intent_rows import artefact_of, document
+from corral.state.operations import write_operations
+from corral.state.schema import fleet_rules
+
+
+class FleetRules:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def all(self) -> list[FleetRule]:
+        """By name."""
+        async with self._db.read() as connection:
+            return await _read(connection)
+
+    async def replace(
+        self,
+        rules: Sequence[FleetRule],
+        *,
+        revision: str,
+        started: Sequence[tuple[Operation, Sequence[Intent]]] = (),
+        events: Sequence[Event],
+    ) -> bool:
+        """Put these in place of the set of this revision, and start what was decided on it. False: it has changed.
+
+        ConstraintViolated when something else was started at the same moment: then try again.
+        """
+        async with self._db.begin() as connection:
+            await wait_for_fleet_rules_lock(connection)
+            if revision_of(await _read(connection)) != revision:
+                return False
+            await connection.execute(delete(fleet_rules))
+            if rules:
+                await connection.execute(insert(fleet_rules), [_row(rule) for rule in rules])
+            intents = [intent for _, some in started for intent in some]
+            await write_operations(connection, [operation for operation, _ in started], intents)
+            await append(connection, events)
+        return True
+
+
+async def _read(connection: AsyncConnection) -> list[FleetRule]:
+    rows = await connection.execute(select(fleet_rules).order_by(fleet_rules.c.id))
+    return [_rule(row) for row in rows]
+
+
+def _row(rule: FleetRule) -> dict[str, object]:
+    return {
+        "id": rule.name,
+        "artefact": document(rule.artefact),
+        "selector": dict(rule.selector),
+        "made_by": rule.made_by,
+        "made_at": rule.made_at,
+    }
+
+
+def _rule(row: Row[Any]) -> FleetRule:
+    return FleetRule(
+        name=row.id,
+        artefact=artefact_of(row.artefact),
+        selector=row.selector,
+        made_by=row.made_by,
+        made_at=row.made_at,
+    )

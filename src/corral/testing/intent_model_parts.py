@@ -1,0 +1,113 @@
+"""The people in the model of a fleet: workers with a disk and a door, and frontends that forget all when they die."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from corral.base.ids import LeaseToken
+from corral.domain.backend import Artefact, BackendEntry, Inventory, Verb, Wish
+from corral.domain.fleet_rule import FleetRule
+from corral.domain.intent import Intent
+
+Key = tuple[str, str]
+
+
+class Deed(StrEnum):
+    """What a worker does with a request, and what it says."""
+
+    HONEST = "honest"
+    REFUSES = "refuses"
+    BOASTS = "boasts"
+    """Says that it is done, and did nothing."""
+    MODEST = "modest"
+    """Did it, and says that it failed."""
+
+
+@dataclass(kw_only=True)
+class Request:
+    key: str
+    wish: Wish
+    force: bool
+    frontend: int
+    life: int
+    until: datetime
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """Its disk, and what waits at its door."""
+
+    name: str
+    is_corral: bool
+    up: bool = True
+    lives: int = 1
+    labels: dict[str, str] = field(default_factory=dict)
+    told: Inventory | None = None
+    """Its last report that was stored."""
+    disk: dict[str, BackendEntry] = field(default_factory=dict)
+    serials: dict[str, int] = field(default_factory=dict)
+    """How often each backend was written, which no report tells."""
+    door: list[Request] = field(default_factory=list)
+
+    @property
+    def life(self) -> str:
+        """What it tells of its life, if it is one of Corral's."""
+        return str(self.lives) if self.is_corral else ""
+
+    def report(self, now: datetime) -> Inventory:
+        return Inventory(entries=tuple(self.disk.values()), seen_at=now)
+
+    def do(self, request: Request, now: datetime, digest: str) -> str | None:
+        """As an honest worker; returns its error."""
+        wish, key = request.wish, request.key
+        if wish.verb is Verb.DELETE:
+            return None if self.disk.pop(key, None) is not None else f'backend "{key}": backend not found'
+        if key in self.disk and wish.verb is Verb.INSTALL and not request.force:
+            return None
+        self._write(key, wish.artefact, now, digest)
+        return None
+
+    def _write(self, key: str, artefact: Artefact, now: datetime, digest: str) -> None:
+        at = now.replace(microsecond=0)
+        before = self.disk.get(key)
+        if self.is_corral and before is not None:
+            at = max(at, datetime.fromisoformat(before.installed_at) + timedelta(seconds=1))
+        self.serials[key] = self.serials.get(key, 0) + 1
+        uri = artefact.uri or f"oci://gallery/{key}"
+        told = digest if self.is_corral else ""
+        self.disk[key] = BackendEntry(name=key, installed_at=at.isoformat(), uri=uri, digest=told)
+
+
+@dataclass(kw_only=True)
+class Work:
+    """An intent that a frontend has claimed, with its request open."""
+
+    intent: Intent
+    token: LeaseToken
+
+
+@dataclass(kw_only=True)
+class Decision:
+    """What a rule is about to start, and the generations that this was decided on."""
+
+    rule: FleetRule
+    seen: dict[str, int]
+
+
+@dataclass(kw_only=True)
+class Frontend:
+    number: int
+    life: int = 0
+    working: dict[Key, Work] = field(default_factory=dict)
+    decided: list[Decision] = field(default_factory=list)
+
+    @property
+    def token(self) -> LeaseToken:
+        return LeaseToken(f"{self.number}/{self.life}")
+
+
+@dataclass(kw_only=True)
+class Answer:
+    request: Request
+    node: str
+    error: str | None

@@ -1,0 +1,96 @@
+"""The routes of fleet rules: a set with a revision, what follows from it, and each way to be wrong."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral.testing.asgi import Answer
+from corral.testing.world import World
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""The other database is for the tests of what is stored."""
+
+PATH = "/api/v1/fleet-rules"
+ECHO = {"name": "everywhere", "backend": "echo"}
+
+
+def body(answer: Answer, status: int = 200) -> Any:
+    assert answer.status == status, answer.body
+    return msgspec.json.decode(answer.body)
+
+
+async def put(world: World, *rules: object, match: str = "*", prune: str = "") -> Answer:
+    return await world.frontend.call("PUT", PATH, {"rules": rules, "prune": prune}, if_match=match)
+
+
+async def test_a_set_is_put_shown_and_taken_back(world: World) -> None:
+    await world.backends("w1")
+    (await world.backends("w2")).faults.refusal = "disk full"
+    before = body(await world.frontend.call("GET", PATH))
+    assert before["items"] == []
+    answer = await put(world, ECHO, match=f'"{before["revision"]}"')
+    applied = body(answer)
+    assert dict(answer.headers)["etag"] == f'"{applied["revision"]}"'
+    assert applied["changes"] == {"added": ["everywhere"], "changed": [], "removed": []}
+    (operation,) = applied["operations"]
+    assert (operation["asked_by"], operation["state"]) == ("fleet rule everywhere", "running")
+    await world.control.dispatcher.tick()
+    (rule,) = body(await world.frontend.call("GET", PATH))["items"]
+    assert (rule["made_by"], rule["counts"], rule["unmet"]) == (
+        "admin",
+        {"error": 1, "success": 1},
+        {"w2": "disk full"},
+    )
+    assert (await world.frontend.call("DELETE", f"{PATH}/everywhere")).status == 204
+    assert body(await world.frontend.call("GET", PATH)) == before
+
+
+async def test_a_delete_of_what_is_demanded_is_refused_on_every_route(world: World) -> None:
+    node = await world.backends("w1")
+    await put(world, ECHO)
+    await world.control.dispatcher.tick()
+    sentence = "the fleet rule everywhere demands echo on w1; change or delete the rule first"
+    native = await world.frontend.call("POST", "/api/v1/operations", {"verb": "delete", "backend": "echo"})
+    assert body(native, 409)["error"] == {"code": "conflict", "message": sentence}
+    for path in ("/api/backends/delete/echo", "/backends/delete/echo"):
+        assert sentence in str(body(await world.frontend.call("POST", path), 409))
+    one = await world.frontend.call("POST", f"/api/nodes/{node.node_id}/backends/delete", {"backend": "echo"})
+    assert sentence in str(body(one, 409))
+    assert "echo" in node.disk
+
+
+async def test_a_set_of_another_revision_is_not_overwritten(world: World) -> None:
+    await put(world, ECHO)
+    refused = body(await put(world, match='"0123"'), 412)["error"]
+    assert (refused["code"], "by now, not 0123" in refused["message"]) == ("precondition_failed", True)
+    unguarded = await world.frontend.call("PUT", PATH, {"rules": []})
+    assert body(unguarded, 400)["error"]["field"] == "If-Match"
+    assert len(body(await world.frontend.call("GET", PATH))["items"]) == 1
+
+
+async def test_what_is_wrong_is_named(world: World) -> None:
+    for rules, prune, field in (
+        ([{"backend": "echo"}], "", "rules[0]"),
+        ([{**ECHO, "labels": {"a": 1}}], "", "rules[0].labels[a]"),
+        ([{**ECHO, "name": "a b"}], "", "rules[0].name"),
+        ([ECHO, ECHO], "", "rules"),
+        ([ECHO], "some", "prune"),
+    ):
+        error = body(await put(world, *rules, prune=prune), 400)["error"]
+        assert error.get("field", error["message"]).startswith(field.partition("[a]")[0]), error
+    assert body(await world.frontend.call("DELETE", f"{PATH}/nobody"), 404)["error"]["code"] == "not_found"
+
+
+async def test_a_plan_tells_what_would_be_done_and_does_nothing(world: World) -> None:
+    node = await world.backends("w1")
+    await world.backends("w2", zone="a")
+    await put(world, ECHO)
+    await world.control.dispatcher.tick()
+    wanted = [{"name": "more", "backend": "more", "labels": {"zone": "a"}}]
+    plan = body(await world.frontend.call("POST", f"{PATH}/plan", {"rules": wanted, "prune": "demanded"}))
+    assert plan["changes"] == {"added": ["more"], "changed": [], "removed": ["everywhere"]}
+    acts = [(one["verb"], one["backend"], [node["node_name"] for node in one["nodes"]]) for one in plan["acts"]]
+    assert acts == [("install", "more", ["w2"]), ("delete", "echo", ["w1", "w2"])]
+    assert "echo" in node.disk
+    assert [one["name"] for one in body(await world.frontend.call("GET", PATH))["items"]] == ["everywhere"]

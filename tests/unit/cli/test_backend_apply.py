@@ -1,0 +1,302 @@
+"""`corral backends apply` and `corral backends rules`: what is read, sent and said, and what is refused by its line."""
+
+import io
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.app.exit_codes import ExitCode
+from corral.base.errors import InvalidInput
+from corral.base.retry import Backoff
+from corral.cli import backend_apply, operation_watch
+from corral.cli.fleet_file import FleetFile
+from corral.protocol.fleet_rule_views import (
+    AppliedRules,
+    PlannedActView,
+    RuleAsk,
+    RuleChanges,
+    RuleSetView,
+    RulesPlan,
+    RuleView,
+    UnmetView,
+)
+from corral.protocol.operation_views import PlannedView
+
+FLEET = """\
+rules:
+  - backend: echo
+  - name: mine-in-a
+    backend: mine
+    uri: oci://r/mine:1
+    alias: m
+    labels:
+      zone: a
+"""
+RULES = [
+    RuleAsk(name="echo", backend="echo"),
+    RuleAsk(name="mine-in-a", backend="mine", uri="oci://r/mine:1", alias="m", labels={"zone": "a"}),
+]
+GET, PUT, PLAN = (
+    f"{method} /api/v1/fleet-rules{rest}" for method, rest in (("GET", ""), ("PUT", ""), ("POST", "/plan"))
+)
+ONE = "GET /api/v1/operations/0123abcd-0000-4000-8000-000000000000"
+NO_CHANGES = RuleChanges(added=[], changed=[], removed=[])
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operation_watch, "PAUSES", Backoff(first=timedelta(0), cap=timedelta(0)))
+    monkeypatch.setattr(backend_apply, "_PAUSE_SECONDS", 0)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET, encoding="utf-8")
+    return str(path)
+
+
+def a_rule(name: str, **changes: Any) -> RuleView:
+    fields: dict[str, Any] = {
+        "name": name,
+        "backend": "echo",
+        "labels": {},
+        "uri": "",
+        "alias": "",
+        "made_by": "admin",
+        "made_at": "2026-03-01T12:00:00Z",
+        "counts": {"success": 2},
+        "unmet": {},
+    }
+    return RuleView(**{**fields, **changes})
+
+
+class TestTheFile:
+    def test_is_read_as_it_is_written(self) -> None:
+        assert FleetFile("f", FLEET).rules() == RULES
+        assert FleetFile("f", "rules: []").rules() == []
+        assert [one.name for one in FleetFile("f", "rules: [{backend: g@echo}]").rules()] == ["echo"]
+
+    @pytest.mark.parametrize(
+        ("text", "complaint"),
+        [
+            ("", "f: is empty; write `rules: []` if the fleet shall have none"),
+            ("rules: [", "f: is not YAML: did not find expected node content in line 2"),
+            ("- backend: echo", "f, line 1: the document: is a list, not a mapping"),
+            ("rule: []", "f, line 1: the document: has no field 'rule'; it may have rules"),
+            ("{}", "f, line 1: rules: is missing"),
+            ("rules:", "f, line 1: rules: is empty, not a list"),
+            ("rules: echo", "f, line 1: rules: is 'echo', not a list"),
+            ("rules:\n- echo", "f, line 2: rules[0]: is 'echo', not a mapping"),
+            ("rules:\n- name: x", "f, line 2: rules[0].backend: is missing"),
+            ("rules:\n- backend:", "f, line 2: rules[0].backend: is empty, not a text"),
+            ("rules:\n- backend: ''", "f, line 2: rules[0].backend: is empty"),
+            ("rules:\n- backend: [a]", "f, line 2: rules[0].backend: is a list, not a text"),
+            ("rules:\n- backend: a\n  version: '2'", "f, line 3: rules[0]: has no field 'version'"),
+            ("rules:\n- backend: a\n  backend: b", "f, line 3: rules[0]: has 'backend' twice"),
+            ("rules:\n- backend: 12", 'f, line 2: rules[0].backend: is 12, which YAML takes for no text; write "12"'),
+            ("rules:\n- backend: a\n  labels: {on: a}", "f, line 3: a key of rules[0].labels: is on, which YAML takes"),
+            (
+                "rules:\n- backend: a\n  labels:\n    n: 2",
+                'f, line 4: rules[0].labels.n: is 2, which YAML takes for no text; write "2"',
+            ),
+            ("rules:\n- backend: a\n  labels: [a=b]", "f, line 3: rules[0].labels: is a list, not a mapping"),
+            ("rules:\n- backend: a\n  name: a b", "f, line 3: rules[0].name: 'a b' is no name"),
+            ("rules:\n- backend: a\n  alias: b", "f, line 3: rules[0].alias: is for uris"),
+            (
+                "rules:\n- backend: a\n- backend: g@a",
+                "f, line 3: rules[1].name: 'a' is the name of the rule in line 2 already",
+            ),
+            (
+                "rules:\n- {name: x, backend: a, uri: 'oci://1'}\n- {name: y, backend: a, uri: 'oci://2'}",
+                "f: x and y want a from different places",
+            ),
+            ("rules: []\n---\nrules: []", "f: holds more than one document"),
+        ],
+    )
+    def test_that_is_wrong_is_refused_by_line_and_field(self, text: str, complaint: str) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            FleetFile("f", text).rules()
+        assert refused.value.message.startswith(complaint)
+
+    def test_that_is_not_there_or_no_text_is_told(self, corral: Any, tmp_path: Path) -> None:
+        missing = corral("backends", "apply", "-f", str(tmp_path / "no.yaml"))
+        assert (missing.code, "no.yaml: cannot be read: No such file" in missing.err) == (ExitCode.USAGE, True)
+        (tmp_path / "bad.yaml").write_bytes(b"\xff")
+        assert "is not UTF-8 text" in corral("backends", "apply", "-f", str(tmp_path / "bad.yaml")).err
+        (tmp_path / "large.yaml").write_bytes(b"#" * (1024 * 1024 + 1))
+        assert "is larger than 1024 KiB" in corral("backends", "apply", "-f", str(tmp_path / "large.yaml")).err
+        assert "cannot be read: Is a directory" in corral("backends", "apply", "-f", str(tmp_path)).err
+
+
+class TestApply:
+    def test_adds_to_what_is_there_and_watches_what_follows(
+        self, connected: Any, frontend: Any, file: str, make_operation: Any, make_target: Any
+    ) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[a_rule("old", labels={"x": "y"}), a_rule("echo")]))
+        changes = RuleChanges(added=["mine-in-a"], changed=["echo"], removed=[])
+        operation = make_operation(make_target("w1"))
+        frontend.tell(PUT, AppliedRules(revision="r2", changes=changes, operations=[operation]))
+        frontend.tell(ONE, make_operation(make_target("w1", "success", message="present")))
+        outcome = connected("backends", "apply", "-f", file)
+        assert outcome.code == 0
+        assert outcome.out.splitlines()[:3] == [
+            "+ mine-in-a: mine on zone=a",
+            "~ echo: echo on every node",
+            "Not in the file, and kept: old. --prune removes them.",
+        ]
+        assert outcome.out.splitlines()[-1] == "echo: installed on w1."
+        sent = frontend.calls[1]
+        assert sent.headers["If-Match"] == '"r1"'
+        assert [one["name"] for one in sent.body["rules"]] == ["echo", "mine-in-a", "old"]
+        assert (sent.body["prune"], sent.body["rules"][2]["labels"]) == ("", {"x": "y"})
+
+    @pytest.mark.parametrize(("flag", "told"), [("--prune", "demanded"), ("--prune=all", "all")])
+    def test_with_prune_is_the_whole_set(self, connected: Any, frontend: Any, file: str, flag: str, told: str) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[a_rule("old")]))
+        changes = RuleChanges(added=["echo"], changed=[], removed=["old"])
+        frontend.tell(PUT, AppliedRules(revision="r2", changes=changes, operations=[]))
+        outcome = connected("backends", "apply", flag, "-f", file)
+        assert outcome.out.splitlines() == ["+ echo: echo on every node", "- old", "Nothing is left to do."]
+        assert [one["name"] for one in frontend.calls[1].body["rules"]] == ["echo", "mine-in-a"]
+        assert frontend.calls[1].body["prune"] == told
+
+    def test_again_says_that_nothing_changed(self, connected: Any, frontend: Any, file: str) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[]))
+        frontend.tell(PUT, AppliedRules(revision="r1", changes=NO_CHANGES, operations=[]))
+        outcome = connected("backends", "apply", "-f", file)
+        assert outcome.out.splitlines() == ["The rules are as they were.", "Nothing is left to do."]
+
+    def test_looks_again_when_somebody_else_was_faster(self, connected: Any, frontend: Any, file: str) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[]))
+        refusal = {"error": {"code": "precondition_failed", "message": "the fleet rules have the revision r9 by now"}}
+        frontend.tell(PUT, refusal, 412)
+        outcome = connected("backends", "apply", "-f", file)
+        assert outcome.code == ExitCode.FAILED
+        assert "the revision r9 by now" in outcome.err
+        assert [one.method for one in frontend.calls] == ["GET", "PUT"] * 5
+
+    def test_asks_again_when_the_answer_was_lost(self, connected: Any, frontend: Any, file: str) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[]))
+        frontend.tell(PUT, {"error": {"message": "the database did not answer"}}, 503)
+        assert connected("backends", "apply", "-f", file).code == ExitCode.UNAVAILABLE
+        assert [one.method for one in frontend.calls] == ["GET", "PUT"] * 5
+
+    def test_ends_as_what_follows_ends(
+        self, connected: Any, frontend: Any, file: str, make_operation: Any, make_target: Any
+    ) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[]))
+        blocked = make_operation(make_target("w1", "blocked", message="disk full"), make_target("w2", "success"))
+        frontend.tell(PUT, AppliedRules(revision="r1", changes=NO_CHANGES, operations=[blocked]))
+        frontend.tell(ONE, blocked)
+        failed = connected("backends", "apply", "-f", file)
+        assert (failed.code, "w1: blocked, disk full" in failed.out) == (ExitCode.FAILED, True)
+        running = make_operation(make_target("w1"))
+        frontend.tell(PUT, AppliedRules(revision="r1", changes=NO_CHANGES, operations=[running]))
+        frontend.tell(ONE, running)
+        assert connected("backends", "apply", "-f", file, "--within", "0s").code == ExitCode.STILL_RUNNING
+        assert connected("backends", "apply", "-f", file, "--no-wait").code == ExitCode.OK
+
+    def test_for_machines_is_one_document(
+        self, connected: Any, frontend: Any, file: str, make_operation: Any, make_target: Any
+    ) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[]))
+        frontend.tell(
+            PUT, AppliedRules(revision="r2", changes=NO_CHANGES, operations=[make_operation(make_target("w1"))])
+        )
+        frontend.tell(ONE, make_operation(make_target("w1", "success")))
+        told = connected("backends", "apply", "-f", file, "--json").json()
+        assert (told["revision"], [one["state"] for one in told["operations"]]) == ("r2", ["done"])
+
+    def test_reads_standard_input(self, connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FLEET.encode())))
+        frontend.tell(GET, RuleSetView(revision="r1", items=[]))
+        frontend.tell(PUT, AppliedRules(revision="r1", changes=NO_CHANGES, operations=[]))
+        assert connected("backends", "apply", "-f", "-").code == 0
+        assert [one["name"] for one in frontend.calls[1].body["rules"]] == ["echo", "mine-in-a"]
+
+
+class TestDryRun:
+    PLAN = RulesPlan(
+        changes=RuleChanges(added=["echo"], changed=[], removed=["old"]),
+        acts=[
+            PlannedActView(
+                verb="install",
+                backend="echo",
+                rule="echo",
+                nodes=[
+                    PlannedView(node_id="1", node_name="w1", node_status="healthy", backend="cpu-echo"),
+                    PlannedView(node_id="2", node_name="w2", node_status="healthy", backend="echo", blocked="no build"),
+                ],
+            ),
+            PlannedActView(
+                verb="delete",
+                backend="gone",
+                rule="",
+                nodes=[PlannedView(node_id="1", node_name="w1", node_status="offline", backend="gone")],
+            ),
+        ],
+        unmet=[UnmetView(rule="echo", node_name="w3", status="error", operation="0123abcd-1", message="disk full")],
+    )
+
+    def test_shows_nodes_and_what_is_blocked_and_changes_nothing(
+        self, connected: Any, frontend: Any, file: str
+    ) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[a_rule("old")]))
+        frontend.tell(PLAN, self.PLAN)
+        outcome = connected("backends", "apply", "-f", file, "--dry-run", "--prune")
+        words = (" ".join(line.split()) for line in outcome.out.splitlines() if line)
+        lines = [line.replace(" – ", " ") for line in words if not line.startswith("NODE")]
+        assert (outcome.code, lines) == (
+            0,
+            [
+                "+ echo: echo on every node",
+                "- old",
+                "install echo because of echo:",
+                "w1 healthy cpu-echo install",
+                "w2 healthy echo blocked: no build",
+                "delete gone:",
+                "w1 offline gone delete when it comes back",
+                "under way already:",
+                "w3: error because of echo, operation 0123abcd: disk full",
+                "Nothing was changed.",
+            ],
+        )
+        assert [one.method for one in frontend.calls] == ["GET", "POST"]
+
+    def test_for_machines_is_the_plan(self, connected: Any, frontend: Any, file: str) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[]))
+        frontend.tell(PLAN, self.PLAN)
+        told = connected("backends", "apply", "-f", file, "--dry-run", "--json").json()
+        assert [one["verb"] for one in told["acts"]] == ["install", "delete"]
+
+    def test_of_what_is_so_already_says_so(self, connected: Any, frontend: Any, file: str) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[]))
+        frontend.tell(PLAN, RulesPlan(changes=NO_CHANGES, acts=[], unmet=[]))
+        assert connected("backends", "apply", "-f", file, "--dry-run").out == "Nothing would change.\n"
+
+
+class TestRules:
+    def test_are_listed_with_how_far_they_are(self, connected: Any, frontend: Any) -> None:
+        bad = a_rule("b", labels={"zone": "a"}, counts={"blocked": 1, "success": 3}, unmet={"w4": "disk full"})
+        frontend.tell(GET, RuleSetView(revision="r1", items=[a_rule("a", counts={}), bad]))
+        header, first, second, problem = connected("backends", "rules", "list").out.splitlines()
+        assert header.split() == ["NAME", "BACKEND", "ON", "NODES", "MADE", "FROM"]
+        assert first.startswith("a     echo     every node  none")
+        assert second.startswith("b     echo     zone=a      1 blocked, 3 success")
+        assert problem == "b: w4: disk full"
+        assert connected("backends", "rules", "list", "--json").json()["revision"] == "r1"
+
+    def test_of_which_there_are_none(self, connected: Any, frontend: Any) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[]))
+        assert connected("backends", "rules", "list").out.startswith("There are no fleet rules")
+
+    def test_are_deleted_one_by_one(self, connected: Any, frontend: Any) -> None:
+        frontend.tell("DELETE /api/v1/fleet-rules/a.b", b"", 204)
+        assert connected("backends", "rules", "delete", "a.b").out.startswith("The fleet rule a.b is deleted.")
+        missing = {"error": {"code": "not_found", "message": "there is no fleet rule x"}}
+        frontend.tell("DELETE /api/v1/fleet-rules/x", missing, 404)
+        refused = connected("backends", "rules", "delete", "x")
+        assert (refused.code, "there is no fleet rule x" in refused.err) == (ExitCode.FAILED, True)
