@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+from corral.admin.operation_watch import OperationWatch
 from corral.auth.http import NodeClaim
 from corral.auth.principals import Authenticator, Principal
 from corral.base.clock import Clock
@@ -51,6 +52,7 @@ class AdminContext:
     operations: Operations
     inventory: InventoryKeeper
     progress: ProgressBoard
+    watch: OperationWatch
     view: ViewKeeper
     readiness: Readiness
     gateways: GatewayReports

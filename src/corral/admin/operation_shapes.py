@@ -15,7 +15,10 @@ from corral.domain.operation import (
     TargetStatus,
     compat_status,
     overall,
+    seconds_left,
     share_of,
+    shown_progress,
+    speed_of,
 )
 from corral.protocol.broadcasts import NodeProgress, NodeProgressStatus, OperationStatus
 from corral.protocol.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
@@ -41,7 +44,11 @@ _OUTCOMES: Final = {
 }
 
 
-def operation_view(operation: Operation, told: Told) -> OperationView:
+def operation_view(operation: Operation, told: Told, now: float) -> OperationView:
+    """`now` is of the clock that progress was heard by."""
+    targets = [
+        _target_view(one, shown_progress(one, told.get(one.node_id, NO_PROGRESS)), now) for one in operation.targets
+    ]
     return OperationView(
         id=operation.id,
         verb=operation.verb.value,
@@ -53,11 +60,16 @@ def operation_view(operation: Operation, told: Told) -> OperationView:
         accepted_at=format_time(operation.accepted_at),
         changed_at=format_time(operation.changed_at),
         counts=dict(Counter(one.status.value for one in operation.targets)),
-        targets=[_target_view(one, told.get(one.node_id, NO_PROGRESS)) for one in operation.targets],
+        current_bytes=sum(one.current_bytes for one in targets),
+        total_bytes=sum(one.total_bytes for one in targets),
+        bytes_per_second=sum(one.bytes_per_second for one in targets),
+        seconds_left=max((one.seconds_left for one in targets if one.seconds_left is not None), default=None),
+        targets=targets,
     )
 
 
-def _target_view(target: Target, progress: Progress) -> TargetView:
+def _target_view(target: Target, progress: Progress, now: float) -> TargetView:
+    left = seconds_left(progress, now)
     return TargetView(
         node_id=target.node_id,
         node_name=target.node_name,
@@ -72,6 +84,8 @@ def _target_view(target: Target, progress: Progress) -> TargetView:
         file_name=progress.file_name,
         current_bytes=progress.current_bytes,
         total_bytes=progress.total_bytes,
+        bytes_per_second=int(speed_of(progress, now)),
+        seconds_left=None if left is None else round(left, 1),
     )
 
 

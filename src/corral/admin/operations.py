@@ -26,7 +26,7 @@ _HISTORY = 50
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
     listed = [one for one in await context.operations.current() if is_listed(one)]
-    items = [operation_item(one, context.progress.of(one.id)) for one in listed]
+    items = [operation_item(one, context.progress.look(one)) for one in listed]
     return answer(OperationItems(operations=sorted(items, key=lambda one: (one.progress, one.id))))
 
 
@@ -56,7 +56,7 @@ async def job(context: AdminContext, request: Request, caller: Caller) -> Respon
         operation = await context.operations.get(_id(request))
     except NotFound:
         return answer(UNKNOWN_JOB)
-    return answer(job_status(operation, context.progress.of(operation.id)))
+    return answer(job_status(operation, context.progress.look(operation)))
 
 
 async def status(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -64,7 +64,7 @@ async def status(context: AdminContext, request: Request, caller: Caller) -> Res
         operation = await context.operations.get(_id(request))
     except NotFound:
         return answer({"error": {"code": 500, "message": "could not find any status for ID", "type": ""}}, 500)
-    return answer(operation_status(operation, context.progress.of(operation.id)))
+    return answer(operation_status(operation, context.progress.look(operation)))
 
 
 def _id(request: Request) -> OperationId:

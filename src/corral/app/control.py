@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from corral.admin.app import build_app
 from corral.admin.context import AdminContext
+from corral.admin.operation_watch import OperationWatch
 from corral.admin.server import AdminServer, bind, bind_socket
 from corral.auth.principals import Authenticator
 from corral.base.clock import Clock, SystemClock
@@ -21,7 +22,18 @@ from corral.base.retry import Backoff
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
-from corral.control import health, hearing, housekeeping, inventory, models, orphans, replica_health, unloading, view
+from corral.control import (
+    health,
+    hearing,
+    housekeeping,
+    inventory,
+    models,
+    orphans,
+    replica_health,
+    unloading,
+    view,
+)
+from corral.control import progress as progress_board
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
@@ -117,6 +129,7 @@ class Control:
             "intents": self._every(self.dispatcher.renewed_every, Poke(), self.dispatcher.renew, "leases of intents"),
             "returns": self._notice_returns(),
             "inventory": self._every(inventory.PERIOD, Poke(), context.inventory.sweep, "inventory"),
+            "progress": self._every(progress_board.PERIOD, context.progress.poke, context.progress.tend, "progress"),
             "replicas": self._every(
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
@@ -204,7 +217,7 @@ async def wire(
     await happenings.begin()
     tokens = Tokens(stores.secrets, credentials.registration_token)
     jobs, leases = LoadJobs(database, stores.secrets), Leases(database)
-    intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus)
+    intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus, clock)
     keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock)
     dispatcher = Dispatcher(
         DispatchStores(intents=intents, nodes=nodes, events=events),
@@ -261,6 +274,7 @@ async def wire(
         operations=operations,
         inventory=keeper_of_inventory,
         progress=progress,
+        watch=OperationWatch(operations, progress, clock, frontend=frontend_id),
         view=ViewKeeper(
             ViewSources(
                 models=models,
