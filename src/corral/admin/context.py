@@ -22,6 +22,7 @@ from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.models import Models
 from corral.control.operations import Operations
+from corral.control.peer_operations import PeerOperations
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
@@ -53,6 +54,7 @@ class AdminContext:
     inventory: InventoryKeeper
     progress: ProgressBoard
     watch: OperationWatch
+    peers: PeerOperations
     view: ViewKeeper
     readiness: Readiness
     gateways: GatewayReports

@@ -1,10 +1,10 @@
 """Operations in the shapes of the admin API: Corral's own, and LocalAI's."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import Final
 
-from corral.base.ids import NodeId
+from corral.control.operation_status import Told, element_of, latest, node_rows, with_progress
+from corral.control.peer_operations import PeerOperation
 from corral.domain.backend import Verb
 from corral.domain.operation import (
     NO_PROGRESS,
@@ -20,23 +20,10 @@ from corral.domain.operation import (
     shown_progress,
     speed_of,
 )
-from corral.protocol.broadcasts import NodeProgress, NodeProgressStatus, OperationStatus
+from corral.protocol.broadcasts import OperationStatus
 from corral.protocol.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
 from corral.protocol.times import format_time
 
-Told = Mapping[NodeId, Progress]
-
-_COMPAT: Final = {
-    TargetStatus.QUEUED: NodeProgressStatus.QUEUED,
-    TargetStatus.DOWNLOADING: NodeProgressStatus.DOWNLOADING,
-    TargetStatus.RUNNING_ON_WORKER: NodeProgressStatus.RUNNING_ON_WORKER,
-    TargetStatus.SUCCESS: NodeProgressStatus.SUCCESS,
-    TargetStatus.ERROR: NodeProgressStatus.ERROR,
-    TargetStatus.BLOCKED: NodeProgressStatus.ERROR,
-    TargetStatus.SUPERSEDED: NodeProgressStatus.SUCCESS,
-    TargetStatus.CANCELLED: NodeProgressStatus.ERROR,
-}
-"""LocalAI knows five words. Superseded is none of its errors, and nothing of it is left to do."""
 _OUTCOMES: Final = {
     OperationState.DONE: "completed",
     OperationState.FAILED: "failed",
@@ -55,7 +42,7 @@ def operation_view(operation: Operation, told: Told, now: float) -> OperationVie
         backend=operation.backend,
         uri=operation.artefact.uri,
         state=operation.state.value,
-        progress=round(overall(_with_progress(operation, told)), 1),
+        progress=round(overall(with_progress(operation, told)), 1),
         asked_by=operation.asked_by,
         accepted_at=format_time(operation.accepted_at),
         changed_at=format_time(operation.changed_at),
@@ -89,10 +76,6 @@ def _target_view(target: Target, progress: Progress, now: float) -> TargetView:
     )
 
 
-def _with_progress(operation: Operation, told: Told) -> list[tuple[Target, Progress]]:
-    return [(one, told.get(one.node_id, NO_PROGRESS)) for one in operation.targets]
-
-
 # LocalAI's.
 
 
@@ -103,14 +86,14 @@ def is_listed(operation: Operation) -> bool:
 
 def operation_item(operation: Operation, told: Told) -> OperationItem:
     status = compat_status(operation)
-    current = _latest(operation.targets, told)
-    element = _element(operation)
+    current = latest(operation.targets, told)
+    element = element_of(operation)
     return OperationItem(
         id=element,
         name=operation.backend.rpartition("@")[2],
         full_name=operation.backend,
         job_id=operation.id,
-        progress=int(overall(_with_progress(operation, told))),
+        progress=int(overall(with_progress(operation, told))),
         task_type="deletion" if operation.verb is Verb.DELETE else "Installation",
         is_deletion=operation.verb is Verb.DELETE,
         is_backend=True,
@@ -123,50 +106,18 @@ def operation_item(operation: Operation, told: Told) -> OperationItem:
         current_bytes=current.current_bytes,
         total_bytes=current.total_bytes,
         error=status.error,
-        nodes=_node_rows(operation, told),
+        nodes=node_rows(operation, told),
     )
-
-
-def _element(operation: Operation) -> str:
-    return f"node:{operation.node_id}:{operation.backend}" if operation.node_id else operation.backend
 
 
 def _is_queued(operation: Operation) -> bool:
     return all(one.status is TargetStatus.QUEUED for one in operation.targets)
 
 
-def _latest(targets: Sequence[Target], told: Told) -> Progress:
-    """What the furthest of the nodes at work says."""
-    busy = [told[one.node_id] for one in targets if one.status is TargetStatus.DOWNLOADING and one.node_id in told]
-    return max(busy, key=lambda one: one.percentage, default=NO_PROGRESS)
-
-
-def _node_rows(operation: Operation, told: Told) -> list[NodeProgress]:
-    """By the names of the nodes. What is over shows no share, as LocalAI's do not."""
-    return [_node_row(one, told.get(one.node_id, NO_PROGRESS)) for one in operation.targets]
-
-
-def _node_row(target: Target, progress: Progress) -> NodeProgress:
-    status = _COMPAT[target.status]
-    is_moving = status is NodeProgressStatus.DOWNLOADING
-    shown = progress if is_moving else NO_PROGRESS
-    return NodeProgress(
-        node_id=target.node_id,
-        node_name=target.node_name,
-        status=status.value,
-        file_name=shown.file_name,
-        current=shown.current,
-        total=shown.total,
-        percentage=shown.percentage,
-        phase=shown.phase,
-        error=target.message if status is NodeProgressStatus.ERROR else "",
-    )
-
-
 def job_status(operation: Operation, told: Told) -> JobStatus:
     status = compat_status(operation)
     shown = JobStatus(
-        progress=100 if status.completed else int(overall(_with_progress(operation, told))),
+        progress=100 if status.completed else int(overall(with_progress(operation, told))),
         message=status.message,
         gallery_element_name=operation.backend if status.completed else "",
         processed=status.processed,
@@ -183,27 +134,55 @@ UNKNOWN_JOB: Final = JobStatus(message="Operation queued", queued=True)
 """LocalAI takes an id that it does not know for one that another frontend is about to tell of."""
 
 
-def operation_status(operation: Operation, told: Told) -> OperationStatus:
-    """LocalAI's whole status of an operation."""
-    status = compat_status(operation)
-    current = _latest(operation.targets, told)
-    return OperationStatus(
-        deletion=operation.verb is Verb.DELETE,
-        file_name=current.file_name,
-        error=status.error,
-        processed=status.processed,
+def peer_item(peer: PeerOperation) -> OperationItem:
+    """An operation of a LocalAI frontend, as it would list it itself."""
+    status = peer.status or OperationStatus(message="queued", phase="queued")
+    node, backend = _node_and_backend(peer.key)
+    is_queued = status.phase == "queued"
+    kind = "deletion" if status.deletion else "Waiting" if is_queued else "Installation"
+    return OperationItem(
+        id=peer.key,
+        name=backend.rpartition("@")[2],
+        full_name=backend,
+        job_id=peer.job_id,
+        progress=int(status.progress),
+        task_type=kind,
+        is_deletion=status.deletion,
+        is_backend=peer.is_backend,
+        is_queued=is_queued,
+        cancellable=status.cancellable,
         message=status.message,
-        progress=100.0 if status.completed else overall(_with_progress(operation, told)),
-        phase=current.phase,
-        current_bytes=current.current_bytes,
-        total_bytes=current.total_bytes,
-        file_size=current.total,
-        downloaded_size=current.current,
-        gallery_element_name=operation.backend,
-        cancelled=status.cancelled,
-        cancellable=not status.processed and operation.verb is not Verb.DELETE,
-        nodes=_node_rows(operation, told),
+        node_id=node,
+        node_name=next((one.node_name for one in status.nodes if one.node_id == node), ""),
+        phase=status.phase,
+        current_bytes=status.current_bytes,
+        total_bytes=status.total_bytes,
+        error=status.error,
+        nodes=sorted(status.nodes, key=lambda one: one.node_name),
     )
+
+
+def _node_and_backend(key: str) -> tuple[str, str]:
+    """`node:<id>:<backend>` is about one node."""
+    if not key.startswith("node:"):
+        return "", key
+    _, node, backend = (key + "::").split(":", 2)
+    return node, backend.rstrip(":")
+
+
+def peer_job_status(status: OperationStatus) -> JobStatus:
+    shown = JobStatus(
+        progress=int(status.progress),
+        message=status.message,
+        gallery_element_name=status.gallery_element_name,
+        processed=status.processed,
+        deletion=status.deletion,
+    )
+    if status.error:
+        shown.error = status.error
+    elif status.processed and not status.cancelled:
+        shown.completed = True
+    return shown
 
 
 def history_item(operation: Operation) -> HistoryItem | None:
@@ -212,7 +191,7 @@ def history_item(operation: Operation) -> HistoryItem | None:
     if outcome is None:
         return None
     return HistoryItem(
-        id=_element(operation),
+        id=element_of(operation),
         name=operation.backend.rpartition("@")[2],
         job_id=operation.id,
         is_backend=True,

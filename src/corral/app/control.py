@@ -34,6 +34,7 @@ from corral.control import (
     view,
 )
 from corral.control import progress as progress_board
+from corral.control.broadcasts import Broadcasts
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
@@ -57,6 +58,7 @@ from corral.control.models import Models
 from corral.control.node_client import NodeClient
 from corral.control.operations import CatalogueSource, NoCatalogue, Operations
 from corral.control.orphans import Orphans
+from corral.control.peer_operations import PeerOperations
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
@@ -101,6 +103,7 @@ class Control:
     context: AdminContext
     credentials: Credentials
     dispatcher: Dispatcher
+    broadcasts: Broadcasts
     health: Health
     replica_health: ReplicaHealth
     replica_exits: ReplicaExits
@@ -114,6 +117,8 @@ class Control:
         await context.bus.subscribe(POKE_EVENTS, context.feed.on_message)
         await context.bus.subscribe(GATEWAY_SHARES, context.shares.on_message)
         await context.bus.subscribe(REPLICAS_EXITED, self.replica_exits.on_message)
+        for subject, handler in context.peers.handlers().items():
+            await context.bus.subscribe(subject, handler)
         await run_services(stop, server=server.run(ending=self._end_streams), **self.loops())
 
     def loops(self) -> dict[str, Coroutine[None, None, None]]:
@@ -128,8 +133,9 @@ class Control:
             "dispatcher": self.dispatcher.run(),
             "intents": self._every(self.dispatcher.renewed_every, Poke(), self.dispatcher.renew, "leases of intents"),
             "returns": self._notice_returns(),
-            "inventory": self._every(inventory.PERIOD, Poke(), context.inventory.sweep, "inventory"),
+            "inventory": self._every(inventory.PERIOD, context.inventory.poke, context.inventory.sweep, "inventory"),
             "progress": self._every(progress_board.PERIOD, context.progress.poke, context.progress.tend, "progress"),
+            "broadcasts": self.broadcasts.run(),
             "replicas": self._every(
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
@@ -231,6 +237,7 @@ async def wire(
         clock,
         config.intents,
     )
+    broadcasts = Broadcasts(bus, OperationStore(database), progress, clock, frontend=frontend_id)
     operations = Operations(
         OperationStore(database),
         fleet,
@@ -238,6 +245,8 @@ async def wire(
         galleries or NoCatalogue(),
         feed,
         clock,
+        progress=progress,
+        broadcasts=broadcasts,
         dispatcher=dispatcher.poke,
     )
     loads = Loads(
@@ -275,6 +284,7 @@ async def wire(
         inventory=keeper_of_inventory,
         progress=progress,
         watch=OperationWatch(operations, progress, clock, frontend=frontend_id),
+        peers=PeerOperations(operations, progress, clock, frontend=frontend_id, inventory=keeper_of_inventory.poke),
         view=ViewKeeper(
             ViewSources(
                 models=models,
@@ -299,6 +309,7 @@ async def wire(
         context=context,
         credentials=credentials,
         dispatcher=dispatcher,
+        broadcasts=broadcasts,
         health=watch,
         replica_health=watch_replicas,
         replica_exits=ReplicaExits(replicas, watch_replicas),

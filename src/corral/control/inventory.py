@@ -8,7 +8,7 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
-from corral.base.tasks import task_group
+from corral.base.tasks import Poke, task_group
 from corral.control.fleet import Fleet, SeenNode
 from corral.control.lanes import Lane
 from corral.control.node_client import LIST_WITHIN, NodeClient
@@ -37,6 +37,7 @@ class InventoryKeeper:
         self._client = client
         self._clock = clock
         self._lane = Lane(_SLOTS, patience=_SOON)
+        self.poke = Poke()
 
     async def ask(self, node_id: NodeId) -> Inventory:
         """What a node has now; the caller stores it. Fails as calls to nodes do."""

@@ -10,9 +10,11 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId, OperationId, new_operation_id
 from corral.base.tasks import Poke
+from corral.control.broadcasts import Broadcasts
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter, SeenNode
 from corral.control.inventory import InventoryKeeper
+from corral.control.progress import ProgressBoard
 from corral.domain import intent as intents
 from corral.domain.backend import Artefact, Inventory, Verb, Wish
 from corral.domain.backend_catalogue import BackendCatalogue, Found
@@ -86,6 +88,8 @@ class Operations:
         feed: Feed,
         clock: Clock,
         *,
+        progress: ProgressBoard,
+        broadcasts: Broadcasts,
         dispatcher: Poke,
     ) -> None:
         self._store = store
@@ -94,6 +98,8 @@ class Operations:
         self._galleries = galleries
         self._feed = feed
         self._clock = clock
+        self._progress = progress
+        self._broadcasts = broadcasts
         self._dispatcher = dispatcher
 
     async def start(self, ask: Ask) -> Operation:
@@ -116,6 +122,8 @@ class Operations:
         stored = await self._stored(operation, wishes)
         self._dispatcher.ring()
         await self._feed.announce()
+        if stored.id == id:
+            await self._broadcasts.accepted(stored)
         return stored
 
     async def plan(self, ask: Ask, id: OperationId | None = None) -> list[Planned]:
@@ -197,6 +205,13 @@ class Operations:
 
     async def cancel(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
         """Take back what is not reached yet; returns those intents. What was sent, nodes may still finish."""
+        changed = await self.take_back(id, by=by, nodes=nodes)
+        if nodes is None:
+            await self._broadcasts.cancelled(id)
+        return changed
+
+    async def take_back(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
+        """The same for somebody who was told so by another frontend."""
         now = self._clock.now()
 
         def taken_back(known: Intent) -> Intent | None:
@@ -204,7 +219,9 @@ class Operations:
 
         event = Event(kind=EventKind.OPERATION_CANCELLED, at=now, actor=by, data={"operation": id})
         changed = await self._store.change(id, nodes, taken_back, events=[event])
-        await self._feed.announce()
+        if changed:
+            self._progress.changed(id)
+            await self._feed.announce()
         return changed
 
     async def retry(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
@@ -217,11 +234,19 @@ class Operations:
         event = Event(kind=EventKind.OPERATION_RETRIED, at=now, actor=by, data={"operation": id})
         changed = await self._store.change(id, nodes, again, events=[event])
         self._dispatcher.ring()
+        self._progress.changed(id)
         await self._feed.announce()
         return changed
 
     async def dismiss(self, id: OperationId) -> bool:
+        await self._broadcasts.dismissed(id)
         return await self._store.dismiss(id, at=self._clock.now())
+
+    async def dismiss_quietly(self, id: OperationId) -> bool:
+        """The same for somebody who was told so by another frontend; only what failed can be meant."""
+        known = await self._store.get(id)
+        is_failed = known is not None and known.state is OperationState.FAILED
+        return is_failed and await self._store.dismiss(id, at=self._clock.now())
 
 
 def _checked(ask: Ask) -> Ask:

@@ -6,7 +6,7 @@ some seconds after somebody looked at it; at no other time.
 
 import logging
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Final
@@ -18,7 +18,8 @@ from corral.base.tasks import Poke
 from corral.bus.port import Bus, Message, Subscription
 from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Progress, merge
 from corral.protocol import go_json, subjects
-from corral.protocol.progress import InstallProgress, size_of
+from corral.protocol.broadcasts import NodeProgress, NodeProgressStatus
+from corral.protocol.progress import InstallBytes, InstallProgress, size_of
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ _LOOK_LASTS: Final = 10.0
 _MOST_KEPT: Final = 200
 """Operations whose last words are kept."""
 
+_MOVING: Final = (NodeProgressStatus.DOWNLOADING, NodeProgressStatus.RUNNING_ON_WORKER)
 ALL: Final = None
 """A listener to every operation."""
 
@@ -42,6 +44,7 @@ class ProgressBoard:
         self._heard: dict[OperationId, Subscription | None] = {}
         """None while a subscription is being made."""
         self._listeners: defaultdict[OperationId | None, set[Poke]] = defaultdict(set)
+        self._changed: set[OperationId] = set()
         self.poke = Poke()
 
     # For those who look.
@@ -93,6 +96,29 @@ class ProgressBoard:
 
     def changed(self, operation: OperationId) -> None:
         """Something of the operation is stored that was not there before."""
+        self._changed.add(operation)
+        self._ring(operation)
+
+    def take_changed(self) -> set[OperationId]:
+        """All of which something was done or heard here since the last call: for the one who tells other frontends."""
+        taken, self._changed = self._changed, set()
+        return taken
+
+    def hear_of(
+        self, operation: OperationId, rows: Iterable[NodeProgress], numbers: Mapping[str, InstallBytes]
+    ) -> None:
+        """What another frontend knows. Whoever listens to the nodes itself knows better."""
+        if operation in self._heard:
+            return
+        for row in rows:
+            node_id = NodeId(row.node_id)
+            if row.status in _MOVING:
+                self._merge(operation, node_id, _progress(row, numbers.get(node_id)))
+            else:
+                self._of(operation).pop(node_id, None)  # the next attempt begins anew
+        self._ring(operation)
+
+    def _ring(self, operation: OperationId) -> None:
         for poke in (*self._listeners.get(operation, ()), *self._listeners.get(ALL, ())):
             poke.ring()
 
@@ -144,14 +170,14 @@ class ProgressBoard:
         except InvalidInput as error:
             log.debug("progress ignored: %s", error, extra={"event": "progress.ignored"})
             return
-        self._note(operation, subjects.node_of(message.subject), _progress(told))
+        if self._merge(operation, subjects.node_of(message.subject), _progress(told, told.corral)):
+            self.changed(operation)
 
-    def _note(self, operation: OperationId, node_id: NodeId, told: Progress) -> None:
+    def _merge(self, operation: OperationId, node_id: NodeId, told: Progress) -> bool:
         nodes = self._of(operation)
         known = nodes.get(node_id, NO_PROGRESS)
         nodes[node_id] = merge(known, told, at=self._clock.monotonic())
-        if nodes[node_id] is not known:
-            self.changed(operation)
+        return nodes[node_id] is not known
 
     def _of(self, operation: OperationId) -> dict[NodeId, Progress]:
         nodes = self._known.setdefault(operation, {})
@@ -161,9 +187,8 @@ class ProgressBoard:
         return nodes
 
 
-def _progress(told: InstallProgress) -> Progress:
+def _progress(told: InstallProgress | NodeProgress, numbers: InstallBytes | None) -> Progress:
     """Of LocalAI's workers the words are read: they tell no numbers."""
-    numbers = told.corral
     return Progress(
         attempt=0 if numbers is None else numbers.attempt,
         sequence=0 if numbers is None else numbers.sequence,

@@ -11,6 +11,8 @@ POKE_EVENTS: Final = "corral.poke.events"
 
 OPERATION_START: Final = "gallery.opcache.start"
 OPERATION_END: Final = "gallery.opcache.end"
+OPERATIONS_PROGRESS: Final = "gallery.*.progress"
+OPERATIONS_CANCEL: Final = "gallery.*.cancel"
 INVALIDATE_MODELS: Final = "cache.invalidate.models"
 INVALIDATE_BACKENDS: Final = "cache.invalidate.backends"
 PREFIX_OBSERVED: Final = "prefixcache.observe"

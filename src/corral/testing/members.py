@@ -21,7 +21,7 @@ from corral.testing.member_clock import MemberClock
 from corral.testing.patience import within_patience
 from corral.testing.relay import Relay
 
-FRONTEND_LOOPS: Final = 14
+FRONTEND_LOOPS: Final = 15
 """Loops of a frontend that wait for its clock when there is nothing to do: hearing, health, models, loads, dispatcher,
 leases of intents, returning nodes, inventory, replicas, unloading, orphans, view, housekeeping."""
 WORKER_LOOPS: Final = 1

@@ -69,6 +69,8 @@ async def started(world: World, folder: Path, name: str) -> Operation:
             GalleryCatalogue(galleries),
             context.feed,
             world.clock,
+            progress=context.progress,
+            broadcasts=world.control.broadcasts,
             dispatcher=world.control.dispatcher.poke,
         )
         return await operations.start(Ask(verb=Verb.INSTALL, backend=name, by="me"))
