@@ -69,7 +69,7 @@ from corral.control.unloading import Unloading
 from corral.control.view import ViewKeeper, ViewSources
 from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
-from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS, REPLICAS_EXITED
+from corral.protocol.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.hearing import HearingPeriods
@@ -117,6 +117,7 @@ class Control:
         await context.bus.subscribe(POKE_EVENTS, context.feed.on_message)
         await context.bus.subscribe(GATEWAY_SHARES, context.shares.on_message)
         await context.bus.subscribe(REPLICAS_EXITED, self.replica_exits.on_message)
+        await context.bus.subscribe(INVENTORIES, context.inventory.on_message)
         for subject, handler in context.peers.handlers().items():
             await context.bus.subscribe(subject, handler)
         await run_services(stop, server=server.run(ending=self._end_streams), **self.loops())
@@ -134,6 +135,7 @@ class Control:
             "intents": self._every(self.dispatcher.renewed_every, Poke(), self.dispatcher.renew, "leases of intents"),
             "returns": self._notice_returns(),
             "inventory": self._every(inventory.PERIOD, context.inventory.poke, context.inventory.sweep, "inventory"),
+            "reports": self._every(inventory.PERIOD, context.inventory.news, context.inventory.take_news, "reports"),
             "progress": self._every(progress_board.PERIOD, context.progress.poke, context.progress.tend, "progress"),
             "broadcasts": self.broadcasts.run(),
             "replicas": self._every(

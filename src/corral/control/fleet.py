@@ -99,10 +99,13 @@ class Fleet:
     async def names(self, ids: Iterable[NodeId]) -> dict[NodeId, str]:
         return {id: node.name for id, node in (await self._nodes.load_many(ids)).items()}
 
+    async def some(self, ids: Iterable[NodeId]) -> list[SeenNode]:
+        """Those of these nodes that there are."""
+        return [self.see(node) for node in (await self._nodes.load_many(ids)).values()]
+
     async def healthy(self, ids: Iterable[NodeId]) -> set[NodeId]:
         """Those of these nodes whose status is healthy."""
-        found = await self._nodes.load_many(ids)
-        return {id for id, node in found.items() if self.see(node).status is NodeStatus.HEALTHY}
+        return {one.node.id for one in await self.some(ids) if one.status is NodeStatus.HEALTHY}
 
     async def page(self, filter: NodeFilter, *, limit: int, cursor: str | None) -> Page:
         """At most `limit` nodes in the order of their names, and where to go on."""

@@ -25,6 +25,9 @@ GATEWAY_SHARES: Final = "corral.gateway.shares"
 REPLICAS_EXITED: Final = "nodes.*.corral.replica.exited"
 """What every node says of processes that ended by themselves."""
 
+INVENTORIES: Final = "nodes.*.corral.inventory"
+"""What every node says of its backends by itself."""
+
 
 def node_of(subject: str) -> NodeId:
     """Whose subject `nodes.<id>.…` this is."""
@@ -139,3 +142,8 @@ def operation_cancel(operation: str) -> str:
 def replica_exited(node_id: NodeId) -> str:
     """Says that a process ended by itself. Corral's own."""
     return f"nodes.{token(node_id)}.corral.replica.exited"
+
+
+def inventory(node_id: NodeId) -> str:
+    """Says which backends the node has, whenever that changed. Corral's own."""
+    return f"nodes.{token(node_id)}.corral.inventory"

@@ -1,10 +1,11 @@
 """What each node last reported to have on its disk, and when."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import Row, select
+from sqlalchemy import Row, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
@@ -39,6 +40,15 @@ class Inventories:
         async with self._db.begin() as connection:
             for node_id, report in sorted(reports.items()):
                 await store_report(connection, node_id, report)
+
+    async def confirm(self, ids: Sequence[NodeId], *, at: datetime) -> None:
+        """What these nodes said before is still so."""
+        if not ids:
+            return
+        async with self._db.begin() as connection:
+            here = among(connection, backend_inventory.c.node_id, ids)
+            older = backend_inventory.c.seen_at < at
+            await connection.execute(update(backend_inventory).where(here, older).values(seen_at=at))
 
 
 async def store_report(connection: AsyncConnection, node_id: NodeId, report: Inventory) -> None:

@@ -55,6 +55,8 @@ class SimulatedBackends:
     disk: dict[str, InstalledBackend] = field(default_factory=dict)
     requests: list[tuple[str, object]] = field(default_factory=list)
     """Everything that was asked of it, without the lists."""
+    lists: int = 0
+    """How often it was asked what it has."""
     written: Counter[str] = field(default_factory=Counter)
     """How often each backend was downloaded."""
     digest: str = "sha256:1"
@@ -116,6 +118,7 @@ class SimulatedBackends:
         await self._answer(message, ChangeReply(success=not error, error=error, reports_stopped_processes=True))
 
     async def _on_list(self, message: Message) -> None:
+        self.lists += 1
         if not self.faults.mute:
             told = [_undated(one) if self.faults.undated else one for one in self.disk.values()]
             await message.respond(msgspec.json.encode(ListReply(backends=told or None)))
