@@ -9,6 +9,7 @@ from corral.auth.principals import Authenticator, Principal
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
+from corral.control.brake import Brake
 from corral.control.config import ControlConfig
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
@@ -57,6 +58,7 @@ class AdminContext:
     peers: PeerOperations
     view: ViewKeeper
     readiness: Readiness
+    brake: Brake
     gateways: GatewayReports
     shares: GatewayShares
     events: Events

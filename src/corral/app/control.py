@@ -22,6 +22,7 @@ from corral.base.retry import Backoff
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
+from corral.control import brake as braking
 from corral.control import (
     health,
     hearing,
@@ -34,6 +35,7 @@ from corral.control import (
     view,
 )
 from corral.control import progress as progress_board
+from corral.control.brake import Brake
 from corral.control.broadcasts import Broadcasts
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
@@ -67,6 +69,7 @@ from corral.control.replica_health import ReplicaHealth
 from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
 from corral.control.view import ViewKeeper, ViewSources
+from corral.domain.brake import BrakePolicy
 from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
 from corral.protocol.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED
@@ -129,6 +132,7 @@ class Control:
             "heartbeats": context.heartbeats.run(),
             "hearing": self._every(hearing.PERIOD, Poke(), context.hearing.tick, "hearing"),
             "health": self._every(health.PERIOD, self.health.poke, self.health.sweep, "health"),
+            "brake": self._every(braking.PERIOD, Poke(), context.brake.look, "brake"),
             "models": self._every(models.PERIOD, Poke(), context.models.look, "models"),
             "loads": context.loads.run(),
             "dispatcher": self.dispatcher.run(),
@@ -220,11 +224,15 @@ async def wire(
     models.scan()  # before the first view, which would otherwise take all models away from the gateways
     fleet = Fleet(nodes, keeper, clock, policy)
     client = NodeClient(bus, nodes, clock)
-    watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock)
+    leases = Leases(database)
+    brake = Brake(
+        nodes, events, leases, keeper, feed, clock, policy=BrakePolicy(share=config.brake_share), holder=frontend_id
+    )
+    watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock, brake=brake)
     happenings = Happenings(events)
     await happenings.begin()
     tokens = Tokens(stores.secrets, credentials.registration_token)
-    jobs, leases = LoadJobs(database, stores.secrets), Leases(database)
+    jobs = LoadJobs(database, stores.secrets)
     intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus, clock)
     keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock)
     dispatcher = Dispatcher(
@@ -295,11 +303,13 @@ async def wire(
                 keys=keys,
                 fleet=fleet,
                 readiness=readiness,
+                brake=brake,
                 metrics_public=config.metrics_public,
             ),
             clock,
         ),
         readiness=readiness,
+        brake=brake,
         gateways=gateways,
         shares=GatewayShares(bus, gateways, frontend_id),
         events=events,
@@ -316,7 +326,7 @@ async def wire(
         replica_health=watch_replicas,
         replica_exits=ReplicaExits(replicas, watch_replicas),
         unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),
-        orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, holder=frontend_id),
+        orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, brake=brake, holder=frontend_id),
         housekeeping=Housekeeping(
             events,
             OperationStore(database),
