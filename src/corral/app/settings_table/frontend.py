@@ -265,8 +265,8 @@ class FrontendSettings:
     brake_percent: int = setting(
         whole(1, 100),
         """When more than this percentage of the nodes, and at least two, goes silent within 15 minutes, nothing is
-        evicted or rescheduled until they are heard again or the 15 minutes are over: then the network has failed rather than
-        the machines. 50, so that a rack may fail; 100 switches this off.""",
+        evicted or rescheduled until they are heard again or the 15 minutes are over: then the network has failed rather
+        than the machines. 50, so that a rack may fail; 100 switches this off.""",
         flag="--brake-percent",
         env=("CORRAL_BRAKE_PERCENT",),
         default=50,
