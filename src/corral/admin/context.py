@@ -22,7 +22,7 @@ from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.models import Models
-from corral.control.operations import Operations
+from corral.control.operations import CatalogueSource, Operations
 from corral.control.peer_operations import PeerOperations
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
@@ -53,6 +53,7 @@ class AdminContext:
     replicas: Replicas
     operations: Operations
     inventory: InventoryKeeper
+    galleries: CatalogueSource
     progress: ProgressBoard
     watch: OperationWatch
     peers: PeerOperations

@@ -3,7 +3,9 @@
 from collections import Counter
 from typing import Final
 
-from corral.control.operation_status import Told, element_of, latest, node_rows, with_progress
+from msgspec import UNSET
+
+from corral.control.operation_status import QUEUED, Told, cache_key, operation_status, with_progress
 from corral.control.peer_operations import PeerOperation
 from corral.domain.backend import Verb
 from corral.domain.operation import (
@@ -12,7 +14,6 @@ from corral.domain.operation import (
     OperationState,
     Progress,
     Target,
-    TargetStatus,
     compat_status,
     overall,
     seconds_left,
@@ -81,53 +82,45 @@ def _target_view(target: Target, progress: Progress, now: float) -> TargetView:
 
 def is_listed(operation: Operation) -> bool:
     """Whether LocalAI's list of current operations has it: until it is over, and failed ones until dismissed."""
-    return not compat_status(operation).processed or bool(compat_status(operation).error)
+    status = compat_status(operation)
+    return not status.processed or bool(status.error)
 
 
 def operation_item(operation: Operation, told: Told) -> OperationItem:
-    status = compat_status(operation)
-    current = latest(operation.targets, told)
-    element = element_of(operation)
+    """Named by the backend, also when it is about one node: that is told beside it."""
+    status = operation_status(operation, told)
     return OperationItem(
-        id=element,
-        name=operation.backend.rpartition("@")[2],
+        id=operation.backend,
+        name=_bare(operation.backend),
         full_name=operation.backend,
         job_id=operation.id,
-        progress=int(overall(with_progress(operation, told))),
-        task_type="deletion" if operation.verb is Verb.DELETE else "Installation",
-        is_deletion=operation.verb is Verb.DELETE,
+        progress=int(status.progress),
+        task_type="deletion" if status.deletion else "Installation",
+        is_deletion=status.deletion,
         is_backend=True,
-        is_queued=_is_queued(operation),
-        cancellable=not status.processed and operation.verb is not Verb.DELETE,
+        is_queued=status.phase == QUEUED,
+        cancellable=status.cancellable,
         message=status.message,
         node_id=operation.node_id or "",
-        node_name=operation.targets[0].node_name if operation.node_id and operation.targets else "",
-        phase=current.phase,
-        current_bytes=current.current_bytes,
-        total_bytes=current.total_bytes,
+        phase=status.phase,
+        current_bytes=status.current_bytes,
+        total_bytes=status.total_bytes,
         error=status.error,
-        nodes=node_rows(operation, told),
+        nodes=status.nodes,
     )
-
-
-def _is_queued(operation: Operation) -> bool:
-    return all(one.status is TargetStatus.QUEUED for one in operation.targets)
 
 
 def job_status(operation: Operation, told: Told) -> JobStatus:
-    status = compat_status(operation)
-    shown = JobStatus(
-        progress=100 if status.completed else int(overall(with_progress(operation, told))),
+    status = operation_status(operation, told)
+    return JobStatus(
+        progress=status.progress,
         message=status.message,
-        gallery_element_name=operation.backend if status.completed else "",
+        gallery_element_name=status.gallery_element_name,
         processed=status.processed,
-        deletion=operation.verb is Verb.DELETE,
+        deletion=status.deletion,
+        error=status.error or UNSET,
+        completed=compat_status(operation).completed or UNSET,
     )
-    if status.error:
-        shown.error = status.error
-    if status.completed:
-        shown.completed = True
-    return shown
 
 
 UNKNOWN_JOB: Final = JobStatus(message="Operation queued", queued=True)
@@ -136,9 +129,9 @@ UNKNOWN_JOB: Final = JobStatus(message="Operation queued", queued=True)
 
 def peer_item(peer: PeerOperation) -> OperationItem:
     """An operation of a LocalAI frontend, as it would list it itself."""
-    status = peer.status or OperationStatus(message="queued", phase="queued")
+    status = peer.status or OperationStatus(message=QUEUED, phase=QUEUED)
     node, backend = _node_and_backend(peer.key)
-    is_queued = status.phase == "queued"
+    is_queued = status.phase == QUEUED
     kind = "deletion" if status.deletion else "Waiting" if is_queued else "Installation"
     return OperationItem(
         id=peer.key,
@@ -171,18 +164,15 @@ def _node_and_backend(key: str) -> tuple[str, str]:
 
 
 def peer_job_status(status: OperationStatus) -> JobStatus:
-    shown = JobStatus(
-        progress=int(status.progress),
+    return JobStatus(
+        progress=status.progress,
         message=status.message,
         gallery_element_name=status.gallery_element_name,
         processed=status.processed,
         deletion=status.deletion,
+        error=status.error or UNSET,
+        completed=(status.processed and not status.error and not status.cancelled) or UNSET,
     )
-    if status.error:
-        shown.error = status.error
-    elif status.processed and not status.cancelled:
-        shown.completed = True
-    return shown
 
 
 def history_item(operation: Operation) -> HistoryItem | None:
@@ -191,8 +181,8 @@ def history_item(operation: Operation) -> HistoryItem | None:
     if outcome is None:
         return None
     return HistoryItem(
-        id=element_of(operation),
-        name=operation.backend.rpartition("@")[2],
+        id=cache_key(operation),
+        name=_bare(operation.backend),
         job_id=operation.id,
         is_backend=True,
         node_id=operation.node_id or "",
@@ -202,3 +192,7 @@ def history_item(operation: Operation) -> HistoryItem | None:
         started_at=format_time(operation.accepted_at),
         finished_at=format_time(operation.changed_at),
     )
+
+
+def _bare(backend: str) -> str:
+    return backend.rpartition("@")[2]

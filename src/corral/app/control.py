@@ -248,11 +248,12 @@ async def wire(
         config.intents,
     )
     broadcasts = Broadcasts(bus, OperationStore(database), progress, clock, frontend=frontend_id)
+    catalogues = galleries or NoCatalogue()
     operations = Operations(
         OperationStore(database),
         fleet,
         keeper_of_inventory,
-        galleries or NoCatalogue(),
+        catalogues,
         feed,
         clock,
         progress=progress,
@@ -292,6 +293,7 @@ async def wire(
         replicas=replicas,
         operations=operations,
         inventory=keeper_of_inventory,
+        galleries=catalogues,
         progress=progress,
         watch=OperationWatch(operations, progress, clock, frontend=frontend_id),
         peers=PeerOperations(operations, progress, clock, frontend=frontend_id, inventory=keeper_of_inventory.poke),

@@ -17,7 +17,7 @@ from corral.base.errors import CorralError
 from corral.base.ids import FrontendId, NodeId, OperationId
 from corral.base.tasks import Poke, poke_or_period
 from corral.bus.port import Bus
-from corral.control.operation_status import element_of, operation_status
+from corral.control.operation_status import cache_key, operation_status
 from corral.control.progress import ALL, ProgressBoard
 from corral.domain.backend import Verb
 from corral.domain.operation import Operation, Progress
@@ -112,8 +112,7 @@ class Broadcasts:
             await self.dismissed(operation.id)
 
     async def _mark_start(self, operation: Operation) -> None:
-        key = element_of(operation)
-        mark = OperationMark(job_id=operation.id, cache_key=key, is_backend=True, corral=self._sender)
+        mark = OperationMark(job_id=operation.id, cache_key=cache_key(operation), is_backend=True, corral=self._sender)
         await self._publish(subjects.OPERATION_START, mark)
 
     async def _tell(self, operation: Operation, status: OperationStatus, known: Mapping[NodeId, Progress]) -> None:

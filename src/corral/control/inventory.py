@@ -13,7 +13,7 @@ from corral.bus.port import Message
 from corral.control.fleet import Fleet, SeenNode
 from corral.control.lanes import Lane
 from corral.control.node_client import LIST_WITHIN, NodeClient
-from corral.domain.backend import BackendEntry, Inventory
+from corral.domain.backend import BackendEntry, Inventory, Proven, prove
 from corral.domain.node import NodeStatus, NodeType
 from corral.protocol import go_json, subjects
 from corral.protocol.inventory import InstalledBackend, InventoryReport, fingerprint
@@ -161,6 +161,14 @@ class InventoryKeeper:
         await self._inventories.put(found)
         self._known |= {id: fingerprint(one.entries) for id, one in found.items()}
         await self._intents.look_at(list(found), at=self._clock.now())
+        await self._end_failed_installs(found)
+
+    async def _end_failed_installs(self, found: Mapping[NodeId, Inventory]) -> None:
+        """What a report shows to be there need not wait for its next try, as with LocalAI: only installs."""
+        failed = await self._intents.failed_installs(list(found))
+        there = [one for one in failed if isinstance(prove(one.wish, found[one.node_id], one.before), Proven)]
+        if there:
+            await self._intents.hurry(there, at=self._clock.now())
 
 
 def is_listed(seen: SeenNode) -> bool:

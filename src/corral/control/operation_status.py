@@ -18,6 +18,7 @@ from corral.protocol.broadcasts import NodeProgress, NodeProgressStatus, Operati
 
 Told = Mapping[NodeId, Progress]
 
+QUEUED: Final = "queued"
 _COMPAT: Final = {
     TargetStatus.QUEUED: NodeProgressStatus.QUEUED,
     TargetStatus.DOWNLOADING: NodeProgressStatus.DOWNLOADING,
@@ -32,29 +33,39 @@ _COMPAT: Final = {
 
 
 def operation_status(operation: Operation, told: Told) -> OperationStatus:
-    """LocalAI's whole status of an operation."""
+    """LocalAI's whole status of an operation; its other forms are made of it."""
     status = compat_status(operation)
-    current = latest(operation.targets, told)
+    current = _latest(operation.targets, told)
+    is_deletion = operation.verb is Verb.DELETE
     return OperationStatus(
-        deletion=operation.verb is Verb.DELETE,
+        deletion=is_deletion,
         file_name=current.file_name,
         error=status.error,
         processed=status.processed,
-        message=status.message,
-        progress=100.0 if status.completed else overall(with_progress(operation, told)),
-        phase=current.phase,
+        message=status.message if status.processed else current.phase or status.message,
+        progress=100 if status.completed else _whole(overall(with_progress(operation, told))),
+        phase=QUEUED if status.is_queued else "",
         current_bytes=current.current_bytes,
         total_bytes=current.total_bytes,
         file_size=current.total,
         downloaded_size=current.current,
-        gallery_element_name=operation.backend,
+        gallery_element_name=operation.backend if status.completed or status.is_queued else "",
         cancelled=status.cancelled,
-        cancellable=not status.processed and operation.verb is not Verb.DELETE,
+        cancellable=not status.processed and not is_deletion,
         nodes=node_rows(operation, told),
     )
 
 
-def latest(targets: Sequence[Target], told: Told) -> Progress:
+def cache_key(operation: Operation) -> str:
+    """What LocalAI files an operation under: one of a single node does not meet those of the fleet."""
+    return f"node:{operation.node_id}:{operation.backend}" if operation.node_id else operation.backend
+
+
+def with_progress(operation: Operation, told: Told) -> list[tuple[Target, Progress]]:
+    return [(one, told.get(one.node_id, NO_PROGRESS)) for one in operation.targets]
+
+
+def _latest(targets: Sequence[Target], told: Told) -> Progress:
     """What the furthest of the nodes at work says."""
     busy = [told[one.node_id] for one in targets if one.status is TargetStatus.DOWNLOADING and one.node_id in told]
     return max(busy, key=lambda one: one.percentage, default=NO_PROGRESS)
@@ -76,16 +87,12 @@ def _node_row(target: Target, progress: Progress) -> NodeProgress:
         file_name=shown.file_name,
         current=shown.current,
         total=shown.total,
-        percentage=shown.percentage,
+        percentage=_whole(shown.percentage),
         phase=shown.phase,
         error=target.message if status is NodeProgressStatus.ERROR else "",
     )
 
 
-def with_progress(operation: Operation, told: Told) -> list[tuple[Target, Progress]]:
-    return [(one, told.get(one.node_id, NO_PROGRESS)) for one in operation.targets]
-
-
-def element_of(operation: Operation) -> str:
-    """What an operation is about, as LocalAI's frontends call it."""
-    return f"node:{operation.node_id}:{operation.backend}" if operation.node_id else operation.backend
+def _whole(share: float) -> float:
+    """A whole number is written without a fraction, as Go does it."""
+    return int(share) if share.is_integer() else share

@@ -53,6 +53,8 @@ class EventKind(StrEnum):
     """A person took an operation back, as far as that was still possible."""
     OPERATION_RETRIED = "operation.retried"
     """A person had failed targets of an operation tried again."""
+    OPERATIONS_CLEARED = "operations.cleared"
+    """A person removed the operations that are over from the history."""
     BRAKE_HELD = "brake.held"
     """Alarm: many nodes went silent together, or control could not hear; nothing is evicted or rescheduled."""
     BRAKE_RELEASED = "brake.released"

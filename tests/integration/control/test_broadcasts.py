@@ -102,10 +102,9 @@ async def test_an_install_is_told_as_localais_frontends_tell_theirs(world: World
     assert queued == about | {"status": STATUS | {"phase": "queued", "gallery_element_name": "echo"}}
     row = ROW | {"node_id": node.node_id}
     assert moving["status"] == STATUS | {
-        "message": "processing backend: echo",
+        "message": "downloading",
         "progress": 12.5,
-        "phase": "downloading",
-        "gallery_element_name": "echo",
+        "gallery_element_name": "",
         "nodes": [row],
     }
     assert done["status"] == STATUS | {
