@@ -6,7 +6,7 @@ from typing import Final
 from starlette.requests import Request
 
 from corral.admin.context import AdminContext
-from corral.admin.operation_shapes import node_rows
+from corral.control.operation_status import node_rows
 from corral.control.operations import Ask
 from corral.domain.operation import Operation, OperationState, error_text, waits
 from corral.protocol.operation_views import Applied, JobStarted, NodeResults

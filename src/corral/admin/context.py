@@ -3,11 +3,13 @@
 import asyncio
 from dataclasses import dataclass
 
+from corral.admin.operation_watch import OperationWatch
 from corral.auth.http import NodeClaim
 from corral.auth.principals import Authenticator, Principal
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
+from corral.control.brake import Brake
 from corral.control.config import ControlConfig
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
@@ -22,6 +24,7 @@ from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.models import Models
 from corral.control.operations import Operations
+from corral.control.peer_operations import PeerOperations
 from corral.control.planning import CatalogueSource
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
@@ -57,8 +60,11 @@ class AdminContext:
     upgrades: Upgrades
     galleries: CatalogueSource
     progress: ProgressBoard
+    watch: OperationWatch
+    peers: PeerOperations
     view: ViewKeeper
     readiness: Readiness
+    brake: Brake
     gateways: GatewayReports
     shares: GatewayShares
     events: Events

@@ -47,10 +47,12 @@ async def put_rules(context: AdminContext, request: Request, caller: Caller) -> 
         raise InvalidInput("If-Match", "is missing: name the revision that you have seen, or * for whatever is there")
     rules, prune = await _asked(context, request, caller)
     applied = await context.fleet_rules.put(rules, revision=revision, prune=prune, by=caller.name)
-    now = revision_of(applied.change.rules)
-    operations = [operation_view(one, context.progress.of(one.id)) for one in applied.operations]
-    shown = AppliedRules(revision=now, changes=_changes(applied.change), operations=operations)
-    return answer(shown, headers={"ETag": f'"{now}"'})
+    revision = revision_of(applied.change.rules)
+    operations = [
+        operation_view(one, context.progress.look(one), context.clock.monotonic()) for one in applied.operations
+    ]
+    shown = AppliedRules(revision=revision, changes=_changes(applied.change), operations=operations)
+    return answer(shown, headers={"ETag": f'"{revision}"'})
 
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:

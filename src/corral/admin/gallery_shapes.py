@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import UNSET
 
 from corral.admin.backend_shapes import Held, Reported, node_rows
-from corral.admin.operation_shapes import cache_key
+from corral.control.operation_status import cache_key
 from corral.domain.backend import Verb
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.capability import DEFAULT

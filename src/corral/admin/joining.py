@@ -151,6 +151,7 @@ def read_heartbeat(body: bytes, at: datetime) -> Heartbeat:
         measured=measured,
         gpu_vendor=_take_text("gpu_vendor", said.get("gpu_vendor"), problems),
         incarnation=_take_incarnation(said.get("corral"), problems),
+        inventory=_take_inventory(said.get("corral"), problems),
         problems=tuple(problems),
     )
 
@@ -181,6 +182,11 @@ def _take_incarnation(value: object, problems: list[str]) -> Incarnation | None:
     text = value.get("incarnation") if isinstance(value, dict) else value
     taken = _take_text("corral.incarnation", text, problems)
     return Incarnation(taken) if taken else None
+
+
+def _take_inventory(value: object, problems: list[str]) -> str:
+    text = value.get("inventory") if isinstance(value, dict) else None
+    return _take_text("corral.inventory", text, problems) or ""
 
 
 def _shown(value: object) -> str:

@@ -25,6 +25,11 @@ from corral.protocol.metrics import Description, Family, Kind, Sample, render
 _BUILD: Final = Description("corral_build_info", Kind.GAUGE, "Version of this frontend; always 1.", ("version",))
 _NATS: Final = Description("corral_nats_connected", Kind.GAUGE, "1 while NATS is connected.")
 _DATABASE: Final = Description("corral_database_up", Kind.GAUGE, "1 while the database answers.")
+_BRAKE: Final = Description(
+    "corral_brake_held",
+    Kind.GAUGE,
+    "1 while nothing is evicted or rescheduled, because many nodes went silent together.",
+)
 _NODES: Final = Description("corral_nodes", Kind.GAUGE, "Nodes by status.", ("status",))
 _REPLICAS: Final = Description(
     "corral_replicas", Kind.GAUGE, "Replicas by state; those that ended stay for a day.", ("state",)
@@ -46,6 +51,7 @@ OF_CONTROL: Final = (
     _BUILD,
     _NATS,
     _DATABASE,
+    _BRAKE,
     _NODES,
     _REPLICAS,
     _LOAD_JOBS,
@@ -74,6 +80,7 @@ async def _own_families(context: AdminContext) -> list[Family]:
         _BUILD.with_values({__version__: 1}),
         _NATS.with_value(int(context.bus.connected)),
         _DATABASE.with_value(int(bool(stored))),
+        _BRAKE.with_value(int(context.brake.holds)),
         *stored,
         _MODELS.with_values({"usable": len(catalogue.models), "passed_over": len(catalogue.problems)}),
         _EVENTS.with_values({kind.value: times for kind, times in sorted(context.happenings.counts.items())}),

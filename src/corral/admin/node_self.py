@@ -121,6 +121,7 @@ async def heartbeat(context: AdminContext, request: Request, caller: Caller) -> 
         return worker_denied(_INVALID_TOKEN)
     except NotFound:
         return node_error(404, "node not found")
+    context.inventory.hear(node.id, beat.inventory)
     response = HeartbeatResponse(message="heartbeat received")
     if node.peer is not None:
         response.corral = CorralStatus(

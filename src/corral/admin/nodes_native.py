@@ -25,7 +25,7 @@ async def list_nodes(context: AdminContext, request: Request, caller: Caller) ->
     page = await context.fleet.page(read_filter(query), limit=read_limit(query), cursor=query.get("cursor"))
     load = await fleet_load(context)
     items = [node_detail(seen, load.of(seen.node.id), context.fleet.policy) for seen in page.items]
-    return answer(NodePage(items=items, next_cursor=page.next_cursor))
+    return answer(NodePage(items=items, next_cursor=page.next_cursor, alarm=context.brake.reason))
 
 
 async def get_node(context: AdminContext, request: Request, caller: Caller) -> Response:

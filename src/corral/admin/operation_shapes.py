@@ -1,12 +1,12 @@
 """Operations in the shapes of the admin API: Corral's own, and LocalAI's."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import UNSET
 
-from corral.base.ids import NodeId
+from corral.control.operation_status import QUEUED, Told, cache_key, operation_status, with_progress
+from corral.control.peer_operations import PeerOperation
 from corral.domain.backend import Verb
 from corral.domain.operation import (
     NO_PROGRESS,
@@ -14,29 +14,17 @@ from corral.domain.operation import (
     OperationState,
     Progress,
     Target,
-    TargetStatus,
     compat_status,
     overall,
+    seconds_left,
     share_of,
+    shown_progress,
+    speed_of,
 )
-from corral.protocol.broadcasts import NodeProgress, NodeProgressStatus, OperationStatus
+from corral.protocol.broadcasts import OperationStatus
 from corral.protocol.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
 from corral.protocol.times import format_time
 
-Told = Mapping[NodeId, Progress]
-
-_COMPAT: Final = {
-    TargetStatus.QUEUED: NodeProgressStatus.QUEUED,
-    TargetStatus.DOWNLOADING: NodeProgressStatus.DOWNLOADING,
-    TargetStatus.RUNNING_ON_WORKER: NodeProgressStatus.RUNNING_ON_WORKER,
-    TargetStatus.SUCCESS: NodeProgressStatus.SUCCESS,
-    TargetStatus.ERROR: NodeProgressStatus.ERROR,
-    TargetStatus.BLOCKED: NodeProgressStatus.ERROR,
-    TargetStatus.SUPERSEDED: NodeProgressStatus.SUCCESS,
-    TargetStatus.CANCELLED: NodeProgressStatus.ERROR,
-}
-"""LocalAI knows five words. Superseded is none of its errors, and nothing of it is left to do."""
-_QUEUED: Final = "queued"
 _OUTCOMES: Final = {
     OperationState.DONE: "completed",
     OperationState.FAILED: "failed",
@@ -44,23 +32,32 @@ _OUTCOMES: Final = {
 }
 
 
-def operation_view(operation: Operation, told: Told) -> OperationView:
+def operation_view(operation: Operation, told: Told, now: float) -> OperationView:
+    """`now` is of the clock that progress was heard by."""
+    targets = [
+        _target_view(one, shown_progress(one, told.get(one.node_id, NO_PROGRESS)), now) for one in operation.targets
+    ]
     return OperationView(
         id=operation.id,
         verb=operation.verb.value,
         backend=operation.backend,
         uri=operation.artefact.uri,
         state=operation.state.value,
-        progress=round(overall(_with_progress(operation, told)), 1),
+        progress=round(overall(with_progress(operation, told)), 1),
         asked_by=operation.asked_by,
         accepted_at=format_time(operation.accepted_at),
         changed_at=format_time(operation.changed_at),
         counts=dict(Counter(one.status.value for one in operation.targets)),
-        targets=[_target_view(one, told.get(one.node_id, NO_PROGRESS)) for one in operation.targets],
+        current_bytes=sum(one.current_bytes for one in targets),
+        total_bytes=sum(one.total_bytes for one in targets),
+        bytes_per_second=sum(one.bytes_per_second for one in targets),
+        seconds_left=max((one.seconds_left for one in targets if one.seconds_left is not None), default=None),
+        targets=targets,
     )
 
 
-def _target_view(target: Target, progress: Progress) -> TargetView:
+def _target_view(target: Target, progress: Progress, now: float) -> TargetView:
+    left = seconds_left(progress, now)
     return TargetView(
         node_id=target.node_id,
         node_name=target.node_name,
@@ -75,11 +72,9 @@ def _target_view(target: Target, progress: Progress) -> TargetView:
         file_name=progress.file_name,
         current_bytes=progress.current_bytes,
         total_bytes=progress.total_bytes,
+        bytes_per_second=int(speed_of(progress, now)),
+        seconds_left=None if left is None else round(left, 1),
     )
-
-
-def _with_progress(operation: Operation, told: Told) -> list[tuple[Target, Progress]]:
-    return [(one, told.get(one.node_id, NO_PROGRESS)) for one in operation.targets]
 
 
 # LocalAI's.
@@ -103,7 +98,7 @@ def operation_item(operation: Operation, told: Told) -> OperationItem:
         task_type="deletion" if status.deletion else "Installation",
         is_deletion=status.deletion,
         is_backend=True,
-        is_queued=status.phase == _QUEUED,
+        is_queued=status.phase == QUEUED,
         cancellable=status.cancellable,
         message=status.message,
         node_id=operation.node_id or "",
@@ -112,30 +107,6 @@ def operation_item(operation: Operation, told: Told) -> OperationItem:
         total_bytes=status.total_bytes,
         error=status.error,
         nodes=status.nodes,
-    )
-
-
-def operation_status(operation: Operation, told: Told) -> OperationStatus:
-    """LocalAI's whole status of an operation; its other forms are made of it."""
-    status = compat_status(operation)
-    current = _latest(operation.targets, told)
-    is_deletion = operation.verb is Verb.DELETE
-    return OperationStatus(
-        deletion=is_deletion,
-        file_name=current.file_name,
-        error=status.error,
-        processed=status.processed,
-        message=status.message if status.processed else current.phase or status.message,
-        progress=100 if status.completed else _whole(overall(_with_progress(operation, told))),
-        phase=_QUEUED if status.is_queued else "",
-        current_bytes=current.current_bytes,
-        total_bytes=current.total_bytes,
-        file_size=current.total,
-        downloaded_size=current.current,
-        gallery_element_name=operation.backend if status.completed or status.is_queued else "",
-        cancelled=status.cancelled,
-        cancellable=not status.processed and not is_deletion,
-        nodes=node_rows(operation, told),
     )
 
 
@@ -154,6 +125,54 @@ def job_status(operation: Operation, told: Told) -> JobStatus:
 
 UNKNOWN_JOB: Final = JobStatus(message="Operation queued", queued=True)
 """LocalAI takes an id that it does not know for one that another frontend is about to tell of."""
+
+
+def peer_item(peer: PeerOperation) -> OperationItem:
+    """An operation of a LocalAI frontend, as it would list it itself."""
+    status = peer.status or OperationStatus(message=QUEUED, phase=QUEUED)
+    node, backend = _node_and_backend(peer.key)
+    is_queued = status.phase == QUEUED
+    kind = "deletion" if status.deletion else "Waiting" if is_queued else "Installation"
+    return OperationItem(
+        id=peer.key,
+        name=backend.rpartition("@")[2],
+        full_name=backend,
+        job_id=peer.job_id,
+        progress=int(status.progress),
+        task_type=kind,
+        is_deletion=status.deletion,
+        is_backend=peer.is_backend,
+        is_queued=is_queued,
+        cancellable=status.cancellable,
+        message=status.message,
+        node_id=node,
+        node_name=next((one.node_name for one in status.nodes if one.node_id == node), ""),
+        phase=status.phase,
+        current_bytes=status.current_bytes,
+        total_bytes=status.total_bytes,
+        error=status.error,
+        nodes=sorted(status.nodes, key=lambda one: one.node_name),
+    )
+
+
+def _node_and_backend(key: str) -> tuple[str, str]:
+    """`node:<id>:<backend>` is about one node."""
+    if not key.startswith("node:"):
+        return "", key
+    _, node, backend = (key + "::").split(":", 2)
+    return node, backend.rstrip(":")
+
+
+def peer_job_status(status: OperationStatus) -> JobStatus:
+    return JobStatus(
+        progress=status.progress,
+        message=status.message,
+        gallery_element_name=status.gallery_element_name,
+        processed=status.processed,
+        deletion=status.deletion,
+        error=status.error or UNSET,
+        completed=(status.processed and not status.error and not status.cancelled) or UNSET,
+    )
 
 
 def history_item(operation: Operation) -> HistoryItem | None:
@@ -175,43 +194,5 @@ def history_item(operation: Operation) -> HistoryItem | None:
     )
 
 
-def cache_key(operation: Operation) -> str:
-    """What LocalAI files an operation under: one of a single node does not meet those of the fleet."""
-    return f"node:{operation.node_id}:{operation.backend}" if operation.node_id else operation.backend
-
-
 def _bare(backend: str) -> str:
     return backend.rpartition("@")[2]
-
-
-def _latest(targets: Sequence[Target], told: Told) -> Progress:
-    """What the furthest of the nodes at work says."""
-    busy = [told[one.node_id] for one in targets if one.status is TargetStatus.DOWNLOADING and one.node_id in told]
-    return max(busy, key=lambda one: one.percentage, default=NO_PROGRESS)
-
-
-def node_rows(operation: Operation, told: Told) -> list[NodeProgress]:
-    """By the names of the nodes. What is over shows no share, as LocalAI's do not."""
-    return [_node_row(one, told.get(one.node_id, NO_PROGRESS)) for one in operation.targets]
-
-
-def _node_row(target: Target, progress: Progress) -> NodeProgress:
-    status = _COMPAT[target.status]
-    is_moving = status is NodeProgressStatus.DOWNLOADING
-    shown = progress if is_moving else NO_PROGRESS
-    return NodeProgress(
-        node_id=target.node_id,
-        node_name=target.node_name,
-        status=status.value,
-        file_name=shown.file_name,
-        current=shown.current,
-        total=shown.total,
-        percentage=_whole(shown.percentage),
-        phase=shown.phase,
-        error=target.message if status is NodeProgressStatus.ERROR else "",
-    )
-
-
-def _whole(share: float) -> float:
-    """A whole number is written without a fraction, as Go does it."""
-    return int(share) if share.is_integer() else share

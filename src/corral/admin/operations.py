@@ -15,11 +15,13 @@ from corral.admin.operation_shapes import (
     is_listed,
     job_status,
     operation_item,
-    operation_status,
+    peer_item,
+    peer_job_status,
 )
 from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import NotFound
 from corral.base.ids import OperationId
+from corral.control.operation_status import operation_status
 from corral.protocol.broadcasts import OperationStatus
 from corral.protocol.operation_views import Acknowledgement, History, JobStatus, MoreHistory, OperationItems
 
@@ -29,7 +31,8 @@ _HISTORY = 50
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
     listed = [one for one in await context.operations.current() if is_listed(one)]
-    items = [operation_item(one, context.progress.of(one.id)) for one in listed]
+    items = [operation_item(one, context.progress.look(one)) for one in listed]
+    items += [peer_item(one) for one in context.peers.listed()]
     return answer(OperationItems(operations=sorted(items, key=lambda one: (one.progress, one.id))))
 
 
@@ -70,16 +73,19 @@ async def job(context: AdminContext, request: Request, caller: Caller) -> Respon
     try:
         operation = await context.operations.get(_id(request))
     except NotFound:
-        return answer(UNKNOWN_JOB)
-    return answer(job_status(operation, context.progress.of(operation.id)))
+        peer = context.peers.find(_id(request))
+        return answer(UNKNOWN_JOB if peer is None or peer.status is None else peer_job_status(peer.status))
+    return answer(job_status(operation, context.progress.look(operation)))
 
 
 async def status(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
         operation = await context.operations.get(_id(request))
     except NotFound:
+        if (peer := context.peers.find(_id(request))) is not None and peer.status is not None:
+            return answer(peer.status)
         return answer({"error": {"code": 500, "message": "could not find any status for ID", "type": ""}}, 500)
-    return answer(operation_status(operation, context.progress.of(operation.id)))
+    return answer(operation_status(operation, context.progress.look(operation)))
 
 
 def _id(request: Request) -> OperationId:

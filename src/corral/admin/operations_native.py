@@ -108,7 +108,7 @@ async def _nodes(context: AdminContext, request: Request) -> list[NodeId] | None
 
 
 def _view(context: AdminContext, operation: Operation) -> OperationView:
-    return operation_view(operation, context.progress.of(operation.id))
+    return operation_view(operation, context.progress.look(operation), context.clock.monotonic())
 
 
 def planned_view(planned: Planned) -> PlannedView:

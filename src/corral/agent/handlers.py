@@ -3,7 +3,8 @@ is here.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -23,26 +24,43 @@ from corral.protocol.replica import ReplicaAccess, RunningModel, RunningReply, S
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T", bound=msgspec.Struct)
+
 
 class BackendHandlers:
     """Answers what concerns backends."""
 
-    def __init__(self, backends: Backends, *, reports: InstallReports, advertised: str) -> None:
+    def __init__(
+        self, backends: Backends, *, reports: InstallReports, changed: Callable[[], None], advertised: str
+    ) -> None:
+        """`changed` is called when something on the disk may be another one."""
         self._backends = backends
         self._reports = reports
+        self._changed = changed
         self._advertised = advertised
 
     def table(self) -> Mapping[Subject, Handler]:
         """Which subject goes to which handler."""
         return {
-            subjects.backend_install: replying(self._install, _install_failed),
-            subjects.backend_upgrade: replying(self._upgrade, _change_failed),
+            subjects.backend_install: replying(self._changing(self._install), _install_failed),
+            subjects.backend_upgrade: replying(self._changing(self._upgrade), _change_failed),
             subjects.backend_stop: self._stop,
-            subjects.backend_delete: replying(self._delete, _change_failed),
-            subjects.backend_rollback: replying(self._roll_back, _change_failed),
+            subjects.backend_delete: replying(self._changing(self._delete), _change_failed),
+            subjects.backend_rollback: replying(self._changing(self._roll_back), _change_failed),
             subjects.backend_list: replying(self._list, _list_failed),
             subjects.models_running: replying(self._running, _running_failed),
         }
+
+    def _changing(self, answer: Callable[[Message], Awaitable[T]]) -> Callable[[Message], Awaitable[T]]:
+        """What is on the disk is looked at afterwards, however it ended."""
+
+        async def act(message: Message) -> T:
+            try:
+                return await answer(message)
+            finally:
+                self._changed()
+
+        return act
 
     async def _install(self, message: Message) -> InstallReply:
         request = go_json.decode(message.data, InstallRequest)

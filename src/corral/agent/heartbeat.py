@@ -1,6 +1,7 @@
 """Signs of life: one per interval, with what is measured then, over HTTP whether NATS is up or not."""
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Protocol
@@ -14,7 +15,7 @@ from corral.base.clock import Clock
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import Incarnation, NodeId
 from corral.domain.node import NodeStatus
-from corral.protocol.registration import CorralBeat, CorralStatus, HeartbeatRequest, HeartbeatResponse
+from corral.protocol.registration import CorralBeat, CorralStatus, Feature, HeartbeatRequest, HeartbeatResponse
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +38,11 @@ class Frontend(Protocol):
     async def heartbeat(self, member: Member, body: HeartbeatRequest) -> HeartbeatResponse: ...
 
 
-def heartbeat_body(measured: Measurement, member: Member, incarnation: Incarnation) -> HeartbeatRequest:
+def heartbeat_body(measured: Measurement, member: Member, corral: CorralBeat) -> HeartbeatRequest:
     """The body in the form of LocalAI's worker. What is left out keeps its last value at the frontend.
 
-    A frontend of ours also hears which GPUs there are: a driver may start after the worker did.
+    A frontend of ours also hears what only it understands, and which GPUs there are: a driver may start after the
+    worker did.
     """
     gpus = measured.gpus
     return HeartbeatRequest(
@@ -50,7 +52,7 @@ def heartbeat_body(measured: Measurement, member: Member, incarnation: Incarnati
         available_ram=measured.ram.available if measured.ram else UNSET,
         total_disk=measured.disk.total if measured.disk else UNSET,
         available_disk=measured.disk.available if measured.disk else UNSET,
-        corral=CorralBeat(incarnation=incarnation) if member.is_corral else UNSET,
+        corral=corral if member.is_corral else UNSET,
     )
 
 
@@ -68,19 +70,29 @@ class Heartbeat:
     """Beats for one membership until the frontend no longer knows it."""
 
     def __init__(
-        self, *, frontend: Frontend, gauge: Gauge, clock: Clock, interval: timedelta, incarnation: Incarnation
+        self,
+        *,
+        frontend: Frontend,
+        gauge: Gauge,
+        clock: Clock,
+        interval: timedelta,
+        incarnation: Incarnation,
+        inventory: Callable[[], str],
     ) -> None:
+        """`inventory` gives a fingerprint of the backends that are on the disk, and has them looked at anew."""
         self._frontend = frontend
         self._gauge = gauge
         self._clock = clock
         self._interval = interval.total_seconds()
         self._incarnation = incarnation
+        self._inventory = inventory
         self._outage = Outage(log, event="heartbeat", what="heartbeat")
         self._told: tuple[NodeId | None, str] = (None, "")
 
     async def until_forgotten(self, member: Member) -> None:
         """Beat once per interval; the registration counts as the first sign of life."""
         self._note_status(member, member.status)
+        self._inventory()  # which this frontend does not know yet
         due = self._clock.monotonic()
         while True:
             due = next_beat(due, self._clock.monotonic(), self._interval)
@@ -90,7 +102,9 @@ class Heartbeat:
 
     async def beat(self, member: Member) -> Hearing:
         """One heartbeat with what is measured now."""
-        body = heartbeat_body(await self._gauge.measure(), member, self._incarnation)
+        inventory = self._inventory() if Feature.INVENTORY in member.features else ""
+        corral = CorralBeat(incarnation=self._incarnation, inventory=inventory)
+        body = heartbeat_body(await self._gauge.measure(), member, corral)
         try:
             answer = await self._frontend.heartbeat(member, body)
         except PeerUnavailable as error:

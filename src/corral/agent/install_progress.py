@@ -114,6 +114,7 @@ class _Reporter:
         self._rung = asyncio.Event()
         self._sending = asyncio.Lock()
         self._sent = 0
+        self._attempt = int(clock.now().timestamp() * 1000)
         self._onward = Onward()
 
     def report(self, step: Step) -> None:
@@ -149,7 +150,7 @@ class _Reporter:
             total=size_text(step.total),
             percentage=step.percentage,
             phase=step.phase,
-            corral=InstallBytes(sequence=self._sent, current=step.done, total=step.total),
+            corral=InstallBytes(sequence=self._sent, current=step.done, total=step.total, attempt=self._attempt),
         )
         try:
             await self._bus.publish(subjects.install_progress(told.node_id, told.op_id), go_json.encode(event))

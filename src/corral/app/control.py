@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from corral.admin.app import build_app
 from corral.admin.context import AdminContext
+from corral.admin.operation_watch import OperationWatch
 from corral.admin.server import AdminServer, bind, bind_socket
 from corral.auth.principals import Authenticator
 from corral.base.clock import Clock, SystemClock
@@ -21,6 +22,7 @@ from corral.base.retry import Backoff
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
+from corral.control import brake as braking
 from corral.control import (
     health,
     hearing,
@@ -33,7 +35,10 @@ from corral.control import (
     upgrades,
     view,
 )
+from corral.control import progress as progress_board
 from corral.control.artefacts import MovedTags, RegistryImages
+from corral.control.brake import Brake
+from corral.control.broadcasts import Broadcasts
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
@@ -58,6 +63,7 @@ from corral.control.models import Models
 from corral.control.node_client import NodeClient
 from corral.control.operations import Operations
 from corral.control.orphans import Orphans
+from corral.control.peer_operations import PeerOperations
 from corral.control.planning import Lookups, Planner
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
@@ -71,9 +77,10 @@ from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
 from corral.control.upgrades import Upgrades, UpgradeStores
 from corral.control.view import ViewKeeper, ViewSources
+from corral.domain.brake import BrakePolicy
 from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
-from corral.protocol.subjects import GATEWAY_SHARES, POKE_EVENTS, REPLICAS_EXITED
+from corral.protocol.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.fleet_rules import FleetRules as FleetRuleStore
@@ -113,6 +120,7 @@ class Control:
     credentials: Credentials
     dispatcher: Dispatcher
     rule_enforcer: RuleEnforcer
+    broadcasts: Broadcasts
     health: Health
     replica_health: ReplicaHealth
     replica_exits: ReplicaExits
@@ -126,6 +134,9 @@ class Control:
         await context.bus.subscribe(POKE_EVENTS, context.feed.on_message)
         await context.bus.subscribe(GATEWAY_SHARES, context.shares.on_message)
         await context.bus.subscribe(REPLICAS_EXITED, self.replica_exits.on_message)
+        await context.bus.subscribe(INVENTORIES, context.inventory.on_message)
+        for subject, handler in context.peers.handlers().items():
+            await context.bus.subscribe(subject, handler)
         await run_services(stop, server=server.run(ending=self._end_streams), **self.loops())
 
     def loops(self) -> dict[str, Coroutine[None, None, None]]:
@@ -135,6 +146,7 @@ class Control:
             "heartbeats": context.heartbeats.run(),
             "hearing": self._every(hearing.PERIOD, Poke(), context.hearing.tick, "hearing"),
             "health": self._every(health.PERIOD, self.health.poke, self.health.sweep, "health"),
+            "brake": self._every(braking.PERIOD, Poke(), context.brake.look, "brake"),
             "models": self._every(models.PERIOD, Poke(), context.models.look, "models"),
             "loads": context.loads.run(),
             "dispatcher": self.dispatcher.run(),
@@ -142,8 +154,11 @@ class Control:
             "returns": self._notice_returns(),
             "fleet rules": self.rule_enforcer.run(context.inventory.told),
             "noticed by fleet rules": self._notice_for_rules(),
-            "inventory": self._every(inventory.PERIOD, Poke(), context.inventory.sweep, "inventory"),
             "upgrades": self._every(upgrades.PERIOD, context.upgrades.poke, context.upgrades.tick, "upgrades"),
+            "inventory": self._every(inventory.PERIOD, context.inventory.poke, context.inventory.sweep, "inventory"),
+            "reports": self._every(inventory.PERIOD, context.inventory.news, context.inventory.take_news, "reports"),
+            "progress": self._every(progress_board.PERIOD, context.progress.poke, context.progress.tend, "progress"),
+            "broadcasts": self.broadcasts.run(),
             "replicas": self._every(
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
@@ -231,12 +246,16 @@ async def wire(
     models.scan()  # before the first view, which would otherwise take all models away from the gateways
     fleet = Fleet(nodes, keeper, clock, policy)
     client = NodeClient(bus, nodes, clock)
-    watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock)
+    leases = Leases(database)
+    brake = Brake(
+        nodes, events, leases, keeper, feed, clock, policy=BrakePolicy(share=config.brake_share), holder=frontend_id
+    )
+    watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock, brake=brake)
     happenings = Happenings(events)
     await happenings.begin()
     tokens = Tokens(stores.secrets, credentials.registration_token)
-    jobs, leases = LoadJobs(database, stores.secrets), Leases(database)
-    intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus)
+    jobs = LoadJobs(database, stores.secrets)
+    intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus, clock)
     keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock)
     dispatcher = Dispatcher(
         DispatchStores(intents=intents, nodes=nodes, events=events),
@@ -252,6 +271,7 @@ async def wire(
         config.intents,
     )
     rules = FleetRuleStore(database)
+    broadcasts = Broadcasts(bus, OperationStore(database), progress, clock, frontend=frontend_id)
     operations = Operations(
         OperationStore(database),
         fleet,
@@ -260,6 +280,8 @@ async def wire(
         feed,
         clock,
         rules=RuleGuard(rules, lookups.galleries),
+        progress=progress,
+        broadcasts=broadcasts,
         dispatcher=dispatcher.poke,
     )
     places = RulePlaces(fleet, keeper_of_inventory, intents, lookups.galleries)
@@ -310,6 +332,8 @@ async def wire(
         ),
         galleries=lookups.galleries,
         progress=progress,
+        watch=OperationWatch(operations, progress, clock, frontend=frontend_id),
+        peers=PeerOperations(operations, progress, clock, frontend=frontend_id, inventory=keeper_of_inventory.poke),
         view=ViewKeeper(
             ViewSources(
                 models=models,
@@ -318,11 +342,13 @@ async def wire(
                 keys=keys,
                 fleet=fleet,
                 readiness=readiness,
+                brake=brake,
                 metrics_public=config.metrics_public,
             ),
             clock,
         ),
         readiness=readiness,
+        brake=brake,
         gateways=gateways,
         shares=GatewayShares(bus, gateways, frontend_id),
         events=events,
@@ -335,11 +361,12 @@ async def wire(
         credentials=credentials,
         dispatcher=dispatcher,
         rule_enforcer=rule_enforcer,
+        broadcasts=broadcasts,
         health=watch,
         replica_health=watch_replicas,
         replica_exits=ReplicaExits(replicas, watch_replicas),
         unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),
-        orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, holder=frontend_id),
+        orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, brake=brake, holder=frontend_id),
         housekeeping=Housekeeping(
             events,
             OperationStore(database),

@@ -190,6 +190,7 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "Con
         credentials_file=settings.credentials_file,
         metrics_public=settings.metrics_public,
         liveness=LivenessPolicy(unhealthy_after=settings.unhealthy_after, offline_after=settings.offline_after),
+        brake_share=settings.brake_percent / 100,
         event_retention=settings.event_retention,
         operation_retention=settings.operation_retention,
         upgrades=UpgradePolicy(period=settings.upgrade_check_period, is_automatic=settings.auto_upgrade_backends),

@@ -16,6 +16,7 @@ from corral.agent.exit_reports import ExitReports
 from corral.agent.handlers import BackendHandlers
 from corral.agent.install_progress import InstallReports
 from corral.agent.installer import Installer
+from corral.agent.inventory_reports import InventoryReports
 from corral.agent.model_files import ModelFiles
 from corral.agent.model_handlers import ModelHandlers
 from corral.agent.models import Models
@@ -52,6 +53,7 @@ class BackendPart:
     supervisor: Supervisor
     installer: Installer
     calls: OpenCalls
+    inventory: InventoryReports
     handlers: Mapping[Subject, Handler]
 
     async def close(self, *, force: bool) -> None:
@@ -79,12 +81,14 @@ async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability
         unused=unused,
     )
     reports = InstallReports(given.bus, clock)
-    of_backends = BackendHandlers(backends, reports=reports, advertised=given.places.advertise)
+    inventory = InventoryReports(backends.listing, given.bus, given.presence)
+    await stack.enter_async_context(running(inventory.run(), name="inventory"))
+    of_backends = BackendHandlers(backends, reports=reports, changed=inventory.ring, advertised=given.places.advertise)
     models = Models(supervisor, connect=_connect, free_within=config.supervision.free_within)
     of_models = ModelHandlers(models, _model_files(config))
     handlers = {**of_backends.table(), **of_models.table()}
     calls = OpenCalls(lambda: {launch.port for launch in supervisor.running()})
-    return BackendPart(supervisor=supervisor, installer=installer, calls=calls, handlers=handlers)
+    return BackendPart(supervisor=supervisor, installer=installer, calls=calls, inventory=inventory, handlers=handlers)
 
 
 def _installing(config: WorkerConfig) -> InstallingConfig:

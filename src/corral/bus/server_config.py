@@ -44,6 +44,7 @@ PERMISSIONS: Final[Mapping[str, Mapping[str, list[str]]]] = {
             "nodes.*.backend.install.*.progress",
             "nodes.*.files.>",
             "nodes.*.corral.replica.>",
+            "nodes.*.corral.inventory",
             "_INBOX.>",
         ],
         "subscribe": ["nodes.>", f"{WORKER_INBOX}.>"],

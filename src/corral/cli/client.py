@@ -53,10 +53,13 @@ class Client:
     def delete(self, path: str) -> None:
         self._call("DELETE", path)
 
-    def stream(self, path: str, *, last_event: str = "") -> Iterator[tuple[str, str]]:
-        """Server-sent events as (id, data) until the frontend closes the stream; comments come as empty data."""
+    def stream(self, path: str, *, last_event: str = "", at_most: timedelta | None = None) -> Iterator[tuple[str, str]]:
+        """Server-sent events as (id, data) until the frontend closes the stream; comments come as empty data.
+
+        A silence of `at_most` counts as no answer.
+        """
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_event} if last_event else {})
-        yield from self._events(*self._send("GET", path, headers=headers))
+        yield from self._events(*self._send("GET", path, headers=headers, silence=at_most))
 
     def post_stream(self, path: str, body: object, *, patience: timedelta) -> Generator[tuple[str, str], None, None]:
         """The same as the answer to a body, which may take longer than other answers."""
@@ -105,7 +108,9 @@ class Client:
         body: object = None,
         headers: Mapping[str, str] | None = None,
         patience: timedelta | None = None,
+        silence: timedelta | None = None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """`patience` is with an answer that takes longer than others, `silence` how long one may pause, if shorter."""
         payload = None if body is None else msgspec.json.encode(body)
         with ExitStack() as stack:  # so that an interrupt hangs up as well
             connection = self._connection()
@@ -115,7 +120,10 @@ class Client:
                 if patience is not None:
                     connection.sock.settimeout(max(patience, self.target.timeout).total_seconds())
                 connection.request(method, self._base + path, body=payload, headers=self._headers(payload, headers))
+                socket = connection.sock  # an answer may take it for itself
                 response = connection.getresponse()
+                if silence is not None:
+                    socket.settimeout(min(silence, self.target.timeout).total_seconds())
             except _FAILURES as error:
                 raise self._unreachable(error) from error
             stack.pop_all()

@@ -1,7 +1,7 @@
 """Which node is meant: by its id, a unique beginning of the id, or a unique name."""
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import click
@@ -17,8 +17,12 @@ _LISTED: Final = 10
 _COMPLETION_TIMEOUT: Final = "1s"
 
 
-def all_nodes(client: Client, query: Query = ()) -> Iterator[NodeDetail]:
-    """Every node that fits, page by page."""
+def _unheard(_: str) -> None:
+    """Most commands are not about alarms."""
+
+
+def all_nodes(client: Client, query: Query = (), *, on_alarm: Callable[[str], None] = _unheard) -> Iterator[NodeDetail]:
+    """Every node that fits, page by page; an alarm of the fleet is told beside them."""
     cursor: str | None = ""
     while cursor is not None:
         page = client.get(
@@ -26,6 +30,8 @@ def all_nodes(client: Client, query: Query = ()) -> Iterator[NodeDetail]:
             NodePage,
             [*query, ("limit", str(PAGE)), *([("cursor", cursor)] if cursor else [])],
         )
+        if page.alarm and not cursor:
+            on_alarm(page.alarm)
         yield from page.items
         cursor = page.next_cursor
 

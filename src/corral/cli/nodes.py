@@ -11,8 +11,8 @@ import click
 from corral.base.errors import Conflict, InvalidInput, PeerUnavailable
 from corral.cli.connection import connected, open_client
 from corral.cli.node_names import all_nodes, complete_node, find_node
-from corral.cli.options import CorralCommand
-from corral.cli.output import console, json_option, print_json, say, show
+from corral.cli.options import CorralCommand, warn
+from corral.cli.output import console, json_option, print_json, printable, say, show
 from corral.domain.node import NodeStatus
 
 if TYPE_CHECKING:
@@ -60,11 +60,19 @@ def list_nodes(statuses: Sequence[str], labels: Sequence[str], name: str, watch:
             raise InvalidInput("--watch", "cannot be combined with --json; use `corral events --follow --json`")
         _watch(client, query)
         return
-    found = list(all_nodes(client, query))
+    found = list(all_nodes(client, query, on_alarm=_warn))
     if as_json:
         print_json(found)
     else:
         show(_listing(found, filtered=bool(query)))
+
+
+def _warn(alarm: str) -> None:
+    warn([_alarm_text(alarm)])
+
+
+def _alarm_text(alarm: str) -> str:
+    return f"ALARM: {alarm}; nothing is evicted or rescheduled until that is over"
 
 
 def _listing(found: "Sequence[NodeDetail]", *, filtered: bool) -> "RenderableType":
@@ -84,11 +92,13 @@ def _watch(client: "Client", query: Sequence[tuple[str, str]]) -> None:
     from corral.cli.node_tables import summary
 
     def look() -> "RenderableType":
+        alarms: list[str] = []
         try:
-            found = list(all_nodes(client, query))
+            found = list(all_nodes(client, query, on_alarm=alarms.append))
         except PeerUnavailable as error:
             return Text(error.message, style="red")
-        return Group(_listing(found, filtered=bool(query)), Text(summary(found), style="dim"))
+        warnings = [Text(printable(_alarm_text(one)), style="bold red") for one in alarms]
+        return Group(*warnings, _listing(found, filtered=bool(query)), Text(summary(found), style="dim"))
 
     try:
         with Live(look(), console=console(), auto_refresh=False) as live:

@@ -15,42 +15,10 @@ if TYPE_CHECKING:
 _BAR_WIDTH: Final = 24
 _OTHER_LINES: Final = 3
 _LEAST_ROWS: Final = 3
-_NEWER_COUNTS: Final = 0.5
-"""Of a speed that was just measured, against what was known before."""
 _FIRST_SHOWN: Final = ("error", "blocked", "downloading", "running_on_worker", "queued")
 
 
-class Speeds:
-    """How fast bytes arrive at each node, from looks that are some time apart."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, int]] = {}
-        self._speeds: dict[str, float] = {}
-
-    def note(self, operation: OperationView, now: float) -> None:
-        for target in operation.targets:
-            self._note(target, now)
-
-    def _note(self, target: TargetView, now: float) -> None:
-        before = self._seen.get(target.node_id)
-        self._seen[target.node_id] = (now, target.current_bytes)
-        if before is None or now <= before[0] or target.current_bytes < before[1]:
-            self._speeds.pop(target.node_id, None)  # begun, or begun anew
-            return
-        measured = (target.current_bytes - before[1]) / (now - before[0])
-        known = self._speeds.get(target.node_id, measured)
-        self._speeds[target.node_id] = known + (measured - known) * _NEWER_COUNTS
-
-    def told(self, target: TargetView) -> str:
-        """`3.1 MiB/s, 12s left`; empty where nothing moves."""
-        speed = self._speeds.get(target.node_id, 0.0)
-        left = target.total_bytes - target.current_bytes
-        if target.status != "downloading" or speed < 1 or left <= 0:
-            return ""
-        return f"{format_size(int(speed))}/s, {format_duration(timedelta(seconds=left / speed))} left"
-
-
-def bars(operation: OperationView, speeds: Speeds, *, height: int) -> "RenderableType":
+def bars(operation: OperationView, *, height: int) -> "RenderableType":
     """As many nodes as fit, those first that are not done, and how many there are of each kind."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -64,18 +32,29 @@ def bars(operation: OperationView, speeds: Speeds, *, height: int) -> "Renderabl
     grid.add_column()  # the only one that gives way where there is little room
     for target in rows:
         bar = ProgressBar(total=100, completed=target.percentage, width=_BAR_WIDTH)
-        detail = Text(printable(_detail(target, operation.verb, speeds)), no_wrap=True, overflow="ellipsis")
+        detail = Text(printable(_detail(target, operation.verb)), no_wrap=True, overflow="ellipsis")
         grid.add_row(plain(target.node_name), bar, f"{target.percentage:.0f} %", styled(target.status), detail)
     hidden = len(operation.targets) - len(rows)
     more = f"{hidden} more nodes; " if hidden else ""
-    return Group(grid, Text(f"{more}all together {operation.progress:.0f} %: {counts(operation)}", style="dim"))
+    moving = speed(operation)
+    told = f"{more}all together {operation.progress:.0f} %{f', {moving}' if moving else ''}: {counts(operation)}"
+    return Group(grid, Text(told, style="dim"))
 
 
-def _detail(target: TargetView, verb: str, speeds: Speeds) -> str:
+def speed(moving: TargetView | OperationView) -> str:
+    """`3.1 MiB/s, 12s left`; empty where nothing moves."""
+    if not moving.bytes_per_second:
+        return ""
+    left = moving.seconds_left
+    duration = "" if left is None else f", {format_duration(timedelta(seconds=left))} left"
+    return f"{format_size(moving.bytes_per_second)}/s{duration}"
+
+
+def _detail(target: TargetView, verb: str) -> str:
     """What moves comes first: the rest is long, and cut where there is little room."""
     if target.status != "downloading" or not target.total_bytes:
         return situation(target, verb)
-    return "  ".join(filter(None, (amount(target), speeds.told(target), step(target))))
+    return "  ".join(filter(None, (amount(target), speed(target), step(target))))
 
 
 def shown(operation: OperationView, room: int) -> list[TargetView]:

@@ -7,24 +7,25 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 import click
+import msgspec
 
 from corral.app.exit_codes import ExitCode
 from corral.base.durations import parse_duration
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
-from corral.cli.client import Client
-from corral.cli.operation_bars import Speeds, bars
-from corral.cli.operation_names import get_operation
+from corral.cli.client import Client, operation_path
+from corral.cli.operation_bars import bars
 from corral.cli.operation_words import accepted, exit_code, is_over, problems, situation, summary, what_next
 from corral.cli.options import warn
 from corral.cli.output import console, print_json, printable, say
-from corral.protocol.operation_views import OperationView, TargetView
+from corral.protocol.operation_views import OperationUpdate, OperationView, TargetView
 
 F = TypeVar("F", bound=Callable[..., Any])
 PAUSES: Final = Backoff(first=timedelta(milliseconds=500), cap=timedelta(seconds=2), factor=1.5)
-"""Between two looks; longer while nothing changes."""
+"""Before a stream that broke is taken up again."""
 PATIENCE: Final = timedelta(minutes=1)
 """With a frontend that does not answer: it may be about to start again."""
+_LEAST_SECONDS: Final = 0.1
 
 
 class Duration(click.ParamType[timedelta]):
@@ -119,34 +120,64 @@ def overall_code(codes: Iterable[ExitCode], *, wait: bool) -> ExitCode:
 
 
 def looks(client: Client, operation: OperationView, *, until: float | None) -> Iterator[OperationView]:
-    """The operation as it is known, then as it is at every look, until it is over or the time is."""
-    calm = 1
-    while True:
-        yield operation
-        left = None if until is None else until - time.monotonic()
-        if is_over(operation) or (left is not None and left <= 0):
-            return
-        pause = PAUSES.delay(calm).total_seconds()
-        time.sleep(pause if left is None else min(pause, left))
-        newer = _look(client, operation.id)
-        calm = calm + 1 if newer == operation else 1
-        operation = newer
+    """The operation as it is known, then as it is after every change, until it is over or the time is.
+
+    A frontend that is about to start again is waited for; PeerUnavailable when that takes too long.
+    """
+    yield operation
+    stream = _Stream(client, operation)
+    while not is_over(stream.operation) and (until is None or time.monotonic() < until):
+        yield from stream.until_it_breaks(until)
 
 
-def _look(client: Client, id: str) -> OperationView:
-    """Also while the frontend starts again; PeerUnavailable when that takes too long."""
-    deadline = time.monotonic() + PATIENCE.total_seconds()
-    failures = 0
-    while True:
+class _Stream:
+    """What a frontend tells of one operation, taken up again where it broke."""
+
+    def __init__(self, client: Client, operation: OperationView) -> None:
+        self._client = client
+        self._last_event = ""
+        self._failures = 0
+        self._gone_since: float | None = None
+        self.operation = operation
+
+    def until_it_breaks(self, until: float | None) -> Iterator[OperationView]:
+        """Until it is over, the time is, or there is nobody to listen to; then after a pause."""
         try:
-            return get_operation(client, id)
+            for id, data in self._events(until):
+                self._last_event, self._failures, self._gone_since = id or self._last_event, 0, None
+                if data:
+                    self.operation = _after(self.operation, msgspec.json.decode(data, type=OperationUpdate))
+                    yield self.operation
+                if is_over(self.operation) or (until is not None and time.monotonic() >= until):
+                    return
         except PeerUnavailable as error:
-            if time.monotonic() >= deadline:
-                raise
-            if failures == 0:
-                warn([f"{error.message}; trying again"])
-            failures += 1
-        time.sleep(PAUSES.delay(failures).total_seconds())
+            if until is not None and time.monotonic() >= until:
+                return
+            self._note_failure(error)
+        time.sleep(PAUSES.delay(max(self._failures, 1)).total_seconds())
+
+    def _events(self, until: float | None) -> Iterator[tuple[str, str]]:
+        left = None if until is None else timedelta(seconds=max(until - time.monotonic(), _LEAST_SECONDS))
+        path = operation_path(self.operation.id, "stream")
+        return self._client.stream(path, last_event=self._last_event, at_most=left)
+
+    def _note_failure(self, error: PeerUnavailable) -> None:
+        now = time.monotonic()
+        self._gone_since = now if self._gone_since is None else self._gone_since
+        if now - self._gone_since >= PATIENCE.total_seconds():
+            raise error
+        if self._failures == 0:
+            warn([f"{error.message}; trying again"])
+        self._failures += 1
+
+
+def _after(known: OperationView, update: OperationUpdate) -> OperationView:
+    """What is known after one event more, the targets in their order."""
+    if update.is_whole:
+        return update.operation
+    changed = {one.node_id: one for one in update.operation.targets}
+    targets = [changed.get(one.node_id, one) for one in known.targets]
+    return msgspec.structs.replace(update.operation, targets=targets)
 
 
 def _shown(found: Iterator[OperationView], *, as_json: bool) -> Iterator[OperationView]:
@@ -158,11 +189,9 @@ def _shown(found: Iterator[OperationView], *, as_json: bool) -> Iterator[Operati
 def _as_bars(found: Iterator[OperationView]) -> Iterator[OperationView]:
     from rich.live import Live
 
-    speeds = Speeds()
     with Live(console=console(), auto_refresh=False) as live:
         for operation in found:
-            speeds.note(operation, time.monotonic())
-            live.update(bars(operation, speeds, height=live.console.height), refresh=True)
+            live.update(bars(operation, height=live.console.height), refresh=True)
             yield operation
 
 

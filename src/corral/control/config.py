@@ -55,6 +55,8 @@ class ControlConfig:
     gateway_key: str = field(default="", repr=False)
     """What the gateways present that were started beside this process; it is stored nowhere."""
     liveness: LivenessPolicy = field(default_factory=LivenessPolicy)
+    brake_share: float = 0.5
+    """When more than this share of the nodes goes silent together, nothing is evicted or rescheduled."""
     event_retention: timedelta = timedelta(days=30)
     """Older events are removed, but the newest 10,000 always stay."""
     upgrades: UpgradePolicy = field(default_factory=UpgradePolicy)

@@ -197,6 +197,7 @@ class Dispatcher:
     async def _rest(self, intent: Intent, *, is_corral: bool, seen: Inventory | None = None) -> None:
         if await self._writer.store(Change(intent=intent, keeps_lease=False, is_corral=is_corral, seen=seen)):
             _tell(intent)
+            self._tools.progress.changed(intent.operation_id)
         else:
             self.poke.ring()  # something newer is wanted there
 

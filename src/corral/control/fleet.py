@@ -106,8 +106,7 @@ class Fleet:
 
     async def healthy(self, ids: Iterable[NodeId]) -> set[NodeId]:
         """Those of these nodes whose status is healthy."""
-        found = await self._nodes.load_many(ids)
-        return {id for id, node in found.items() if self.see(node).status is NodeStatus.HEALTHY}
+        return {id for id, one in (await self.some(ids)).items() if one.status is NodeStatus.HEALTHY}
 
     async def page(self, filter: NodeFilter, *, limit: int, cursor: str | None) -> Page:
         """At most `limit` nodes in the order of their names, and where to go on."""

@@ -123,7 +123,7 @@ class FleetRules:
             becomes = change(known, wanted)
             deletes = await self._deletes(known, becomes, prune, by=by)
             if await self._is_stored(becomes, deletes, revision=found, by=by):
-                await self._operations.tell()
+                await self._operations.tell([one.operation for one in deletes])
                 return await self._brought_about(becomes, deletes)
         raise RulesChanged("the fleet rules are being changed by others; try again")
 
@@ -135,7 +135,7 @@ class FleetRules:
             if len(left) == len(known):
                 raise NotFound(f"there is no fleet rule {name}")
             if await self._is_stored(change(known, left), [], revision=revision_of(known), by=by):
-                await self._operations.tell()
+                await self._operations.tell([])
                 return
         raise RulesChanged("the fleet rules are being changed by others; try again")
 

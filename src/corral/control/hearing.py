@@ -35,6 +35,7 @@ class HearingKeeper:
         """A jump was noticed; kept until the database knows of it."""
         self._jumps = 0
         self._is_first = True
+        self._recovered_at: datetime | None = None
 
     @property
     def jumps(self) -> int:
@@ -45,9 +46,14 @@ class HearingKeeper:
     def current(self) -> Hearing:
         return self._current
 
+    @property
+    def recovered_at(self) -> datetime | None:
+        """When nobody had been able to hear for a while, for the last time in the life of this process."""
+        return self._recovered_at
+
     async def tick(self) -> None:
         """Confirm when this process can hear; otherwise learn whether another one can."""
-        now = self._clock.now()
+        now, before = self._clock.now(), self._current
         self._must_restart = self._clock_jumped() or self._must_restart
         if self._must_restart or await self._clock_was_set_back_meanwhile(now):
             self._current = await self._periods.restart(now)
@@ -57,6 +63,8 @@ class HearingKeeper:
             self._current = await self._periods.confirm(now, longest_gap=self._policy.tolerated_deafness)
         else:
             self._current = await self._periods.read() or self._current
+        if not self._is_first and self._current.since != before.since:
+            self._recovered_at = now
         self._is_first = False
 
     def _clock_jumped(self) -> bool:

@@ -1,4 +1,4 @@
-"""What nodes have on their disks: asked for, stored, and polled. Silent nodes delay nobody."""
+"""What nodes have on their disks: told, asked for, and stored. Silent nodes delay nobody."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -6,15 +6,17 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.clock import Clock
-from corral.base.errors import CorralError
+from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke, task_group
+from corral.bus.port import Message
 from corral.control.fleet import Fleet, SeenNode
 from corral.control.lanes import Lane
 from corral.control.node_client import LIST_WITHIN, NodeClient
 from corral.domain.backend import BackendEntry, Inventory, Proven, prove
 from corral.domain.node import NodeStatus, NodeType
-from corral.protocol.inventory import InstalledBackend
+from corral.protocol import go_json, subjects
+from corral.protocol.inventory import InstalledBackend, InventoryReport, fingerprint
 from corral.state.intents import Intents
 from corral.state.inventories import Inventories
 
@@ -25,9 +27,15 @@ LISTED: Final = frozenset({NodeStatus.HEALTHY, NodeStatus.UNHEALTHY})
 """Whose backends are asked for: not of those that are gone, nor of those that people are about to take away."""
 _SLOTS: Final = 256
 _SOON: Final = timedelta(milliseconds=500)
+_SPACING: Final = 0.2
+"""Seconds in which what many nodes say is stored together."""
 
 
 class InventoryKeeper:
+    """Keeps the last report of every node. Corral's workers say when it changed, and a fingerprint of it with each
+    heartbeat: they are asked only when that is another one than ours. All others are asked once in a period.
+    """
+
     def __init__(
         self, inventories: Inventories, intents: Intents, fleet: Fleet, client: NodeClient, clock: Clock
     ) -> None:
@@ -39,6 +47,16 @@ class InventoryKeeper:
         self._lane = Lane(_SLOTS, patience=_SOON)
         self.told = Poke()
         """Rung when reports came in: what rules demand may be missing."""
+        self._known: dict[NodeId, str] = {}
+        """Fingerprints of what is stored."""
+        self._told: dict[NodeId, str] = {}
+        """Fingerprints from the last heartbeats that came here."""
+        self._differing: set[NodeId] = set()
+        self._reports: dict[NodeId, Inventory] = {}
+        """What nodes said by themselves, and is not stored yet."""
+        self._swept_at: datetime | None = None
+        self.poke = Poke()
+        self.news = Poke()
 
     async def ask(self, node_id: NodeId) -> Inventory:
         """What a node has now; the caller stores it. Fails as calls to nodes do."""
@@ -49,10 +67,76 @@ class InventoryKeeper:
         """The last reports, however old."""
         return await self._inventories.of(ids) if ids else {}
 
+    # What nodes say by themselves.
+
+    def hear(self, node_id: NodeId, told: str) -> None:
+        """A heartbeat came with this fingerprint; an empty one tells nothing."""
+        if not told:
+            self._told.pop(node_id, None)
+            return
+        self._told[node_id] = told
+        if self._known.get(node_id) != told:
+            self._differing.add(node_id)
+            self.news.ring()
+
+    async def on_message(self, message: Message) -> None:
+        """A node says what it has. That proves nothing: whoever needs proof asks."""
+        node_id = subjects.node_of(message.subject)
+        try:
+            report = go_json.decode(message.data, InventoryReport)
+        except InvalidInput as error:
+            log.warning("ignoring an inventory: %s", error, extra={"event": "inventory.unread", "node": node_id})
+            return
+        self._reports[node_id] = _inventory(report.backends, self._clock.now())
+        self.news.ring()
+
+    async def take_news(self) -> None:
+        """Store what came within a moment, together."""
+        await self._clock.sleep(_SPACING)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Store what nodes said by themselves, and ask those whose fingerprint is still another one than ours."""
+        reports, self._reports = self._reports, {}
+        differing, self._differing = self._differing, set()
+        strange = [id for id in reports if id not in self._known]
+        await self._read([*strange, *(id for id in differing if id not in self._known)])
+        new = {id: one for id, one in reports.items() if fingerprint(one.entries) != self._known.get(id)}
+        nodes = {id: one.status for id, one in (await self._fleet.some({*new, *differing})).items()}
+        await self._store({id: new[id] for id in new if nodes.get(id, NodeStatus.PENDING) is not NodeStatus.PENDING})
+        await self._read([id for id in differing if self._differs(id)])  # another frontend may have it already
+        await self.refresh([id for id in differing if self._differs(id) and nodes.get(id) in LISTED])
+
+    def _differs(self, node_id: NodeId) -> bool:
+        return node_id in self._told and self._told[node_id] != self._known.get(node_id)
+
+    async def _read(self, ids: Sequence[NodeId]) -> None:
+        self._known |= {id: fingerprint(one.entries) for id, one in (await self.known(ids)).items()}
+
+    # What they are asked.
+
     async def sweep(self) -> None:
-        """Ask everybody once. What a report proves of requests that were left running is looked at next."""
+        """Ask everybody once who does not tell by itself. What a report proves is looked at next."""
         nodes = [one for one in await self._fleet.all() if is_listed(one)]
-        await self.refresh([one.node.id for one in nodes])
+        stored = await self.known([one.node.id for one in nodes])
+        self._known = {id: fingerprint(one.entries) for id, one in stored.items()}
+        self._told = {one.node.id: self._told[one.node.id] for one in nodes if one.node.id in self._told}
+        confirmed = [one.node.id for one in nodes if self._is_confirmed(one)]
+        await self._inventories.confirm(confirmed, at=self._clock.now())
+        asked = [one.node.id for one in nodes if one.node.id not in confirmed]
+        await self.refresh([id for id in asked if not self._is_kept_elsewhere(id, stored.get(id))])
+        self._swept_at = self._clock.now()
+
+    def _is_confirmed(self, seen: SeenNode) -> bool:
+        """Whether its last heartbeat told that it has what is stored."""
+        id = seen.node.id
+        return seen.status is NodeStatus.HEALTHY and id in self._told and not self._differs(id)
+
+    def _is_kept_elsewhere(self, id: NodeId, stored: Inventory | None) -> bool:
+        """Whether its heartbeats go to another frontend, which has stored something since our last sweep."""
+        if stored is None or self._swept_at is None:
+            return False
+        return id not in self._told and stored.seen_at > self._swept_at
 
     async def refresh(self, ids: Sequence[NodeId], *, within: timedelta = LIST_WITHIN) -> dict[NodeId, Inventory]:
         """Ask these nodes at once, and store what they say; those that say nothing in time are left out."""
@@ -70,12 +154,17 @@ class InventoryKeeper:
         async with task_group() as group:
             for node_id in ids:
                 group.create_task(look(node_id), name=f"inventory of {node_id}")
-        await self._inventories.put(found)
-        if found:
-            await self._intents.look_at(list(found), at=self._clock.now())
-            await self._end_failed_installs(found)
-            self.told.ring()
+        await self._store(found)
         return found
+
+    async def _store(self, found: Mapping[NodeId, Inventory]) -> None:
+        if not found:
+            return
+        await self._inventories.put(found)
+        self._known |= {id: fingerprint(one.entries) for id, one in found.items()}
+        await self._intents.look_at(list(found), at=self._clock.now())
+        await self._end_failed_installs(found)
+        self.told.ring()
 
     async def _end_failed_installs(self, found: Mapping[NodeId, Inventory]) -> None:
         """What a report shows to be there need not wait for its next try, as with LocalAI: only installs."""

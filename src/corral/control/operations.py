@@ -10,10 +10,12 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId, OperationId, new_operation_id
 from corral.base.tasks import Poke
+from corral.control.broadcasts import Broadcasts
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter, SeenNode
 from corral.control.inventory import InventoryKeeper
 from corral.control.planning import Ask, Planned, Planner
+from corral.control.progress import ProgressBoard
 from corral.control.rule_guard import RuleGuard
 from corral.domain import intent as intents
 from corral.domain.backend import Inventory, Verb, Wish
@@ -58,6 +60,8 @@ class Operations:
         clock: Clock,
         *,
         rules: RuleGuard,
+        progress: ProgressBoard,
+        broadcasts: Broadcasts,
         dispatcher: Poke,
     ) -> None:
         self._store = store
@@ -67,6 +71,8 @@ class Operations:
         self._planner = planner
         self._feed = feed
         self._clock = clock
+        self._progress = progress
+        self._broadcasts = broadcasts
         self._dispatcher = dispatcher
 
     async def start(self, ask: Ask) -> Operation:
@@ -76,8 +82,9 @@ class Operations:
         """
         if (known := await self._store.with_key(ask.idempotency_key)) is not None:
             return known
-        stored = await self._stored(await self.prepare(ask), ask.seen)
-        await self.tell()
+        prepared = await self.prepare(ask)
+        stored = await self._stored(prepared, ask.seen)
+        await self.tell([stored] if stored.id == prepared.operation.id else [])
         return stored
 
     async def prepare(self, ask: Ask, *, rules: Sequence[FleetRule] | None = None) -> Prepared:
@@ -99,10 +106,12 @@ class Operations:
         )
         return Prepared(operation=operation, intents=wishes)
 
-    async def tell(self) -> None:
-        """Something was started."""
+    async def tell(self, started: Sequence[Operation]) -> None:
+        """These are stored."""
         self._dispatcher.ring()
         await self._feed.announce()
+        for operation in started:
+            await self._broadcasts.accepted(operation)
 
     async def plan(
         self, ask: Ask, id: OperationId | None = None, *, rules: Sequence[FleetRule] | None = None
@@ -181,6 +190,13 @@ class Operations:
         Conflict when a fleet rule demands it: that would only ask for it again.
         """
         await self._refuse_to_cancel_what_rules_demand(id, nodes)
+        changed = await self.take_back(id, by=by, nodes=nodes)
+        if nodes is None:
+            await self._broadcasts.cancelled(id)
+        return changed
+
+    async def take_back(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
+        """The same for somebody who was told so by another frontend."""
         now = self._clock.now()
 
         def taken_back(known: Intent) -> Intent | None:
@@ -188,7 +204,9 @@ class Operations:
 
         event = Event(kind=EventKind.OPERATION_CANCELLED, at=now, actor=by, data={"operation": id})
         changed = await self._store.change(id, nodes, taken_back, events=[event])
-        await self._feed.announce()
+        if changed:
+            self._progress.changed(id)
+            await self._feed.announce()
         return changed
 
     async def _refuse_to_cancel_what_rules_demand(self, id: OperationId, nodes: Sequence[NodeId] | None) -> None:
@@ -214,11 +232,19 @@ class Operations:
         event = Event(kind=EventKind.OPERATION_RETRIED, at=now, actor=by, data={"operation": id})
         changed = await self._store.change(id, nodes, again, events=[event])
         self._dispatcher.ring()
+        self._progress.changed(id)
         await self._feed.announce()
         return changed
 
     async def dismiss(self, id: OperationId) -> bool:
+        await self._broadcasts.dismissed(id)
         return await self._store.dismiss(id, at=self._clock.now())
+
+    async def dismiss_quietly(self, id: OperationId) -> bool:
+        """The same for somebody who was told so by another frontend; only what failed can be meant."""
+        known = await self._store.get(id)
+        is_failed = known is not None and known.state is OperationState.FAILED
+        return is_failed and await self._store.dismiss(id, at=self._clock.now())
 
     async def clear(self, *, by: str) -> int:
         """Forget those that are over. What failed stays as long as its nodes are to be tried again."""

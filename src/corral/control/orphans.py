@@ -13,6 +13,7 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import FrontendId, NodeId, new_lease_token
+from corral.control.brake import Brake
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter
 from corral.control.node_client import NodeClient
@@ -52,6 +53,7 @@ class Orphans:
         feed: Feed,
         clock: Clock,
         *,
+        brake: Brake,
         holder: FrontendId,
     ) -> None:
         self._replicas = replicas
@@ -62,6 +64,7 @@ class Orphans:
         self._client = client
         self._feed = feed
         self._clock = clock
+        self._brake = brake
         self._holder = holder
         self._token = new_lease_token()
         self._cursor: str | None = None
@@ -71,7 +74,7 @@ class Orphans:
 
     async def sweep(self) -> None:
         """Look at the next nodes; stop what was unexplained in their last two reports."""
-        if not await self._is_ours():
+        if self._brake.holds or not await self._is_ours():
             self._suspects.clear()
             return
         page = await self._fleet.page(_PRESENT, limit=_NODES_AT_ONCE, cursor=self._cursor)

@@ -15,6 +15,7 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, ReplicaId
 from corral.base.tasks import Poke
+from corral.control.brake import Brake
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.control.node_client import NodeClient
@@ -35,8 +36,16 @@ _CHECK_WITHIN: Final = timedelta(seconds=2)
 
 
 class ReplicaHealth:
-    def __init__(
-        self, replicas: Replicas, nodes: Nodes, fleet: Fleet, client: NodeClient, feed: Feed, clock: Clock
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        replicas: Replicas,
+        nodes: Nodes,
+        fleet: Fleet,
+        client: NodeClient,
+        feed: Feed,
+        clock: Clock,
+        *,
+        brake: Brake,
     ) -> None:
         self._replicas = replicas
         self._nodes = nodes
@@ -44,6 +53,7 @@ class ReplicaHealth:
         self._client = client
         self._feed = feed
         self._clock = clock
+        self._brake = brake
         self._missing: dict[ReplicaId, int] = {}
         self._suspects: set[ReplicaId] = set()
         self.poke = Poke()
@@ -75,6 +85,8 @@ class ReplicaHealth:
             await self.lose(there, "its node is gone")
             return
         if self._fleet.see(node).status is NodeStatus.OFFLINE:
+            if self._brake.holds and node.facts.deregistered_at is None:
+                return  # silence proves little now
             await self.lose(there, f"its node {node.name} is offline")
             return
         loaded = [replica for replica in there if replica.state is ReplicaState.LOADED]

@@ -15,6 +15,7 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import Poke
+from corral.control.brake import Brake
 from corral.control.fleet import Fleet
 from corral.control.models import Models
 from corral.control.readiness import Readiness
@@ -40,6 +41,8 @@ BEAT: Final = timedelta(seconds=5)
 """A gateway takes a silent stream for dead after three of them."""
 _RANKS: Final = {NodeStatus.HEALTHY: 0, NodeStatus.DRAINING: 10, NodeStatus.UNHEALTHY: 100}
 """Silence alone only makes a replica the last choice."""
+_BRAKED_RANK: Final = 200
+"""Of a node that is silent for so long that it counts as gone, while the brake says that it may well be there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,7 @@ class ViewSources:
     keys: Keys
     fleet: Fleet
     readiness: Readiness
+    brake: Brake
     metrics_public: bool = False
 
 
@@ -142,7 +146,8 @@ class ViewKeeper:
             return None
         status = self._sources.fleet.see(node).status
         spec = self._sources.models.catalogue.models.get(replica.model)
-        if status not in _RANKS or spec is None:
+        rank = self._rank(node, status)
+        if rank is None or spec is None:
             return None
         return ReplicaEntry(
             id=replica.id,
@@ -153,8 +158,13 @@ class ViewKeeper:
             key=replica.key,
             limit=spec.max_concurrent,
             state=replica.state.value,
-            rank=_RANKS[status],
+            rank=rank,
         )
+
+    def _rank(self, node: Node, status: NodeStatus) -> int | None:
+        if status is NodeStatus.OFFLINE and self._sources.brake.holds and node.facts.deregistered_at is None:
+            return _BRAKED_RANK
+        return _RANKS.get(status)
 
 
 def _message(told: View | None, current: View) -> ViewMessage:

@@ -260,6 +260,8 @@ class Heartbeat:
     """Names of Capacity fields to bytes."""
     gpu_vendor: str | None = None
     incarnation: Incarnation | None = None
+    inventory: str = ""
+    """The fingerprint of the backends that it has; not a fact of the node, and so not kept with it."""
     problems: tuple[str, ...] = ()
 
 

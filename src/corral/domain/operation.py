@@ -21,7 +21,7 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -146,9 +146,21 @@ def error_text(targets: Sequence[Target]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast bytes arrive, measured over the time between two events."""
+
+    at: float | None = None
+    """In seconds of a clock that nobody sets; None before the first."""
+    bytes: int = 0
+    per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far one node is, as far as it says. Kept in memory only: the status is what is true."""
 
+    attempt: int = 0
+    """Larger each time that the node begins; 0 when it does not say."""
     sequence: int = 0
     percentage: float = 0.0
     phase: str = ""
@@ -157,34 +169,70 @@ class Progress:
     total: str = ""
     current_bytes: int = 0
     total_bytes: int = 0
+    pace: Pace = Pace()
 
 
 NO_PROGRESS: Final = Progress()
+_MEASURED_OVER: Final = 0.2
+"""Seconds between two events that tell a speed; those that come together tell none."""
+_NEWER_COUNTS: Final = 0.5
+"""Of a speed that was just measured, against what was known before."""
+_STALLED_AFTER: Final = 5.0
+"""Seconds without a word after which no speed is told."""
 
 
-def merge(known: Progress, told: Progress) -> Progress:
-    """What is known after one event more. Late ones change nothing, and nothing ever goes back.
+def merge(known: Progress, told: Progress, *, at: float = 0.0) -> Progress:
+    """What is known after one event more. Late ones change nothing, and nothing ever goes back within an attempt.
 
     LocalAI's workers number nothing and begin anew with each layer and again when they extract: then the last word is
     shown with the largest share so far.
     """
-    if told.sequence and told.sequence <= known.sequence:
+    if told.attempt > known.attempt:
+        known = NO_PROGRESS
+    elif told.sequence and (told.attempt, told.sequence) <= (known.attempt, known.sequence):
         return known
-    share = min(max(known.percentage, told.percentage if told.percentage == told.percentage else 0.0), 100.0)
-    return Progress(
+    share = told.percentage if told.percentage == told.percentage else 0.0
+    return replace(
+        told,
+        attempt=max(told.attempt, known.attempt),
         sequence=told.sequence or known.sequence,
-        percentage=share,
-        phase=told.phase,
-        file_name=told.file_name,
-        current=told.current,
-        total=told.total,
-        current_bytes=told.current_bytes,
-        total_bytes=told.total_bytes,
+        percentage=min(max(known.percentage, share), 100.0),
+        pace=_paced(known.pace, told.current_bytes, at),
     )
 
 
+def _paced(known: Pace, current: int, at: float) -> Pace:
+    if known.at is None or current < known.bytes:
+        return Pace(at=at, bytes=current)  # begun, or begun anew
+    if at - known.at < _MEASURED_OVER:
+        return known
+    measured = (current - known.bytes) / (at - known.at)
+    before = known.per_second or measured
+    return Pace(at=at, bytes=current, per_second=before + (measured - before) * _NEWER_COUNTS)
+
+
+def speed_of(progress: Progress, now: float) -> float:
+    """Bytes per second; 0 where nothing moves, or nobody says so."""
+    pace = progress.pace
+    return pace.per_second if pace.at is not None and now - pace.at < _STALLED_AFTER else 0.0
+
+
+def seconds_left(progress: Progress, now: float) -> float | None:
+    """Until all bytes are there, if it goes on like this; None when that cannot be told."""
+    left, speed = progress.total_bytes - progress.current_bytes, speed_of(progress, now)
+    return left / speed if left > 0 and speed >= 1 else None
+
+
+_MOVING: Final = frozenset({TargetStatus.DOWNLOADING, TargetStatus.RUNNING_ON_WORKER})
+
+
+def shown_progress(target: Target, told: Progress) -> Progress:
+    """What a node said counts only while its target is under way: a late word changes nothing about an end."""
+    return told if target.status in _MOVING else NO_PROGRESS
+
+
 def share_of(target: Target, progress: Progress = NO_PROGRESS) -> float:
-    return 100.0 if target.status is TargetStatus.SUCCESS else progress.percentage
+    return 100.0 if target.status is TargetStatus.SUCCESS else shown_progress(target, progress).percentage
 
 
 def overall(shares: Sequence[tuple[Target, Progress]]) -> float:

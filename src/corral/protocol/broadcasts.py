@@ -9,6 +9,8 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from corral.protocol.progress import InstallBytes
+
 
 class NodeProgressStatus(StrEnum):
     """How far one node is with an operation."""
@@ -79,11 +81,24 @@ class OperationStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     nodes: list[NodeProgress] = []
 
 
+class Sender(msgspec.Struct, kw_only=True):
+    """Who broadcasts, if it is Corral: its operations are in the database that Corral's frontends share."""
+
+    frontend: str = ""
+
+
+class OperationNumbers(Sender, kw_only=True):
+    """The progress of nodes in numbers, where there is any, by the id of the node."""
+
+    nodes: dict[str, InstallBytes] = {}
+
+
 class OperationProgress(msgspec.Struct, kw_only=True):
     """On `gallery.<operation>.progress`."""
 
     job_id: str = ""
     status: OperationStatus | None = None
+    corral: OperationNumbers | UnsetType = UNSET
 
 
 class OperationCancel(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -91,6 +106,7 @@ class OperationCancel(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     id: str = msgspec.field(default_factory=str)
     pause: bool = False
+    corral: Sender | UnsetType = UNSET
 
 
 class OperationMark(msgspec.Struct, kw_only=True):
@@ -99,6 +115,7 @@ class OperationMark(msgspec.Struct, kw_only=True):
     job_id: str = ""
     cache_key: str = ""
     is_backend: bool = False
+    corral: Sender | UnsetType = UNSET
 
 
 class Invalidation(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -108,6 +125,7 @@ class Invalidation(msgspec.Struct, kw_only=True, omit_defaults=True):
     op: str = ""
     """`install`, `upgrade` or `delete`."""
     config_revision: str = ""
+    corral: Sender | UnsetType = UNSET
 
 
 class PrefixObserved(msgspec.Struct, kw_only=True):

@@ -1,7 +1,13 @@
 """`backend.list`: which backends a node has on its disk. The node's own report, and so the only proof.
 
+Corral's workers also say it without being asked, on `corral.inventory`, whenever it changes.
+
 A field with a default factory is always sent, any other default is not, as LocalAI's peers do it.
 """
+
+import hashlib
+from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
 
@@ -38,3 +44,39 @@ class ListReply(msgspec.Struct, kw_only=True, omit_defaults=True):
     backends: list[InstalledBackend] | None = msgspec.field(default_factory=_nothing)
     error: str = ""
     """When set, the list says nothing."""
+
+
+class InventoryReport(msgspec.Struct, kw_only=True):
+    """On `corral.inventory`, of a node that told so by itself."""
+
+    backends: list[InstalledBackend] = []
+
+
+class Described(Protocol):
+    """What both sides know of a backend."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_system(self) -> bool: ...
+    @property
+    def is_meta(self) -> bool: ...
+    @property
+    def installed_at(self) -> str: ...
+    @property
+    def gallery_url(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def uri(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+
+
+def fingerprint(backends: Iterable[Described]) -> str:
+    """The same for the same backends in any order, and hardly ever for others."""
+    told = sorted(
+        (one.name, one.is_system, one.is_meta, one.installed_at, one.gallery_url, one.version, one.uri, one.digest)
+        for one in backends
+    )
+    return hashlib.sha256(msgspec.json.encode(told)).hexdigest()[:32]

@@ -72,6 +72,8 @@ class NodeDetail(NodeView, kw_only=True):
 class NodePage(msgspec.Struct, kw_only=True):
     items: list[NodeDetail]
     next_cursor: str | None
+    alarm: str = ""
+    """Why nothing is evicted or rescheduled now; empty when all is well."""
 
 
 class KeyView(msgspec.Struct, kw_only=True):

@@ -47,6 +47,9 @@ class TargetView(msgspec.Struct, kw_only=True):
     file_name: str = ""
     current_bytes: int = 0
     total_bytes: int = 0
+    bytes_per_second: int = 0
+    """0 where nothing moves, or the node does not say."""
+    seconds_left: float | None = None
 
 
 class OperationView(msgspec.Struct, kw_only=True):
@@ -62,7 +65,21 @@ class OperationView(msgspec.Struct, kw_only=True):
     changed_at: str
     counts: dict[str, int]
     """Targets by status."""
+    current_bytes: int = 0
+    total_bytes: int = 0
+    """Of all targets that are under way."""
+    bytes_per_second: int = 0
+    seconds_left: float | None = None
+    """Of the slowest."""
     targets: list[TargetView]
+
+
+class OperationUpdate(msgspec.Struct, kw_only=True):
+    """One event of a stream of operations."""
+
+    is_whole: bool
+    """Otherwise only the targets are there that changed since the event before; the rest of the operation always is."""
+    operation: OperationView
 
 
 class OperationPage(msgspec.Struct, kw_only=True):

@@ -30,6 +30,8 @@ class InstallBytes(msgspec.Struct, kw_only=True):
     current: int
     total: int
     """0 while it is not known."""
+    attempt: int = 0
+    """Larger each time that the node begins on the same operation; the numbers of events begin anew with it."""
 
 
 class InstallProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -46,6 +48,18 @@ class InstallProgress(msgspec.Struct, kw_only=True, omit_defaults=True):
     """From 0 to 100. LocalAI's worker begins anew with each layer and again when it extracts."""
     phase: str = ""
     corral: InstallBytes | None = None
+
+
+def size_of(text: str) -> int:
+    """The bytes that such words stand for, as exactly as they say; 0 when they are none."""
+    number, _, unit = text.partition(" ")
+    if unit != "B" and unit not in _UNITS:
+        return 0
+    try:
+        size = float(number) * (1024 ** (_UNITS.index(unit) + 1) if unit != "B" else 1)
+    except ValueError:
+        return 0
+    return int(size) if 0 <= size < 2**63 else 0
 
 
 def size_text(size: int) -> str:

@@ -36,6 +36,8 @@ class Feature:
     """Parts of a worker's file can be fetched, below /v1/corral/files/."""
     BACKEND_ROLLBACK: Final = "backend-rollback"
     """The worker can go back to the version of a backend before the present one."""
+    INVENTORY: Final = "inventory"
+    """The worker says what backends it has whenever that changes, and a fingerprint of it with every heartbeat."""
 
 
 FEATURES: Final = (
@@ -45,6 +47,7 @@ FEATURES: Final = (
     Feature.ADAPTER,
     Feature.FILE_RANGES,
     Feature.BACKEND_ROLLBACK,
+    Feature.INVENTORY,
 )
 
 
@@ -125,6 +128,8 @@ class CorralBeat(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a Corral worker adds to its heartbeat."""
 
     incarnation: str = ""
+    inventory: str = ""
+    """The fingerprint of the backends that it has, as far as it knows them."""
 
 
 class HeartbeatRequest(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -11,6 +11,8 @@ POKE_EVENTS: Final = "corral.poke.events"
 
 OPERATION_START: Final = "gallery.opcache.start"
 OPERATION_END: Final = "gallery.opcache.end"
+OPERATIONS_PROGRESS: Final = "gallery.*.progress"
+OPERATIONS_CANCEL: Final = "gallery.*.cancel"
 INVALIDATE_MODELS: Final = "cache.invalidate.models"
 INVALIDATE_BACKENDS: Final = "cache.invalidate.backends"
 PREFIX_OBSERVED: Final = "prefixcache.observe"
@@ -22,6 +24,9 @@ GATEWAY_SHARES: Final = "corral.gateway.shares"
 
 REPLICAS_EXITED: Final = "nodes.*.corral.replica.exited"
 """What every node says of processes that ended by themselves."""
+
+INVENTORIES: Final = "nodes.*.corral.inventory"
+"""What every node says of its backends by itself."""
 
 
 def node_of(subject: str) -> NodeId:
@@ -137,3 +142,8 @@ def operation_cancel(operation: str) -> str:
 def replica_exited(node_id: NodeId) -> str:
     """Says that a process ended by itself. Corral's own."""
     return f"nodes.{token(node_id)}.corral.replica.exited"
+
+
+def inventory(node_id: NodeId) -> str:
+    """Says which backends the node has, whenever that changed. Corral's own."""
+    return f"nodes.{token(node_id)}.corral.inventory"

@@ -1,10 +1,11 @@
 """What each node last reported to have on its disk, and when."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import Row, select
+from sqlalchemy import Row, select, update
 
 from corral.base.ids import NodeId
 from corral.domain.backend import BackendEntry, Inventory
@@ -37,6 +38,15 @@ class Inventories:
             return
         async with self._db.begin() as connection:
             await write_reports(connection, reports)
+
+    async def confirm(self, ids: Sequence[NodeId], *, at: datetime) -> None:
+        """What these nodes said before is still so."""
+        if not ids:
+            return
+        async with self._db.begin() as connection:
+            here = among(connection, backend_inventory.c.node_id, ids)
+            older = backend_inventory.c.seen_at < at
+            await connection.execute(update(backend_inventory).where(here, older).values(seen_at=at))
 
 
 def _inventory(row: Row[Any]) -> Inventory:

@@ -14,8 +14,9 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, case, delete, fun
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
+from corral.domain.brake import Pulse
 from corral.domain.event import Event
-from corral.domain.node import Node, NodeStatus
+from corral.domain.node import Node, NodeStatus, NodeType
 from corral.state.db import Database
 from corral.state.dialect import among, insert_into
 from corral.state.events import append
@@ -72,6 +73,21 @@ class Nodes:
     async def count(self) -> int:
         async with self._db.read() as connection:
             return (await connection.execute(select(func.count()).select_from(nodes))).scalar_one()
+
+    async def pulse(self, *, silent_since: datetime) -> Pulse:
+        """How many are heard, and how many went silent since then, as everyone was told."""
+        counted = and_(
+            nodes.c.type == NodeType.BACKEND.value, nodes.c.approved_at.is_not(None), nodes.c.deregistered_at.is_(None)
+        )
+        is_silent = nodes.c.announced.in_([NodeStatus.UNHEALTHY.value, NodeStatus.OFFLINE.value])
+        is_heard = nodes.c.announced.in_([NodeStatus.HEALTHY.value, NodeStatus.DRAINING.value])
+        lately = nodes.c.announced_at >= silent_since
+        statement = select(
+            func.count().filter(is_heard).label("heard"), func.count().filter(and_(is_silent, lately)).label("silent")
+        ).where(counted)
+        async with self._db.read() as connection:
+            row = (await connection.execute(statement)).one()
+        return Pulse(heard=row.heard, silent=row.silent)
 
     async def load_many(self, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
         """Those that exist, in one statement."""

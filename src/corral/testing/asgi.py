@@ -1,11 +1,16 @@
-"""Calls an ASGI application in the same event loop: one request, one answer, no sockets."""
+"""Calls an ASGI application in the same event loop: one request, one answer or a stream, no sockets."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 from starlette.types import ASGIApp, Message
+
+from corral.base.tasks import start_task
+from corral.testing.patience import within_patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +26,7 @@ class Answer:
 async def call(
     app: ASGIApp, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
 ) -> Answer:
-    """The whole answer; for streams that never end use a real server."""
+    """The whole answer; for streams that never end use `open_stream`."""
     sent: list[Message] = []
     received = _body(body)
 
@@ -62,3 +67,51 @@ async def _body(body: bytes) -> AsyncIterator[Message]:
     yield {"type": "http.request", "body": body, "more_body": False}
     while True:
         yield {"type": "http.disconnect"}
+
+
+class Stream:
+    """An answer that goes on, as it comes."""
+
+    def __init__(self) -> None:
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
+        self._left = b""
+
+    def put(self, chunk: bytes) -> None:
+        self._chunks.put_nowait(chunk)
+
+    async def next(self) -> bytes:
+        """The next event of a stream of them, whole."""
+        while b"\n\n" not in self._left:
+            self._left += await within_patience(self._chunks.get(), lambda: f"an event after {self._left!r}")
+        event, _, self._left = self._left.partition(b"\n\n")
+        return event
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing more has come."""
+        return self._chunks.empty() and not self._left
+
+
+@asynccontextmanager
+async def open_stream(app: ASGIApp, url: str, *, headers: Mapping[str, str]) -> AsyncIterator[Stream]:
+    """A GET whose client leaves at the end of the block."""
+    stream, left = Stream(), asyncio.Event()
+
+    async def receive() -> Message:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            assert message["status"] == 200, message
+        stream.put(message.get("body", b""))
+
+    async def serve() -> None:
+        await app(_scope("GET", url, headers), receive, send)
+
+    task = start_task(serve(), name=f"stream of {url}")
+    try:
+        yield stream
+    finally:
+        left.set()
+        await within_patience(task, lambda: "the stream to end")

@@ -102,6 +102,7 @@ class BackendNode:
             installer=self.installer,
             unused=self.unused,
         )
+        self.changes = 0
         self.handlers = self._handlers()
         self._stack = AsyncExitStack()
 
@@ -112,6 +113,9 @@ class BackendNode:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    def note_change(self) -> None:
+        self.changes += 1
 
     async def install(self, backend: str, model: str = "", replica: int = 0, **more: object) -> Launch:
         request = InstallRequest(backend=backend, model_id=model, replica_index=replica, **more)  # type: ignore[arg-type]
@@ -154,7 +158,9 @@ class BackendNode:
 
     def _handlers(self) -> dict[str, Handler]:
         reports = InstallReports(self.publisher, self.clock)
-        of_backends = BackendHandlers(self.backends, reports=reports, advertised=self.advertised)
+        of_backends = BackendHandlers(
+            self.backends, reports=reports, changed=self.note_change, advertised=self.advertised
+        )
         models = Models(self.supervisor, connect=self.connect, free_within=self.limits.free_within)
         of_models = ModelHandlers(models, ModelFiles(self.models_folder))
         return {subject(NODE): handler for subject, handler in {**of_backends.table(), **of_models.table()}.items()}

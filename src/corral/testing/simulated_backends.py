@@ -76,6 +76,8 @@ class SimulatedBackends:
     disk: dict[str, InstalledBackend] = field(default_factory=dict)
     requests: list[tuple[str, object]] = field(default_factory=list)
     """Everything that was asked of it, without the lists."""
+    lists: int = 0
+    """How often it was asked what it has."""
     written: Counter[str] = field(default_factory=Counter)
     """How often each backend was downloaded."""
     journal: list[Written] = field(default_factory=list)
@@ -154,6 +156,7 @@ class SimulatedBackends:
         await self._answer(message, ChangeReply(success=not error, error=error, reports_stopped_processes=True))
 
     async def _on_list(self, message: Message) -> None:
+        self.lists += 1
         if not self.faults.mute:
             self._shown = {one.backend: one.operation for one in self.journal if one.backend in self.disk}
             told = [_undated(one) if self.faults.undated else one for one in self.disk.values()]

@@ -160,7 +160,12 @@ async def test_a_worker_may_say_what_its_work_needs(server: NatsServer, open_bus
     frontend = await open_bus(server.frontend_url)
     worker = await open_bus(server.worker_url, inbox_prefix=WORKER_INBOX)
     await frontend.bus.subscribe("nodes.>", heard)
-    subjects = ["nodes.n1.backend.install.op.progress", "nodes.n1.files.temp", "nodes.n1.corral.replica.exited"]
+    subjects = [
+        "nodes.n1.backend.install.op.progress",
+        "nodes.n1.files.temp",
+        "nodes.n1.corral.replica.exited",
+        "nodes.n1.corral.inventory",
+    ]
     for subject in subjects:
         await worker.bus.publish(subject, b"")
 

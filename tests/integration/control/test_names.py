@@ -73,6 +73,8 @@ async def started(world: World, folder: Path, name: str) -> Operation:
             context.feed,
             world.clock,
             rules=RuleGuard(FleetRules(context.database), GalleryCatalogue(galleries)),
+            progress=context.progress,
+            broadcasts=world.control.broadcasts,
             dispatcher=world.control.dispatcher.poke,
         )
         return await operations.start(Ask(verb=Verb.INSTALL, backend=name, by="me"))

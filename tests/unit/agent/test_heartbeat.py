@@ -15,7 +15,7 @@ from corral.agent.heartbeat import Hearing, Heartbeat, heartbeat_body
 from corral.agent.presence import Member
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import Incarnation, NodeId
-from corral.protocol.registration import CorralStatus, HeartbeatRequest, HeartbeatResponse
+from corral.protocol.registration import CorralBeat, CorralStatus, HeartbeatRequest, HeartbeatResponse
 
 LIFE = Incarnation("life-1")
 HEARD = HeartbeatResponse(message="heartbeat received")
@@ -27,7 +27,8 @@ def told(status: str = "healthy", *, deregistered: bool = False) -> HeartbeatRes
 
 
 def sent(measured: Measurement, member: Member) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(msgspec.json.encode(heartbeat_body(measured, member, LIFE)))
+    corral = CorralBeat(incarnation=LIFE, inventory="f1")
+    body: dict[str, Any] = json.loads(msgspec.json.encode(heartbeat_body(measured, member, corral)))
     return body
 
 
@@ -71,8 +72,10 @@ def test_what_cannot_be_measured_is_left_out(member: Member) -> None:
     assert sent(Measurement(), member) == {}
 
 
-def test_only_a_corral_frontend_is_told_the_incarnation(measured: Measurement, member: Member) -> None:
-    assert sent(measured, replace(member, is_corral=True))["corral"] == {"incarnation": "life-1"}
+def test_only_a_corral_frontend_is_told_the_incarnation_and_a_fingerprint_of_the_backends(
+    measured: Measurement, member: Member
+) -> None:
+    assert sent(measured, replace(member, is_corral=True))["corral"] == {"incarnation": "life-1", "inventory": "f1"}
 
 
 class Frontend:
@@ -97,7 +100,14 @@ class Frontend:
 @pytest.fixture
 def heartbeat(gauge: Any, clock: Any) -> Any:
     def make(frontend: Frontend) -> Heartbeat:
-        return Heartbeat(frontend=frontend, gauge=gauge, clock=clock, interval=timedelta(seconds=10), incarnation=LIFE)
+        return Heartbeat(
+            frontend=frontend,
+            gauge=gauge,
+            clock=clock,
+            interval=timedelta(seconds=10),
+            incarnation=LIFE,
+            inventory=lambda: "f1",
+        )
 
     return make
 

@@ -38,7 +38,15 @@ GOLDEN_BODY = {
 
 HELLO = {
     "version": "0.1.0",
-    "features": ["node-secret", "heartbeat-status", "replica-exits", "adapter", "file-ranges", "backend-rollback"],
+    "features": [
+        "node-secret",
+        "heartbeat-status",
+        "replica-exits",
+        "adapter",
+        "file-ranges",
+        "backend-rollback",
+        "inventory",
+    ],
     "secret": "own-secret",
     "incarnation": "life-1",
     "heartbeat_seconds": 10,

@@ -17,7 +17,7 @@ from corral.base.ids import NodeId, OperationId
 from corral.cli.main import run
 from corral.domain.operation import OperationState, Target, TargetStatus, state_of
 from corral.protocol.node_views import NodeDetail, NodePage, PeerView
-from corral.protocol.operation_views import OperationView, TargetView
+from corral.protocol.operation_views import OperationUpdate, OperationView, TargetView
 
 KEY = "corral_key-of-this-test"
 
@@ -37,14 +37,19 @@ class StubFrontend:
     url: str = ""
     answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
-    turns: dict[str, list[bytes]] = field(default_factory=dict)
 
     def tell(self, route: str, body: object, status: int = 200) -> None:
         self.answers[route] = (status, body if isinstance(body, bytes) else msgspec.json.encode(body))
 
-    def tell_in_turn(self, route: str, *bodies: object) -> None:
-        """One after the other, the last of them for ever."""
-        self.turns[route] = [msgspec.json.encode(body) for body in bodies]
+    def tell_operation(self, *looks: OperationView) -> None:
+        """How it is at first, and what its stream tells of it then; the stream breaks at its end, and begins anew."""
+        route = f"GET /api/v1/operations/{looks[0].id}"
+        self.tell(route, looks[0])
+        frames = (
+            b"id: x:%d:0\ndata: %b\n\n" % (number, msgspec.json.encode(OperationUpdate(is_whole=True, operation=one)))
+            for number, one in enumerate(looks[1:] or looks)
+        )
+        self.tell(f"{route}/stream", b"retry: 1\n\n: hello\n\n" + b"".join(frames))
 
     def tell_nodes(self, *nodes: NodeDetail) -> None:
         self.tell("GET /api/v1/nodes", NodePage(items=list(nodes), next_cursor=None))
@@ -53,8 +58,6 @@ class StubFrontend:
         self.calls.append(call)
         missing = (404, b'{"error": {"code": "not_found", "message": "there is no such route"}}')
         whole = f"{call.method} {call.path}"
-        if turns := self.turns.get(whole):
-            return 200, turns.pop(0) if len(turns) > 1 else turns[0]
         return self.answers.get(whole) or self.answers.get(whole.partition("?")[0]) or missing
 
 

@@ -174,7 +174,7 @@ class TestInstall:
         self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
     ) -> None:
         frontend.tell(START, make_operation(make_target("w1")), 202)
-        frontend.tell(ONE, make_operation(make_target("w1", "success", message="present")))
+        frontend.tell_operation(make_operation(make_target("w1", "success", message="present")))
         outcome = connected("backends", "install", "echo")
         assert (outcome.code, outcome.out.splitlines()[-1]) == (0, "echo: installed on w1.")
         posted = frontend.calls[0]

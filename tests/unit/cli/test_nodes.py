@@ -56,6 +56,14 @@ class TestList:
             "60.0 GiB of 100 GiB  corral 0.1.0",
         ]
 
+    def test_an_alarm_of_the_fleet_is_told_beside_the_table(self, connected: Any, frontend: Any, fleet: Any) -> None:
+        page = NodePage(items=fleet, next_cursor=None, alarm="3 of 3 nodes went silent together")
+        frontend.tell("GET /api/v1/nodes", page)
+        outcome = connected("nodes", "list", "--json")
+        assert len(outcome.json()) == len(fleet)
+        assert "ALARM: 3 of 3 nodes went silent together; nothing is evicted or rescheduled" in outcome.err
+        assert "ALARM" not in connected("nodes", "show", fleet[0].id).err
+
     def test_fits_narrow_terminals_by_leaving_columns_out(self, fleet: list[NodeDetail]) -> None:
         assert rendered(node_table(fleet[:1], width=40), 40) == ["NAME   STATUS   ID", "alpha  healthy  11111111"]
         for width in range(20, 200, 7):

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from corral.app.exit_codes import ExitCode
-from corral.cli.operation_bars import Speeds, bars, shown
+from corral.cli.operation_bars import bars, shown
 from corral.cli.operation_tables import operation_facts, operation_table
 from corral.cli.operation_watch import overall_code
 from corral.cli.operation_words import accepted, advice, exit_code, is_over, problems, situation, summary, what_next
@@ -159,7 +159,7 @@ class TestTables:
 
     def test_names_of_strangers_cannot_colour_the_terminal(self, make_operation: Any, make_target: Any) -> None:
         found = make_operation(make_target("[red]\x1b[31mx", "success"), backend="[b]\x1b")
-        for content in (operation_facts(found, NOW, width=90), bars(found, Speeds(), height=20)):
+        for content in (operation_facts(found, NOW, width=90), bars(found, height=20)):
             told = "\n".join(rendered(content))
             assert "\x1b" not in told
             assert "[red]\ufffd[31mx" in told
@@ -167,50 +167,39 @@ class TestTables:
 
 class TestBars:
     def test_each_node_has_a_bar_with_its_speed(self, make_operation: Any, make_target: Any) -> None:
-        speeds = Speeds()
-
-        def at(second: float, done: int) -> Any:
-            moving = make_target(
-                "w1",
-                "downloading",
-                phase="downloading",
-                percentage=40.0,
-                current_bytes=done * MIB,
-                total_bytes=20 * MIB,
-            )
-            operation = make_operation(moving, make_target("w2", "success"))
-            speeds.note(operation, second)
-            return operation
-
-        at(0, 4)
-        lines = rendered(bars(at(2, 8), speeds, height=24), 120)
+        moving = make_target(
+            "w1",
+            "downloading",
+            phase="downloading",
+            percentage=40.0,
+            current_bytes=8 * MIB,
+            total_bytes=20 * MIB,
+            bytes_per_second=2 * MIB,
+            seconds_left=6.4,
+        )
+        done = make_target("w2", "success")
+        found = make_operation(moving, done, bytes_per_second=2 * MIB, seconds_left=75.0)
+        lines = rendered(bars(found, height=24), 120)
         assert [line.split()[0] for line in lines] == ["w1", "w2", "all"]
         assert "40 %" in lines[0]
         assert lines[0].endswith("downloading  8.0 MiB of 20.0 MiB  2.0 MiB/s, 6s left  downloading")
-        assert lines[2] == "all together 12 %: 1 downloading, 1 success"
+        assert lines[2] == "all together 12 %, 2.0 MiB/s, 1m 15s left: 1 downloading, 1 success"
 
     def test_where_there_is_little_room_the_bars_stay_whole(self, make_operation: Any, make_target: Any) -> None:
         name = "a/very/long/path/" * 10
         moving = make_target("worker-1", "downloading", file_name=name, current_bytes=3 * MIB, total_bytes=9 * MIB)
         failed = make_target("worker-2", "error", message=name)
-        first, second, _ = rendered(bars(make_operation(moving, failed), Speeds(), height=24), 80)
+        first, second, _ = rendered(bars(make_operation(moving, failed), height=24), 80)
         bar = " " * 24  # at 0 %, without colours
         assert first.startswith(f"worker-1  {bar}  0 %  downloading  3.0 MiB of 9.0 MiB  a/ver")
         assert second.startswith(f"worker-2  {bar}  0 %  error        a/very")
         assert len(first) <= 80
         assert first.endswith("…")
 
-    def test_a_download_that_begins_anew_has_no_speed(self, make_operation: Any, make_target: Any) -> None:
-        speeds = Speeds()
-        for second, done in ((0, 10 * MIB), (1, 12 * MIB), (2, MIB)):
-            target = make_target("w1", "downloading", current_bytes=done, total_bytes=20 * MIB)
-            speeds.note(make_operation(target), second)
-        assert speeds.told(target) == ""
-
     def test_of_a_thousand_nodes_those_are_shown_that_are_not_done(self, make_operation: Any, make_target: Any) -> None:
         done = [make_target(f"a{number}", "success") for number in range(998)]
         found = make_operation(*done, make_target("y", "queued"), make_target("z", "error"))
         assert [one.node_name for one in shown(found, 3)] == ["z", "y", "a0"]
-        lines = rendered(bars(found, Speeds(), height=10))
+        lines = rendered(bars(found, height=10))
         assert len(lines) == 8
         assert lines[-1].startswith("993 more nodes; all together")

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import click
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -12,7 +13,7 @@ from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.cli.operation_watch import Duration, looks
-from corral.protocol.operation_views import Changed, OperationPage
+from corral.protocol.operation_views import Changed, OperationPage, OperationUpdate, OperationView, TargetView
 
 ID = "0123abcd-0000-4000-8000-000000000000"
 ONE = f"GET /api/v1/operations/{ID}"
@@ -82,8 +83,7 @@ class TestWatch:
         half = make_target("w2", "downloading", phase="downloading", current_bytes=1, total_bytes=4)
         more = make_target("w2", "downloading", phase="downloading", current_bytes=2, total_bytes=4)
         done = make_target("w1", "success", message="present")
-        frontend.tell_in_turn(
-            ONE,
+        frontend.tell_operation(
             make_operation(make_target("w1"), make_target("w2")),
             make_operation(done, half),
             make_operation(done, more),
@@ -123,7 +123,7 @@ class TestWatch:
     def test_as_json_only_the_end_is_printed(
         self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
     ) -> None:
-        frontend.tell_in_turn(ONE, make_operation(make_target("w1")), make_operation(make_target("w1", "success")))
+        frontend.tell_operation(make_operation(make_target("w1")), make_operation(make_target("w1", "success")))
         outcome = connected("ops", "watch", ID, "--json")
         assert (outcome.code, outcome.json()["state"], outcome.err) == (0, "done", "")
 
@@ -133,82 +133,87 @@ class TestWatch:
         def interrupted(_: float) -> None:
             raise KeyboardInterrupt
 
-        frontend.tell(ONE, make_operation(make_target("w1", "downloading")))
+        frontend.tell_operation(make_operation(make_target("w1", "downloading")))
         monkeypatch.setattr(time, "sleep", interrupted)
         outcome = connected("ops", "watch", ID)
         assert outcome.code == 2
         assert outcome.err.endswith("It goes on without this command. Watch it again with: corral ops watch 0123abcd\n")
-        assert [call.method for call in frontend.calls] == ["GET"]
+        assert [call.method for call in frontend.calls] == ["GET", "GET"]
 
     def test_on_a_terminal_there_are_bars_and_whole_errors(
         self, connected: Any, frontend: Any, make_operation: Any, make_target: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(operation_watch, "console", lambda: Console(force_terminal=True, width=60, height=20))
         reason = "a reason that is longer than the terminal is wide, and told all the same"
-        frontend.tell_in_turn(
-            ONE, make_operation(make_target("w1")), make_operation(make_target("w1", "blocked", message=reason))
+        frontend.tell_operation(
+            make_operation(make_target("w1")), make_operation(make_target("w1", "blocked", message=reason))
         )
         outcome = connected("ops", "watch", ID)
         assert outcome.code == 1
         assert "━" in outcome.out
         assert f"w1: {reason}\n" in outcome.out
 
-    def test_a_frontend_that_starts_again_is_waited_for(
+    def test_a_stream_that_breaks_is_taken_up_where_it_ended_and_only_what_changed_is_told(
         self, make_operation: Any, make_target: Any, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        answers: list[Any] = [
-            PeerUnavailable("gone"),
-            PeerUnavailable("gone"),
-            make_operation(make_target("w", "success")),
-        ]
-
-        class Returning:
-            def get(self, path: str, answer: object) -> Any:
-                found = answers.pop(0)
-                if isinstance(found, Exception):
-                    raise found
-                return found
-
-        client: Any = Returning()
-        seen = [one.state for one in looks(client, make_operation(make_target("w")), until=None)]
-        assert seen == ["running", "done"]
+        first, second = make_target("w1"), make_target("w2")
+        done = [make_target(name, "success") for name in ("w1", "w2")]
+        client: Any = Streaming(
+            [("f:7:0", update(make_operation(done[0], second))), PeerUnavailable("gone")],
+            [PeerUnavailable("gone")],
+            [("", ""), ("f:8:0", update(make_operation(*done), only=[done[1]]))],
+        )
+        seen = list(looks(client, make_operation(first, second), until=None))
+        assert [one.state for one in seen] == ["running", "running", "done"]
+        assert [one.node_name for one in seen[-1].targets] == ["w1", "w2"]
+        assert client.asked_for == ["", "f:7:0", "f:7:0"]
         assert capsys.readouterr().err.count("gone; trying again") == 1
 
-    def test_but_not_for_ever(self, make_operation: Any, make_target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        class Gone:
-            def get(self, path: str, answer: object) -> Any:
-                raise PeerUnavailable("gone")
-
-        client: Any = Gone()
+    def test_a_frontend_is_not_waited_for_for_ever(
+        self, make_operation: Any, make_target: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client: Any = Streaming([PeerUnavailable("gone")])
         monkeypatch.setattr(operation_watch, "PATIENCE", timedelta(0))
         with pytest.raises(PeerUnavailable):
             list(looks(client, make_operation(make_target("w")), until=None))
 
-    def test_looks_are_further_apart_while_nothing_changes(
+    def test_a_silent_stream_is_left_when_the_time_is_over(
         self, make_operation: Any, make_target: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        pauses: list[float] = []
-        steady = Backoff(first=timedelta(seconds=0.5), cap=timedelta(seconds=2), spread=0)
-        monkeypatch.setattr(operation_watch, "PAUSES", steady)
-        monkeypatch.setattr(time, "sleep", pauses.append)
-        busy, moved = make_operation(make_target("w")), make_operation(make_target("w", "downloading"))
-        answers = [busy, busy, busy, moved, make_operation(make_target("w", "success"))]
+        monkeypatch.setattr(time, "monotonic", iter([0.0, 1.0, 9.0, 9.0]).__next__)
+        client: Any = Streaming([PeerUnavailable("silent")])
+        assert len(list(looks(client, make_operation(make_target("w")), until=5.0))) == 1
+        assert client.waited == [timedelta(seconds=4)]
 
-        class Slow:
-            def get(self, path: str, answer: object) -> Any:
-                return answers.pop(0)
 
-        client: Any = Slow()
-        list(looks(client, busy, until=time.monotonic() + 3600))
-        assert pauses == [0.5, 1, 2, 2, 0.5]
+class Streaming:
+    """A client whose streams tell these, one after the other."""
+
+    def __init__(self, *streams: list[Any]) -> None:
+        self._streams = list(streams)
+        self.asked_for: list[str] = []
+        self.waited: list[timedelta | None] = []
+
+    def stream(self, path: str, *, last_event: str = "", at_most: timedelta | None = None) -> Any:
+        assert path == f"/api/v1/operations/{ID}/stream"
+        self.asked_for.append(last_event)
+        self.waited.append(at_most)
+        for item in self._streams.pop(0):
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+
+def update(operation: OperationView, only: list[TargetView] | None = None) -> str:
+    shown = operation if only is None else msgspec.structs.replace(operation, targets=only)
+    return msgspec.json.encode(OperationUpdate(is_whole=only is None, operation=shown)).decode()
 
 
 class TestChanges:
     def test_a_retry_names_nodes_and_is_watched(
         self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
     ) -> None:
-        frontend.tell_in_turn(
-            ONE,
+        frontend.tell_operation(
             make_operation(make_target("w1", "error"), make_target("w2", "error")),
             make_operation(make_target("w1", "success"), make_target("w2", "success")),
         )

@@ -17,6 +17,9 @@ from corral.domain.operation import (
     error_text,
     merge,
     overall,
+    seconds_left,
+    shown_progress,
+    speed_of,
     state_of,
 )
 from corral.testing.clock import START
@@ -100,6 +103,32 @@ def test_progress_never_goes_back_and_late_events_change_nothing() -> None:
     numbered = merge(NO_PROGRESS, Progress(sequence=5, percentage=40, file_name="new"))
     assert merge(numbered, Progress(sequence=4, percentage=90, file_name="old")) == numbered
     assert merge(NO_PROGRESS, Progress(percentage=float("nan"))).percentage == 0
+
+
+def test_a_new_attempt_begins_anew_and_the_one_before_has_no_more_say() -> None:
+    first = merge(NO_PROGRESS, Progress(attempt=1, sequence=9, percentage=80))
+    second = merge(first, Progress(attempt=2, sequence=1, percentage=5))
+    assert (second.attempt, second.sequence, second.percentage) == (2, 1, 5)
+    assert merge(second, Progress(attempt=1, sequence=10, percentage=99)) == second
+
+
+def test_a_speed_is_measured_over_time_and_forgotten_when_nothing_is_heard() -> None:
+    told = [(0.0, 0), (1.0, 100), (1.1, 150), (2.0, 300)]
+    known = NO_PROGRESS
+    for at, done in told:
+        known = merge(known, Progress(current_bytes=done, total_bytes=1000), at=at)
+    assert speed_of(known, 2.5) == 150  # between 100 and 200
+    assert seconds_left(known, 2.5) == pytest.approx(700 / 150)
+    assert (speed_of(known, 60.0), seconds_left(known, 60.0)) == (0, None)
+    anew = merge(known, Progress(current_bytes=10, total_bytes=1000), at=3.0)
+    assert speed_of(anew, 3.0) == 0
+
+
+def test_a_late_word_changes_nothing_about_an_end() -> None:
+    told = Progress(percentage=50, phase="downloading")
+    for status in TargetStatus:
+        moves = status in (TargetStatus.DOWNLOADING, TargetStatus.RUNNING_ON_WORKER)
+        assert shown_progress(target(status), told) == (told if moves else NO_PROGRESS)
 
 
 def test_the_whole_is_the_mean_of_all_that_do_not_wait() -> None:

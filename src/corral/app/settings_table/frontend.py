@@ -233,6 +233,15 @@ class FrontendSettings:
         env=("CORRAL_OFFLINE_AFTER",),
         default=6,
     )
+    brake_percent: int = setting(
+        whole(1, 100),
+        """When more than this percentage of the nodes, and at least two, goes silent within 15 minutes, nothing is
+        evicted or rescheduled until they are heard again or the 15 minutes are over: then the network has failed rather
+        than the machines. 50, so that a rack may fail; 100 switches this off.""",
+        flag="--brake-percent",
+        env=("CORRAL_BRAKE_PERCENT",),
+        default=50,
+    )
     event_retention: timedelta = setting(
         duration(timedelta(hours=1), timedelta(days=3650), bounds="from 1h to 3650d"),
         """How long the record of events is kept; the newest 10,000 stay in any case. 30 days, to answer "what happened

@@ -1,0 +1,80 @@
+"""Looks every second whether the mass-failure brake must hold, and says so. Deciding is done in `domain/brake.py`.
+
+Every frontend looks for itself; the one that holds the lease writes it into the record of events.
+"""
+
+import logging
+from datetime import timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.ids import FrontendId, new_lease_token
+from corral.control.feed import Feed
+from corral.control.hearing import HearingKeeper
+from corral.domain.brake import BrakePolicy, judge
+from corral.domain.event import Event, EventKind
+from corral.state.events import Events
+from corral.state.leases import Leases
+from corral.state.nodes import Nodes
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=1)
+_LEASE: Final = "brake"
+_LEASE_TIME: Final = timedelta(seconds=30)
+
+
+class Brake:
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        nodes: Nodes,
+        events: Events,
+        leases: Leases,
+        hearing: HearingKeeper,
+        feed: Feed,
+        clock: Clock,
+        *,
+        policy: BrakePolicy,
+        holder: FrontendId,
+    ) -> None:
+        self._nodes = nodes
+        self._events = events
+        self._leases = leases
+        self._hearing = hearing
+        self._feed = feed
+        self._clock = clock
+        self._policy = policy
+        self._holder = holder
+        self._token = new_lease_token()
+        self._reason = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it holds; empty when it does not."""
+        return self._reason
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._reason)
+
+    async def look(self) -> None:
+        now = self._clock.now()
+        pulse = await self._nodes.pulse(silent_since=now - self._policy.window)
+        recovered_at = self._hearing.recovered_at
+        reason = judge(pulse, self._hearing.current, recovered_at=recovered_at, now=now, policy=self._policy)
+        changed = bool(reason) is not self.holds
+        before, self._reason = self._reason, reason
+        if changed:
+            await self._tell(reason, before)
+
+    async def _tell(self, reason: str, before: str) -> None:
+        if reason:
+            shown = {"event": "brake.held", "why": reason}
+            log.error("nothing is evicted or rescheduled: %s", reason, extra=shown)
+        else:
+            log.warning("the brake is released", extra={"event": "brake.released", "was": before})
+        now = self._clock.now()
+        if await self._leases.claim(_LEASE, self._token, holder=self._holder, now=now, until=now + _LEASE_TIME):
+            kind = EventKind.BRAKE_HELD if reason else EventKind.BRAKE_RELEASED
+            await self._events.record([Event(kind=kind, at=now, actor="control", data={"why": reason or before})])
+            await self._feed.announce()
