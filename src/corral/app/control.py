@@ -21,7 +21,18 @@ from corral.base.retry import Backoff
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.bus.client import NatsBus
 from corral.bus.port import Bus
-from corral.control import health, hearing, housekeeping, inventory, models, orphans, replica_health, unloading, view
+from corral.control import (
+    health,
+    hearing,
+    housekeeping,
+    inventory,
+    models,
+    orphans,
+    replica_health,
+    restoring,
+    unloading,
+    view,
+)
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
@@ -50,6 +61,8 @@ from corral.control.readiness import Readiness
 from corral.control.registry import Registry
 from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
+from corral.control.restoring import Restoring
+from corral.control.rollout import Rollout
 from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
 from corral.control.view import ViewKeeper, ViewSources
@@ -68,6 +81,7 @@ from corral.state.migrations import upgrade
 from corral.state.nodes import Nodes
 from corral.state.operations import Operations as OperationStore
 from corral.state.replicas import Replicas
+from corral.state.restorations import Restorations
 from corral.state.secrets import Secrets, was_sealed
 from corral.state.secrets_key import SecretsKey
 
@@ -93,6 +107,7 @@ class Control:
     replica_health: ReplicaHealth
     replica_exits: ReplicaExits
     unloading: Unloading
+    restoring: Restoring
     orphans: Orphans
     housekeeping: Housekeeping
 
@@ -121,6 +136,7 @@ class Control:
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
             "unloading": self._every(unloading.PERIOD, Poke(), self.unloading.sweep, "unloading"),
+            "restoring": self._every(restoring.PERIOD, Poke(), self.restoring.sweep, "restoring"),
             "orphans": self._every(orphans.PERIOD, Poke(), self.orphans.sweep, "orphans"),
             "view": self._keep_view(),
             "housekeeping": self._every(housekeeping.PERIOD, Poke(), self.housekeeping.tidy, "housekeeping"),
@@ -206,13 +222,15 @@ async def wire(
     jobs, leases = LoadJobs(database, stores.secrets), Leases(database)
     intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus)
     keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock)
+    gateways, restorations = GatewayReports(watch_replicas, clock), Restorations(database)
+    galleries = galleries or NoCatalogue()
     dispatcher = Dispatcher(
         DispatchStores(intents=intents, nodes=nodes, events=events),
         DispatchTools(
             inventory=keeper_of_inventory,
             requests=IntentRequests(client, config.intents),
             progress=progress,
-            replicas=watch_replicas.poke,
+            rollout=Rollout(restorations, replicas, fleet, galleries, gateways, watch_replicas, feed, clock),
         ),
         fleet,
         clock,
@@ -222,7 +240,7 @@ async def wire(
         OperationStore(database),
         fleet,
         keeper_of_inventory,
-        galleries or NoCatalogue(),
+        galleries,
         feed,
         clock,
         dispatcher=dispatcher.poke,
@@ -236,7 +254,6 @@ async def wire(
         clock,
         policy=config.loads,
     )
-    gateways = GatewayReports(watch_replicas, clock)
     context = AdminContext(
         config=config,
         frontend_id=frontend_id,
@@ -289,6 +306,7 @@ async def wire(
         replica_health=watch_replicas,
         replica_exits=ReplicaExits(replicas, watch_replicas),
         unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),
+        restoring=Restoring(restorations, replicas, intents, nodes, fleet, models, loads, clock),
         orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, holder=frontend_id),
         housekeeping=Housekeeping(
             events,

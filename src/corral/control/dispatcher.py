@@ -22,6 +22,7 @@ from corral.control.inventory import InventoryKeeper
 from corral.control.lanes import Lane
 from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.control.progress import ProgressBoard
+from corral.control.rollout import Rollout
 from corral.domain import intent as intents
 from corral.domain.backend import Inventory, Verb
 from corral.domain.event import Event, EventKind
@@ -60,8 +61,7 @@ class DispatchTools:
     inventory: InventoryKeeper
     requests: IntentRequests
     progress: ProgressBoard
-    replicas: Poke
-    """Rung when a node ended processes for an upgrade or a delete."""
+    rollout: Rollout
 
 
 class Dispatcher:
@@ -143,6 +143,8 @@ class Dispatcher:
         match intents.look(intent, seen, self._clock.now(), self._policy, is_corral=is_corral):
             case Rest(intent=rested):
                 await self._rest(rested, is_corral=is_corral)
+            case Send(force=force) if why := await self._tools.rollout.before(intent, node, force=force):
+                await self._rest(intents.held(intent, why, self._clock.now(), self._policy), is_corral=is_corral)
             case Send(intent=sent, force=force):
                 if await self._writer.store(Change(intent=sent, keeps_lease=True, is_corral=is_corral)):
                     settled, report = await self._send(sent, force=force, is_corral=is_corral)
@@ -165,8 +167,7 @@ class Dispatcher:
         self._tools.progress.begin_anew(intent.operation_id, intent.node_id)
         try:
             async with self._tools.progress.followed(intent.operation_id), self._sends[intent.wish.verb].slot():
-                if await self._tools.requests.send(intent, force=force):
-                    self._tools.replicas.ring()
+                await self._tools.rollout.after(intent, await self._tools.requests.send(intent, force=force))
         except NodeUnreachable:
             return intents.undelivered(intent, self._clock.now(), self._policy), None
         except NodeBusy:

@@ -57,6 +57,8 @@ class IntentPolicy:
     """Between looks at a node that may still be working for somebody who is gone."""
     doubt: timedelta = timedelta(seconds=30)
     """How long a replacing request of a dead frontend is given to show an effect before it is sent again."""
+    hold: timedelta = timedelta(seconds=1)
+    """Between looks at replicas that must get out of the way first."""
     absent: timedelta = timedelta(seconds=30)
     """Until an absent node is looked for again, should nobody tell that it is back."""
     misses: Backoff = Backoff(first=timedelta(seconds=10), cap=timedelta(minutes=5), spread=0.0)
@@ -299,6 +301,11 @@ def timed_out(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
 def unheard(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Intent:
     """The bus went away, or the node did not tell what it has: nothing is known, nobody is to blame."""
     return _look_again(intent, now, now + policy.look_again, why)
+
+
+def held(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Intent:
+    """Something must happen first."""
+    return replace(_look_again(intent, now, now + policy.hold, why), waits_for_node=False)
 
 
 def absent(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:

@@ -90,6 +90,10 @@ class SimulatedBackends:
         """Nobody answers any more."""
         await self._subscriptions.aclose()
 
+    def put(self, name: str) -> None:
+        """It has this backend from the beginning."""
+        self._write(name, "")
+
     async def say(self, operation: str, percentage: float) -> None:
         """A word of progress."""
         told = InstallProgress(
