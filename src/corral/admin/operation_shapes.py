@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from corral.base.ids import NodeId
-from corral.domain.backend import Verb
 from corral.domain.operation import (
     NO_PROGRESS,
     Operation,
@@ -97,11 +96,11 @@ def operation_item(operation: Operation, told: Told) -> OperationItem:
         full_name=operation.backend,
         job_id=operation.id,
         progress=int(overall(_with_progress(operation, told))),
-        task_type="deletion" if operation.verb is Verb.DELETE else "Installation",
-        is_deletion=operation.verb is Verb.DELETE,
-        is_backend=True,
+        task_type="deletion" if operation.verb.deletes else "Installation",
+        is_deletion=operation.verb.deletes,
+        is_backend=operation.verb.is_about_backends,
         is_queued=_is_queued(operation),
-        cancellable=not status.processed and operation.verb is not Verb.DELETE,
+        cancellable=not status.processed and not operation.verb.deletes,
         message=status.message,
         node_id=operation.node_id or "",
         node_name=operation.targets[0].node_name if operation.node_id and operation.targets else "",
@@ -156,7 +155,7 @@ def job_status(operation: Operation, told: Told) -> JobStatus:
         message=status.message,
         gallery_element_name=operation.backend if status.completed else "",
         processed=status.processed,
-        deletion=operation.verb is Verb.DELETE,
+        deletion=operation.verb.deletes,
     )
     if status.error:
         shown.error = status.error
@@ -174,7 +173,7 @@ def operation_status(operation: Operation, told: Told) -> OperationStatus:
     status = compat_status(operation)
     current = _latest(operation.targets, told)
     return OperationStatus(
-        deletion=operation.verb is Verb.DELETE,
+        deletion=operation.verb.deletes,
         file_name=current.file_name,
         error=status.error,
         processed=status.processed,
@@ -187,7 +186,7 @@ def operation_status(operation: Operation, told: Told) -> OperationStatus:
         downloaded_size=current.current,
         gallery_element_name=operation.backend,
         cancelled=status.cancelled,
-        cancellable=not status.processed and operation.verb is not Verb.DELETE,
+        cancellable=not status.processed and not operation.verb.deletes,
         nodes=_node_rows(operation, told),
     )
 
@@ -201,9 +200,9 @@ def history_item(operation: Operation) -> HistoryItem | None:
         id=_element(operation),
         name=operation.backend.rpartition("@")[2],
         job_id=operation.id,
-        is_backend=True,
+        is_backend=operation.verb.is_about_backends,
         node_id=operation.node_id or "",
-        task_type="deletion" if operation.verb is Verb.DELETE else "installation",
+        task_type="deletion" if operation.verb.deletes else "installation",
         outcome=outcome,
         error=compat_status(operation).error,
         started_at=format_time(operation.accepted_at),

@@ -26,6 +26,7 @@ from corral.control import (
     hearing,
     housekeeping,
     inventory,
+    model_removal,
     models,
     orphans,
     replica_health,
@@ -52,6 +53,7 @@ from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
+from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
 from corral.control.operations import CatalogueSource, NoCatalogue, Operations
@@ -78,6 +80,7 @@ from corral.state.keys import Keys
 from corral.state.leases import Leases
 from corral.state.load_jobs import LoadJobs
 from corral.state.migrations import upgrade
+from corral.state.model_removals import ModelRemovals
 from corral.state.nodes import Nodes
 from corral.state.operations import Operations as OperationStore
 from corral.state.replicas import Replicas
@@ -127,6 +130,7 @@ class Control:
             "hearing": self._every(hearing.PERIOD, Poke(), context.hearing.tick, "hearing"),
             "health": self._every(health.PERIOD, self.health.poke, self.health.sweep, "health"),
             "models": self._every(models.PERIOD, Poke(), context.models.look, "models"),
+            "removals": self._remove_models(),
             "loads": context.loads.run(),
             "dispatcher": self.dispatcher.run(),
             "intents": self._every(self.dispatcher.renewed_every, Poke(), self.dispatcher.renew, "leases of intents"),
@@ -145,6 +149,11 @@ class Control:
     async def _notice_returns(self) -> None:
         with self.context.feed.listener() as poke:
             await self._every(RETURNS_PERIOD, poke, self.dispatcher.notice_returns, "returning nodes")
+
+    async def _remove_models(self) -> None:
+        """What one frontend removes, the others hide at once."""
+        with self.context.feed.listener() as poke:
+            await self._every(model_removal.PERIOD, poke, self.context.model_removal.sweep, "removed models")
 
     async def _keep_view(self) -> None:
         """Made anew with everything that is announced, in this frontend or another one."""
@@ -236,8 +245,20 @@ async def wire(
         clock,
         config.intents,
     )
+    operation_store = OperationStore(database)
+    removal = ModelRemoval(
+        ModelRemovals(database, operation_store),
+        operation_store,
+        models,
+        replicas,
+        fleet,
+        feed,
+        clock,
+        dispatcher=dispatcher.poke,
+    )
+    await removal.sweep()  # nor would it show what was removed
     operations = Operations(
-        OperationStore(database),
+        operation_store,
         fleet,
         keeper_of_inventory,
         galleries,
@@ -273,6 +294,7 @@ async def wire(
         hearing=keeper,
         key_ring=KeyRing(keys, feed, clock),
         models=models,
+        model_removal=removal,
         loads=loads,
         replicas=replicas,
         operations=operations,
@@ -310,7 +332,7 @@ async def wire(
         orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, holder=frontend_id),
         housekeeping=Housekeeping(
             events,
-            OperationStore(database),
+            operation_store,
             leases,
             clock,
             holder=frontend_id,

@@ -152,6 +152,8 @@ class Dispatcher:
 
     async def _look(self, intent: Intent) -> Inventory | Intent:
         """What the node has, or what becomes of the intent when it does not say."""
+        if not intent.wish.verb.is_about_backends:
+            return Inventory(seen_at=self._clock.now())  # nothing that nodes list would tell
         try:
             async with self._looks.slot():
                 seen = await self._tools.inventory.ask(intent.node_id)
@@ -184,7 +186,8 @@ class Dispatcher:
         now = self._clock.now()
         if isinstance(seen, Intent):
             return intents.answered_unseen(intent, error, now, self._policy), None
-        return intents.answered(intent, error, seen, now, self._policy), seen
+        report = seen if intent.wish.verb.is_about_backends else None
+        return intents.answered(intent, error, seen, now, self._policy), report
 
     async def _rest(self, intent: Intent, *, is_corral: bool, seen: Inventory | None = None) -> None:
         if await self._writer.store(Change(intent=intent, keeps_lease=False, is_corral=is_corral, seen=seen)):

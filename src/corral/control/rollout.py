@@ -22,7 +22,7 @@ from corral.domain.fit import traits_of
 from corral.domain.intent import Intent
 from corral.domain.node import Node
 from corral.domain.replica import Replica, ReplicaState
-from corral.domain.rollout import Preparation, Restoration, Seen, note, prepare
+from corral.domain.rollout import Preparation, Restoration, Seen, before_removal, note, prepare
 from corral.state.replicas import Replicas
 from corral.state.restorations import Restorations
 
@@ -59,6 +59,10 @@ class Rollout:
 
         Whatever it ends is noted by then, and what others can serve for is out of service.
         """
+        if intent.wish.verb is Verb.REMOVE:
+            there = await self._replicas.on_node(node.id)
+            ending = [one for one in there if one.model == intent.wish.artefact.backend]
+            return before_removal(ending, self._clock.now())
         if not _replaces(intent.wish, force=force):
             return ""
         mine = await self._ended_with(intent.wish, node)

@@ -25,7 +25,7 @@ from typing import Final
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.base.retry import Backoff
-from corral.domain.backend import Before, Inventory, Proven, Unproven, Verb, Wish, before_of, prove
+from corral.domain.backend import Before, Inventory, Proven, Rung, Unproven, Verb, Wish, before_of, prove
 
 
 class IntentState(StrEnum):
@@ -48,6 +48,8 @@ class IntentPolicy:
     install: timedelta = timedelta(minutes=15)
     upgrade: timedelta = timedelta(minutes=15)
     delete: timedelta = timedelta(minutes=2)
+    remove: timedelta = timedelta(seconds=30)
+    """A model's files."""
     lease: timedelta = timedelta(seconds=6)
     """After so long without a sign of the frontend that works on it, another one goes on."""
     backoff: Backoff = Backoff(first=timedelta(seconds=30), cap=timedelta(minutes=15), spread=0.0)
@@ -67,7 +69,12 @@ class IntentPolicy:
     """LocalAI dates installs to the second: before this time another one may get the same date."""
 
     def timeout(self, verb: Verb) -> timedelta:
-        return {Verb.INSTALL: self.install, Verb.UPGRADE: self.upgrade, Verb.DELETE: self.delete}[verb]
+        return {
+            Verb.INSTALL: self.install,
+            Verb.UPGRADE: self.upgrade,
+            Verb.DELETE: self.delete,
+            Verb.REMOVE: self.remove,
+        }[verb]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +264,12 @@ def heard(intent: Intent, *, is_corral: bool) -> Intent:
 
 
 def answered(intent: Intent, error: str | None, inventory: Inventory, now: datetime, policy: IntentPolicy) -> Intent:
-    """The node answered, and then told what it has: that decides, whatever the answer was."""
+    """The node answered, and then told what it has: that decides, whatever the answer was.
+
+    Which models' files it has, no node tells: there its word must do.
+    """
+    if error is None and not intent.wish.verb.is_about_backends:
+        return satisfied(intent, Proven(rung=Rung.TOLD), now)
     proof = prove(intent.wish, inventory, intent.before)
     if isinstance(proof, Proven):
         return satisfied(intent, proof, now)
@@ -389,7 +401,7 @@ def cancel(intent: Intent, why: str, now: datetime) -> Intent:
 
 
 class LoadNeed(StrEnum):
-    """What a cold load that needs a backend on a node means for the intent that is there."""
+    """What a cold load on a node means for the intent about its backend, or its model, that is there."""
 
     FREE = "free"
     """Nothing speaks against it."""
@@ -400,8 +412,10 @@ class LoadNeed(StrEnum):
 
 
 def needed_by_load(intent: Intent | None) -> LoadNeed:
-    if intent is None or intent.wish.verb is not Verb.DELETE:
+    if intent is None or not intent.wish.verb.deletes:
         return LoadNeed.FREE
+    if intent.wish.verb is Verb.REMOVE:  # one that is over was followed by the same model, added anew
+        return LoadNeed.REFUSED if intent.state is IntentState.OPEN else LoadNeed.FREE
     match intent.state:
         case IntentState.SATISFIED:
             return LoadNeed.REPLACE

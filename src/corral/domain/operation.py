@@ -16,7 +16,7 @@
 | `running`   | some target is under way, or about to be                                                  |
 | `failed`    | some target is `error` or `blocked`                                                       |
 | `waiting`   | all that is left waits for absent nodes: not a failure                                    |
-| `done`      | some target succeeded                                                                     |
+| `done`      | some target succeeded, or there was no node to do anything on                             |
 | `cancelled` | all were cancelled or superseded                                                          |
 """
 
@@ -131,7 +131,7 @@ def state_of(targets: Iterable[Target]) -> OperationState:
         return OperationState.FAILED
     if any(waits(one) for one in known):
         return OperationState.WAITING
-    if any(one.status is TargetStatus.SUCCESS for one in known):
+    if not known or any(one.status is TargetStatus.SUCCESS for one in known):
         return OperationState.DONE
     return OperationState.CANCELLED
 
@@ -211,7 +211,8 @@ def compat_status(operation: Operation) -> CompatStatus:
     busy = [one for one in targets if one.status is TargetStatus.RUNNING_ON_WORKER]
     moving = [one for one in targets if one.status in _UNDER_WAY and not waits(one) and one not in busy]
     if moving:
-        return CompatStatus(processed=False, message=f"processing backend: {operation.backend}")
+        what = "backend" if operation.verb.is_about_backends else "model"
+        return CompatStatus(processed=False, message=f"processing {what}: {operation.backend}")
     if error := error_text(targets):
         return CompatStatus(processed=True, message=f"error: {error}", error=error)
     if busy:

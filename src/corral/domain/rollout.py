@@ -97,6 +97,12 @@ def prepare(mine: Collection[ReplicaId], backend: str, seen: Seen, now: datetime
     return Preparation(hold=next(filter(None, hindrances), ""), notes=notes)
 
 
+def before_removal(replicas: Iterable[Replica], now: datetime) -> str:
+    """Why the files of a model that has these replicas on a node stay for a moment."""
+    ending = [one for one in replicas if now - one.changed_at < UNLOADED_WITHIN]
+    return f"the replica of {ending[0].model} there ends first" if ending else ""
+
+
 def _serves_elsewhere(replica: Replica, seen: Seen) -> bool:
     """Whether another replica can take its requests, and will not be ended as well."""
     return any(

@@ -1,6 +1,6 @@
 """Operations: one transaction writes the act, its targets and the intents; if it fails, nothing has happened."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -33,14 +33,22 @@ _AT_ONCE: Final = 500
 """Places in one statement."""
 
 Decide = Callable[[Intent], Intent | None]
+Beside = Callable[[AsyncConnection], Awaitable[None]]
+
+
+async def _nothing(_: AsyncConnection) -> None:
+    """Beside most operations."""
 
 
 class Operations:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def start(self, operation: Operation, intents: Sequence[Intent], *, events: Sequence[Event]) -> Operation:
-        """Write it all, in place of what was wanted before. With an idempotency key that is known: that operation.
+    async def start(
+        self, operation: Operation, intents: Sequence[Intent], *, events: Sequence[Event], beside: Beside = _nothing
+    ) -> Operation:
+        """Write it all, in place of what was wanted before, and what `beside` writes. With an idempotency key that is
+        known: that operation.
 
         ConstraintViolated when somebody else did the same at the same moment: then try again.
         """
@@ -53,12 +61,17 @@ class Operations:
                 await _replace(connection, ordered[start : start + _AT_ONCE], operation.accepted_at)
             if operation.targets:
                 await connection.execute(insert(operation_targets), [target_row(one) for one in operation.targets])
+            await beside(connection)
             await append(connection, events)
         return operation
 
     async def get(self, id: OperationId) -> Operation | None:
         async with self._db.read() as connection:
             return await _load_one(connection, operations.c.id == id)
+
+    async def by_key(self, idempotency_key: str) -> Operation | None:
+        async with self._db.read() as connection:
+            return await _by_key(connection, idempotency_key)
 
     async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
         """Newest first; `before` is where an earlier call ended."""

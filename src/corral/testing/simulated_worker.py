@@ -9,6 +9,7 @@ from corral.bus.port import Bus, Message
 from corral.protocol import subjects
 from corral.protocol.backend_changes import ChangeReply, UpgradeRequest
 from corral.protocol.install import InstallReply, InstallRequest
+from corral.protocol.model_commands import ModelDeleteRequest, Outcome
 from corral.protocol.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
 from corral.testing.simulated_backends import SimulatedBackends
 
@@ -25,6 +26,8 @@ class SimulatedWorker(SimulatedBackends):
 
     processes: dict[str, _Process] = field(default_factory=dict)
     """By process key."""
+    models: set[str] = field(default_factory=set)
+    """Of which it has files."""
     tells_stopped: bool = True
     """Names the processes that ended for a change; old workers do not."""
     _started: int = 0
@@ -34,6 +37,7 @@ class SimulatedWorker(SimulatedBackends):
         for subject, handler in (
             (subjects.models_running(self.node_id), self._on_running),
             (subjects.backend_stop(self.node_id), self._on_stop),
+            (subjects.model_delete(self.node_id), self._on_model_delete),
         ):
             subscription = await bus.subscribe(subject, handler)
             self._subscriptions.push_async_callback(subscription.close)
@@ -66,6 +70,13 @@ class SimulatedWorker(SimulatedBackends):
 
     async def _on_stop(self, message: Message) -> None:
         self.processes.pop(msgspec.json.decode(message.data, type=StopRequest).backend, None)
+
+    async def _on_model_delete(self, message: Message) -> None:
+        name = msgspec.json.decode(message.data, type=ModelDeleteRequest).model_name
+        self.requests.append(("remove", name))
+        if not self.faults.refusal:
+            self.models.discard(name)
+        await self._answer(message, Outcome(success=not self.faults.refusal, error=self.faults.refusal))
 
     def _start(self, request: InstallRequest) -> _Process:
         key = str(request.process_key)

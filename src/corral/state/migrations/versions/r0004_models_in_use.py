@@ -1,4 +1,4 @@
-"""Replicas that go with their backend and are to be loaded again, and where.
+"""Replicas that go with their backend and are to be loaded again; models that were removed.
 
 Types are spelled out here and not imported from the code, which may change after this has run somewhere.
 """
@@ -27,6 +27,13 @@ def upgrade() -> None:
         _required("replicas", sa.BigInteger()),
         _required("noted_at", TIME),
         sa.PrimaryKeyConstraint("replica_id", name="pk_restorations"),
+    )
+    op.create_table(
+        "removed_models",
+        _required("name", WORDS),
+        _required("removed_at", TIME),
+        _required("operation_id", WORDS),
+        sa.PrimaryKeyConstraint("name", name="pk_removed_models"),
     )
 
 
