@@ -9,6 +9,7 @@ child is forked, so that a thousand deaths do not cost a thousand starts of Pyth
 import asyncio
 import ctypes
 import json
+import logging
 import os
 import sys
 from contextlib import AsyncExitStack
@@ -35,6 +36,7 @@ META: Final = "mock"
 
 
 def main() -> None:
+    logging.disable(logging.CRITICAL)  # what matters is what is left on the disk
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)  # so that we can wait for what a killed child had started
     for line in sys.stdin:
         child = os.fork()

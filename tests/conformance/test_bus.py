@@ -17,6 +17,7 @@ from corral.bus.port import Bus, Message
 from corral.bus.server import NatsServer
 from corral.testing import bus as memory
 from corral.testing.bus import MemoryBus, MemoryServer
+from corral.testing.ports import lasting_port
 
 LONG = timedelta(seconds=20)
 SHORT = timedelta(milliseconds=30)
@@ -66,7 +67,7 @@ class MemoryWorld:
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         if request.param == "nats":
-            yield NatsWorld(stack, await stack.enter_async_context(NatsServer(tmp_path)))
+            yield NatsWorld(stack, await stack.enter_async_context(NatsServer(tmp_path, port=lasting_port())))
         else:
             yield MemoryWorld(stack)
 

@@ -14,6 +14,7 @@ from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec, read_body
 from corral.auth.http import principal_of
 from corral.base.errors import CorralError, InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.domain.key import Scope
 from corral.protocol.view import EnsureModel, GatewayReport, Loading, View, encode_line
 
@@ -69,7 +70,7 @@ async def ensure(context: AdminContext, request: Request, caller: Caller) -> Res
 async def _body(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(await read_body(request, _LARGEST_REPORT), type=kind)
-    except msgspec.DecodeError as error:
+    except UNREADABLE_JSON as error:
         raise InvalidInput("", f"the body is not what a gateway sends: {error}") from error
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from corral.agent.presence import Member
 from corral.base.errors import InvalidInput, PeerRefused, PeerUnavailable
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.protocol import go_json
 from corral.protocol.registration import (
     HeartbeatRequest,
@@ -108,7 +109,7 @@ class FrontendClient:
         answer = await self._send(_node_call("GET", member, "models"))
         try:
             replicas = msgspec.json.decode(answer.body, type=list[ReplicaInFlight] | None)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE_JSON as error:
             raise _not_a_frontend(answer, str(error)) from error
         return sum(replica.in_flight for replica in replicas or [])
 
@@ -191,7 +192,7 @@ def error_text(body: bytes) -> str:
         match msgspec.json.decode(body):
             case {"error": {"message": str(text)}} | {"error": str(text)}:
                 pass
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE_JSON:
         text = body.decode("utf-8", errors="replace")
     return "" if text.lstrip().startswith("<") else " ".join(text.split())[:MAX_REASON]
 

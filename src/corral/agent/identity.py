@@ -17,6 +17,7 @@ import msgspec
 from corral.base.errors import PathNotUsable
 from corral.base.ids import NodeId, new_secret
 from corral.base.private_files import make_private_directory, read_private, write_private
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Identity:
         try:
             data = read_private(self._directory / MEMORY_FILE)
             return None if data is None else msgspec.json.decode(data, type=Memory)
-        except (PathNotUsable, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (PathNotUsable, *UNREADABLE_JSON) as error:
             log.warning("forgetting the last node id: %s", error, extra={"event": "identity.forgotten"})
             return None
 

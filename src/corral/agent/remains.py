@@ -14,6 +14,7 @@ import psutil
 
 from corral.base.errors import PathNotUsable
 from corral.base.private_files import make_private_directory, read_private, write_private
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class Remains:
 def _read(file: Path) -> Remembered | None:
     try:
         return msgspec.json.decode(read_private(file) or b"", type=Remembered)
-    except (PathNotUsable, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (PathNotUsable, *UNREADABLE_JSON) as error:
         log.warning("ignoring %s: %s", file, error, extra={"event": "backend.not_remembered"})
         return None
 

@@ -29,7 +29,7 @@ from corral.images.current import CurrentDigests, current_digests
 _LOOKS_AT_ONCE: Final = 8
 
 State = Literal["current", "outdated", "unknown", "unreachable"]
-Outcome = Literal["installed", "upgraded", "unchanged", "deleted", "absent", "rolled back"]
+Outcome = Literal["installed", "upgraded", "unchanged", "of the system", "deleted", "absent", "rolled back"]
 
 
 class _MakeInstaller(Protocol):
@@ -131,7 +131,7 @@ class LocalBackends:
     async def install(self, order: InstallOrder, report: Report, *, force: bool) -> Changed:
         """Have it on the disk. What is there stays as it is, unless it is forced."""
         if not force and order.backend and (there := await self._located(order.backend)) is not None:
-            return _changed(there.concrete, "unchanged")
+            return _changed(there.concrete, "of the system" if there.is_system else "unchanged")
         found = await self._installer.find(order)
         place = self._directory.place(found.metadata.name)
         if not force and (home := await asyncio.to_thread(self._directory.find, found.key)) is not None:

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from corral.base.private_files import read_private, write_private
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 NAME: Final = "up.json"
 
@@ -41,7 +42,7 @@ def read_up_file(data: Path) -> UpFile | None:
         return None
     try:
         return msgspec.json.decode(text, type=UpFile)
-    except msgspec.DecodeError:
+    except UNREADABLE_JSON:
         return None
 
 

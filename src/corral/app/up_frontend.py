@@ -20,6 +20,7 @@ from corral.app.up_file import UpKeys
 from corral.base.errors import PathNotUsable
 from corral.base.private_files import read_private
 from corral.base.processes import Command
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.protocol.node_views import NodePage
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class UpFrontend:
         try:
             text = read_private(self._credentials_file)
             return None if text is None else msgspec.json.decode(text, type=UpKeys)
-        except (PathNotUsable, msgspec.DecodeError):
+        except (PathNotUsable, *UNREADABLE_JSON):
             return None
 
     async def readiness(self) -> Answer | None:

@@ -23,7 +23,8 @@ from corral.bus.config import BusConfig
 from corral.bus.credentials import CredentialsProvider, TlsFiles, credentials_of, tls_context
 from corral.bus.endpoints import Endpoint, parse_endpoints
 from corral.bus.handlers import Handlers
-from corral.bus.link import Arrival, Link, LinkFailed, Receive, Remote
+from corral.bus.interest import Interest
+from corral.bus.link import Arrival, Link, LinkFailed
 from corral.bus.port import CLOSE_GRACE, DEFAULT_CONCURRENCY, Handler, Message
 from corral.bus.problems import Problem, ProblemKind, Problems
 from corral.bus.replies import Replies
@@ -41,61 +42,10 @@ _UNREACHABLE_BACKOFF: Final = Backoff(first=timedelta(milliseconds=50), cap=time
 _UNAUTHORIZED_BACKOFF: Final = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=15))
 
 
-class _Interest:
-    """A subscription as the server should have it, on whichever link there is."""
-
-    def __init__(self, subject: str, queue: str, receive: Receive) -> None:
-        self.subject = subject
-        self._queue = queue
-        self._receive = receive
-        self.link: Link | None = None
-        self.is_refused = False
-        """The server of this link said no, though an earlier one had said yes."""
-        self._remote: Remote | None = None
-
-    async def establish(self, link: Link) -> None:
-        """Ask once for each link."""
-        self.link = link
-        self.is_refused = False
-        remote = await link.subscribe(self.subject, self._queue, self._receive)
-        await self._keep(link, remote)
-
-    async def establish_confirmed(self, link: Link) -> None:
-        self.link = link
-        remote = await link.subscribe_confirmed(self.subject, self._queue, self._receive)
-        self.is_refused = False
-        await self._keep(link, remote)
-
-    async def establish_again(self, link: Link) -> None:
-        """After a refusal: permissions may have changed since."""
-        if self._remote is not None:
-            await link.unsubscribe(self._remote)
-        with suppress(BusPermissionDenied):
-            await self.establish_confirmed(link)
-
-    async def _keep(self, link: Link, remote: Remote) -> None:
-        if self.link is link:
-            self._remote = remote
-        else:  # given up, or taken over by a newer link, while we waited
-            await link.unsubscribe(remote)
-
-    async def give_up(self) -> None:
-        """Returns when the server knows: whoever asks from then on finds nobody here."""
-        link, self.link = self.link, None
-        if link is not None and self._remote is not None:
-            await link.unsubscribe(self._remote)
-            with suppress(BusUnavailable):  # a connection that is gone takes the interest with it
-                await link.ping()
-
-    async def drain(self, within: timedelta) -> None:
-        if self.link is not None and self._remote is not None:
-            await self.link.drain(self._remote, within)
-
-
 class _Subscription:
     """What `subscribe` returns."""
 
-    def __init__(self, bus: "NatsBus", interest: _Interest, handlers: Handlers) -> None:
+    def __init__(self, bus: "NatsBus", interest: Interest, handlers: Handlers) -> None:
         self._bus = bus
         self.interest = interest
         self.handlers = handlers
@@ -139,7 +89,7 @@ class NatsBus:
         self._watchers: list[Callable[[bool], None]] = []
         self._subscriptions: set[_Subscription] = set()
         self._replies = Replies(inbox_prefix)
-        self._inbox = _Interest(self._replies.pattern, "", self._on_reply)
+        self._inbox = Interest(self._replies.pattern, "", self._on_reply)
         self._asks = False
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
@@ -209,7 +159,7 @@ class NatsBus:
                 Message(subject=arrival.subject, data=arrival.data, reply_to=arrival.reply_to, reply=self._reply)
             )
 
-        subscription = _Subscription(self, _Interest(subject, queue, receive), handlers)
+        subscription = _Subscription(self, Interest(subject, queue, receive), handlers)
         self._subscriptions.add(subscription)  # from here on every new link will have it
         try:
             if self._link is not None:
@@ -355,7 +305,7 @@ class NatsBus:
                 await interest.establish(link)
             await link.ping()
 
-    def _interests(self) -> list[_Interest]:
+    def _interests(self) -> list[Interest]:
         inbox = [self._inbox] if self._asks else []
         return [*inbox, *(subscription.interest for subscription in self._subscriptions)]
 

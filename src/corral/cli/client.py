@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from corral.base.errors import AccessDenied, CorralError, NotFound, PeerRefused, PeerUnavailable
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.cli.frontend_target import FrontendTarget
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Client:
     def _decoded(self, content: bytes, answer: type[T]) -> T:
         try:
             return msgspec.json.decode(content, type=answer)
-        except msgspec.DecodeError as error:
+        except UNREADABLE_JSON as error:
             raise PeerRefused(
                 f"{self.target.url} did not answer as a Corral frontend does; is the URL right? ({error})", status=200
             ) from error

@@ -24,6 +24,7 @@ _WORDS: Final = {
     "installed": "is installed",
     "upgraded": "is upgraded",
     "unchanged": "is there already; nothing was fetched",
+    "of the system": "came with the system; nothing was fetched. `--force` installs another one in front of it",
     "deleted": "is deleted",
     "absent": "is not here; nothing to do",
     "rolled back": "is back to the version before",

@@ -10,6 +10,7 @@ import msgspec
 
 from corral.base.ids import new_secret
 from corral.base.private_files import read_private, write_private
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.control.key_ring import NewKey, created_event, mint, revoked_event
 from corral.domain.key import Scope
 from corral.protocol.keys import hash_secret
@@ -97,7 +98,7 @@ def _read(file: Path) -> CredentialsFile | None:
         return None
     try:
         return msgspec.json.decode(data, type=CredentialsFile)
-    except msgspec.DecodeError:
+    except UNREADABLE_JSON:
         return None
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from corral.base.errors import CorralError
 from corral.base.ids import FrontendId
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.bus.port import Bus, Message
 from corral.control.gateway_reports import GatewayReports
 from corral.protocol.subjects import GATEWAY_SHARES
@@ -39,7 +40,7 @@ class GatewayShares:
     async def on_message(self, message: Message) -> None:
         try:
             share = msgspec.json.decode(message.data, type=GatewayShare)
-        except msgspec.DecodeError as error:
+        except UNREADABLE_JSON as error:
             log.warning("a share was not understood: %s", error, extra={"event": "gateway.share_invalid"})
             return
         if share.frontend != self._frontend_id:

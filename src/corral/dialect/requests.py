@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from corral.base.errors import InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 _WHERE: Final = re.compile(r" - at `\$\.?(.*)`$")
 
@@ -113,7 +114,7 @@ def parse(body: bytes, kind: type[Parsed]) -> Parsed:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _located(str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE_JSON as error:
         raise InvalidInput("", f"the body is not JSON: {error}") from error
 
 

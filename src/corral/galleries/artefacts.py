@@ -7,6 +7,7 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.galleries.registry import Artefact
 from corral.images.config import ImagesConfig
 from corral.images.digests import check_digest, digest_of
@@ -50,7 +51,7 @@ class RegistryArtefacts:
 def _only_file(manifest: bytes, most_bytes: int) -> Descriptor:
     try:
         files = msgspec.json.decode(manifest, type=_Manifest).layers
-    except msgspec.DecodeError as error:
+    except UNREADABLE_JSON as error:
         raise InvalidInput("", f"has a manifest that cannot be read: {error}") from error
     if len(files) != 1:
         raise InvalidInput("", f"has {len(files)} files, where an index is one")

@@ -15,6 +15,7 @@ import msgspec
 
 from corral.base.errors import PathNotUsable
 from corral.base.private_files import make_private_directory, write_private
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.galleries.http_index import Validators
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class IndexCache:
                 line = file.readline(_LONGEST_HEADER)
                 content = file.read()
             header = msgspec.json.decode(line, type=_Header)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, *UNREADABLE_JSON):
             return None
         if header.format != _FORMAT or hashlib.sha256(content).hexdigest() != header.sha256:
             return None

@@ -6,6 +6,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.domain.key import IMPLIED, Scope
 from corral.gateway.answers import Refusal
 from corral.gateway.forms import model_in_form
@@ -63,7 +64,7 @@ def asked_model(body: bytes) -> str:
         model = _decoder.decode(body).model
     except msgspec.ValidationError:
         raise Refusal(400, "the body must be a JSON object", code="invalid_body") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE_JSON as error:
         raise Refusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     if model is msgspec.UNSET or model is None:
         model = ""

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.errors import RegistryRefused
 from corral.images.references import DOCKER_HUB, Reference
 
@@ -78,7 +79,7 @@ def read_auths(text: str) -> tuple[Credential, ...]:
     """The logins of a Docker configuration that is given as text; ValueError, without the text, when it is none."""
     try:
         config = msgspec.json.decode(text, type=_Config)
-    except msgspec.DecodeError:
+    except UNREADABLE_JSON:
         raise ValueError from None
     notes: list[str] = []
     credentials = tuple(_credentials_of(config, notes, Path("auths")))
@@ -97,7 +98,7 @@ def read_stored(files: Iterable[Path]) -> StoredCredentials:
                 config = msgspec.json.decode(opened.read(_MAX_CONFIG_BYTES), type=_Config)
         except FileNotFoundError:
             continue
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, *UNREADABLE_JSON) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not a Docker configuration"
             notes.append(f"{file} is not used: {reason}")
             continue

@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 
 from corral import __version__
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.errors import (
     ContentMismatch,
     ImageError,
@@ -235,7 +236,7 @@ class Answer:
             async with asyncio.timeout(5):
                 body = await self._response.content.read(_MAX_WORDS)
             problems = msgspec.json.decode(body, type=_Problems).errors
-        except (msgspec.DecodeError, aiohttp.ClientError, TimeoutError, OSError, UnicodeDecodeError):
+        except (aiohttp.ClientError, TimeoutError, OSError, *UNREADABLE_JSON):
             return ""
         words = "; ".join(" ".join((one.message or one.code)[:200].split()) for one in problems[:3])
         return f": {words}" if words else ""

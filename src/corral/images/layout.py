@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.contents import Image, LocalLayer
 from corral.images.digests import check_digest, digest_of
 from corral.images.errors import ContentMismatch, ImageNotFound, LimitExceeded, ManifestUnusable
@@ -158,7 +159,7 @@ def content_of(part: Part) -> bytes:
 def _read_docker(files: Files, table: Part, path: Path) -> Image:
     try:
         images = msgspec.json.decode(content_of(table), type=list[_DockerImage])
-    except msgspec.DecodeError as error:
+    except UNREADABLE_JSON as error:
         raise ManifestUnusable(f"{path}: its {_DOCKER_FILE} cannot be read: {error}") from error
     if len(images) != 1:
         raise ManifestUnusable(f"{path} holds {len(images)} images; expected is exactly one")

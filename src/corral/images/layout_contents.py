@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.errors import ContentMismatch, ManifestUnusable
 from corral.images.layout import (
     INDEX_FILE,
@@ -82,5 +83,5 @@ def _gather(
 def _read_document(body: bytes, path: Path) -> _Document:
     try:
         return msgspec.json.decode(body, type=_Document)
-    except msgspec.DecodeError as error:
+    except UNREADABLE_JSON as error:
         raise ManifestUnusable(f"{path}: a manifest of it cannot be read: {error}") from error

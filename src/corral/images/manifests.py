@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.digests import check_digest
 from corral.images.errors import ManifestUnusable, SourceInvalid
 from corral.images.limits import MAX_LAYERS
@@ -59,7 +60,7 @@ def read_manifest(body: bytes, *, name: str) -> Manifest | Index:
     """ManifestUnusable names what it is that cannot be used."""
     try:
         document = msgspec.json.decode(body, type=_Document)
-    except msgspec.DecodeError as error:
+    except UNREADABLE_JSON as error:
         raise ManifestUnusable(f"{name}: its manifest cannot be read: {error}") from error
     if document.old_layers is not None:
         raise ManifestUnusable(f"{name}: its manifest has Docker's first form, which has no digests of layers")

@@ -15,6 +15,7 @@ import msgspec
 from corral.base.processes import Command, Process, Streams, Tail, secret_descriptor, start_process
 from corral.base.readiness import describe_exit
 from corral.base.tasks import start_task
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.errors import ImageError, PullCancelled, PullerDied, error_with
 from corral.images.orders import PullFailure, PullLine, PullOrder, PullProgress, PullResult
 from corral.images.targets import empty, is_directory
@@ -161,5 +162,5 @@ class _Lines:
         *whole, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-_MAX_LINE_BYTES:]
         for line in whole:
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(*UNREADABLE_JSON):
                 self._hear(self._decoder.decode(line))

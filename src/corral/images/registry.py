@@ -10,6 +10,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import msgspec
 
 from corral.base.clock import Clock
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.auth import Challenge, Credential, read_challenge
 from corral.images.blobs import Body, body_of
 from corral.images.digests import check_digest, digest_of
@@ -177,7 +178,7 @@ class Registry:
             raise RegistryUnavailable(f"{_host(realm)} answered {status} when asked for a token")
         try:
             answered = msgspec.json.decode(body, type=_Token)
-        except msgspec.DecodeError:
+        except UNREADABLE_JSON:
             raise RegistryUnavailable(f"{_host(realm)} gave something that is no token") from None
         token = answered.token or answered.access_token
         if not token or not token.isascii() or not token.isprintable():

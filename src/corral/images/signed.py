@@ -9,12 +9,13 @@ from typing import Final
 
 import msgspec
 
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.contents import Image
 from corral.images.digests import is_digest
 from corral.images.errors import ContentMismatch, ImageNotFound, SignatureMissing, SignatureRefused, SourceInvalid
 from corral.images.limits import MAX_SIGNATURES, SIGNATURE_BYTES
 from corral.images.registry import Registry
-from corral.signatures.bundles import UNREADABLE, is_bundle_type
+from corral.signatures.bundles import is_bundle_type
 from corral.signatures.candidates import Candidate, SignatureChecker, SigstoreBundle, SimpleSignature
 from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, signature_tag
 
@@ -128,5 +129,5 @@ def _read(body: bytes) -> _Listing:
     """What cannot be read lists nothing."""
     try:
         return msgspec.json.decode(body, type=_Listing)
-    except UNREADABLE:
+    except UNREADABLE_JSON:
         return _Listing()

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from corral.base.clock import Clock
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.config import ImagesConfig
 from corral.images.digests import check_digest, digest_of
 from corral.images.errors import ContentMismatch, ImageNotFound, ManifestUnusable
@@ -22,7 +23,6 @@ from corral.images.opening import open_registry
 from corral.images.patience import persistently
 from corral.images.references import Reference
 from corral.images.registry import Registry
-from corral.signatures.bundles import UNREADABLE
 from corral.signatures.private_keys import SigningKey
 from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
 
@@ -80,7 +80,7 @@ def _listed(body: bytes, name: str) -> Sequence[Descriptor]:
     """Of a list also what is no image, such as a record of how one was built: whoever signs, signs all of it."""
     try:
         return msgspec.json.decode(body, type=_List).manifests
-    except UNREADABLE as error:
+    except UNREADABLE_JSON as error:
         raise ManifestUnusable(f"{name}: its manifest cannot be read: {error}") from error
 
 
@@ -126,7 +126,7 @@ class _Pushing:
             return ()
         try:
             return msgspec.json.decode(document.body, type=_Signatures).layers
-        except UNREADABLE as error:
+        except UNREADABLE_JSON as error:
             raise ManifestUnusable(f"{self.name}:{tag} does not hold signatures: {error}") from error
 
     async def add(self, tag: str, layers: Sequence[_Layer], payload: bytes, signature: bytes) -> None:

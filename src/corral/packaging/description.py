@@ -9,6 +9,7 @@ import msgspec
 
 from corral.base.bounded_files import read_bounded
 from corral.base.errors import InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.domain.gallery import name_problem
 from corral.packaging.errors import BuildFailed
 
@@ -71,7 +72,7 @@ def read_description(directory: Path) -> Description:
         stated = msgspec.json.decode(content, type=_File)
     except FileNotFoundError:
         stated = _File()
-    except (msgspec.DecodeError, InvalidInput) as error:
+    except (InvalidInput, *UNREADABLE_JSON) as error:
         raise BuildFailed(f"{path}: {error}") from error
     except OSError as error:
         raise BuildFailed(f"{path} cannot be read: {error.strerror}") from error

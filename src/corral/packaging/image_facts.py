@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from corral.base.clock import Clock
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.config import ImagesConfig
 from corral.images.errors import SourceInvalid
 from corral.images.layout import content_of
@@ -74,5 +75,5 @@ async def _remote_facts(image: str, reference: Reference, *, config: ImagesConfi
 def _described(body: bytes) -> Description:
     try:
         return described_by(msgspec.json.decode(body, type=_Annotated).annotations)
-    except msgspec.DecodeError:
+    except UNREADABLE_JSON:
         return Description(name="")

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from corral.base.errors import InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -51,7 +52,7 @@ def read_object(data: bytes) -> dict[str, object]:
 def _read(data: bytes) -> object:
     try:
         return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE_JSON as error:
         raise InvalidInput("", f"not valid JSON ({error})") from error
 
 

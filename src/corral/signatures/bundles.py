@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from corral.base.unreadable_json import UNREADABLE_JSON
+
 _TYPE_START: Final = "application/vnd.dev.sigstore.bundle."
 _TYPE_END: Final = "+json"
 SIGN_PREDICATE: Final = "https://sigstore.dev/cosign/sign/v1"
@@ -15,9 +17,6 @@ SIGN_PREDICATE: Final = "https://sigstore.dev/cosign/sign/v1"
 STATEMENT_TYPE: Final = "application/vnd.in-toto+json"
 _STATEMENTS: Final = frozenset({"https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1"})
 _SHA256: Final = "SHA2_256"
-
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What a stranger's JSON may lead to."""
 
 
 class _Hint(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +89,7 @@ def read_bundle(document: bytes) -> ReadBundle:
     """ValueError when it is none."""
     try:
         return msgspec.json.decode(document, type=ReadBundle)
-    except UNREADABLE as error:
+    except UNREADABLE_JSON as error:
         raise ValueError(f"it is not a Sigstore bundle: {error}") from error
 
 
@@ -114,7 +113,7 @@ def statement_problem(payload_type: str, payload: bytes, digest: str, *, predica
         return f"it holds a {payload_type[:200]!r}, and no statement about an image"
     try:
         statement = msgspec.json.decode(payload, type=_Statement)
-    except UNREADABLE as error:
+    except UNREADABLE_JSON as error:
         return f"its statement cannot be read: {error}"
     if statement.type not in _STATEMENTS:
         return f"its statement has the unknown type {statement.type[:200]!r}"

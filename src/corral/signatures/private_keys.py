@@ -20,6 +20,7 @@ from nacl.exceptions import CryptoError
 from nacl.secret import SecretBox
 
 from corral.base.errors import InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.signatures.keys import PublicKey, checked_key
 
 _TITLE: Final = "ENCRYPTED SIGSTORE PRIVATE KEY"
@@ -128,7 +129,7 @@ def _opened(text: str, password: bytes) -> bytes:
         if envelope.kdf.name != _KDF or envelope.cipher.name != _CIPHER:
             raise ValueError("it is sealed in an unknown way")
         return SecretBox(_derived(envelope.kdf, password)).decrypt(envelope.ciphertext, envelope.cipher.nonce)
-    except (binascii.Error, msgspec.DecodeError, CryptoError) as error:
+    except (binascii.Error, CryptoError, *UNREADABLE_JSON) as error:
         raise ValueError("it cannot be opened") from error
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from corral.signatures.bundles import UNREADABLE
+from corral.base.unreadable_json import UNREADABLE_JSON
 
 MEDIA_TYPE: Final = "application/vnd.dev.cosign.simplesigning.v1+json"
 SIGNATURE_ANNOTATION: Final = "dev.cosignproject.cosign/signature"
@@ -53,7 +53,7 @@ def payload_problem(payload: bytes, digest: str) -> str:
     """Why this is no statement about that image; empty when it is. For payloads whose signature was found right."""
     try:
         critical = msgspec.json.decode(payload, type=_Payload).critical
-    except UNREADABLE as error:
+    except UNREADABLE_JSON as error:
         return f"its payload cannot be read: {error}"
     if critical.type != TYPE:
         return f"its payload is a {critical.type[:200]!r}, and no signature of an image"

@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy import JSON, ColumnElement, RowMapping, Text, cast
 
 from corral.base.ids import NodeId
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.domain.labels import NodeLabels
 from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer
 from corral.state.columns import from_microseconds, microseconds
@@ -196,5 +197,5 @@ def _read(document: str) -> Any:
     """A stored document. The fast reader refuses half a surrogate pair, which a worker may well have sent."""
     try:
         return _documents.decode(document)
-    except msgspec.DecodeError:
+    except UNREADABLE_JSON:
         return json.loads(document)

@@ -16,6 +16,7 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.protocol.subjects import node_stop
+from corral.testing.ports import lasting_port
 
 GOLDEN_ID = NodeId("11111111-2222-4333-8444-555555555555")
 
@@ -125,7 +126,7 @@ async def test_a_nats_user_that_may_not_listen_ends_the_worker(
     worker: Any, config: WorkerConfig, frontend: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     deaf = {"user": "deaf", "password": "x", "permissions": {"subscribe": ["elsewhere"]}}
-    strict = NatsServer(tmp_path / "strict", extra={"authorization": {"users": [deaf]}})
+    strict = NatsServer(tmp_path / "strict", port=lasting_port(), extra={"authorization": {"users": [deaf]}})
     strict.prepare()
     deafened = replace(config, bus=BusConfig(url=strict.url("deaf", "x")))
 

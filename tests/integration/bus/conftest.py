@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from corral.bus import server as server_module
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.port import Message
 from corral.bus.problems import Problem, ProblemKind
 from corral.bus.server import NatsServer
+from corral.testing.ports import lasting_port
+
+
+@pytest.fixture(autouse=True)
+def usual_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that nobody else takes while a test has its server stopped."""
+    monkeypatch.setattr(server_module, "DEFAULT_PORT", lasting_port())
 
 
 @pytest.fixture

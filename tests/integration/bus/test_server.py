@@ -106,7 +106,7 @@ async def test_an_asked_for_port_lost_at_the_last_moment_is_an_error(
 
 async def test_an_address_of_another_machine_is_said_clearly(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"cannot listen on 192\.0\.2\.1:4222"):
-        NatsServer(tmp_path, host="192.0.2.1").prepare()
+        NatsServer(tmp_path, host="192.0.2.1", port=4222).prepare()
 
 
 async def test_a_wildcard_address_is_reached_through_loopback(tmp_path: Path, open_bus: Any) -> None:

@@ -25,6 +25,7 @@ from corral.state.db import Database
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
 from corral.testing.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
+from corral.testing.ports import lasting_port
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.waiting import eventually
 
@@ -68,7 +69,7 @@ class Fleet:
 async def fleet(database: Database, tmp_path: Path) -> AsyncIterator[Fleet]:
     """Two frontends on one database, their dispatchers running."""
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(NatsServer(tmp_path / "nats"))
+        server = await stack.enter_async_context(NatsServer(tmp_path / "nats", port=lasting_port()))
         bus = await stack.enter_async_context(NatsBus(BusConfig(url=server.frontend_url)))
         worker_bus = await stack.enter_async_context(NatsBus(BusConfig(url=server.frontend_url)))
         config, key = frontend_config(tmp_path, intents=POLICY), SecretsKey.generate()

@@ -94,6 +94,14 @@ def test_from_a_gallery_with_what_is_outdated(corral: Corral, backends: Path, ho
     assert corral("worker", "backends", "list").out.split()[:4] == ["NAME", "KIND", "VERSION", "INSTALLED"]
 
 
+def test_one_of_the_system_is_hidden_by_force_alone(corral: Corral, backends: Path, home: Path) -> None:
+    there = corral("worker", "backends", "install", "sys")
+    assert there.out.startswith("sys came with the system; nothing was fetched. `--force` installs another one")
+    forced = corral("worker", "backends", "install", str(home / "mock"), "--name", "sys", "--force")
+    assert (forced.code, forced.out) == (0, "sys is installed.\n")
+    assert listed(corral)["sys"]["kind"] == "build"
+
+
 def test_while_a_worker_runs_one_may_look_and_not_touch(corral: Corral, backends: Path) -> None:
     (backends / ".corral").mkdir(parents=True)
     with held(backends / ".corral" / "lock", "taken"):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from corral.base.errors import InvalidInput
 from corral.protocol.go_json import decode, encode
+from corral.protocol.install import InstallRequest
 from corral.protocol.registration import RegisterRequest
 from corral.protocol.subjects import node_stop, token
 from corral.protocol.times import format_time, parse_time
@@ -137,3 +138,11 @@ def test_nanoseconds_are_cut_to_microseconds() -> None:
 def test_a_time_without_a_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="time zone"):
         parse_time("2026-11-15T19:51:16")
+
+
+@pytest.mark.parametrize("depth", [10, 500, 900, 100_000])
+@pytest.mark.parametrize("start", ["", '{"stranger": ', '{"backend": ', '{"backend_galleries": ', '{"corral": '])
+def test_lists_a_mile_deep_are_bad_input_or_nothing_to_us(start: str, depth: int) -> None:
+    deep = "[" * depth + "]" * depth + ("}" if start else "")
+    with contextlib.suppress(InvalidInput):
+        decode(f"{start}{deep}".encode(), InstallRequest)

@@ -11,11 +11,8 @@ from typing import ClassVar
 
 from corral.app.settings_kinds import (
     DATABASE_URL,
-    EXISTING_FILE,
-    HOST,
     NATS_URLS,
     PATH,
-    PORT,
     SECRET,
     SWITCH,
     TEXT,
@@ -27,6 +24,15 @@ from corral.app.settings_sources import Derived, setting
 from corral.app.settings_table.defaults import (
     DATA_DEFAULT,
     MIB,
+)
+from corral.app.settings_table.shared import (
+    nats_authorities,
+    nats_certificate,
+    nats_key,
+    public_certificate,
+    public_host,
+    public_key,
+    public_port,
 )
 
 
@@ -41,36 +47,10 @@ class FrontendSettings:
     section: ClassVar[str] = "frontend"
     title: ClassVar[str] = "`corral frontend`"
 
-    host: str = setting(
-        HOST,
-        "Address to listen on. Loopback by default: nothing is open to the network that nobody asked for.",
-        flag="--host",
-        env=("CORRAL_HOST",),
-        default="127.0.0.1",
-    )
-    port: int = setting(
-        PORT,
-        "Port to listen on; 0 takes a free one. 8080 is what LocalAI's clients expect.",
-        flag="--port",
-        env=("CORRAL_PORT",),
-        default=8080,
-    )
-    tls_cert: Path | None = setting(
-        EXISTING_FILE,
-        """Certificate of the public port in PEM form, with those between it and its authority; needs its key beside
-        it. The port then speaks HTTPS and nothing else. None by default: on loopback it would protect nothing, and a
-        certificate cannot be guessed.""",
-        flag="--tls-cert",
-        env=("CORRAL_TLS_CERT",),
-        default=None,
-    )
-    tls_key: Path | None = setting(
-        EXISTING_FILE,
-        "Key of the certificate in PEM form, without a password. None by default, as the certificate.",
-        flag="--tls-key",
-        env=("CORRAL_TLS_KEY",),
-        default=None,
-    )
+    host: str = public_host()
+    port: int = public_port()
+    tls_cert: Path | None = public_certificate()
+    tls_key: Path | None = public_key()
     data: Path = setting(
         PATH,
         "Directory for the SQLite file and the secrets key. It must be writable and should be private.",
@@ -168,27 +148,9 @@ class FrontendSettings:
         default="",
         secret=True,
     )
-    nats_tls_ca: Path | None = setting(
-        EXISTING_FILE,
-        "Certificates of the authorities that NATS servers are checked against. By default those of the system.",
-        flag="--nats-tls-ca",
-        env=("CORRAL_NATS_TLS_CA", "LOCALAI_NATS_TLS_CA"),
-        default=None,
-    )
-    nats_tls_cert: Path | None = setting(
-        EXISTING_FILE,
-        "Client certificate for NATS; needs its key beside it. None by default: few servers ask for one.",
-        flag="--nats-tls-cert",
-        env=("CORRAL_NATS_TLS_CERT", "LOCALAI_NATS_TLS_CERT"),
-        default=None,
-    )
-    nats_tls_key: Path | None = setting(
-        EXISTING_FILE,
-        "Key of the client certificate. None by default, as the certificate.",
-        flag="--nats-tls-key",
-        env=("CORRAL_NATS_TLS_KEY", "LOCALAI_NATS_TLS_KEY"),
-        default=None,
-    )
+    nats_tls_ca: Path | None = nats_authorities()
+    nats_tls_cert: Path | None = nats_certificate()
+    nats_tls_key: Path | None = nats_key()
     registration_token: str = setting(
         SECRET,
         """What workers present to join; all frontends of a fleet share it. By default one is made at first start,

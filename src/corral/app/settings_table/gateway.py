@@ -9,8 +9,6 @@ from typing import ClassVar
 
 from corral.app.settings_kinds import (
     EXISTING_FILE,
-    HOST,
-    PORT,
     SECRET,
     SWITCH,
     TEXT,
@@ -20,6 +18,7 @@ from corral.app.settings_kinds import (
 )
 from corral.app.settings_sources import setting
 from corral.app.settings_table.defaults import MIB
+from corral.app.settings_table.shared import public_certificate, public_host, public_key, public_port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,36 +28,10 @@ class GatewaySettings:
     section: ClassVar[str] = "gateway"
     title: ClassVar[str] = "`corral gateway`"
 
-    host: str = setting(
-        HOST,
-        "Address to listen on. Loopback by default: nothing is open to the network that nobody asked for.",
-        flag="--host",
-        env=("CORRAL_HOST",),
-        default="127.0.0.1",
-    )
-    port: int = setting(
-        PORT,
-        "Port to listen on; 0 takes a free one. 8080 is what LocalAI's clients expect.",
-        flag="--port",
-        env=("CORRAL_PORT",),
-        default=8080,
-    )
-    tls_cert: Path | None = setting(
-        EXISTING_FILE,
-        """Certificate of the public port in PEM form, with those between it and its authority; needs its key beside
-        it. The port then speaks HTTPS and nothing else. None by default: on loopback it would protect nothing, and a
-        certificate cannot be guessed.""",
-        flag="--tls-cert",
-        env=("CORRAL_TLS_CERT",),
-        default=None,
-    )
-    tls_key: Path | None = setting(
-        EXISTING_FILE,
-        "Key of the certificate in PEM form, without a password. None by default, as the certificate.",
-        flag="--tls-key",
-        env=("CORRAL_TLS_KEY",),
-        default=None,
-    )
+    host: str = public_host()
+    port: int = public_port()
+    tls_cert: Path | None = public_certificate()
+    tls_key: Path | None = public_key()
     control: str = setting(
         TEXT,
         """Where control is: the URL of any frontend, `http://` or `https://`, or `unix:PATH` of control's socket.

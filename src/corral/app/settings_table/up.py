@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from corral.app.settings_kinds import (
-    EXISTING_FILE,
     HOST,
     PATH,
-    PORT,
     duration,
     whole,
 )
 from corral.app.settings_sources import setting
 from corral.app.settings_table.defaults import DATA_DEFAULT
+from corral.app.settings_table.shared import public_certificate, public_host, public_key, public_port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,36 +32,10 @@ class UpSettings:
         env=("CORRAL_DATA",),
         default=DATA_DEFAULT,
     )
-    host: str = setting(
-        HOST,
-        "Address the frontend listens on. Loopback by default: nothing is open that nobody asked for.",
-        flag="--host",
-        env=("CORRAL_HOST",),
-        default="127.0.0.1",
-    )
-    port: int = setting(
-        PORT,
-        "Port the frontend listens on; 0 takes a free one. 8080 is what LocalAI's clients expect.",
-        flag="--port",
-        env=("CORRAL_PORT",),
-        default=8080,
-    )
-    tls_cert: Path | None = setting(
-        EXISTING_FILE,
-        """Certificate of the public port in PEM form, with those between it and its authority; needs its key beside
-        it. The port then speaks HTTPS and nothing else. None by default: on loopback it would protect nothing, and a
-        certificate cannot be guessed.""",
-        flag="--tls-cert",
-        env=("CORRAL_TLS_CERT",),
-        default=None,
-    )
-    tls_key: Path | None = setting(
-        EXISTING_FILE,
-        "Key of the certificate in PEM form, without a password. None by default, as the certificate.",
-        flag="--tls-key",
-        env=("CORRAL_TLS_KEY",),
-        default=None,
-    )
+    host: str = public_host()
+    port: int = public_port()
+    tls_cert: Path | None = public_certificate()
+    tls_key: Path | None = public_key()
     workers: int = setting(
         whole(0, 100),
         "How many workers to start; 0 for none. 2, so that the first look shows a fleet and not a machine.",

@@ -12,7 +12,6 @@ from typing import ClassVar
 from corral.app.settings_kinds import (
     ADDRESS,
     ANY_WHOLE,
-    EXISTING_FILE,
     HTTP_URL,
     HTTP_URLS,
     LABELS,
@@ -27,6 +26,7 @@ from corral.app.settings_sources import Derived, setting
 from corral.app.settings_table.defaults import (
     WORKER_DATA_DEFAULT,
 )
+from corral.app.settings_table.shared import nats_authorities, nats_certificate, nats_key
 
 
 def _host_name(_: Mapping[str, str]) -> str:
@@ -76,27 +76,9 @@ class WorkerSettings:
         default="",
         secret=True,
     )
-    nats_tls_ca: Path | None = setting(
-        EXISTING_FILE,
-        "Certificates of the authorities that NATS servers are checked against. By default those of the system.",
-        flag="--nats-tls-ca",
-        env=("CORRAL_NATS_TLS_CA", "LOCALAI_NATS_TLS_CA"),
-        default=None,
-    )
-    nats_tls_cert: Path | None = setting(
-        EXISTING_FILE,
-        "Client certificate for NATS; needs its key beside it. None by default: few servers ask for one.",
-        flag="--nats-tls-cert",
-        env=("CORRAL_NATS_TLS_CERT", "LOCALAI_NATS_TLS_CERT"),
-        default=None,
-    )
-    nats_tls_key: Path | None = setting(
-        EXISTING_FILE,
-        "Key of the client certificate. None by default, as the certificate.",
-        flag="--nats-tls-key",
-        env=("CORRAL_NATS_TLS_KEY", "LOCALAI_NATS_TLS_KEY"),
-        default=None,
-    )
+    nats_tls_ca: Path | None = nats_authorities()
+    nats_tls_cert: Path | None = nats_certificate()
+    nats_tls_key: Path | None = nats_key()
     name: str = setting(
         TEXT,
         "Name of the node. The host name, because that is how people already call the machine.",

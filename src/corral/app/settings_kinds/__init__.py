@@ -1,0 +1,58 @@
+"""Kinds of values: how the text of a flag, a variable or a file becomes a value, and what to say when it does not."""
+
+from corral.app.settings_kinds.basic import (
+    ANY_WHOLE,
+    EXISTING_FILE,
+    PASSWORD,
+    PATH,
+    PORT,
+    SECRET,
+    SWITCH,
+    TEXT,
+    Kind,
+    Unforgivable,
+    choice,
+    duration,
+    size,
+    whole,
+)
+from corral.app.settings_kinds.fleet import GALLERIES, LABELS, REGISTRY_AUTH, VRAM_BUDGET
+from corral.app.settings_kinds.places import (
+    ADDRESS,
+    DATABASE_URL,
+    HOST,
+    HOSTS,
+    HTTP_URL,
+    HTTP_URLS,
+    NATS_URLS,
+    hide_password,
+)
+
+__all__ = [
+    "ADDRESS",
+    "ANY_WHOLE",
+    "DATABASE_URL",
+    "EXISTING_FILE",
+    "GALLERIES",
+    "HOST",
+    "HOSTS",
+    "HTTP_URL",
+    "HTTP_URLS",
+    "LABELS",
+    "NATS_URLS",
+    "PASSWORD",
+    "PATH",
+    "PORT",
+    "REGISTRY_AUTH",
+    "SECRET",
+    "SWITCH",
+    "TEXT",
+    "VRAM_BUDGET",
+    "Kind",
+    "Unforgivable",
+    "choice",
+    "duration",
+    "hide_password",
+    "size",
+    "whole",
+]
