@@ -10,7 +10,7 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.base.ids import ReplicaId
+from corral.base.ids import NodeId, ReplicaId
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.control.gateway_reports import GatewayReports
@@ -69,7 +69,7 @@ class Rollout:
         if not mine:
             return ""
         now = self._clock.now()
-        healthy = await self._fleet.healthy({one.node_id for one in await self._replicas.living()})
+        healthy = await self._healthy()
 
         def decide(replicas: Sequence[Replica], restorations: Sequence[Restoration]) -> Preparation:
             seen = Seen(replicas=replicas, restorations=restorations, healthy=healthy, busy=self._busy(replicas))
@@ -105,6 +105,11 @@ class Rollout:
             return name in wish.names or (catalogue is not None and catalogue.key_of(name, capability) == wish.key)
 
         return [one for one in there if runs(one)]
+
+    async def _healthy(self) -> set[NodeId]:
+        """Of the nodes that serve, or are about to serve again."""
+        serving = {one.node_id for one in await self._replicas.living()}
+        return await self._fleet.healthy(serving | {one.node_id for one in await self._restorations.all()})
 
     async def _take_out(self, intent: Intent, stopped: Collection[str]) -> None:
         there = await self._replicas.on_node(intent.node_id) if stopped else []

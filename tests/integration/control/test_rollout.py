@@ -1,22 +1,35 @@
 """Backends replaced under models in use: what keeps serving, and what is loaded again whoever dies in between."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from corral.app.control import Control
+from corral.bus.port import Bus
 from corral.control.operations import Ask
 from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER
 from corral.domain.backend import Verb
+from corral.domain.intent import IntentPolicy
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.domain.replica import Replica, ReplicaState
 from corral.protocol.view import GatewayReport
+from corral.state.db import Database
 from corral.state.restorations import Restorations
+from corral.testing.clock import ManualClock
 from corral.testing.simulated_worker import SimulatedWorker
-from corral.testing.world import World, view_of
+from corral.testing.world import World, open_world, view_of
 
+HASTE = timedelta(milliseconds=300)
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+async def hasty(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
+    """A frontend that waits for no answer longer than a third of a second."""
+    async with open_world(database, clock, bus, tmp_path, intents=IntentPolicy(upgrade=HASTE)) as world:
+        yield world
 
 
 async def upgrade(world: World, *, verb: Verb = Verb.UPGRADE, **fields: object) -> Operation:
@@ -113,6 +126,28 @@ async def test_one_that_waits_for_another_says_so(world: World) -> None:
         (TargetStatus.QUEUED, "waits until small is loaded again on another node"),
     ]
     assert [one.requests[-1][0] for one in workers] == ["load", "load"]
+
+
+async def test_the_last_one_waits_also_while_the_other_node_has_nothing_at_all(hasty: World) -> None:
+    slow, last = [await hasty.worker(name, "echo") for name in "ab"]
+    await on_all(hasty, [slow, last])
+    slow.gate.clear()
+    operation = await upgrade(hasty, nodes=(slow.node_id,))
+    for _ in range(3):
+        await step(hasty, hasty.control)
+    assert slow.processes == {}
+    second = await upgrade(hasty, nodes=(last.node_id,))
+    await step(hasty, hasty.control)
+    (target,) = (await hasty.control.context.operations.get(second.id)).targets
+    assert target.message == "waits until small is loaded again on another node"
+    assert "small#0" in last.processes
+
+    slow.gate.set()
+    await slow.finished.wait()
+    await hasty.clock.advance(timedelta(minutes=1))
+    await until_over(hasty, operation)
+    assert (await until_over(hasty, second)).state is OperationState.DONE
+    assert [one.state for one in await living(hasty)] == [ReplicaState.LOADED] * 2
 
 
 async def test_requests_under_way_get_their_time_before_the_upgrade_is_sent(world: World) -> None:

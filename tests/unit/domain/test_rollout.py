@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from corral.base.ids import NodeId, OperationId, ReplicaId
 from corral.domain.backend import Artefact, Before, Verb, Wish
@@ -153,6 +155,50 @@ def test_as_many_come_back_as_there_were() -> None:
     first, second, third = on(A), on(B), on(C)
     assert note(second, "echo", [second, third], START, [of(first)]).replicas == 3
     assert note(second, "echo", [first, second, third], START, [of(first)]).replicas == 3
+
+
+@given(st.integers(2, 6), st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["look", "end", "load"])), max_size=80))
+def test_in_whatever_order_nodes_come_up_somebody_serves_and_all_get_their_turn(
+    count: int, chosen: list[tuple[int, str]]
+) -> None:
+    nodes = [NodeId(f"n{number}") for number in range(count)]
+    there = {node: on(node) for node in nodes}
+    noted: dict[NodeId, Restoration] = {}
+    upgraded: set[NodeId] = set()
+
+    def look(node: NodeId) -> None:
+        mine = {there[node].id} if node in there else set()
+        seen = Seen(
+            replicas=list(there.values()), restorations=list(noted.values()), healthy=frozenset(nodes), busy=frozenset()
+        )
+        prepared = prepare(mine, "echo", seen, START)
+        noted.update((one.node_id, one) for one in prepared.notes)
+        if prepared.unload:
+            there[node] = replace(there[node], state=ReplicaState.UNLOADING)
+        if not prepared.hold:
+            there.pop(node, None)
+            upgraded.add(node)
+
+    def end(node: NodeId) -> None:
+        if node in there and there[node].state is ReplicaState.UNLOADING:
+            del there[node]
+
+    def load(node: NodeId) -> None:
+        if node in upgraded and node not in there:
+            there[node] = on(node)
+            noted.pop(node, None)
+
+    steps = {"look": look, "end": end, "load": load}
+    in_turn = [
+        (number, step) for _ in range(count) for number in range(count) for step in ("look", "end", "look", "load")
+    ]
+    for number, step in [*chosen, *in_turn]:
+        node = nodes[number % count]
+        if step != "look" or node not in upgraded:
+            steps[step](node)
+        assert any(one.state is ReplicaState.LOADED for one in there.values())
+    assert upgraded == set(nodes)
+    assert noted == {}
 
 
 # Afterwards.
