@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from bench import engines, files, fleet, frameworks, gateway, images, images_streams, readings, warm
+from bench import engines, fanout, files, fleet, frameworks, gateway, images, images_streams, readings, warm
 from bench import start as starting
 from bench import worker as one_worker
 from bench.report import Table, as_document, as_text
@@ -28,6 +28,10 @@ async def _heartbeats(seconds: float | None) -> list[Table]:
 
 async def _start(_: float | None) -> list[Table]:
     return [await starting.start()]
+
+
+async def _fanout(_: float | None) -> list[Table]:
+    return await fanout.fanout(fanout.Scale())
 
 
 async def _frameworks(seconds: float | None) -> list[Table]:
@@ -47,6 +51,7 @@ async def _images(seconds: float | None, *, megabytes: int | None = None) -> lis
 BENCHES: Final[Mapping[str, Bench]] = {
     "heartbeats": _heartbeats,
     "start": _start,
+    "fanout": _fanout,
     "frameworks": _frameworks,
     "gateway": gateway.gateway,
     "files": _files,

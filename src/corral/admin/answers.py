@@ -18,6 +18,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "bus_unavailable": 503,
     "no_responders": 503,
     "bus_timeout": 504,
+    "galleries_unread": 503,
 }
 """HTTP status by the `code` of an error; what is not listed is a 500."""
 _RETRY_AFTER_SECONDS = "2"
@@ -62,10 +63,10 @@ def native_error(error: CorralError, status: int | None = None) -> Response:
     return answer({"error": body}, *_status_and_headers(error, status))
 
 
-def compat_error(error: CorralError, status: int | None = None) -> Response:
+def compat_error(error: CorralError, status: int | None = None, *, type: str = "node_error") -> Response:
     """An error that no LocalAI route words itself."""
     code, headers = _status_and_headers(error, status)
-    return answer({"error": {"code": code, "message": error.message, "type": "node_error"}}, code, headers)
+    return answer({"error": {"code": code, "message": error.message, "type": type}}, code, headers)
 
 
 def page_error(error: CorralError, status: int | None = None) -> Response:

@@ -1,6 +1,9 @@
 """What nodes have, in the shapes of the admin API."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 
 from corral.base.ids import NodeId
 from corral.control.fleet import SeenNode
@@ -13,20 +16,61 @@ from corral.protocol.operation_views import (
     FleetBackends,
     FleetBackendView,
     NodeBackendView,
+    ReportAge,
 )
 from corral.protocol.times import format_time
 
-Known = Mapping[NodeId, Inventory]
-Held = list[tuple[SeenNode, BackendEntry]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A backend on one node, in the node's words."""
+
+    seen: SeenNode
+    entry: BackendEntry
+    said: datetime
 
 
-def backend_rows(nodes: Sequence[SeenNode], known: Known) -> list[BackendRow]:
-    """LocalAI's list: at the top what the first node says."""
-    return [_row(name, held) for name, held in sorted(_by_name(nodes, known).items())]
+@dataclass(frozen=True, kw_only=True)
+class Reported:
+    """What nodes last said, looked at now."""
+
+    nodes: Sequence[SeenNode]
+    known: Mapping[NodeId, Inventory]
+    at: datetime
+
+    @cached_property
+    def by_name(self) -> dict[str, list[Held]]:
+        """Sorted by name; the nodes of each in their own order."""
+        found: dict[str, list[Held]] = {}
+        for seen in self.nodes:
+            if (report := self.known.get(seen.node.id)) is not None:
+                for entry in report.entries:
+                    found.setdefault(entry.name, []).append(Held(seen=seen, entry=entry, said=report.seen_at))
+        return dict(sorted(found.items()))
+
+    @property
+    def unheard(self) -> list[str]:
+        """Names of nodes that never said anything."""
+        return [one.node.name for one in self.nodes if one.node.id not in self.known]
+
+    @property
+    def oldest_seconds(self) -> float:
+        return max((self.age(report.seen_at) for report in self.known.values()), default=0.0)
+
+    def age(self, said: datetime) -> float:
+        return round(max((self.at - said).total_seconds(), 0.0), 3)
 
 
-def _row(name: str, held: Held) -> BackendRow:
-    first = held[0][1]
+# LocalAI's.
+
+
+def backend_rows(reported: Reported) -> list[BackendRow]:
+    """At the top what the first node says."""
+    return [_row(name, held, reported) for name, held in reported.by_name.items()]
+
+
+def _row(name: str, held: Sequence[Held], reported: Reported) -> BackendRow:
+    first = held[0].entry
     metadata = BackendMetadata(
         name=name,
         gallery_url=first.gallery_url,
@@ -35,53 +79,29 @@ def _row(name: str, held: Held) -> BackendRow:
         uri=first.uri,
         digest=first.digest,
     )
-    nodes = [
-        BackendNodeRow(
-            node_id=seen.node.id,
-            node_name=seen.node.name,
-            node_status=seen.status.value,
-            version=entry.version,
-            digest=entry.digest,
-            uri=entry.uri,
-            installed_at=entry.installed_at,
-        )
-        for seen, entry in held
-    ]
-    return BackendRow(name=name, is_meta=first.is_meta, is_system=first.is_system, metadata=metadata, nodes=nodes)
-
-
-def fleet_backends(nodes: Sequence[SeenNode], known: Known) -> FleetBackends:
-    items = [
-        FleetBackendView(
-            name=name,
-            is_meta=held[0][1].is_meta,
-            nodes=[_node_view(seen, entry, known[seen.node.id]) for seen, entry in held],
-        )
-        for name, held in sorted(_by_name(nodes, known).items())
-    ]
-    return FleetBackends(items=items, unheard=[one.node.name for one in nodes if one.node.id not in known])
-
-
-def _node_view(seen: SeenNode, entry: BackendEntry, inventory: Inventory) -> NodeBackendView:
-    return NodeBackendView(
-        node_id=seen.node.id,
-        node_name=seen.node.name,
-        node_status=seen.status.value,
-        is_system=entry.is_system,
-        installed_at=entry.installed_at,
-        version=entry.version,
-        uri=entry.uri,
-        digest=entry.digest,
-        seen_at=format_time(inventory.seen_at),
+    return BackendRow(
+        name=name,
+        is_meta=first.is_meta,
+        is_system=first.is_system,
+        metadata=metadata,
+        nodes=node_rows(held, reported),
     )
 
 
-def _by_name(nodes: Sequence[SeenNode], known: Known) -> dict[str, Held]:
-    found: dict[str, Held] = {}
-    for seen in nodes:
-        for entry in known[seen.node.id].entries if seen.node.id in known else ():
-            found.setdefault(entry.name, []).append((seen, entry))
-    return found
+def node_rows(held: Sequence[Held], reported: Reported) -> list[BackendNodeRow]:
+    return [
+        BackendNodeRow(
+            node_id=one.seen.node.id,
+            node_name=one.seen.node.name,
+            node_status=one.seen.status.value,
+            version=one.entry.version,
+            digest=one.entry.digest,
+            uri=one.entry.uri,
+            installed_at=one.entry.installed_at,
+            corral=ReportAge(seen_at=format_time(one.said), age_seconds=reported.age(one.said)),
+        )
+        for one in held
+    ]
 
 
 def installed_backends(inventory: Inventory) -> list[InstalledBackend]:
@@ -99,3 +119,29 @@ def installed_backends(inventory: Inventory) -> list[InstalledBackend]:
         )
         for entry in sorted(inventory.entries, key=lambda one: one.name)
     ]
+
+
+# Corral's own.
+
+
+def fleet_backends(reported: Reported) -> FleetBackends:
+    items = [
+        FleetBackendView(name=name, is_meta=held[0].entry.is_meta, nodes=[_node_view(one, reported) for one in held])
+        for name, held in reported.by_name.items()
+    ]
+    return FleetBackends(items=items, unheard=reported.unheard)
+
+
+def _node_view(held: Held, reported: Reported) -> NodeBackendView:
+    return NodeBackendView(
+        node_id=held.seen.node.id,
+        node_name=held.seen.node.name,
+        node_status=held.seen.status.value,
+        is_system=held.entry.is_system,
+        installed_at=held.entry.installed_at,
+        version=held.entry.version,
+        uri=held.entry.uri,
+        digest=held.entry.digest,
+        seen_at=format_time(held.said),
+        age_seconds=reported.age(held.said),
+    )

@@ -1,156 +1,195 @@
-"""Backends of the fleet: LocalAI's routes to install, upgrade and delete them, and what is where."""
+"""Backends of the whole fleet: LocalAI's routes to install, upgrade and delete them, for its pages and for programs."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.admin.answers import answer
-from corral.admin.backend_shapes import backend_rows, fleet_backends
+from corral.admin.backend_acts import (
+    applied,
+    deleted,
+    deletion_message,
+    job_started,
+    job_to_follow,
+    results,
+    why_not_deleted,
+)
+from corral.admin.bodies import read_compat
 from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, Dialect, RouteSpec, read_body
-from corral.base.ids import NodeId
-from corral.control.fleet import SeenNode
-from corral.control.inventory import is_listed
+from corral.admin.route import Access, Dialect, RouteSpec
+from corral.base.errors import InvalidInput
 from corral.control.operations import Ask
-from corral.domain.backend import Inventory, Verb
-from corral.domain.node import NodeStatus, NodeType
-from corral.protocol.go_json import decode
-from corral.protocol.operation_views import ApplyAsk, BackendRow, FleetBackends, NodeBackendAsk
+from corral.domain.backend import Verb
+from corral.domain.gallery_page import meta_by_build
+from corral.protocol.operation_views import (
+    Applied,
+    ApplyAsk,
+    Deleted,
+    JobStarted,
+    NeedsTarget,
+    NodeBackendAsk,
+    NotDeleted,
+)
+
+# For its pages.
 
 
 async def install(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _started(context, caller, Verb.INSTALL, request, "Backend installation started")
+    ask = replace(_ask(Verb.INSTALL, request, caller), force=request.query_params.get("force") == "1")
+    return answer(job_started(await context.operations.start(ask), "Backend installation started"))
 
 
 async def install_external(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = decode(await read_body(request, context.max_body), NodeBackendAsk)
+    wanted = await read_compat(context, request, NodeBackendAsk)
     if not wanted.uri:
         return answer({"error": "uri is required"}, 400)
-    operation = await context.operations.start(
-        Ask(verb=Verb.INSTALL, uri=wanted.uri, name=wanted.name, alias=wanted.alias, by=caller.name)
-    )
-    return answer({"jobID": operation.id, "message": "External backend installation started"})
+    ask = Ask(verb=Verb.INSTALL, uri=wanted.uri, name=wanted.name, alias=wanted.alias, by=caller.name)
+    return answer(job_started(await context.operations.start(ask), "External backend installation started"))
 
 
 async def delete(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _started(context, caller, Verb.DELETE, request, "Backend deletion started")
+    operation = await context.operations.start(_ask(Verb.DELETE, request, caller))
+    return answer(job_started(operation, "Backend deletion started"))
+
+
+async def delete_and_wait(context: AdminContext, request: Request, caller: Caller) -> Response:
+    operation = await deleted(context, _ask(Verb.DELETE, request, caller))
+    if why := why_not_deleted(operation):
+        return answer(NotDeleted(error=why, corral=results(operation)), 500)
+    return answer(Deleted(success=True, message=deletion_message(operation), corral=results(operation)))
 
 
 async def upgrade(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.operations.start(
-        Ask(verb=Verb.UPGRADE, backend=request.path_params["id"], by=caller.name)
-    )
-    status = f"/api/backends/job/{operation.id}"
-    message = "Backend upgrade started"
-    return answer({"jobID": operation.id, "message": message, "statusUrl": status, "uuid": operation.id})
+    operation = await context.operations.start(_ask(Verb.UPGRADE, request, caller))
+    started = job_to_follow(operation, "Backend upgrade started")
+    started.uuid = operation.id
+    return answer(started)
+
+
+# For programs.
 
 
 async def apply(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = decode(await read_body(request, context.max_body), ApplyAsk)
-    operation = await context.operations.start(
-        Ask(verb=Verb.INSTALL, backend=wanted.id, force=wanted.force, by=caller.name)
-    )
-    return answer({"id": operation.id, "status_url": f"/backends/jobs/{operation.id}"})
+    wanted = await read_compat(context, request, ApplyAsk)
+    if not wanted.id:
+        raise InvalidInput("id", "is empty; it takes the name of a backend")
+    if (refusal := await _needs_target(context, wanted.id)) is not None:
+        return answer(refusal, 409)
+    ask = Ask(verb=Verb.INSTALL, backend=wanted.id, force=wanted.force, by=caller.name)
+    return answer(applied(context, request, await context.operations.start(ask)))
+
+
+async def _needs_target(context: AdminContext, name: str) -> NeedsTarget | None:
+    """A build in a gallery is for certain machines, so it is not put on all. Nobody can tell without the galleries."""
+    catalogue = await context.galleries.catalogue()
+    entry = None if catalogue is None else catalogue.entry(name)
+    if catalogue is None or entry is None or entry.is_meta:
+        return None
+    meta = meta_by_build(catalogue.entries).get(entry.name, "")
+    lines = [
+        f'Backend "{name}" is a hardware-specific build, and not every node of this fleet may be able to run it.',
+        f'Name the nodes: POST /api/nodes/{{node_id}}/backends/install with {{"backend": "{entry.name}"}}.',
+    ]
+    if meta:
+        lines.append(f'Or install "{meta}" instead, which means the right build on each node.')
+    return NeedsTarget(error="\n".join(lines), meta_alternative=meta)
 
 
 async def apply_delete(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _applied(context, caller, Verb.DELETE, request)
+    operation = await context.operations.start(_ask(Verb.DELETE, request, caller))
+    return answer(applied(context, request, operation))
 
 
 async def apply_upgrade(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return await _applied(context, caller, Verb.UPGRADE, request)
+    operation = await context.operations.start(_ask(Verb.UPGRADE, request, caller))
+    return answer(applied(context, request, operation))
 
 
-async def _started(context: AdminContext, caller: Caller, verb: Verb, request: Request, message: str) -> Response:
-    operation = await context.operations.start(Ask(verb=verb, backend=request.path_params["id"], by=caller.name))
-    return answer({"jobID": operation.id, "message": message})
+def _ask(verb: Verb, request: Request, caller: Caller) -> Ask:
+    return Ask(verb=verb, backend=request.path_params["id"], by=caller.name)
 
 
-async def _applied(context: AdminContext, caller: Caller, verb: Verb, request: Request) -> Response:
-    operation = await context.operations.start(Ask(verb=verb, backend=request.path_params["id"], by=caller.name))
-    return answer({"id": operation.id, "status_url": f"/backends/jobs/{operation.id}"})
+_NO_NODE = {400: "what was asked for is malformed", 409: "there is no node"}
+_NOWHERE = {400: "what was asked for is malformed", 409: "no node has it"}
+_ACCEPTED = "accepted, with the id of its job"
 
-
-async def list_installed(context: AdminContext, request: Request, caller: Caller) -> Response:
-    nodes = [one for one in await context.fleet.all() if is_listed(one)]
-    return answer(backend_rows(nodes, await _known(context, request, nodes)))
-
-
-async def list_native(context: AdminContext, request: Request, caller: Caller) -> Response:
-    nodes = [one for one in await context.fleet.all() if _has_backends(one)]
-    return answer(fleet_backends(nodes, await _known(context, request, nodes)))
-
-
-async def _known(context: AdminContext, request: Request, nodes: list[SeenNode]) -> Mapping[NodeId, Inventory]:
-    if request.query_params.get("refresh") == "1":
-        await context.inventory.refresh([one.node.id for one in nodes if is_listed(one)])
-    return await context.inventory.known([one.node.id for one in nodes])
-
-
-def _has_backends(seen: SeenNode) -> bool:
-    return seen.node.type is NodeType.BACKEND and seen.status is not NodeStatus.PENDING
-
-
-_ADMIN = RouteSpec(
+_PAGE = RouteSpec(
     method="POST",
     path="/api/backends/install/{id:path}",
     handler=install,
     access=Access.ADMIN,
     dialect=Dialect.LOCALAI_UI,
-    summary="Install a backend on every node.",
-    codes={200: "accepted, with the id of its job", 409: "there is no node"},
+    summary="Have a backend on every node.",
+    gives=JobStarted,
+    query={"force": "1 installs it anew where it is already"},
+    codes={200: _ACCEPTED, **_NO_NODE},
 )
-_NOWHERE = {200: "accepted, with the id of its job", 409: "no node has it"}
-_REFRESH = {"refresh": "1 asks every node now"}
+_PROGRAM = replace(
+    _PAGE,
+    path="/backends/apply",
+    handler=apply,
+    dialect=Dialect.LOCALAI_CLI,
+    takes=ApplyAsk,
+    gives=Applied,
+    query={},
+    codes={200: _ACCEPTED, **_NO_NODE, 409: "it is a build for certain hardware, or there is no node"},
+)
 
 ROUTES = [
-    _ADMIN,
+    _PAGE,
     replace(
-        _ADMIN,
+        _PAGE,
         path="/api/backends/install-external",
         handler=install_external,
         summary="Install a backend from a uri on every node.",
         takes=NodeBackendAsk,
-        codes={**_ADMIN.codes, 400: "no uri, or no name"},
+        query={},
+        codes={**_PAGE.codes, 400: "no uri, a malformed one, or no name"},
     ),
-    replace(_ADMIN, path="/api/backends/delete/{id:path}", handler=delete, summary="Delete a backend on every node."),
     replace(
-        _ADMIN,
+        _PAGE,
+        path="/api/backends/delete/{id:path}",
+        handler=delete,
+        summary="Delete a backend on every node.",
+        query={},
+    ),
+    replace(
+        _PAGE,
+        path="/api/backends/system/delete/{id:path}",
+        handler=delete_and_wait,
+        summary="Delete a backend on every node, and wait for that.",
+        gives=Deleted,
+        query={},
+        codes={
+            200: "deleted, or waiting only for nodes that are away; with what became of it on each node",
+            **_NO_NODE,
+            500: "not deleted everywhere yet, with the reason; it stays wanted",
+        },
+    ),
+    replace(
+        _PAGE,
         path="/api/backends/upgrade/{id:path}",
         handler=upgrade,
         summary="Upgrade a backend wherever it is.",
-        codes=_NOWHERE,
+        query={},
+        codes={200: _ACCEPTED, **_NOWHERE},
     ),
-    replace(_ADMIN, path="/backends/apply", handler=apply, summary="Install a backend on every node.", takes=ApplyAsk),
-    replace(_ADMIN, path="/backends/delete/{id:path}", handler=apply_delete, summary="Delete a backend on every node."),
+    _PROGRAM,
     replace(
-        _ADMIN,
+        _PROGRAM,
+        path="/backends/delete/{id:path}",
+        handler=apply_delete,
+        summary="Delete a backend on every node.",
+        takes=None,
+        codes={200: _ACCEPTED, **_NO_NODE},
+    ),
+    replace(
+        _PROGRAM,
         path="/backends/upgrade/{id:path}",
         handler=apply_upgrade,
         summary="Upgrade a backend wherever it is.",
-        codes=_NOWHERE,
-    ),
-    replace(
-        _ADMIN,
-        method="GET",
-        path="/backends",
-        handler=list_installed,
-        summary="What is installed, and on which nodes, as they last said.",
-        gives=list[BackendRow],
-        query=_REFRESH,
-        codes={200: "a list, by name"},
-    ),
-    replace(
-        _ADMIN,
-        method="GET",
-        path="/api/v1/backends",
-        handler=list_native,
-        dialect=Dialect.NATIVE,
-        summary="What is installed on each node, with the age of its word.",
-        gives=FleetBackends,
-        query=_REFRESH,
-        codes={200: "a list, by name"},
+        takes=None,
+        codes={200: _ACCEPTED, **_NOWHERE},
     ),
 ]

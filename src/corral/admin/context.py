@@ -21,7 +21,7 @@ from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
-from corral.control.operations import Operations
+from corral.control.operations import CatalogueSource, Operations
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
 from corral.control.registry import Registry
@@ -52,6 +52,7 @@ class AdminContext:
     replicas: Replicas
     operations: Operations
     inventory: InventoryKeeper
+    galleries: CatalogueSource
     progress: ProgressBoard
     view: ViewKeeper
     readiness: Readiness

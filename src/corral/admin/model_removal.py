@@ -13,7 +13,7 @@ from corral.admin.operations_native import idempotency_key
 from corral.admin.route import Access, Dialect, RouteSpec
 from corral.domain.operation import Operation
 from corral.protocol.broadcasts import OperationStatus
-from corral.protocol.operation_views import JobStatus, OperationView
+from corral.protocol.operation_views import JobStarted, JobStatus, ModelApplied, OperationView
 
 _JOBS = 100
 
@@ -26,12 +26,12 @@ async def remove(context: AdminContext, request: Request, caller: Caller) -> Res
 
 async def delete(context: AdminContext, request: Request, caller: Caller) -> Response:
     operation = await _removed(context, request, caller)
-    return answer({"jobID": operation.id, "message": "Model deletion started"})
+    return answer(JobStarted(job_id=operation.id, message="Model deletion started"))
 
 
 async def apply_delete(context: AdminContext, request: Request, caller: Caller) -> Response:
     operation = await _removed(context, request, caller)
-    return answer({"uuid": operation.id, "status": f"/models/jobs/{operation.id}"})
+    return answer(ModelApplied(uuid=operation.id, status=f"/models/jobs/{operation.id}"))
 
 
 async def list_jobs(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -55,6 +55,7 @@ _LOCALAI = RouteSpec(
     access=Access.ADMIN,
     dialect=Dialect.LOCALAI_UI,
     summary="Remove a model, and its files on every node.",
+    gives=JobStarted,
     codes={200: "accepted, with the id of its job", **_CODES},
 )
 
@@ -69,7 +70,7 @@ ROUTES = [
         codes={202: "accepted, with the operation that nodes follow", **_CODES},
     ),
     _LOCALAI,
-    replace(_LOCALAI, path="/models/delete/{name:path}", handler=apply_delete),
+    replace(_LOCALAI, path="/models/delete/{name:path}", handler=apply_delete, gives=ModelApplied),
     replace(
         _LOCALAI,
         method="GET",
@@ -94,6 +95,7 @@ ROUTES = [
         path="/models/jobs",
         handler=list_jobs,
         summary=f"The whole status of the last {_JOBS} operations, by their ids.",
+        gives=dict[str, OperationStatus],
         codes={200: "all of them"},
     ),
 ]

@@ -1,100 +1,81 @@
 """Backends of one node in LocalAI's form: `/api/nodes/<id>/backends`."""
 
 from dataclasses import replace
-from datetime import timedelta
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.admin.answers import answer, node_error
+from corral.admin.backend_acts import deleted, job_to_follow, results, why_not_deleted
 from corral.admin.backend_shapes import installed_backends
+from corral.admin.bodies import checked_galleries, read_compat
 from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, Dialect, RouteSpec, read_body
-from corral.base.errors import Conflict, CorralError, InvalidInput, NotFound
+from corral.admin.route import Access, Dialect, RouteSpec
+from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError, NoResponders, NotFound
 from corral.base.ids import NodeId
 from corral.control.operations import Ask
 from corral.domain.backend import Verb
 from corral.domain.node import NodeType
-from corral.domain.operation import Operation, OperationState, error_text
-from corral.protocol.go_json import decode
+from corral.domain.operation import OperationState
 from corral.protocol.inventory import InstalledBackend
-from corral.protocol.operation_views import NodeBackendAsk
-
-_DELETE_WITHIN: Final = timedelta(minutes=2)
-"""How long a caller is kept waiting for a delete, as LocalAI does it."""
+from corral.protocol.operation_views import Deleted, JobStarted, NodeBackendAsk
 
 
 async def list_backends(context: AdminContext, request: Request, caller: Caller) -> Response:
     try:
         seen = await context.fleet.get(_node_id(request))
-    except NotFound:
-        return node_error(500, "failed to list backends on node")
-    if seen.node.type is NodeType.AGENT:
-        return answer([])
-    try:
+        if seen.node.type is NodeType.AGENT:
+            return answer([])
         return answer(installed_backends(await context.inventory.ask(seen.node.id)))
     except CorralError as error:
-        return node_error(500, f"failed to list backends on node: {error.message}")
+        status = 503 if _is_bus_away(error) else 500
+        return node_error(status, f"failed to list backends on node: {error.message}")
+
+
+def _is_bus_away(error: CorralError) -> bool:
+    """NATS itself, and not just the node."""
+    return isinstance(error, BusUnavailable) and not isinstance(error, NoResponders | BusTimeout)
 
 
 async def install(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = decode(await read_body(request, context.max_body), NodeBackendAsk)
+    wanted = await read_compat(context, request, NodeBackendAsk)
     if not wanted.backend and not wanted.uri:
         return node_error(400, "backend name or uri required")
-    return await _started(context, request, caller, Verb.INSTALL, wanted)
+    operation = await context.operations.start(_ask(request, caller, Verb.INSTALL, wanted))
+    return answer(job_to_follow(operation, "backend installation started"), 202)
 
 
 async def upgrade(context: AdminContext, request: Request, caller: Caller) -> Response:
-    wanted = decode(await read_body(request, context.max_body), NodeBackendAsk)
+    wanted = await read_compat(context, request, NodeBackendAsk)
     if not wanted.backend:
         return node_error(400, "backend name required")
-    return await _started(context, request, caller, Verb.UPGRADE, wanted)
+    operation = await context.operations.start(_ask(request, caller, Verb.UPGRADE, wanted))
+    return answer(job_to_follow(operation, "backend upgrade started"), 202)
 
 
 async def delete(context: AdminContext, request: Request, caller: Caller) -> Response:
     """Answers when it is done, with the node's own words if it failed; it stays wanted in any case."""
-    wanted = decode(await read_body(request, context.max_body), NodeBackendAsk)
+    wanted = await read_compat(context, request, NodeBackendAsk)
     if not wanted.backend:
         return node_error(400, "backend name required")
     try:
-        started = await context.operations.start(_ask(request, caller, Verb.DELETE, wanted))
+        operation = await deleted(context, _ask(request, caller, Verb.DELETE, wanted))
     except (NotFound, Conflict) as error:
         return node_error(500, f"failed to delete backend on node: {error.message}")
-    operation = await _ended(context, started)
-    if operation.state is OperationState.DONE:
-        return answer({"message": "backend deleted"})
-    reason = error_text(operation.targets) or "the node has not answered; it will be deleted as soon as it can be"
-    return node_error(500, f"backend deletion failed: {reason}")
-
-
-async def _started(
-    context: AdminContext, request: Request, caller: Caller, verb: Verb, wanted: NodeBackendAsk
-) -> Response:
-    try:
-        operation = await context.operations.start(_ask(request, caller, verb, wanted))
-    except InvalidInput as error:
-        return node_error(400, error.message)
-    word = "installation" if verb is Verb.INSTALL else "upgrade"
-    status = f"/api/backends/job/{operation.id}"
-    return answer({"jobID": operation.id, "message": f"backend {word} started", "statusUrl": status}, 202)
+    if operation.state is OperationState.WAITING:
+        return node_error(500, "failed to delete backend on node: it is away, and will be told when it is back")
+    if why := why_not_deleted(operation):
+        return node_error(500, f"backend deletion failed: {why}")
+    return answer(Deleted(message="backend deleted", corral=results(operation)))
 
 
 def _ask(request: Request, caller: Caller, verb: Verb, wanted: NodeBackendAsk) -> Ask:
-    return Ask(
-        verb=verb,
-        backend=wanted.backend,
-        uri=wanted.uri if verb is Verb.INSTALL else "",
-        name=wanted.name,
-        alias=wanted.alias,
-        galleries=wanted.backend_galleries,
-        nodes=(_node_id(request),),
-        by=caller.name,
-    )
-
-
-async def _ended(context: AdminContext, operation: Operation) -> Operation:
-    return await context.operations.settled(operation.id, within=_DELETE_WITHIN)
+    """Only an install looks at more than the name, as with LocalAI."""
+    bare = Ask(verb=verb, backend=wanted.backend, nodes=(_node_id(request),), by=caller.name)
+    if verb is not Verb.INSTALL:
+        return bare
+    galleries = checked_galleries(wanted.backend_galleries, "backend_galleries")
+    return replace(bare, uri=wanted.uri, name=wanted.name, alias=wanted.alias, galleries=galleries)
 
 
 def _node_id(request: Request) -> NodeId:
@@ -109,7 +90,7 @@ _ADMIN = RouteSpec(
     dialect=Dialect.LOCALAI,
     summary="What is on the node's disk, asked for now.",
     gives=list[InstalledBackend],
-    codes={200: "a list; empty for agents", 500: "the node does not answer, or is not known"},
+    codes={200: "a list; empty for agents", 500: "the node does not answer, or is not known", 503: "NATS is away"},
 )
 _ACCEPTED = {
     202: "accepted, with the id of its job",
@@ -127,7 +108,7 @@ ROUTES = [
         handler=install,
         summary="Install a backend on this node.",
         takes=NodeBackendAsk,
-        gives=None,
+        gives=JobStarted,
         codes=_ACCEPTED,
     ),
     replace(
@@ -137,7 +118,7 @@ ROUTES = [
         handler=upgrade,
         summary="Upgrade a backend on this node.",
         takes=NodeBackendAsk,
-        gives=None,
+        gives=JobStarted,
         codes=_ACCEPTED,
     ),
     replace(
@@ -147,7 +128,11 @@ ROUTES = [
         handler=delete,
         summary="Delete a backend on this node, and wait for that.",
         takes=NodeBackendAsk,
-        gives=None,
-        codes={200: "deleted", 400: "no backend", 500: "not deleted yet, with the reason; it stays wanted"},
+        gives=Deleted,
+        codes={
+            200: "deleted, or waiting for the node",
+            400: "no backend",
+            500: "not deleted yet, with the reason; it stays wanted",
+        },
     ),
 ]

@@ -47,10 +47,10 @@ def read_page(query: QueryParams) -> PageRequest | None:
     return PageRequest(limit=read_limit(query), cursor=query.get("cursor"))
 
 
-def read_limit(query: QueryParams) -> int:
-    text = query.get("limit", str(DEFAULT_LIMIT))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_LIMIT:
-        raise InvalidInput("limit", f"must be a number from 1 to {MAX_LIMIT}, got {text[:20]!r}")
+def read_limit(query: QueryParams, *, usual: int = DEFAULT_LIMIT, most: int = MAX_LIMIT) -> int:
+    text = query.get("limit", str(usual))
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or not 1 <= int(text) <= most:
+        raise InvalidInput("limit", f"must be a number from 1 to {most}, got {text[:20]!r}")
     return int(text)
 
 

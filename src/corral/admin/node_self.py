@@ -21,6 +21,7 @@ from corral.control.registry import Registered
 from corral.domain.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.protocol.go_json import decode
 from corral.protocol.keys import hash_secret, same
+from corral.protocol.refusals import Acknowledged
 from corral.protocol.registration import (
     FEATURES,
     MAX_BODY,
@@ -250,6 +251,7 @@ ROUTES = [
         path="/api/node/{id}/drain",
         handler=drain,
         summary="The worker asks for no new work; its next registration ends this.",
+        gives=Acknowledged,
         codes={200: "draining", **_UNAUTHORIZED, 500: "no such node"},
     ),
     replace(
@@ -257,6 +259,7 @@ ROUTES = [
         path="/api/node/{id}/resume",
         handler=resume,
         summary="The worker ends its own drain. A person's drain and a missing approval stay.",
+        gives=Acknowledged,
         codes={200: "taken in", **_UNAUTHORIZED, 500: "no such node"},
     ),
     replace(
@@ -264,6 +267,7 @@ ROUTES = [
         path="/api/node/{id}/deregister",
         handler=deregister,
         summary="The worker leaves; it is offline until it registers again.",
+        gives=Acknowledged,
         codes={200: "offline", **_UNAUTHORIZED, 500: "no such node"},
     ),
     replace(
@@ -272,6 +276,7 @@ ROUTES = [
         path="/api/node/{id}",
         handler=deregister,
         summary="The same as deregister.",
+        gives=Acknowledged,
         codes={200: "offline", **_UNAUTHORIZED, 500: "no such node"},
     ),
     replace(

@@ -2,26 +2,28 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.admin.answers import answer, no_content, node_error
+from corral.admin.bodies import read_compat
 from corral.admin.context import AdminContext, Caller
 from corral.admin.node_query import QUERY, read_filter, read_page
 from corral.admin.node_shapes import node_view
 from corral.admin.replica_shapes import fleet_load, replica_rows
-from corral.admin.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
+from corral.admin.route import Access, Dialect, RouteSpec, read_body
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.domain.labels import label_problem
 from corral.domain.node import Node, NodeType
 from corral.domain.replica import ReplicaState
 from corral.domain.vram_budget import VramBudget
-from corral.protocol.go_json import decode, read_object
+from corral.protocol.go_json import read_object
 from corral.protocol.node_views import NodeView
+from corral.protocol.refusals import Acknowledged
+from corral.protocol.registration import ApproveResponse
 from corral.protocol.replica_views import ReplicaRow
 
 
@@ -31,9 +33,6 @@ class ReplicasValue(msgspec.Struct, kw_only=True):
 
 class BudgetValue(msgspec.Struct, kw_only=True):
     value: str = ""
-
-
-ValueT = TypeVar("ValueT", ReplicasValue, BudgetValue)
 
 
 async def list_nodes(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -155,7 +154,7 @@ async def _labelled(change: Awaitable[Node]) -> Response:
 
 
 async def put_max_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
-    value = (await _read_value(context, request, ReplicasValue)).value
+    value = (await read_compat(context, request, ReplicasValue)).value
     if value < 1:
         return node_error(400, "value must be >= 1")
     return await _override(
@@ -171,7 +170,7 @@ async def delete_max_replicas(context: AdminContext, request: Request, caller: C
 
 
 async def put_vram_budget(context: AdminContext, request: Request, caller: Caller) -> Response:
-    value = (await _read_value(context, request, BudgetValue)).value
+    value = (await read_compat(context, request, BudgetValue)).value
     try:
         VramBudget.read(value)
     except ValueError as error:
@@ -185,15 +184,6 @@ async def delete_vram_budget(context: AdminContext, request: Request, caller: Ca
     return await _override(
         lambda: context.registry.set_vram_budget(_node_id(request), None, by=caller.name), {"reset": True}
     )
-
-
-async def _read_value(context: AdminContext, request: Request, struct: type[ValueT]) -> ValueT:
-    try:
-        return decode(await read_body(request, context.max_body), struct)
-    except BodyTooLarge:
-        raise
-    except InvalidInput as error:
-        raise InvalidInput("", f"invalid request body: {error.message}") from error
 
 
 async def _override(change: Callable[[], Awaitable[Node]], done: dict[str, object]) -> Response:
@@ -262,6 +252,7 @@ ROUTES = [
         path="/api/nodes/{id}",
         handler=remove_node,
         summary="Forget a node with its secret and its keys.",
+        gives=Acknowledged,
         codes={200: "forgotten", 500: "no such node"},
     ),
     replace(
@@ -270,6 +261,7 @@ ROUTES = [
         path="/api/nodes/{id}/drain",
         handler=drain_node,
         summary="No new work for this node until a person resumes it.",
+        gives=Acknowledged,
         codes={200: "draining", 500: "no such node"},
     ),
     replace(
@@ -278,6 +270,7 @@ ROUTES = [
         path="/api/nodes/{id}/resume",
         handler=resume_node,
         summary="End a drain; it approves nothing.",
+        gives=Acknowledged,
         codes={200: "resumed", 500: "no such node"},
     ),
     replace(
@@ -286,6 +279,7 @@ ROUTES = [
         path="/api/nodes/{id}/approve",
         handler=approve_node,
         summary="Admit a pending node: the only way to become healthy.",
+        gives=ApproveResponse,
         codes={200: "approved", 400: "it is not pending", **_UNKNOWN},
     ),
     replace(

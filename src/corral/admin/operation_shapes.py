@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec import UNSET
+
 from corral.base.ids import NodeId
 from corral.domain.operation import (
     NO_PROGRESS,
@@ -33,6 +35,7 @@ _COMPAT: Final = {
     TargetStatus.CANCELLED: NodeProgressStatus.ERROR,
 }
 """LocalAI knows five words. Superseded is none of its errors, and nothing of it is left to do."""
+_QUEUED: Final = "queued"
 _OUTCOMES: Final = {
     OperationState.DONE: "completed",
     OperationState.FAILED: "failed",
@@ -83,41 +86,101 @@ def _with_progress(operation: Operation, told: Told) -> list[tuple[Target, Progr
 
 def is_listed(operation: Operation) -> bool:
     """Whether LocalAI's list of current operations has it: until it is over, and failed ones until dismissed."""
-    return not compat_status(operation).processed or bool(compat_status(operation).error)
+    status = compat_status(operation)
+    return not status.processed or bool(status.error)
 
 
 def operation_item(operation: Operation, told: Told) -> OperationItem:
-    status = compat_status(operation)
-    current = _latest(operation.targets, told)
-    element = _element(operation)
+    """Named by the backend, also when it is about one node: that is told beside it."""
+    status = operation_status(operation, told)
     return OperationItem(
-        id=element,
-        name=operation.backend.rpartition("@")[2],
+        id=operation.backend,
+        name=_bare(operation.backend),
         full_name=operation.backend,
         job_id=operation.id,
-        progress=int(overall(_with_progress(operation, told))),
-        task_type="deletion" if operation.verb.deletes else "Installation",
-        is_deletion=operation.verb.deletes,
+        progress=int(status.progress),
+        task_type="deletion" if status.deletion else "Installation",
+        is_deletion=status.deletion,
         is_backend=operation.verb.is_about_backends,
-        is_queued=_is_queued(operation),
-        cancellable=not status.processed and not operation.verb.deletes,
+        is_queued=status.phase == _QUEUED,
+        cancellable=status.cancellable,
         message=status.message,
         node_id=operation.node_id or "",
-        node_name=operation.targets[0].node_name if operation.node_id and operation.targets else "",
-        phase=current.phase,
-        current_bytes=current.current_bytes,
-        total_bytes=current.total_bytes,
+        phase=status.phase,
+        current_bytes=status.current_bytes,
+        total_bytes=status.total_bytes,
         error=status.error,
-        nodes=_node_rows(operation, told),
+        nodes=status.nodes,
     )
 
 
-def _element(operation: Operation) -> str:
+def operation_status(operation: Operation, told: Told) -> OperationStatus:
+    """LocalAI's whole status of an operation; its other forms are made of it."""
+    status = compat_status(operation)
+    current = _latest(operation.targets, told)
+    is_deletion = operation.verb.deletes
+    return OperationStatus(
+        deletion=is_deletion,
+        file_name=current.file_name,
+        error=status.error,
+        processed=status.processed,
+        message=status.message if status.processed else current.phase or status.message,
+        progress=100 if status.completed else _whole(overall(_with_progress(operation, told))),
+        phase=_QUEUED if status.is_queued else "",
+        current_bytes=current.current_bytes,
+        total_bytes=current.total_bytes,
+        file_size=current.total,
+        downloaded_size=current.current,
+        gallery_element_name=operation.backend if status.completed or status.is_queued else "",
+        cancelled=status.cancelled,
+        cancellable=not status.processed and not is_deletion,
+        nodes=node_rows(operation, told),
+    )
+
+
+def job_status(operation: Operation, told: Told) -> JobStatus:
+    status = operation_status(operation, told)
+    return JobStatus(
+        progress=status.progress,
+        message=status.message,
+        gallery_element_name=status.gallery_element_name,
+        processed=status.processed,
+        deletion=status.deletion,
+        error=status.error or UNSET,
+        completed=compat_status(operation).completed or UNSET,
+    )
+
+
+UNKNOWN_JOB: Final = JobStatus(message="Operation queued", queued=True)
+"""LocalAI takes an id that it does not know for one that another frontend is about to tell of."""
+
+
+def history_item(operation: Operation) -> HistoryItem | None:
+    """None while it is not over."""
+    outcome = _OUTCOMES.get(operation.state)
+    if outcome is None:
+        return None
+    return HistoryItem(
+        id=cache_key(operation),
+        name=_bare(operation.backend),
+        job_id=operation.id,
+        is_backend=operation.verb.is_about_backends,
+        node_id=operation.node_id or "",
+        task_type="deletion" if operation.verb.deletes else "installation",
+        outcome=outcome,
+        error=compat_status(operation).error,
+        started_at=format_time(operation.accepted_at),
+        finished_at=format_time(operation.changed_at),
+    )
+
+
+def cache_key(operation: Operation) -> str:
+    """What LocalAI files an operation under: one of a single node does not meet those of the fleet."""
     return f"node:{operation.node_id}:{operation.backend}" if operation.node_id else operation.backend
 
 
-def _is_queued(operation: Operation) -> bool:
-    return all(one.status is TargetStatus.QUEUED for one in operation.targets)
+def _bare(backend: str) -> str:
+    return backend.rpartition("@")[2]
 
 
 def _latest(targets: Sequence[Target], told: Told) -> Progress:
@@ -126,7 +189,7 @@ def _latest(targets: Sequence[Target], told: Told) -> Progress:
     return max(busy, key=lambda one: one.percentage, default=NO_PROGRESS)
 
 
-def _node_rows(operation: Operation, told: Told) -> list[NodeProgress]:
+def node_rows(operation: Operation, told: Told) -> list[NodeProgress]:
     """By the names of the nodes. What is over shows no share, as LocalAI's do not."""
     return [_node_row(one, told.get(one.node_id, NO_PROGRESS)) for one in operation.targets]
 
@@ -142,69 +205,12 @@ def _node_row(target: Target, progress: Progress) -> NodeProgress:
         file_name=shown.file_name,
         current=shown.current,
         total=shown.total,
-        percentage=shown.percentage,
+        percentage=_whole(shown.percentage),
         phase=shown.phase,
         error=target.message if status is NodeProgressStatus.ERROR else "",
     )
 
 
-def job_status(operation: Operation, told: Told) -> JobStatus:
-    status = compat_status(operation)
-    shown = JobStatus(
-        progress=100 if status.completed else int(overall(_with_progress(operation, told))),
-        message=status.message,
-        gallery_element_name=operation.backend if status.completed else "",
-        processed=status.processed,
-        deletion=operation.verb.deletes,
-    )
-    if status.error:
-        shown.error = status.error
-    if status.completed:
-        shown.completed = True
-    return shown
-
-
-UNKNOWN_JOB: Final = JobStatus(message="Operation queued", queued=True)
-"""LocalAI takes an id that it does not know for one that another frontend is about to tell of."""
-
-
-def operation_status(operation: Operation, told: Told) -> OperationStatus:
-    """LocalAI's whole status of an operation."""
-    status = compat_status(operation)
-    current = _latest(operation.targets, told)
-    return OperationStatus(
-        deletion=operation.verb.deletes,
-        file_name=current.file_name,
-        error=status.error,
-        processed=status.processed,
-        message=status.message,
-        progress=100.0 if status.completed else overall(_with_progress(operation, told)),
-        phase=current.phase,
-        current_bytes=current.current_bytes,
-        total_bytes=current.total_bytes,
-        file_size=current.total,
-        downloaded_size=current.current,
-        gallery_element_name=operation.backend,
-        cancelled=status.cancelled,
-        cancellable=not status.processed and not operation.verb.deletes,
-        nodes=_node_rows(operation, told),
-    )
-
-
-def history_item(operation: Operation) -> HistoryItem | None:
-    """None while it is not over."""
-    outcome = _OUTCOMES.get(operation.state)
-    if outcome is None:
-        return None
-    return HistoryItem(
-        id=_element(operation),
-        name=operation.backend.rpartition("@")[2],
-        job_id=operation.id,
-        is_backend=operation.verb.is_about_backends,
-        node_id=operation.node_id or "",
-        task_type="deletion" if operation.verb.deletes else "installation",
-        outcome=outcome,
-        error=compat_status(operation).error,
-        started_at=format_time(operation.accepted_at),
-        finished_at=format_time(operation.changed_at),
-    )
+def _whole(share: float) -> float:
+    """A whole number is written without a fraction, as Go does it."""
+    return int(share) if share.is_integer() else share

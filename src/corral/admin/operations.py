@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
+from corral.admin.operation_pages import cut, read_place
 from corral.admin.operation_shapes import (
     UNKNOWN_JOB,
     history_item,
@@ -19,9 +21,10 @@ from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import NotFound
 from corral.base.ids import OperationId
 from corral.protocol.broadcasts import OperationStatus
-from corral.protocol.operation_views import History, JobStatus, OperationItems
+from corral.protocol.operation_views import Acknowledgement, History, JobStatus, MoreHistory, OperationItems
 
 _HISTORY = 50
+"""As many as LocalAI shows."""
 
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -32,23 +35,35 @@ async def list_operations(context: AdminContext, request: Request, caller: Calle
 
 async def cancel(context: AdminContext, request: Request, caller: Caller) -> Response:
     await context.operations.cancel(_id(request), by=caller.name)
-    return answer({"message": "Operation cancelled", "success": True})
+    return answer(Acknowledgement(message="Operation cancelled"))
 
 
 async def pause(context: AdminContext, request: Request, caller: Caller) -> Response:
     await context.operations.cancel(_id(request), by=caller.name)
-    return answer({"message": "Operation paused", "success": True})
+    return answer(Acknowledgement(message="Operation paused"))
 
 
 async def dismiss(context: AdminContext, request: Request, caller: Caller) -> Response:
     await context.operations.dismiss(_id(request))
-    return answer({"message": "Operation dismissed", "success": True})
+    return answer(Acknowledgement(message="Operation dismissed"))
 
 
 async def history(context: AdminContext, request: Request, caller: Caller) -> Response:
-    shown = [history_item(one) for one in await context.operations.newest(limit=_HISTORY)]
-    items = [one for one in shown if one is not None]
-    return answer(History(operations=sorted(items, key=lambda one: one.finished_at, reverse=True)))
+    """Pages go by when operations were accepted; on each, what ended last is first."""
+    limit, before = read_place(request.query_params, usual=_HISTORY, most=_HISTORY)
+    shown, more = cut(await context.operations.left(limit=limit + 1, before=before), limit)
+    items = [item for one in shown if (item := history_item(one)) is not None]
+    return answer(
+        History(
+            operations=sorted(items, key=lambda one: one.finished_at, reverse=True),
+            corral=UNSET if more is None else MoreHistory(next_cursor=more),
+        )
+    )
+
+
+async def clear_history(context: AdminContext, request: Request, caller: Caller) -> Response:
+    await context.operations.clear(by=caller.name)
+    return answer(Acknowledgement())
 
 
 async def job(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -89,9 +104,19 @@ ROUTES = [
         _ADMIN,
         path="/api/operations/history",
         handler=history,
-        summary="The last 50 operations that are over.",
+        summary="The last operations that are over.",
         gives=History,
-        codes={200: "a list, the latest first"},
+        query={"limit": f"how many, from 1 to {_HISTORY}", "cursor": "where an earlier page ended"},
+        codes={200: "a list, the latest first", 400: "a bad cursor or limit"},
+    ),
+    replace(
+        _ADMIN,
+        method="DELETE",
+        path="/api/operations/history",
+        handler=clear_history,
+        summary="Forget the operations that are over. What failed stays as long as it is tried again.",
+        gives=Acknowledgement,
+        codes={200: "forgotten, by all frontends"},
     ),
     replace(
         _ADMIN,
@@ -99,7 +124,7 @@ ROUTES = [
         path="/api/operations/{id}/cancel",
         handler=cancel,
         summary="Take back what was not sent yet.",
-        gives=None,
+        gives=Acknowledgement,
         codes=_ALWAYS,
     ),
     replace(
@@ -108,7 +133,7 @@ ROUTES = [
         path="/api/operations/{id}/pause",
         handler=pause,
         summary="The same as a cancel: nodes keep what they have downloaded in any case.",
-        gives=None,
+        gives=Acknowledgement,
         codes=_ALWAYS,
     ),
     replace(
@@ -117,7 +142,7 @@ ROUTES = [
         path="/api/operations/{id}/dismiss",
         handler=dismiss,
         summary="Show it in the history only.",
-        gives=None,
+        gives=Acknowledgement,
         codes=_ALWAYS,
     ),
     replace(
@@ -132,6 +157,7 @@ ROUTES = [
         _ADMIN,
         path="/backends/jobs/{id}",
         handler=status,
+        dialect=Dialect.LOCALAI_CLI,
         summary="The whole status of an operation.",
         gives=OperationStatus,
         codes={200: "its status", 500: "no operation has this id, as LocalAI words it"},

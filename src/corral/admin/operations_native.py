@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.admin.answers import answer
+from corral.admin.bodies import checked_galleries
 from corral.admin.context import AdminContext, Caller
-from corral.admin.node_query import read_limit
+from corral.admin.node_query import DEFAULT_LIMIT, MAX_LIMIT
+from corral.admin.operation_pages import cut, read_place
 from corral.admin.operation_shapes import operation_view
 from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId, OperationId
-from corral.control.fleet import read_cursor, write_cursor
 from corral.control.operations import Ask, Planned
 from corral.domain.backend import BACKEND_VERBS, Verb
 from corral.domain.intent import Intent
@@ -44,11 +44,8 @@ async def plan(context: AdminContext, request: Request, caller: Caller) -> Respo
 
 
 async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
-    limit = read_limit(request.query_params)
-    cursor = request.query_params.get("cursor")
-    found = await context.operations.newest(limit=limit + 1, before=_place(cursor) if cursor else None)
-    shown = found[:limit]
-    more = write_cursor(shown[-1].accepted_at.isoformat(), shown[-1].id) if len(found) > limit else None
+    limit, before = read_place(request.query_params, usual=DEFAULT_LIMIT, most=MAX_LIMIT)
+    shown, more = cut(await context.operations.newest(limit=limit + 1, before=before), limit)
     return answer(OperationPage(items=[_view(context, one) for one in shown], next_cursor=more))
 
 
@@ -92,7 +89,7 @@ async def _ask(context: AdminContext, request: Request, caller: Caller) -> Ask:
         uri=wanted.uri,
         name=wanted.name,
         alias=wanted.alias,
-        galleries=wanted.galleries,
+        galleries=checked_galleries(wanted.galleries, "galleries"),
         force=wanted.force,
         nodes=tuple(NodeId(one) for one in wanted.nodes),
         labels=wanted.labels,
@@ -127,14 +124,6 @@ def _planned_view(planned: Planned) -> PlannedView:
         backend=planned.wish.key,
         blocked=planned.hindrance,
     )
-
-
-def _place(cursor: str) -> tuple[datetime, str]:
-    at, id = read_cursor(cursor)
-    try:
-        return datetime.fromisoformat(at), id
-    except ValueError as error:
-        raise InvalidInput("cursor", "is not one that this API gave out") from error
 
 
 def _id(request: Request) -> OperationId:
@@ -176,7 +165,7 @@ ROUTES = [
         summary="All operations, the newest first.",
         takes=None,
         gives=OperationPage,
-        query={"limit": "how many, from 1 to 1000", "cursor": "where an earlier page ended"},
+        query={"limit": f"how many, from 1 to {MAX_LIMIT}", "cursor": "where an earlier page ended"},
         codes={200: "a page", 400: "a bad cursor or limit"},
     ),
     replace(

@@ -41,6 +41,8 @@ class Dialect(StrEnum):
     LOCALAI = "localai"
     LOCALAI_UI = "localai-ui"
     """The routes behind LocalAI's pages, whose errors are a text alone."""
+    LOCALAI_CLI = "localai-cli"
+    """Their twins for programs, whose errors have no type."""
     NATIVE = "native"
 
 
@@ -98,6 +100,8 @@ _EXPECTED = frozenset({"invalid_input", "access_denied", "not_found", "conflict"
 
 
 async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Response:
+    if any("\0" in value for value in request.path_params.values()):
+        raise InvalidInput("", "the path has a NUL character, which no database keeps")
     if spec.access is Access.PUBLIC or (spec.access is Access.METRICS and context.metrics_public):
         return await spec.handler(context, request, Caller())
     if spec.access is Access.WORKER:
@@ -120,4 +124,6 @@ def _worded(spec: RouteSpec, error: CorralError, status: int | None = None) -> R
         return native_error(error, status)
     if spec.dialect is Dialect.LOCALAI_UI:
         return page_error(error, status)
+    if spec.dialect is Dialect.LOCALAI_CLI:
+        return compat_error(error, status, type="")
     return compat_error(error, status)

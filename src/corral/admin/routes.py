@@ -3,6 +3,7 @@
 from typing import Final
 
 from corral.admin import (
+    backend_lists,
     backends,
     events,
     gateway,
@@ -30,6 +31,7 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *nodes_native.ROUTES,
     *node_backends.ROUTES,
     *backends.ROUTES,
+    *backend_lists.ROUTES,
     *operations.ROUTES,
     *operations_native.ROUTES,
     *model_removal.ROUTES,

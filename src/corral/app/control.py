@@ -232,14 +232,14 @@ async def wire(
     intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus)
     keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock)
     gateways, restorations = GatewayReports(watch_replicas, clock), Restorations(database)
-    galleries = galleries or NoCatalogue()
+    catalogues = galleries or NoCatalogue()
     dispatcher = Dispatcher(
         DispatchStores(intents=intents, nodes=nodes, events=events),
         DispatchTools(
             inventory=keeper_of_inventory,
             requests=IntentRequests(client, config.intents),
             progress=progress,
-            rollout=Rollout(restorations, replicas, fleet, galleries, gateways, watch_replicas, feed, clock),
+            rollout=Rollout(restorations, replicas, fleet, catalogues, gateways, watch_replicas, feed, clock),
         ),
         fleet,
         clock,
@@ -261,7 +261,7 @@ async def wire(
         operation_store,
         fleet,
         keeper_of_inventory,
-        galleries,
+        catalogues,
         feed,
         clock,
         dispatcher=dispatcher.poke,
@@ -299,6 +299,7 @@ async def wire(
         replicas=replicas,
         operations=operations,
         inventory=keeper_of_inventory,
+        galleries=catalogues,
         progress=progress,
         view=ViewKeeper(
             ViewSources(

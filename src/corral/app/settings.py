@@ -195,7 +195,9 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "Con
         models=settings.models,
         threads=settings.threads,
         loads=_load_policy(settings),
-        intents=IntentPolicy(install=settings.install_timeout, upgrade=settings.upgrade_timeout),
+        intents=IntentPolicy(
+            install=settings.install_timeout, upgrade=settings.upgrade_timeout, delete=settings.delete_timeout
+        ),
         socket=settings.control_socket,
         gateway_key=gateway_key,
     )

@@ -21,6 +21,7 @@ from corral.control.intent_writer import IntentWriter
 from corral.control.inventory import InventoryKeeper
 from corral.control.lanes import Lane
 from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
+from corral.control.open_requests import OpenRequests
 from corral.control.progress import ProgressBoard
 from corral.control.rollout import Rollout
 from corral.domain import intent as intents
@@ -78,6 +79,7 @@ class Dispatcher:
         self._looks = Lane(_SLOTS, patience=_LONG)
         self._sends = {verb: Lane(_SLOTS, patience=_LONG) for verb in Verb}
         self._working: set[Place] = set()
+        self._requests = OpenRequests()
         self._heard_of: int | None = None
         self.poke = Poke()
 
@@ -140,7 +142,8 @@ class Dispatcher:
         if isinstance(seen, Intent):
             await self._rest(seen, is_corral=is_corral)
             return
-        match intents.look(intent, seen, self._clock.now(), self._policy, is_corral=is_corral):
+        life = node.facts.incarnation if is_corral else ""
+        match intents.look(intent, seen, self._clock.now(), self._policy, is_corral=is_corral, life=life):
             case Rest(intent=rested):
                 await self._rest(rested, is_corral=is_corral)
             case Send(force=force) if why := await self._tools.rollout.before(intent, node, force=force):
@@ -169,7 +172,9 @@ class Dispatcher:
         self._tools.progress.begin_anew(intent.operation_id, intent.node_id)
         try:
             async with self._tools.progress.followed(intent.operation_id), self._sends[intent.wish.verb].slot():
-                await self._tools.rollout.after(intent, await self._tools.requests.send(intent, force=force))
+                async with self._requests.waiting(intent):
+                    ended = await self._tools.requests.send(intent, force=force)
+                await self._tools.rollout.after(intent, ended)
         except NodeUnreachable:
             return intents.undelivered(intent, self._clock.now(), self._policy), None
         except NodeBusy:
@@ -207,7 +212,8 @@ class Dispatcher:
             await self._stores.intents.extend(self._token, until=self._clock.now() + self._policy.lease)
 
     async def notice_returns(self) -> None:
-        """Nodes that were announced to be back get what waited for them at once."""
+        """Nodes that were announced to be back get what waited for them at once, and nobody waits for answers from
+        before."""
         events = self._stores.events
         if self._heard_of is None:
             self._heard_of = await events.last_sequence()
@@ -218,6 +224,7 @@ class Dispatcher:
         happened = [one.event for one in new]
         back = {one.node_id for one in happened if one.node_id is not None and _is_return(one)}
         heard = {one.node_id for one in happened if one.node_id is not None and _is_healed(one)} - back
+        await self._give_up_on_earlier_lives(back & self._requests.nodes)
         at, woken = self._clock.now(), 0
         if back:
             woken += await self._stores.intents.wake(sorted(back), at=at)
@@ -225,6 +232,10 @@ class Dispatcher:
             woken += await self._stores.intents.wake_unmissed(sorted(heard), at=at)
         if woken:
             self.poke.ring()
+
+    async def _give_up_on_earlier_lives(self, ids: set[NodeId]) -> None:
+        for node in (await self._stores.nodes.load_many(ids)).values() if ids else ():
+            self._requests.give_up(node.id, life=node.facts.incarnation)
 
 
 def _is_return(event: Event) -> bool:

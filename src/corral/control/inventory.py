@@ -1,7 +1,7 @@
 """What nodes have on their disks: asked for, stored, and polled. Silent nodes delay nobody."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -12,7 +12,7 @@ from corral.base.tasks import task_group
 from corral.control.fleet import Fleet, SeenNode
 from corral.control.lanes import Lane
 from corral.control.node_client import LIST_WITHIN, NodeClient
-from corral.domain.backend import BackendEntry, Inventory
+from corral.domain.backend import BackendEntry, Inventory, Proven, prove
 from corral.domain.node import NodeStatus, NodeType
 from corral.protocol.inventory import InstalledBackend
 from corral.state.intents import Intents
@@ -71,7 +71,15 @@ class InventoryKeeper:
         await self._inventories.put(found)
         if found:
             await self._intents.look_at(list(found), at=self._clock.now())
+            await self._end_failed_installs(found)
         return found
+
+    async def _end_failed_installs(self, found: Mapping[NodeId, Inventory]) -> None:
+        """What a report shows to be there need not wait for its next try, as with LocalAI: only installs."""
+        failed = await self._intents.failed_installs(list(found))
+        there = [one for one in failed if isinstance(prove(one.wish, found[one.node_id], one.before), Proven)]
+        if there:
+            await self._intents.hurry(there, at=self._clock.now())
 
 
 def is_listed(seen: SeenNode) -> bool:

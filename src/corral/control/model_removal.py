@@ -66,7 +66,7 @@ class ModelRemoval:
     async def remove(self, name: str, *, by: str, idempotency_key: str = "") -> Operation:
         """Accept it, whole or not at all. NotFound for a model that there is not, Conflict when it is not alone in its
         file. An alias goes alone, its model stays."""
-        if idempotency_key and (known := await self._operations.by_key(idempotency_key)) is not None:
+        if idempotency_key and (known := await self._operations.with_key(idempotency_key)) is not None:
             return known
         spec = self._removable(name)
         now = self._clock.now()

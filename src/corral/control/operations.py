@@ -21,6 +21,8 @@ from corral.domain.fit import Blocked, Hindrance, judge, traits_of
 from corral.domain.intent import Intent, IntentState
 from corral.domain.node import NodeStatus, NodeType
 from corral.domain.operation import Operation, OperationState, Target, status_of
+from corral.images.errors import SourceInvalid
+from corral.images.references import Source, default_name, names_an_entry, parse_source
 from corral.state.failures import ConstraintViolated
 from corral.state.operations import Operations as OperationStore
 
@@ -30,6 +32,7 @@ FRESH_WITHIN: Final = timedelta(seconds=5)
 """How long an upgrade waits for nodes to say whether they have the backend; of silent ones the last word counts."""
 _LOOK_SECONDS: Final = 0.1
 _NAME: Final = re.compile(r"[^/\\\x00\s][^/\\\x00]{0,254}")
+_LONGEST: Final = 255
 
 
 class CatalogueSource(Protocol):
@@ -97,7 +100,12 @@ class Operations:
         self._dispatcher = dispatcher
 
     async def start(self, ask: Ask) -> Operation:
-        """Accept it, whole or not at all. InvalidInput, NotFound and Conflict say why not."""
+        """Accept it, whole or not at all. InvalidInput, NotFound and Conflict say why not.
+
+        What was accepted before under the same key is found first: since then nodes may have changed.
+        """
+        if (known := await self._store.with_key(ask.idempotency_key)) is not None:
+            return known
         id = new_operation_id()
         planned = await self.plan(ask, id)
         now = self._clock.now()
@@ -181,6 +189,10 @@ class Operations:
     async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
         return await self._store.newest(limit=limit, before=before)
 
+    async def left(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
+        """The newest of which nothing is under way, or that somebody has dismissed."""
+        return await self._store.left(limit=limit, before=before)
+
     async def current(self) -> list[Operation]:
         return await self._store.current()
 
@@ -223,23 +235,42 @@ class Operations:
     async def dismiss(self, id: OperationId) -> bool:
         return await self._store.dismiss(id, at=self._clock.now())
 
+    async def clear(self, *, by: str) -> int:
+        """Forget those that are over. What failed stays as long as its nodes are to be tried again."""
+        event = Event(kind=EventKind.OPERATIONS_CLEARED, at=self._clock.now(), actor=by)
+        return await self._store.clear(event=event)
+
 
 def _checked(ask: Ask) -> Ask:
-    """An install by uri needs a name, since workers look for the backend under one afterwards."""
+    """An install by uri needs a name, since workers look for the backend under one afterwards. Files and archives have
+    one themselves, as LocalAI has it; images do not."""
+    for name, text in (("backend", ask.backend), ("alias", ask.alias)):
+        if len(text) > _LONGEST or not text.isprintable():
+            raise InvalidInput(name, f"{text[:100]!r} is too long for a name, or has characters that nobody can read")
     if not ask.uri:
         if not ask.backend:
             raise InvalidInput("backend", "name or uri required")
         return ask
     if ask.verb is Verb.DELETE:
         raise InvalidInput("uri", "a delete takes a name")
-    name = ask.name or ask.backend
+    name = ask.name or ask.backend or default_name(_source(ask.uri))
     if not name:
-        raise InvalidInput("name", "an install by uri needs a name for the backend")
+        raise InvalidInput("name", f"an install of the image {ask.uri[:100]} needs a name for the backend")
     if _NAME.fullmatch(name) is None or name.startswith("."):
         raise InvalidInput("name", f"{name[:100]!r} cannot be the name of a backend")
-    if any(character.isspace() or not character.isprintable() for character in ask.uri):
-        raise InvalidInput("uri", f"{ask.uri[:100]!r} has blanks or unprintable characters")
+    _source(ask.uri)
     return replace(ask, name=name, backend=name)
+
+
+def _source(uri: str) -> Source:
+    if any(character.isspace() for character in uri):
+        raise InvalidInput("uri", f"{uri[:100]!r} has blanks")
+    if names_an_entry(uri):
+        raise InvalidInput("uri", f"{uri[:100]!r} is none; a backend of a gallery is asked for with `backend`")
+    try:
+        return parse_source(uri)
+    except SourceInvalid as error:
+        raise InvalidInput("uri", error.message) from error
 
 
 def _planned(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, id: OperationId) -> Planned:

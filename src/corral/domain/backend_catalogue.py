@@ -211,6 +211,11 @@ class BackendCatalogue:
         matches = difflib.get_close_matches(wanted, known, n=_MOST_SUGGESTIONS, cutoff=_NEAR)
         return tuple(dict.fromkeys(known[match] for match in matches))
 
+    def offered(self, capabilities: Iterable[str]) -> list[GalleryEntry]:
+        """What LocalAI would list on some machine of these capabilities."""
+        known = set(capabilities)
+        return [entry for entry in self.entries if any(_is_offered(entry, one) for one in known)]
+
     def search(self, term: str) -> list[GalleryEntry]:
         """Entries that mention every word of the term in their names, tags or description."""
         words = term.lower().split()

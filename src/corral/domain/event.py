@@ -58,6 +58,8 @@ class EventKind(StrEnum):
     """A person took an operation back, as far as that was still possible."""
     OPERATION_RETRIED = "operation.retried"
     """A person had failed targets of an operation tried again."""
+    OPERATIONS_CLEARED = "operations.cleared"
+    """A person removed the operations that are over from the history."""
     KEY_CREATED = "key.created"
     """A key was made."""
     KEY_REVOKED = "key.revoked"

@@ -11,7 +11,8 @@ A newer intent replaces an older one in any state and counts one generation up. 
 still be under way at the node: until it was answered, its effect shows or its time is over it is kept, as *outstanding*
 by the intent that sent it and as a *doubt* by whatever comes after. Of a node in doubt no report proves anything about
 a newer wish. A Corral worker is asked all the same, since it finishes what it was told first; a LocalAI worker, whose
-deletes overtake its installs, is not asked for anything else before.
+deletes overtake its installs, is not asked for anything else before. Corral's workers tell their *life*, which is
+another one after each start: what an earlier life was asked for has ended with it.
 
 Everything here is decided from the intent, a report of the node and the time. Whoever does the work stores the intent
 that comes out, and only if it still holds the lease on the one that went in.
@@ -92,6 +93,8 @@ class Outstanding:
     """Its sender waited to the end: the node is busy with it."""
     is_several: bool = False
     """It stands for more than one: the effect of one proves nothing about the others."""
+    life: str = ""
+    """Of the worker that it was sent to; empty when it did not tell, or for several lives."""
 
     def shows(self, inventory: Inventory, key: str) -> bool:
         """Whether the report shows its effect, so that no other can follow."""
@@ -110,6 +113,7 @@ def _together(one: Outstanding | None, other: Outstanding | None) -> Outstanding
         until=max(one.until, other.until),
         is_late=one.is_late or other.is_late,
         is_several=True,
+        life=one.life if one.life == other.life else "",
     )
 
 
@@ -171,9 +175,11 @@ class Send:
 Step = Rest | Send
 
 
-def look(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy, *, is_corral: bool) -> Step:
+def look(
+    intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy, *, is_corral: bool, life: str = ""
+) -> Step:
     """What follows from a fresh report. Corral's workers do one thing after the other, and date each install anew."""
-    intent = _without_settled_doubt(intent, inventory, now)
+    intent = _without_settled_doubt(_by_this_clock(_without_what_died(intent, life), now), inventory, now)
     doubt = intent.doubt
     in_doubt = doubt is not None and doubt.generation < intent.generation
     if in_doubt and doubt is not None and not is_corral:
@@ -189,10 +195,30 @@ def look(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPoli
     if intent.before is None and intent.wish.must_renew and not is_corral and _is_recent(inventory, intent, now):
         noted = replace(intent, before=before_of(inventory, intent.backend), next_try=now + policy.distinct_dates)
         return Rest(intent=replace(noted, changed_at=now))
-    return _send(intent, inventory, now, policy)
+    return _send(intent, inventory, now, policy, life)
 
 
 _IN_DOUBT: Final = "an earlier request may still be running on the node"
+
+
+def _without_what_died(intent: Intent, life: str) -> Intent:
+    """Forget the requests that ended with an earlier process of the worker."""
+
+    def still_alive(sent: Outstanding | None) -> Outstanding | None:
+        return sent if sent is None or not sent.life or not life or sent.life == life else None
+
+    return replace(intent, outstanding=still_alive(intent.outstanding), doubt=still_alive(intent.doubt))
+
+
+def _by_this_clock(intent: Intent, now: datetime) -> Intent:
+    """Of requests that were sent before the clock was set back nobody knows how long ago that was: as if just now."""
+
+    def sent_by_now(sent: Outstanding | None) -> Outstanding | None:
+        if sent is None or sent.sent_at <= now + CLOCK_SKEW:
+            return sent
+        return replace(sent, sent_at=now, until=now + (sent.until - sent.sent_at))
+
+    return replace(intent, outstanding=sent_by_now(intent.outstanding), doubt=sent_by_now(intent.doubt))
 
 
 def _without_settled_doubt(intent: Intent, inventory: Inventory, now: datetime) -> Intent:
@@ -223,7 +249,7 @@ def _is_recent(inventory: Inventory, intent: Intent, now: datetime) -> bool:
     return dated.tzinfo is not None and abs(now - dated) < timedelta(minutes=1)
 
 
-def _send(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy) -> Send:
+def _send(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy, life: str) -> Send:
     had = before_of(inventory, intent.backend)
     wish = intent.wish
     unanswered = None if intent.outstanding is None else replace(intent.outstanding, is_several=True)
@@ -233,6 +259,7 @@ def _send(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPol
         sent_at=now,
         until=now + 2 * policy.timeout(wish.verb),
         before=had,
+        life=life,
     )
     sent = replace(
         intent,
@@ -425,7 +452,14 @@ def needed_by_load(intent: Intent | None) -> LoadNeed:
             return LoadNeed.FREE
 
 
-def is_due(intent: Intent, now: datetime) -> bool:
+CLOCK_SKEW: Final = timedelta(minutes=1)
+"""What is from further in the future than this is from before a clock was set back. Frontends differ by less."""
+
+
+def is_due(intent: Intent, now: datetime, policy: IntentPolicy) -> bool:
     """Whether somebody may begin to work on it, or go on where another one went silent."""
-    free = intent.lease_until is None or intent.lease_until <= now
-    return intent.state is IntentState.OPEN and free and intent.next_try <= now
+    lease = intent.lease_until
+    free = lease is None or lease <= now or lease > now + policy.lease + CLOCK_SKEW
+    return (
+        intent.state is IntentState.OPEN and free and (intent.next_try <= now or intent.changed_at > now + CLOCK_SKEW)
+    )

@@ -114,7 +114,8 @@ def _status_of_open(intent: Intent) -> TargetStatus:
     return TargetStatus.RUNNING_ON_WORKER if sent.is_late else TargetStatus.DOWNLOADING
 
 
-_UNDER_WAY: Final = frozenset({TargetStatus.QUEUED, TargetStatus.DOWNLOADING, TargetStatus.RUNNING_ON_WORKER})
+UNDER_WAY: Final = frozenset({TargetStatus.QUEUED, TargetStatus.DOWNLOADING, TargetStatus.RUNNING_ON_WORKER})
+"""Something is still to come, be it only the node."""
 _BAD: Final = frozenset({TargetStatus.ERROR, TargetStatus.BLOCKED})
 
 
@@ -125,7 +126,7 @@ def waits(target: Target) -> bool:
 
 def state_of(targets: Iterable[Target]) -> OperationState:
     known = list(targets)
-    if any(one.status in _UNDER_WAY and not waits(one) for one in known):
+    if any(one.status in UNDER_WAY and not waits(one) for one in known):
         return OperationState.RUNNING
     if any(one.status in _BAD and not waits(one) for one in known):
         return OperationState.FAILED
@@ -200,6 +201,8 @@ def overall(shares: Sequence[tuple[Target, Progress]]) -> float:
 class CompatStatus:
     processed: bool
     message: str
+    is_queued: bool = False
+    """Accepted, and no node was asked yet."""
     error: str = ""
     cancelled: bool = False
     completed: bool = False
@@ -209,10 +212,11 @@ def compat_status(operation: Operation) -> CompatStatus:
     """An operation is over for LocalAI's clients as soon as nothing is left to wait for but time."""
     targets = operation.targets
     busy = [one for one in targets if one.status is TargetStatus.RUNNING_ON_WORKER]
-    moving = [one for one in targets if one.status in _UNDER_WAY and not waits(one) and one not in busy]
-    if moving:
+    if any(one.status in (TargetStatus.QUEUED, TargetStatus.DOWNLOADING) and not waits(one) for one in targets):
+        is_queued = all(one.status is TargetStatus.QUEUED for one in targets)
         what = "backend" if operation.verb.is_about_backends else "model"
-        return CompatStatus(processed=False, message=f"processing {what}: {operation.backend}")
+        message = "queued" if is_queued else f"processing {what}: {operation.backend}"
+        return CompatStatus(processed=False, message=message, is_queued=is_queued)
     if error := error_text(targets):
         return CompatStatus(processed=True, message=f"error: {error}", error=error)
     if busy:

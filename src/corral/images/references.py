@@ -3,7 +3,7 @@
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -19,6 +19,7 @@ _REGISTRY: Final = re.compile(r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[
 _COMPONENT: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 _TAG: Final = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 _MAX_URI: Final = 4096
+_ENDINGS: Final = (".tar.gz", ".tar.zst", ".tar.xz", ".tar.bz2", ".tgz", ".tar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,3 +159,26 @@ def _archive_url(uri: str) -> str:
     if not has_address:
         raise SourceInvalid(f"{uri[:200]!r} is not a URL")
     return uri
+
+
+def names_an_entry(uri: str) -> bool:
+    """Whether it is no uri but the name of a backend in a gallery, which LocalAI's workers accept in its place."""
+    return "/" not in uri
+
+
+def default_name(source: Source) -> str:
+    """What a backend is called that nobody named; empty for images in registries, which have no good name."""
+    match source:
+        case Remote():
+            return ""
+        case ImageFile(path=path) | LocalPath(path=path):
+            return _stem(path.name)
+        case ArchiveUrl(url=url):
+            return _stem(PurePosixPath(unquote(urlsplit(url).path)).name)
+
+
+def _stem(name: str) -> str:
+    for ending in _ENDINGS:
+        if name.lower().endswith(ending) and len(name) > len(ending):
+            return name[: -len(ending)]
+    return Path(name).stem

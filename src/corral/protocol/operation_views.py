@@ -104,6 +104,8 @@ class NodeBackendView(msgspec.Struct, kw_only=True):
     digest: str
     seen_at: str
     """When the node said so."""
+    age_seconds: float = 0.0
+    """How long ago that was."""
 
 
 class FleetBackendView(msgspec.Struct, kw_only=True):
@@ -132,8 +134,67 @@ class NodeBackendAsk(msgspec.Struct, kw_only=True):
 
 
 class ApplyAsk(msgspec.Struct, kw_only=True):
+    """Body of `POST /backends/apply`."""
+
     id: str = ""
     force: bool = False
+
+
+class JobStarted(msgspec.Struct, kw_only=True, rename="camel"):
+    """What was asked for is accepted."""
+
+    job_id: str = msgspec.field(name="jobID")
+    message: str
+    status_url: str | UnsetType = UNSET
+    uuid: str | UnsetType = UNSET
+
+
+class Applied(msgspec.Struct, kw_only=True):
+    """The same for programs."""
+
+    id: str
+    status_url: str
+
+
+class ModelApplied(msgspec.Struct, kw_only=True):
+    """The same for models, in the words that LocalAI has there."""
+
+    uuid: str
+    status: str
+    """The URL that tells how far it is."""
+
+
+class NeedsTarget(msgspec.Struct, kw_only=True):
+    """Why a build for certain hardware was not put on every node."""
+
+    error: str
+    code: str = "concrete_backend_requires_target"
+    meta_alternative: str = ""
+    """A name that means the right build on each node; empty when there is none."""
+
+
+class Acknowledgement(msgspec.Struct, kw_only=True):
+    success: bool = True
+    message: str | UnsetType = UNSET
+
+
+class NodeResults(msgspec.Struct, kw_only=True):
+    """What Corral adds where LocalAI answers for all nodes in one word."""
+
+    nodes: list[NodeProgress]
+
+
+class Deleted(msgspec.Struct, kw_only=True):
+    """A delete that was waited for."""
+
+    message: str
+    success: bool | UnsetType = UNSET
+    corral: NodeResults
+
+
+class NotDeleted(msgspec.Struct, kw_only=True):
+    error: str
+    corral: NodeResults
 
 
 class OperationItem(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -178,14 +239,20 @@ class HistoryItem(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     finished_at: str = msgspec.field(default_factory=str)
 
 
+class MoreHistory(msgspec.Struct, kw_only=True):
+    next_cursor: str
+
+
 class History(msgspec.Struct, kw_only=True):
     operations: list[HistoryItem]
+    corral: MoreHistory | UnsetType = UNSET
+    """What Corral adds when there are more."""
 
 
 class JobStatus(msgspec.Struct, kw_only=True, rename="camel"):
     """Answer of `GET /api/backends/job/<id>`."""
 
-    progress: int = 0
+    progress: float = 0
     message: str = ""
     gallery_element_name: str = ""
     processed: bool = False
@@ -204,6 +271,13 @@ class BackendMetadata(msgspec.Struct, kw_only=True, omit_defaults=True):
     digest: str = ""
 
 
+class ReportAge(msgspec.Struct, kw_only=True):
+    """What Corral adds: how old the word of a node is."""
+
+    seen_at: str
+    age_seconds: float
+
+
 class BackendNodeRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     node_id: str = msgspec.field(default_factory=str)
     node_name: str = msgspec.field(default_factory=str)
@@ -212,6 +286,7 @@ class BackendNodeRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     digest: str = ""
     uri: str = ""
     installed_at: str = ""
+    corral: ReportAge | UnsetType = UNSET
 
 
 class BackendRow(msgspec.Struct, kw_only=True):

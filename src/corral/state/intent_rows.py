@@ -3,13 +3,12 @@
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, and_
+from sqlalchemy import Row
 
 from corral.base.ids import NodeId, OperationId
 from corral.domain.backend import Artefact, Before, Verb, Wish
 from corral.domain.intent import Intent, IntentState, Outstanding
 from corral.domain.operation import Target, TargetStatus, status_of
-from corral.state.schema import backend_intents, operation_targets
 
 
 def document(value: object) -> Any:
@@ -74,10 +73,6 @@ def intent_of(row: Row[Any]) -> Intent:
     )
 
 
-def place_of(intent: Intent) -> ColumnElement[bool]:
-    return and_(backend_intents.c.node_id == intent.node_id, backend_intents.c.backend == intent.backend)
-
-
 def target_values(intent: Intent) -> dict[str, object]:
     """How the target of an intent's own operation stands."""
     return {
@@ -115,7 +110,3 @@ def target_of(row: Row[Any]) -> Target:
         attempts=row.attempts,
         changed_at=row.changed_at,
     )
-
-
-def own_target(intent: Intent) -> ColumnElement[bool]:
-    return and_(operation_targets.c.operation_id == intent.operation_id, operation_targets.c.node_id == intent.node_id)

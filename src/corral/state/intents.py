@@ -4,26 +4,33 @@ What was worked on and has been superseded or cancelled meanwhile is not stored;
 that may still be under way at the node is.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken, NodeId
-from corral.domain.backend import Inventory
-from corral.domain.intent import Intent, IntentState, cancel, may_cancel, overtaken
-from corral.domain.operation import FINAL
+from corral.domain.backend import Inventory, Verb
+from corral.domain.intent import CLOCK_SKEW, Intent, IntentState, cancel, may_cancel, overtaken
 from corral.state.db import Database
 from corral.state.dialect import among
-from corral.state.intent_rows import intent_of, intent_values, own_target, place_of, target_values
-from corral.state.inventories import store_report
-from corral.state.schema import backend_intents, operation_targets
-
-_FREE: Final = {"lease_token": None, "lease_until": None}
-_FINAL: Final = [status.value for status in FINAL]
+from corral.state.intent_batches import (
+    Place,
+    held,
+    in_order,
+    lease,
+    locked,
+    locked_places,
+    place_of,
+    write_intents,
+    write_reports,
+    write_targets,
+)
+from corral.state.intent_rows import intent_of
+from corral.state.schema import backend_intents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,31 +63,36 @@ class Intents:
 
     async def claim(self, token: LeaseToken, *, now: datetime, until: datetime, limit: int) -> list[Intent]:
         """Take what is due and nobody works on, the longest waiting first."""
-        due = select(backend_intents).where(_due(now)).order_by(backend_intents.c.next_try).limit(limit)
+        due = select(backend_intents).where(_due(now, until)).order_by(backend_intents.c.next_try).limit(limit)
         async with self._db.begin() as connection:
             found = [intent_of(row) for row in await connection.execute(due.with_for_update(skip_locked=True))]
             if not found:
                 return []
-            places = tuple_(backend_intents.c.node_id, backend_intents.c.backend)
-            taken = places.in_([(one.node_id, one.backend) for one in found])
-            lease = {"lease_token": token, "lease_until": until}
-            await connection.execute(update(backend_intents).where(taken).values(lease))
+            await lease(connection, [place_of(one) for one in found], token, until)
         return found
 
     async def extend(self, token: LeaseToken, *, until: datetime) -> int:
         """Hold all that this token holds longer; how many that are."""
-        held = backend_intents.c.lease_token == token
+        held = locked_places(backend_intents.c.lease_token == token)
         async with self._db.begin() as connection:
             result = await connection.execute(update(backend_intents).where(held).values(lease_until=until))
         return result.rowcount
 
     async def store(self, token: LeaseToken, changes: Sequence[Change]) -> list[bool]:
-        """Store each, if it is still ours and still wanted; in one transaction, since each is cheap and that is not."""
-        stored: dict[int, bool] = {}
+        """Store each that is still ours and still wanted, all in one transaction; each place may come only once."""
+        work = {place_of(change.intent): change for change in changes}
+        if len(work) < len(changes):
+            raise ValueError("two changes of one intent cannot be stored together")
         async with self._db.begin() as connection:
-            for number in sorted(range(len(changes)), key=lambda number: _place(changes[number])):
-                stored[number] = await _store(connection, token, changes[number])
-        return [stored[number] for number in range(len(changes))]
+            rows = await held(connection, list(work))
+            ours = {(row.node_id, row.backend): row for row in rows if row.lease_token == token}
+            wanted = {place for place, change in work.items() if _is_wanted(change, ours.get(place))}
+            stored = [_with_lease(work[place], ours[place]) for place in sorted(wanted)]
+            late = {place: work[place] for place in sorted(ours.keys() - wanted)}
+            await write_intents(connection, [*stored, *await _learned(connection, late)])
+            await write_targets(connection, stored)
+            await write_reports(connection, _newest_reports(changes))
+        return [place in wanted for place in work]
 
     async def wake(self, ids: Sequence[NodeId], *, at: datetime) -> int:
         """These nodes are back: what waited for them is due."""
@@ -94,8 +106,9 @@ class Intents:
         is_open = backend_intents.c.state == IntentState.OPEN.value
         async with self._db.begin() as connection:
             there = among(connection, backend_intents.c.node_id, ids)
-            due = update(backend_intents).where(is_open, which, there).values(next_try=at, misses=0)
-            return (await connection.execute(due)).rowcount
+            due = locked_places(and_(is_open, which, there))
+            woken = update(backend_intents).where(due).values(next_try=at, misses=0)
+            return (await connection.execute(woken)).rowcount
 
     async def look_at(self, ids: Sequence[NodeId], *, at: datetime) -> int:
         """A new report of these nodes may prove what was left running there."""
@@ -103,8 +116,25 @@ class Intents:
         free = backend_intents.c.lease_token.is_(None)
         async with self._db.begin() as connection:
             there = among(connection, backend_intents.c.node_id, ids)
-            result = await connection.execute(update(backend_intents).where(busy, free, there).values(next_try=at))
+            due = locked_places(and_(busy, free, there))
+            result = await connection.execute(update(backend_intents).where(due).values(next_try=at))
         return result.rowcount
+
+    async def failed_installs(self, ids: Sequence[NodeId]) -> list[Intent]:
+        """Installs on these nodes that failed, and wait for another try."""
+        is_open = and_(backend_intents.c.state == IntentState.OPEN.value, backend_intents.c.attempts > 0)
+        failed = and_(is_open, backend_intents.c.verb == Verb.INSTALL.value, backend_intents.c.outstanding.is_(None))
+        async with self._db.read() as connection:
+            there = among(connection, backend_intents.c.node_id, ids)
+            return [intent_of(row) for row in await connection.execute(select(backend_intents).where(failed, there))]
+
+    async def hurry(self, intents: Sequence[Intent], *, at: datetime) -> None:
+        """Do not wait any longer with these, unless they have changed."""
+        place = (backend_intents.c.node_id, backend_intents.c.backend, backend_intents.c.generation)
+        same = tuple_(*place).in_([(*place_of(one), one.generation) for one in intents])
+        free = backend_intents.c.lease_token.is_(None)
+        async with self._db.begin() as connection:
+            await connection.execute(update(backend_intents).where(same, free).values(next_try=at))
 
     async def _fetch(self, statement: Select[Any]) -> list[Intent]:
         ordered = statement.order_by(backend_intents.c.node_id, backend_intents.c.backend)
@@ -112,56 +142,51 @@ class Intents:
             return [intent_of(row) for row in await connection.execute(ordered)]
 
 
-def _place(change: Change) -> tuple[str, str]:
-    return change.intent.node_id, change.intent.backend
-
-
-def _due(now: datetime) -> ColumnElement[bool]:
-    """As `domain.intent.is_due` says it."""
+def _due(now: datetime, until: datetime) -> ColumnElement[bool]:
+    """As `domain.intent.is_due` says it; a lease that is taken now ends at `until`."""
+    lease_until = backend_intents.c.lease_until
     return and_(
         backend_intents.c.state == IntentState.OPEN.value,
-        backend_intents.c.next_try <= now,
-        or_(backend_intents.c.lease_until.is_(None), backend_intents.c.lease_until <= now),
+        or_(backend_intents.c.next_try <= now, backend_intents.c.changed_at > now + CLOCK_SKEW),
+        or_(lease_until.is_(None), lease_until <= now, lease_until > until + CLOCK_SKEW),
     )
 
 
-async def _store(connection: AsyncConnection, token: LeaseToken, change: Change) -> bool:
-    intent = change.intent
-    if change.seen is not None:
-        await store_report(connection, intent.node_id, change.seen)
-    mine = and_(place_of(intent), backend_intents.c.lease_token == token)
-    wanted = and_(
-        mine,
-        backend_intents.c.generation == intent.generation,
-        backend_intents.c.state == IntentState.OPEN.value,
-    )
-    values = intent_values(intent) if change.keeps_lease else {**intent_values(intent), **_FREE}
-    if (await connection.execute(update(backend_intents).where(wanted).values(values))).rowcount == 1:
-        await store_target(connection, intent)
-        return True
-    row = (await connection.execute(select(backend_intents).where(mine).with_for_update())).one_or_none()
-    if row is not None:
-        worked = intent if not change.keeps_lease else None
-        known = intent_of(row)
-        known = known if worked is None else overtaken(known, worked, is_corral=change.is_corral)
-        await connection.execute(update(backend_intents).where(mine).values({**intent_values(known), **_FREE}))
-    return False
+def _is_wanted(change: Change, ours: Row[Any] | None) -> bool:
+    """Whether what was worked on is still what is wanted there, and ours to change."""
+    return ours is not None and ours.generation == change.intent.generation and ours.state == IntentState.OPEN.value
 
 
-async def store_target(connection: AsyncConnection, intent: Intent) -> None:
-    """The target of the intent's own operation, unless it is over."""
-    living = operation_targets.c.status.not_in(_FINAL)
-    statement = update(operation_targets).where(own_target(intent), living).values(target_values(intent))
-    await connection.execute(statement)
+def _with_lease(change: Change, ours: Row[Any]) -> Intent:
+    kept = (ours.lease_token, ours.lease_until) if change.keeps_lease else (None, None)
+    return replace(change.intent, lease_token=kept[0], lease_until=kept[1])
+
+
+async def _learned(connection: AsyncConnection, late: Mapping[Place, Change]) -> list[Intent]:
+    """The intents that were superseded or cancelled while we worked, free again, with what they learn from that."""
+    known = [intent_of(row) for row in await locked(connection, list(late))]
+    free = [replace(one, lease_token=None, lease_until=None) for one in known]
+    return [_overtaken(one, late[place_of(one)]) for one in free]
+
+
+def _overtaken(known: Intent, change: Change) -> Intent:
+    """A request that was not sent teaches nothing."""
+    return known if change.keeps_lease else overtaken(known, change.intent, is_corral=change.is_corral)
+
+
+def _newest_reports(changes: Sequence[Change]) -> dict[NodeId, Inventory]:
+    reports: dict[NodeId, Inventory] = {}
+    for change in changes:
+        known = reports.get(change.intent.node_id)
+        if change.seen is not None and (known is None or known.seen_at <= change.seen.seen_at):
+            reports[change.intent.node_id] = change.seen
+    return reports
 
 
 async def cancel_intents_of(connection: AsyncConnection, node_id: NodeId, *, reason: str, at: datetime) -> None:
     """For a node that is removed."""
-    rows = await connection.execute(select(backend_intents).where(backend_intents.c.node_id == node_id))
-    for known in [intent_of(row) for row in rows]:
-        if may_cancel(known):
-            gone = cancel(known, reason, at)
-            await connection.execute(
-                update(backend_intents).where(place_of(gone)).values({**intent_values(gone), **_FREE})
-            )
-            await store_target(connection, gone)
+    of_node = select(backend_intents).where(backend_intents.c.node_id == node_id)
+    known = [intent_of(row) for row in await connection.execute(in_order(of_node))]
+    gone = [cancel(one, reason, at) for one in known if may_cancel(one)]
+    await write_intents(connection, [replace(one, lease_token=None, lease_until=None) for one in gone])
+    await write_targets(connection, gone)

@@ -5,13 +5,12 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Row, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
 from corral.domain.backend import BackendEntry, Inventory
 from corral.state.db import Database
-from corral.state.dialect import among, insert_into
-from corral.state.intent_rows import document
+from corral.state.dialect import among
+from corral.state.intent_batches import write_reports
 from corral.state.schema import backend_inventory
 
 
@@ -37,17 +36,7 @@ class Inventories:
         if not reports:
             return
         async with self._db.begin() as connection:
-            for node_id, report in sorted(reports.items()):
-                await store_report(connection, node_id, report)
-
-
-async def store_report(connection: AsyncConnection, node_id: NodeId, report: Inventory) -> None:
-    values = {"entries": document(report.entries), "seen_at": report.seen_at}
-    new = insert_into(connection, backend_inventory).values(node_id=node_id, **values)
-    newer = backend_inventory.c.seen_at <= report.seen_at
-    await connection.execute(
-        new.on_conflict_do_update(index_elements=[backend_inventory.c.node_id], set_=values, where=newer)
-    )
+            await write_reports(connection, reports)
 
 
 def _inventory(row: Row[Any]) -> Inventory:

@@ -4,33 +4,32 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId, OperationId
 from corral.domain.backend import Verb
 from corral.domain.event import Event
 from corral.domain.intent import Intent, supersede
-from corral.domain.operation import FINAL, Operation, Target, TargetStatus
+from corral.domain.operation import FINAL, UNDER_WAY, Operation, Target
 from corral.state.db import Database
 from corral.state.dialect import among
 from corral.state.events import append
-from corral.state.intent_rows import (
-    artefact_of,
-    document,
-    intent_of,
-    intent_row,
-    intent_values,
+from corral.state.intent_batches import (
+    in_order,
+    insert_targets,
+    locked,
     place_of,
-    target_of,
-    target_row,
+    replace_intents,
+    supersede_targets,
+    write_intents,
+    write_targets,
 )
-from corral.state.intents import store_target
+from corral.state.intent_rows import artefact_of, document, intent_of, target_of
 from corral.state.schema import backend_intents, operation_targets, operations
 
 _FINAL: Final = [status.value for status in FINAL]
-_AT_ONCE: Final = 500
-"""Places in one statement."""
+_UNDER_WAY: Final = [status.value for status in UNDER_WAY]
 
 Decide = Callable[[Intent], Intent | None]
 Beside = Callable[[AsyncConnection], Awaitable[None]]
@@ -52,15 +51,12 @@ class Operations:
 
         ConstraintViolated when somebody else did the same at the same moment: then try again.
         """
-        ordered = sorted(intents, key=lambda one: (one.node_id, one.backend))
         async with self._db.begin() as connection:
             if (known := await _by_key(connection, operation.idempotency_key)) is not None:
                 return known
             await connection.execute(insert(operations).values(_row(operation)))
-            for start in range(0, len(ordered), _AT_ONCE):
-                await _replace(connection, ordered[start : start + _AT_ONCE], operation.accepted_at)
-            if operation.targets:
-                await connection.execute(insert(operation_targets), [target_row(one) for one in operation.targets])
+            await _replace(connection, intents, operation.accepted_at)
+            await insert_targets(connection, operation.targets)
             await beside(connection)
             await append(connection, events)
         return operation
@@ -69,16 +65,27 @@ class Operations:
         async with self._db.read() as connection:
             return await _load_one(connection, operations.c.id == id)
 
-    async def by_key(self, idempotency_key: str) -> Operation | None:
+    async def with_key(self, idempotency_key: str) -> Operation | None:
         async with self._db.read() as connection:
             return await _by_key(connection, idempotency_key)
 
     async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
         """Newest first; `before` is where an earlier call ended."""
-        earlier = or_(operations.c.accepted_at < before[0], _same_time_before(before)) if before else None
-        statement = select(operations).order_by(operations.c.accepted_at.desc(), operations.c.id.desc()).limit(limit)
+        return await self._page(true(), limit=limit, before=before)
+
+    async def left(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
+        """The same of those where nothing is under way, and of those that somebody has dismissed."""
+        moving = select(operation_targets.c.operation_id).where(operation_targets.c.status.in_(_UNDER_WAY))
+        over = or_(operations.c.id.not_in(moving), operations.c.dismissed_at.is_not(None))
+        return await self._page(over, limit=limit, before=before)
+
+    async def _page(
+        self, which: ColumnElement[bool], *, limit: int, before: tuple[datetime, str] | None
+    ) -> list[Operation]:
+        earlier = or_(operations.c.accepted_at < before[0], _same_time_before(before)) if before else true()
+        newest = select(operations).order_by(operations.c.accepted_at.desc(), operations.c.id.desc())
         async with self._db.read() as connection:
-            rows = (await connection.execute(statement if earlier is None else statement.where(earlier))).all()
+            rows = (await connection.execute(newest.where(which, earlier).limit(limit))).all()
             return await _with_targets(connection, rows)
 
     async def current(self) -> list[Operation]:
@@ -94,19 +101,13 @@ class Operations:
     ) -> list[Intent]:
         """Let `decide` change the operation's intents, on these nodes or all; returns those that it changed."""
         own = backend_intents.c.operation_id == id
-        changed: list[Intent] = []
         async with self._db.begin() as connection:
             which = own if nodes is None else and_(own, among(connection, backend_intents.c.node_id, nodes))
-            ordered = (
-                select(backend_intents).where(which).order_by(backend_intents.c.node_id, backend_intents.c.backend)
-            )
-            rows = (await connection.execute(ordered.with_for_update())).all()
-            for known in map(intent_of, rows):
-                if (new := decide(known)) is None:
-                    continue
-                await connection.execute(update(backend_intents).where(place_of(new)).values(intent_values(new)))
-                await store_target(connection, new)
-                changed.append(new)
+            rows = (await connection.execute(in_order(select(backend_intents).where(which)))).all()
+            decided = [decide(intent_of(row)) for row in rows]
+            changed = [one for one in decided if one is not None]
+            await write_intents(connection, changed)
+            await write_targets(connection, changed)
             if changed:
                 await append(connection, events)
         return changed
@@ -118,31 +119,33 @@ class Operations:
 
     async def trim(self, before: datetime) -> int:
         """Remove operations that were accepted before, and that no intent follows from any more."""
-        living = select(operation_targets.c.operation_id).where(operation_targets.c.status.not_in(_FINAL))
-        old = and_(operations.c.accepted_at < before, operations.c.id.not_in(living))
         async with self._db.begin() as connection:
-            await connection.execute(
-                delete(operation_targets).where(
-                    operation_targets.c.operation_id.in_(select(operations.c.id).where(old))
-                )
-            )
-            return (await connection.execute(delete(operations).where(old))).rowcount
+            return await _remove(connection, operations.c.accepted_at < before)
+
+    async def clear(self, *, event: Event) -> int:
+        """Remove all that no intent follows from any more, and keep in mind that somebody did."""
+        async with self._db.begin() as connection:
+            removed = await _remove(connection, true())
+            if removed:
+                await append(connection, [event])
+            return removed
 
 
 async def _replace(connection: AsyncConnection, fresh: Sequence[Intent], at: datetime) -> None:
     """What was wanted at these places before is superseded; leases and requests under way are carried along."""
-    places = tuple_(backend_intents.c.node_id, backend_intents.c.backend)
-    here = places.in_([(one.node_id, one.backend) for one in fresh])
-    rows = (await connection.execute(select(backend_intents).where(here).with_for_update())).all()
-    known = {(row.node_id, row.backend): intent_of(row) for row in rows}
-    if known:
-        await connection.execute(delete(backend_intents).where(here))
-        targets = tuple_(operation_targets.c.node_id, operation_targets.c.backend).in_(list(known))
-        living = operation_targets.c.status.not_in(_FINAL)
-        over = {"status": TargetStatus.SUPERSEDED.value, "waits_for_node": 0, "changed_at": at}
-        await connection.execute(update(operation_targets).where(targets, living).values(over))
-    new = [supersede(known.get((one.node_id, one.backend)), one) for one in fresh]
-    await connection.execute(insert(backend_intents), [intent_row(one) for one in new])
+    rows = await locked(connection, [place_of(one) for one in fresh])
+    known = {(NodeId(row.node_id), str(row.backend)): intent_of(row) for row in rows}
+    await supersede_targets(connection, list(known), at=at)
+    new = [supersede(known.get(place_of(one)), one) for one in fresh]
+    await replace_intents(connection, list(known), new)
+
+
+async def _remove(connection: AsyncConnection, which: ColumnElement[bool]) -> int:
+    living = select(operation_targets.c.operation_id).where(operation_targets.c.status.not_in(_FINAL))
+    over = and_(which, operations.c.id.not_in(living))
+    of_these = operation_targets.c.operation_id.in_(select(operations.c.id).where(over))
+    await connection.execute(delete(operation_targets).where(of_these))
+    return (await connection.execute(delete(operations).where(over))).rowcount
 
 
 async def _by_key(connection: AsyncConnection, key: str) -> Operation | None:

@@ -16,6 +16,7 @@ from corral.bus.config import BusConfig
 from corral.bus.port import Bus
 from corral.control.config import ControlConfig
 from corral.control.loading import BackendLoader
+from corral.control.operations import CatalogueSource
 from corral.domain.key import Scope
 from corral.state.db import Database
 from corral.state.secrets import Secrets
@@ -72,7 +73,7 @@ class Frontend:
 
 
 @asynccontextmanager
-async def open_frontend(
+async def open_frontend(  # noqa: PLR0913 - each is a collaborator
     database: Database,
     clock: Clock,
     bus: Bus,
@@ -80,11 +81,12 @@ async def open_frontend(
     *,
     key: SecretsKey,
     loader: BackendLoader | None = None,
+    galleries: CatalogueSource | None = None,
 ) -> AsyncIterator[Frontend]:
     """Heartbeats run; the other loops are stepped by the test through `settle()`, so that time is the test's."""
     async with AsyncExitStack() as stack:
         stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
-        control = await wire(config, clock, stores, bus, loader=loader)
+        control = await wire(config, clock, stores, bus, loader=loader, galleries=galleries)
         await stack.enter_async_context(running(control.context.heartbeats.run(), name="heartbeats"))
         await control.context.hearing.tick()
         admin_key = control.credentials.new_admin_key

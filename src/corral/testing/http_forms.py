@@ -11,6 +11,15 @@ from corral.protocol import file_transfer, go_json
 from corral.protocol.inventory import InstalledBackend
 from corral.protocol.log_lines import InitialLines, LiveLine
 from corral.protocol.node_views import NodeView
+from corral.protocol.operation_views import (
+    Acknowledgement,
+    BackendRow,
+    History,
+    JobStarted,
+    JobStatus,
+    NodeBackendAsk,
+    OperationItems,
+)
 from corral.protocol.refusals import Acknowledged, Refusal
 from corral.protocol.registration import (
     ApproveResponse,
@@ -51,6 +60,14 @@ ROUTES = (
     Route("GET", f"/api/nodes/(?!scheduling){_ID}", None, NodeView),
     Route("POST", f"/api/nodes/{_ID}/models/unload", None, Acknowledged),
     Route("POST", "/backend/shutdown", None, Acknowledged),
+    Route("POST", f"/api/nodes/{_ID}/backends/(install|upgrade)", NodeBackendAsk, JobStarted),
+    Route("POST", f"/api/backends/(install|delete|upgrade)/{_ID}", None, JobStarted),
+    Route("POST", "/api/backends/install-external", NodeBackendAsk, JobStarted),
+    Route("GET", f"/api/backends/job/{_ID}", None, JobStatus),
+    Route("GET", "/backends", None, BackendRow, is_list=True),
+    Route("GET", "/api/operations", None, OperationItems),
+    Route("GET", "/api/operations/history", None, History),
+    Route("POST", f"/api/operations/{_ID}/(cancel|pause|dismiss)", None, Acknowledgement),
 )
 """The first that fits."""
 
@@ -59,8 +76,8 @@ TYPED_ELSEWHERE: Mapping[str, str] = {
     "played against our routes by test_golden_nodes.py",
     f"GET /api/nodes/{_ID}/backend-logs": "a bare list of names",
     "(GET|POST|DELETE) /api/nodes/scheduling(/.*)?": "scheduling rules are not built yet",
-    "(GET|POST) /(api/)?(backends|operations|models)(/.*)?": "operations and galleries are not built yet",
-    f"POST /api/nodes/{_ID}/backends/.*": "operations are not built yet",
+    "(GET|POST) /(api/)?(backends/upgrades|models)(/.*)?": "newer versions and models are not asked for like this yet",
+    "POST /backends/apply": "two documents in one body",
     "GET /api/features": "about LocalAI itself",
     "PATCH /api/models/config-json/.*": "models are files of ours",
 }

@@ -48,10 +48,16 @@ class Worker:
     name: str
     is_corral: bool
     up: bool = True
+    lives: int = 1
     disk: dict[str, BackendEntry] = field(default_factory=dict)
     serials: dict[str, int] = field(default_factory=dict)
     """How often each backend was written, which no report tells."""
     door: list[Request] = field(default_factory=list)
+
+    @property
+    def life(self) -> str:
+        """What it tells of its life, if it is one of Corral's."""
+        return str(self.lives) if self.is_corral else ""
 
     def report(self, now: datetime) -> Inventory:
         return Inventory(entries=tuple(self.disk.values()), seen_at=now)
@@ -191,7 +197,7 @@ class FleetModel:
     def step(self, number: int, place: Key, *, crash_before_sending: bool = False) -> None:
         """Claim, look, and send or not."""
         frontend, known = self.frontends[number], self.stored.get(place)
-        if known is None or not intents.is_due(known, self.now) or place in frontend.working:
+        if known is None or not intents.is_due(known, self.now, POLICY) or place in frontend.working:
             return
         claimed = replace(known, lease_token=frontend.token, lease_until=self.now + POLICY.lease)
         self._put(place, claimed)
@@ -199,7 +205,9 @@ class FleetModel:
         if not worker.up:
             self._release(place, frontend, intents.unreachable(claimed, self.now, POLICY))
             return
-        step = intents.look(claimed, worker.report(self.now), self.now, POLICY, is_corral=worker.is_corral)
+        step = intents.look(
+            claimed, worker.report(self.now), self.now, POLICY, is_corral=worker.is_corral, life=worker.life
+        )
         match step:
             case Rest(intent=rested):
                 self._release(place, frontend, rested)
@@ -307,7 +315,9 @@ class FleetModel:
 
     def come_back(self, node: str) -> None:
         """Its first heartbeat pokes the dispatcher."""
-        self.workers[node].up = True
+        worker = self.workers[node]
+        worker.lives += not worker.up
+        worker.up = True
         for place, known in self.stored.items():
             if place[0] == node and known.waits_for_node:
                 self._put(place, replace(known, next_try=self.now))

@@ -24,11 +24,13 @@ _POLL_SECONDS: Final = 0.02
 _MEMORY: Final = "/dev/shm"
 _MEMORY_NEEDED: Final = 1024**3
 _ADMINISTRATOR: Final = "corral"
-_SETTINGS: Final = {
+_FORGETFUL: Final = {
     # Speed: nothing here has to survive the machine.
     "fsync": "off",
     "full_page_writes": "off",
     "autovacuum": "off",
+}
+_SETTINGS: Final = {
     "shared_buffers": "32MB",
     "wal_level": "minimal",
     "max_wal_senders": "0",
@@ -42,10 +44,15 @@ _SETTINGS: Final = {
 
 
 class PostgresServer:
-    """`with PostgresServer() as server:` gives a running server; `url()` names a database on it."""
+    """`with PostgresServer() as server:` gives a running server; `url()` names a database on it.
 
-    def __init__(self, binaries: Path | None = None) -> None:
-        self._home = Path(tempfile.mkdtemp(prefix="corral-postgres-", dir=_fast_directory()))
+    A durable one is for measuring: on a disk, and with every commit written through, as people run it.
+    """
+
+    def __init__(self, binaries: Path | None = None, *, durable: bool = False) -> None:
+        self._settings = _SETTINGS if durable else {**_SETTINGS, **_FORGETFUL}
+        directory = None if durable else _fast_directory()
+        self._home = Path(tempfile.mkdtemp(prefix="corral-postgres-", dir=directory))
         self._launcher = Launcher(binaries or find_binaries(), self._home)
         self._password = secrets.token_urlsafe(16)
         self._port = _free_port()
@@ -120,7 +127,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start on the same port and the same data, and wait until it answers."""
-        settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        settings = [f"--{name}={value}" for name, value in self._settings.items()]
         arguments = ["-D", str(self._data), "-p", str(self._port), *settings]
         self._process = self._launcher.start("postgres", arguments, log=self.log)
         deadline = time.monotonic() + _START_SECONDS
@@ -150,9 +157,9 @@ class PostgresServer:
         """What the server writes; all statements too, after `log_statements`."""
         return self._home / "log"
 
-    def log_statements(self) -> None:
-        """From now on, for sessions that begin now."""
-        self.run("ALTER SYSTEM SET log_statement = 'all'")
+    def log_statements(self, which: str = "all") -> None:
+        """From now on, for sessions that begin now; `none` ends it."""
+        self.run(f"ALTER SYSTEM SET log_statement = '{which}'")
         self.run("SELECT pg_reload_conf()")
 
     def _initialise(self) -> None:

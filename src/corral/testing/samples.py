@@ -4,15 +4,21 @@ import itertools
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from corral.base.ids import KeyId, LoadJobId, NodeId, ReplicaId
+from corral.base.ids import KeyId, LoadJobId, NodeId, OperationId, ReplicaId
+from corral.domain.backend import Artefact, Verb, Wish
 from corral.domain.event import Event, EventKind
+from corral.domain.intent import Intent
 from corral.domain.key import ApiKey, Scope
 from corral.domain.load_job import LoadJob, LoadState
 from corral.domain.node import Node, NodeFacts
+from corral.domain.operation import Operation, Target
 from corral.domain.replica import Replica, ReplicaState
 from corral.testing.clock import START
 
 _numbers: Final = itertools.count(1)
+_ARTEFACT: Final = Artefact(
+    backend="echo", galleries='[{"url":"u"}]', uri="oci://a", name="n", alias="x", digests=frozenset({"d"}), renewal="r"
+)
 
 
 def a_node(**fields: Any) -> Node:
@@ -79,6 +85,36 @@ def a_load_job(**fields: Any) -> LoadJob:
             **fields,
         }
     )
+
+
+def an_operation(id: str, *nodes: str, verb: Verb = Verb.INSTALL, key: str = "") -> tuple[Operation, list[Intent]]:
+    """One that `alice` asked for, on these nodes, with what it wants of each."""
+    targets = tuple(
+        Target(operation_id=OperationId(id), node_id=NodeId(one), node_name=one, backend="echo", changed_at=after(0))
+        for one in nodes
+    )
+    operation = Operation(
+        id=OperationId(id),
+        verb=verb,
+        backend="g@echo",
+        artefact=_ARTEFACT,
+        asked_by="alice",
+        accepted_at=after(0),
+        idempotency_key=key,
+        targets=targets,
+    )
+    wishes = [
+        Intent(
+            node_id=NodeId(one),
+            wish=Wish(verb=verb, key="echo", artefact=_ARTEFACT),
+            operation_id=operation.id,
+            accepted_at=after(0),
+            changed_at=after(0),
+            next_try=after(0),
+        )
+        for one in nodes
+    ]
+    return operation, wishes
 
 
 def an_event(kind: EventKind = EventKind.NODE_STATUS, **fields: Any) -> Event:

@@ -1,13 +1,13 @@
 """The backends of a worker that exists only as its messages: a disk in memory, and all that a worker can do wrong.
 
-Both kinds are here. A Corral worker does one thing after the other, tells digests and dates each install anew; one of
-LocalAI's does all at once, tells no digests and dates to the second.
+Both kinds are here. A Corral worker does one thing after the other with each backend, tells digests and dates each
+install anew; one of LocalAI's does all at once, tells no digests and dates to the second.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -39,11 +39,29 @@ class Faults:
     """Does it, and says that it failed."""
     silent: bool = False
     """Does it, and never answers."""
+    twice: bool = False
+    """Answers everything twice."""
     mute: bool = False
     """Does not tell what it has."""
     knows_upgrades: bool = True
     undated: bool = False
-    """Tells no dates."""
+    """Tells neither dates nor digests."""
+    backdates: bool = False
+    """Dates what it replaces as what was there before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What truly happened to the disk."""
+
+    at: datetime
+    backend: str
+    uri: str = ""
+    """Where it was downloaded from; empty when it was deleted."""
+    operation: str = ""
+    """What it was downloaded for; a delete does not say."""
+    is_repeated: bool = False
+    """A report had shown it, downloaded for the same operation, before it was asked for."""
 
 
 @dataclass
@@ -57,6 +75,7 @@ class SimulatedBackends:
     """Everything that was asked of it, without the lists."""
     written: Counter[str] = field(default_factory=Counter)
     """How often each backend was downloaded."""
+    journal: list[Written] = field(default_factory=list)
     digest: str = "sha256:1"
     work_seconds: float = 0.0
     """Of real time, for each install."""
@@ -69,7 +88,9 @@ class SimulatedBackends:
 
     def __post_init__(self) -> None:
         self.gate.set()
-        self._lock = asyncio.Lock()
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._at_work: set[asyncio.Task[object]] = set()
+        self._shown: dict[str, str] = {}
         self._subscriptions = AsyncExitStack()
 
     async def listen(self, bus: Bus) -> None:
@@ -92,7 +113,12 @@ class SimulatedBackends:
 
     def put(self, name: str) -> None:
         """It has this backend from the beginning."""
-        self._write(name, "")
+        self._write(name, f"oci://gallery/{name}")
+
+    def die(self) -> None:
+        """What it works on is lost, and its askers hear nothing. The disk stays as it is."""
+        for task in self._at_work:
+            task.cancel()
 
     async def say(self, operation: str, percentage: float) -> None:
         """A word of progress."""
@@ -104,31 +130,46 @@ class SimulatedBackends:
     async def _on_install(self, message: Message) -> None:
         request = msgspec.json.decode(message.data, type=InstallRequest)
         self.requests.append(("install", request))
-        error = await self._do(lambda: self._install(request))
+        write = self._download(request)
+        error = await self._do(_name(request), lambda: "" if self._is_there(request) else write())
         await self._answer(message, InstallReply(success=not error, error=error, address="127.0.0.1:1"))
 
     async def _on_upgrade(self, message: Message) -> None:
         request = msgspec.json.decode(message.data, type=UpgradeRequest)
         self.requests.append(("upgrade", request))
-        error = await self._do(lambda: self._write(request.name or request.backend, request.uri))
+        error = await self._do(_name(request), self._download(request))
         await self._answer(message, ChangeReply(success=not error, error=error, reports_stopped_processes=True))
 
     async def _on_delete(self, message: Message) -> None:
         request = msgspec.json.decode(message.data, type=DeleteRequest)
         self.requests.append(("delete", request))
-        error = await self._do(lambda: self._delete(request.backend))
+        error = await self._do(request.backend, lambda: self._delete(request.backend))
         await self._answer(message, ChangeReply(success=not error, error=error, reports_stopped_processes=True))
 
     async def _on_list(self, message: Message) -> None:
         if not self.faults.mute:
+            self._shown = {one.backend: one.operation for one in self.journal if one.backend in self.disk}
             told = [_undated(one) if self.faults.undated else one for one in self.disk.values()]
             await message.respond(msgspec.json.encode(ListReply(backends=told or None)))
 
-    async def _do(self, deed: Deed) -> str:
-        if self.is_corral:
-            async with self._lock:
-                return await self._do_now(deed)
-        return await self._do_now(deed)
+    async def _do(self, name: str, deed: Deed) -> str:
+        with self._mortal():
+            if self.is_corral:
+                async with self._locks[name]:
+                    return await self._do_now(deed)
+            return await self._do_now(deed)
+
+    @contextmanager
+    def _mortal(self) -> Iterator[None]:
+        """While inside, the task ends with this worker."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("workers work in tasks")
+        self._at_work.add(task)
+        try:
+            yield
+        finally:
+            self._at_work.discard(task)
 
     async def _do_now(self, deed: Deed) -> str:
         self.begun.set()
@@ -143,28 +184,53 @@ class SimulatedBackends:
     async def _answer(self, message: Message, reply: msgspec.Struct) -> None:
         if not self.faults.silent:
             await message.respond(msgspec.json.encode(reply))
+        if self.faults.twice:
+            await message.respond(msgspec.json.encode(reply))
 
-    def _install(self, request: InstallRequest) -> str:
-        name = request.name or request.backend
-        if name in self.disk and not request.force:
+    def _is_there(self, request: InstallRequest) -> bool:
+        return _name(request) in self.disk and not request.force
+
+    def _download(self, request: InstallRequest | UpgradeRequest) -> Deed:
+        """What will be written once the work is done."""
+        name, operation = _name(request), request.op_id
+        is_repeated = bool(operation) and self._shown.get(name) == operation
+
+        def write() -> str:
+            uri = request.uri or f"oci://gallery/{name}"
+            self._write(name, uri)
+            done = Written(at=self.clock.now(), backend=name, uri=uri, operation=operation, is_repeated=is_repeated)
+            self.journal.append(done)
             return ""
-        return self._write(name, request.uri)
 
-    def _write(self, name: str, uri: str) -> str:
+        return write
+
+    def _write(self, name: str, uri: str) -> None:
         self.written[name] += 1
-        at = self.clock.now().replace(microsecond=0)
-        if self.is_corral and name in self.disk:
-            at = max(at, datetime.fromisoformat(self.disk[name].installed_at) + timedelta(seconds=1))
         self.disk[name] = InstalledBackend(
             name=name,
-            installed_at=format_time(at),
-            uri=uri or f"oci://gallery/{name}",
+            installed_at=self._date(name),
+            uri=uri,
             digest=self.digest if self.is_corral else "",
         )
-        return ""
+
+    def _date(self, name: str) -> str:
+        at = self.clock.now().replace(microsecond=0)
+        if name not in self.disk:
+            return format_time(at)
+        before = self.disk[name].installed_at
+        if self.faults.backdates:
+            return before
+        return format_time(max(at, datetime.fromisoformat(before) + timedelta(seconds=1)) if self.is_corral else at)
 
     def _delete(self, name: str) -> str:
-        return "" if self.disk.pop(name, None) is not None else f'backend "{name}": backend not found'
+        if self.disk.pop(name, None) is None:
+            return f'backend "{name}": backend not found'
+        self.journal.append(Written(at=self.clock.now(), backend=name))
+        return ""
+
+
+def _name(request: InstallRequest | UpgradeRequest) -> str:
+    return request.name or request.backend
 
 
 def _undated(entry: InstalledBackend) -> InstalledBackend:

@@ -47,7 +47,8 @@ class SimulatedWorker(SimulatedBackends):
         self.requests.append(("load" if request.model_id else "install", request))
         if request.force:
             self._end(request.name or request.backend)
-        error = await self._do(lambda: self._install(request))
+        write = self._download(request)
+        error = await self._do(request.name or request.backend, lambda: "" if self._is_there(request) else write())
         process = None if error or not request.model_id else self._start(request)
         reply = InstallReply(success=not error, error=error)
         if process is not None:
@@ -59,7 +60,7 @@ class SimulatedWorker(SimulatedBackends):
         request = msgspec.json.decode(message.data, type=UpgradeRequest)
         self.requests.append(("upgrade", request))
         stopped = self._end(request.name or request.backend)
-        error = await self._do(lambda: self._write(request.name or request.backend, request.uri))
+        error = await self._do(request.name or request.backend, self._download(request))
         reply = ChangeReply(success=not error, error=error, reports_stopped_processes=self.tells_stopped)
         reply.stopped_process_keys = stopped if self.tells_stopped else []
         await self._answer(message, reply)

@@ -12,6 +12,7 @@ from corral.app.control import Control, Stores, wire
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Message
 from corral.control.load_jobs import Loads
+from corral.control.operations import CatalogueSource
 from corral.domain.event import Event, EventKind
 from corral.domain.replica import Replica
 from corral.protocol import subjects
@@ -187,7 +188,13 @@ class World:
 
 @asynccontextmanager
 async def open_world(
-    database: Database, clock: ManualClock, bus: Bus, folder: Path, **settings: object
+    database: Database,
+    clock: ManualClock,
+    bus: Bus,
+    folder: Path,
+    *,
+    shelf: CatalogueSource | None = None,
+    **settings: object,
 ) -> AsyncIterator[World]:
     """Its models directory holds `small`."""
     models = folder / "models"
@@ -197,7 +204,8 @@ async def open_world(
     config = frontend_config(folder, gateway_key="key-of-the-gateways", **settings)
     stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
     async with AsyncExitStack() as stack:
-        frontend = await stack.enter_async_context(open_frontend(database, clock, bus, config, key=key, loader=loader))
+        opening = open_frontend(database, clock, bus, config, key=key, loader=loader, galleries=shelf)
+        frontend = await stack.enter_async_context(opening)
         yield World(
             frontend=frontend,
             control=frontend.control,

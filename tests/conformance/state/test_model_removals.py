@@ -129,4 +129,4 @@ async def test_a_call_that_is_repeated_removes_nothing_that_was_added_since(
     again = replace(removed, removed_at=after(9), operation_id=OperationId("second"))
     same = await removals.start(again, replace(keyed, id=OperationId("second")), intents, events=[])
     assert (same.id, await removals.all()) == (operation.id, [])
-    assert (await Operations(database).by_key("k")) == same
+    assert (await Operations(database).with_key("k")) == same

@@ -8,10 +8,10 @@ import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.domain import intent as intents_
-from corral.domain.backend import Artefact, BackendEntry, Before, Inventory, Verb, Wish
+from corral.domain.backend import BackendEntry, Before, Inventory, Verb
 from corral.domain.event import EventKind
 from corral.domain.intent import Intent, IntentPolicy, IntentState, Outstanding
-from corral.domain.operation import Operation, OperationState, Target, TargetStatus
+from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.failures import ConstraintViolated
@@ -19,13 +19,10 @@ from corral.state.intents import Change, Intents
 from corral.state.inventories import Inventories
 from corral.state.nodes import Nodes
 from corral.state.operations import Operations
-from corral.testing.samples import a_node, after, an_event
+from corral.testing.samples import a_node, after, an_event, an_operation
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")
 POLICY = IntentPolicy()
-ARTEFACT = Artefact(
-    backend="echo", galleries='[{"url":"u"}]', uri="oci://a", name="n", alias="x", digests=frozenset({"d"}), renewal="r"
-)
 
 
 @pytest.fixture
@@ -36,35 +33,6 @@ def operations(database: Database) -> Operations:
 @pytest.fixture
 def intents(database: Database) -> Intents:
     return Intents(database)
-
-
-def an_operation(id: str, *nodes: str, verb: Verb = Verb.INSTALL, key: str = "") -> tuple[Operation, list[Intent]]:
-    targets = tuple(
-        Target(operation_id=OperationId(id), node_id=NodeId(one), node_name=one, backend="echo", changed_at=after(0))
-        for one in nodes
-    )
-    operation = Operation(
-        id=OperationId(id),
-        verb=verb,
-        backend="g@echo",
-        artefact=ARTEFACT,
-        asked_by="alice",
-        accepted_at=after(0),
-        idempotency_key=key,
-        targets=targets,
-    )
-    wishes = [
-        Intent(
-            node_id=NodeId(one),
-            wish=Wish(verb=verb, key="echo", artefact=ARTEFACT),
-            operation_id=operation.id,
-            accepted_at=after(0),
-            changed_at=after(0),
-            next_try=after(0),
-        )
-        for one in nodes
-    ]
-    return operation, wishes
 
 
 async def started(operations: Operations, id: str, *nodes: str, verb: Verb = Verb.INSTALL) -> Operation:
@@ -132,6 +100,25 @@ async def test_a_lease_that_is_not_renewed_ends_and_one_that_is_does_not(
     known = await intents.get(NodeId("w1"), "echo")
     assert known is not None
     assert (known.message, known.lease_token) == ("mine", None)
+
+
+@pytest.mark.parametrize("hours", [-10, -0.05, 0, 10])
+async def test_claims_follow_the_rule_of_the_domain_also_after_a_clock_was_set(
+    operations: Operations, intents: Intents, hours: float
+) -> None:
+    """Free and due, free and not due, and held."""
+    await started(operations, "op1", "due", "held", "later")
+    for one in await claimed(intents):
+        if one.node_id == "held":
+            continue
+        pause = 600 if one.node_id == "later" else 0
+        await intents.store(MINE, [settled(one, next_try=after(1 + pause), changed_at=after(1))])
+    known = await intents.open()
+    now = after(2 + hours * 3600)
+    expected = {one.node_id for one in known if intents_.is_due(one, now, POLICY)}
+    found = await intents.claim(OTHER, now=now, until=now + POLICY.lease, limit=100)
+    assert {one.node_id for one in found} == expected
+    assert expected == ({"due"} if hours == 0 else {"due", "held", "later"})
 
 
 async def test_all_that_is_known_of_an_intent_survives(operations: Operations, intents: Intents) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 FRONTEND = "LocalAI frontend -> LocalAI worker"
 TEST = "test frontend -> LocalAI worker"
+ADMIN = "admin -> LocalAI frontend"
 HASH = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 GALLERIES = json.dumps([{"url": "http://127.0.0.1:1/index.yaml", "name": "g"}])
 TIME = "2026-01-02T03:04:05.123456789Z"
@@ -253,6 +254,57 @@ EVENTS = [
     tell("prefixcache.observe", {"model": "m", "chain": [2**64 - 1, 2**53 + 1, 0], "node_id": "n-1", "replica": 0}),
     tell("prefixcache.invalidate", {"model": "m", "node_id": "n-1", "replica": -1}),
 ]
+STARTED = {"jobID": "j-1", "message": "External backend installation started"}
+FOLLOWED = {"jobID": "j-1", "message": "backend installation started", "statusUrl": "/api/backends/job/j-1"}
+JOB = {
+    "deletion": False,
+    "galleryElementName": "",
+    "message": "processing backend: mock",
+    "processed": False,
+    "progress": 12.5,
+    "queued": False,
+}
+INSTALLED = {
+    "Name": "mock",
+    "RunFile": "",
+    "IsMeta": False,
+    "IsSystem": False,
+    "Metadata": {"name": "mock", "installed_at": "2026-01-02T03:04:05Z", "uri": "oci://x"},
+    "nodes": [{"node_id": "n-1", "node_name": "w", "node_status": "unhealthy", "digest": "sha256:1"}],
+}
+OPERATION = {
+    "cancellable": False,
+    "fullName": "g@mock",
+    "id": "g@mock",
+    "isBackend": True,
+    "isDeletion": True,
+    "isQueued": False,
+    "jobID": "j-1",
+    "message": "processing backend: mock",
+    "name": "mock",
+    "progress": 0,
+    "taskType": "deletion",
+}
+MOVING = {
+    "nodeID": "n-1",
+    "phase": "queued",
+    "currentBytes": 1,
+    "totalBytes": 2,
+    "error": "w: no",
+    "nodes": [{"node_id": "n-1", "node_name": "w", "status": "error", "percentage": 0, "error": "no"}],
+}
+ENDED = {
+    "id": "node:n-1:mock",
+    "name": "mock",
+    "jobID": "j-1",
+    "isBackend": True,
+    "nodeID": "n-1",
+    "taskType": "installation",
+    "outcome": "failed",
+    "error": "w: no",
+    "startedAt": TIME,
+    "finishedAt": TIME,
+}
 CALLS = [
     call("POST", "/api/node/register", 201, WELCOME, request=REGISTRATION),
     call("POST", "/api/node/register", 201, {**WELCOME, "api_token": "t"}, request={"name": "a", "node_type": "agent"}),
@@ -284,6 +336,16 @@ CALLS = [
     call("GET", "/api/nodes", 200, [NODE]),
     call("GET", "/api/nodes/n-1", 200, NODE),
     call("GET", "/api/nodes/n-1/backends", 200, [BACKEND]),
+    call("POST", "/api/nodes/n-1/backends/install", 202, FOLLOWED, request={"backend": "mock"}, by=ADMIN),
+    call("POST", "/api/backends/upgrade/mock", 200, {**FOLLOWED, "uuid": "j-1"}),
+    call("POST", "/api/backends/install-external", 200, STARTED, request={"uri": "oci://r/x:1"}, by=ADMIN),
+    call("GET", "/api/backends/job/j-1", 200, JOB),
+    call("GET", "/api/backends/job/j-2", 200, {**JOB, "error": "w: no", "message": "error: w: no", "processed": True}),
+    call("GET", "/api/backends/job/j-3", 200, {**JOB, "completed": True, "progress": 100, "processed": True}),
+    call("GET", "/backends", 200, [INSTALLED]),
+    call("GET", "/api/operations", 200, {"operations": [OPERATION, {**OPERATION, **MOVING}]}),
+    call("GET", "/api/operations/history", 200, {"operations": [ENDED]}),
+    call("POST", "/api/operations/j-1/cancel", 200, {"success": True, "message": "Operation cancelled"}),
 ]
 HEAD = {"Accept-Ranges": "bytes", "Content-Length": "5", "X-File-Size": "5", "X-Local-Path": "/models/m/x"}
 RANGED = {"Content_Type": "application/octet-stream", "X_Content_Sha256": HASH, "Content_Range": "bytes 2-4/9"}

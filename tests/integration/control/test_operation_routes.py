@@ -35,8 +35,8 @@ async def test_an_install_by_localais_route_is_followed_by_its_job(world: World)
     job = f"/api/backends/job/{accepted['jobID']}"
     assert body(await call(world, "GET", job)) == {
         "progress": 0,
-        "message": "processing backend: g@echo",
-        "galleryElementName": "",
+        "message": "queued",
+        "galleryElementName": "g@echo",
         "processed": False,
         "deletion": False,
         "queued": False,
@@ -124,7 +124,7 @@ async def test_upgrade_and_delete_by_localais_routes(world: World) -> None:
 async def test_routes_of_the_command_line_do_the_same(world: World) -> None:
     node = await world.backends("w1")
     applied = body(await call(world, "POST", "/backends/apply", {"id": "echo"}))
-    assert applied["status_url"] == f"/backends/jobs/{applied['id']}"
+    assert applied["status_url"] == f"http://127.0.0.1/backends/jobs/{applied['id']}"
     await work(world)
     (row,) = body(await call(world, "GET", "/backends?refresh=1"))
     assert (row["Name"], row["RunFile"], row["IsMeta"], row["IsSystem"]) == ("echo", "", False, False)
@@ -169,7 +169,9 @@ async def test_a_delete_on_one_node_waits_and_tells_the_nodes_own_words(world: W
     refused = body(await _deleted(world, node), 500)["error"]["message"]
     assert refused == "backend deletion failed: w1: a process survived"
     node.faults.refusal = ""
-    assert body(await _deleted(world, node)) == {"message": "backend deleted"}
+    done = body(await _deleted(world, node))
+    assert done["message"] == "backend deleted"
+    assert [(one["node_name"], one["status"]) for one in done["corral"]["nodes"]] == [("w1", "success")]
     assert node.disk == {}
 
 

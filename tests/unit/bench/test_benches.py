@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from bench import files, frameworks, images, images_streams, worker
+from bench import fanout, files, frameworks, images, images_streams, worker
 from bench.client import Connection, request
 from bench.fleet import Scale, heartbeats
 from bench.readings import ProcessorShare, memory_of
@@ -43,6 +43,18 @@ async def test_heartbeats_of_a_few_nodes() -> None:
     assert rows["10 nodes: requests that failed"]["measured"] == 0
     assert all(value >= 0 for value in measured(table.rows))
     assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_operations_on_a_few_nodes() -> None:
+    tiny = fanout.Scale(
+        few=2, many=6, hanging=1, dead=1, rounds=1, work_seconds=0.01, killed_after_seconds=0.1, slowest_seconds=0.3
+    )
+
+    runs, more = await fanout.fanout(tiny, databases=["sqlite"])
+
+    assert len(runs.rows) == 10
+    assert all(isinstance(row["proven"], float) and row["proven"] > 0 for row in runs.rows)
+    assert figures(more)["killed in a delete: nodes that keep the backend"]["measured"] == 0
 
 
 async def test_pulling_a_small_image() -> None:

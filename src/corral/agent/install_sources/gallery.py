@@ -16,7 +16,6 @@ from corral.agent.install_orders import (
     NoSuchBackend,
 )
 from corral.agent.install_sources.pulling import Artefact, Pulls
-from corral.agent.install_sources.uris import names_an_entry
 from corral.domain import backend_catalogue
 from corral.domain.artefacts import candidates
 from corral.domain.backend_catalogue import Missing, NotFound
@@ -24,6 +23,7 @@ from corral.domain.gallery import BUILT_IN_URL, GalleryEntry, GallerySource
 from corral.galleries.config import BUILT_IN, sources_of
 from corral.galleries.places import without_secrets
 from corral.galleries.readings import GalleryReading, Readings
+from corral.images.references import names_an_entry
 
 
 class Galleries(Protocol):

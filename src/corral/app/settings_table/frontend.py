@@ -110,6 +110,15 @@ class FrontendSettings:
         default=timedelta(minutes=15),
         default_text="15m",
     )
+    delete_timeout: timedelta = setting(
+        duration(timedelta(seconds=1), timedelta(hours=24), bounds="from 1s to 24h"),
+        """How long a node may take to delete a backend before it counts as still working on it. 2 minutes, as LocalAI
+        has it: processes of the backend have to end first.""",
+        flag="--delete-timeout",
+        env=("CORRAL_DELETE_TIMEOUT",),
+        default=timedelta(minutes=2),
+        default_text="2m",
+    )
     load_timeout: timedelta | None = setting(
         duration(timedelta(seconds=1), timedelta(hours=24), bounds="from 1s to 24h"),
         """How long a backend may take to load a model's weights. By default it depends on their size, as in LocalAI;

@@ -1,0 +1,163 @@
+"""What is installed where, and what galleries offer: LocalAI's lists and its page, and Corral's own list.
+
+All answer from what nodes last said, with its age; `refresh=1` asks them first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.admin.answers import answer
+from corral.admin.backend_shapes import Reported, backend_rows, fleet_backends
+from corral.admin.context import AdminContext, Caller
+from corral.admin.gallery_shapes import available_backends, gallery_page, known_backends, repositories
+from corral.admin.route import Access, Dialect, RouteSpec
+from corral.base.errors import CorralError
+from corral.control.fleet import SeenNode
+from corral.control.inventory import is_listed
+from corral.domain.backend_catalogue import BackendCatalogue
+from corral.domain.capability import DEFAULT
+from corral.domain.fit import traits_of
+from corral.domain.gallery_page import PageQuery
+from corral.domain.node import NodeStatus, NodeType
+from corral.protocol.gallery_pages import AvailableBackend, GalleryPage, KnownBackend
+from corral.protocol.install import Gallery
+from corral.protocol.operation_views import BackendRow, FleetBackends
+
+
+class GalleriesUnread(CorralError):
+    """None of the galleries can be read; see LOCALAI_BACKEND_GALLERIES and the log."""
+
+    code = "galleries_unread"
+    retryable = True
+
+
+async def list_installed(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return answer(backend_rows(await _reported(context, request)))
+
+
+async def list_native(context: AdminContext, request: Request, caller: Caller) -> Response:
+    nodes = [one for one in await context.fleet.all() if _may_have_backends(one)]
+    return answer(fleet_backends(await _reports_of(context, request, nodes)))
+
+
+async def list_page(context: AdminContext, request: Request, caller: Caller) -> Response:
+    query = PageQuery(**{name: request.query_params.get(name, "") for name in _PAGE_QUERY})
+    catalogue = await _catalogue(context)
+    reported = await _reported(context, request)
+    return answer(gallery_page(catalogue, query, reported, await context.operations.current()))
+
+
+async def list_available(context: AdminContext, request: Request, caller: Caller) -> Response:
+    reported = await _reported(context, request)
+    healthy = (one.node for one in reported.nodes if one.status is NodeStatus.HEALTHY)
+    capabilities = {traits_of(node).effective_capability for node in healthy}
+    catalogue = await _catalogue(context)
+    return answer(available_backends(catalogue, {DEFAULT, *capabilities}, reported.by_name))
+
+
+async def list_known(context: AdminContext, request: Request, caller: Caller) -> Response:
+    reported = await _reported(context, request)
+    return answer(known_backends(await _catalogue(context), reported.by_name))
+
+
+async def list_galleries(context: AdminContext, request: Request, caller: Caller) -> Response:
+    config = context.config.galleries
+    return answer(repositories([] if config is None else config.sources))
+
+
+async def _catalogue(context: AdminContext) -> BackendCatalogue:
+    """Empty for a frontend that has no galleries; of one that cannot read them nothing is shown as if it were all."""
+    found = await context.galleries.catalogue()
+    if found is None and context.config.galleries is not None and context.config.galleries.sources:
+        raise GalleriesUnread
+    return found or BackendCatalogue()
+
+
+async def _reported(context: AdminContext, request: Request) -> Reported:
+    """Of those nodes that LocalAI asks."""
+    return await _reports_of(context, request, [one for one in await context.fleet.all() if is_listed(one)])
+
+
+async def _reports_of(context: AdminContext, request: Request, nodes: Sequence[SeenNode]) -> Reported:
+    if request.query_params.get("refresh") == "1":
+        await context.inventory.refresh([one.node.id for one in nodes if is_listed(one)])
+    known = await context.inventory.known([one.node.id for one in nodes])
+    return Reported(nodes=nodes, known=known, at=context.clock.now())
+
+
+def _may_have_backends(seen: SeenNode) -> bool:
+    return seen.node.type is NodeType.BACKEND and seen.status is not NodeStatus.PENDING
+
+
+_REFRESH = {"refresh": "1 asks every node now"}
+_PAGE_QUERY = {
+    "term": "words that names, tags or description mention",
+    "tag": "only backends with this tag",
+    "page": "which page, from 1",
+    "items": "how many on a page; 9 by default",
+    "sort": "`name`, `repository`, `license` or `status`",
+    "order": "`asc` or `desc`",
+}
+_UNREAD = {503: "no gallery can be read, or the database is away; try again"}
+
+_LIST = RouteSpec(
+    method="GET",
+    path="/backends",
+    handler=list_installed,
+    access=Access.ADMIN,
+    dialect=Dialect.LOCALAI_CLI,
+    summary="What is installed, and on which nodes, as they last said.",
+    gives=list[BackendRow],
+    query=_REFRESH,
+    codes={200: "a list, by name"},
+)
+
+ROUTES = [
+    _LIST,
+    replace(
+        _LIST,
+        path="/backends/available",
+        handler=list_available,
+        summary="What galleries offer that some healthy node can run.",
+        gives=list[AvailableBackend],
+        codes={200: "a list, in the order of the galleries", **_UNREAD},
+    ),
+    replace(
+        _LIST,
+        path="/backends/known",
+        handler=list_known,
+        summary="Names of backends that may be asked for, and whether some node has them.",
+        gives=list[KnownBackend],
+        codes={200: "a list, by name", **_UNREAD},
+    ),
+    replace(
+        _LIST,
+        path="/backends/galleries",
+        handler=list_galleries,
+        summary="Where this frontend looks for backends.",
+        gives=list[Gallery],
+        query={},
+        codes={200: "a list, in the order in which they count"},
+    ),
+    replace(
+        _LIST,
+        path="/api/backends",
+        handler=list_page,
+        dialect=Dialect.LOCALAI_UI,
+        summary="A page of the galleries, with what is installed where and what is under way.",
+        gives=GalleryPage,
+        query={**_PAGE_QUERY, **_REFRESH},
+        codes={200: "a page", **_UNREAD},
+    ),
+    replace(
+        _LIST,
+        path="/api/v1/backends",
+        handler=list_native,
+        dialect=Dialect.NATIVE,
+        summary="What is installed on each node, with the age of its word.",
+        gives=FleetBackends,
+    ),
+]

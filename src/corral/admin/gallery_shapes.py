@@ -1,0 +1,125 @@
+"""Galleries in the shapes of LocalAI's page and lists."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import UNSET
+
+from corral.admin.backend_shapes import Held, Reported, node_rows
+from corral.admin.operation_shapes import cache_key
+from corral.domain.backend import Verb
+from corral.domain.backend_catalogue import BackendCatalogue
+from corral.domain.capability import DEFAULT
+from corral.domain.gallery import GalleryEntry, GallerySource
+from corral.domain.gallery_page import PageQuery, all_tags, meta_by_build, page_of
+from corral.domain.operation import Operation, compat_status
+from corral.galleries.places import without_secrets
+from corral.protocol.gallery_pages import AvailableBackend, GalleryItem, GalleryPage, KnownBackend, Reports
+from corral.protocol.install import Gallery
+
+Installed = Mapping[str, Sequence[Held]]
+
+
+def gallery_page(
+    catalogue: BackendCatalogue, query: PageQuery, reported: Reported, current: Iterable[Operation]
+) -> GalleryPage:
+    page = page_of(catalogue, query, reported.by_name)
+    metas = meta_by_build(catalogue.entries)
+    moving = {cache_key(one): one for one in current if not compat_status(one).processed}
+    return GalleryPage(
+        backends=[
+            _item(entry, metas.get(entry.name, ""), moving.get(entry.id, moving.get(entry.name)), reported)
+            for entry in page.entries
+        ],
+        repositories=repositories(gallery.source for gallery in catalogue.galleries),
+        all_tags=all_tags(catalogue.entries),
+        processing_backends={key: one.id for key, one in moving.items()},
+        task_types={key: "Deletion" if one.verb is Verb.DELETE else "Installation" for key, one in moving.items()},
+        available_backends=page.matching,
+        installed_backends=len(reported.by_name),
+        current_page=page.number,
+        total_pages=page.pages,
+        prev_page=page.previous,
+        next_page=page.next,
+        # Of the frontend itself, which runs no backends.
+        system_capability=DEFAULT,
+        prefer_development_backends=False,
+        corral=Reports(oldest_seconds=reported.oldest_seconds, unheard=reported.unheard),
+    )
+
+
+def _item(entry: GalleryEntry, meta: str, operation: Operation | None, reported: Reported) -> GalleryItem:
+    held = reported.by_name.get(entry.name)
+    return GalleryItem(
+        id=entry.id,
+        name=entry.name,
+        description=entry.description,
+        icon=entry.icon,
+        license=entry.license,
+        urls=list(entry.urls) or None,
+        tags=list(entry.tags) or None,
+        gallery=entry.gallery,
+        installed=held is not None,
+        version=entry.version,
+        processing=operation is not None,
+        job_id="" if operation is None else operation.id,
+        is_deletion=operation is not None and operation.verb is Verb.DELETE,
+        is_meta=entry.is_meta,
+        is_alias=bool(meta),
+        is_development=entry.is_development,
+        capabilities=dict(entry.capabilities) or None,
+        meta_backend_for=meta,
+        nodes=None if held is None else node_rows(held, reported),
+    )
+
+
+def repositories(sources: Iterable[GallerySource]) -> list[Gallery]:
+    return [_gallery(source) for source in sources]
+
+
+def _gallery(source: GallerySource) -> Gallery:
+    """Without the logins that a URL may have."""
+    return Gallery(
+        url=without_secrets(source.url),
+        name=source.name,
+        mirrors=list(map(without_secrets, source.mirrors)),
+        verification=dict(source.verification),
+    )
+
+
+def available_backends(
+    catalogue: BackendCatalogue, capabilities: Iterable[str], installed: Installed
+) -> list[AvailableBackend]:
+    galleries = {gallery.name: _gallery(gallery.source) for gallery in catalogue.galleries}
+    return [
+        AvailableBackend(
+            name=entry.name,
+            description=entry.description,
+            license=entry.license,
+            urls=list(entry.urls),
+            icon=entry.icon,
+            tags=list(entry.tags),
+            size=entry.size,
+            gallery=galleries[entry.gallery],
+            installed=entry.name in installed,
+            alias=entry.alias,
+            uri=entry.uri,
+            mirrors=list(entry.mirrors),
+            capabilities=dict(entry.capabilities),
+            version=entry.version,
+        )
+        for entry in catalogue.offered(capabilities)
+    ]
+
+
+def known_backends(catalogue: BackendCatalogue, installed: Installed) -> list[KnownBackend]:
+    """Without the builds that a meta backend stands for, unless some node has them."""
+    builds = meta_by_build(catalogue.entries)
+    described = {
+        entry.name: entry.description
+        for entry in reversed(catalogue.entries)
+        if entry.name not in builds or entry.name in installed
+    }
+    return [
+        KnownBackend(name=name, description=described.get(name) or UNSET, installed=name in installed)
+        for name in sorted({*described, *installed})
+    ]

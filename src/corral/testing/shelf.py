@@ -1,0 +1,16 @@
+"""A gallery that is always at hand: for frontends that shall know backends without reading any index."""
+
+from corral.domain.backend_catalogue import BackendCatalogue
+from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
+
+
+class Shelf:
+    """Gives the same entries to whoever looks."""
+
+    def __init__(self, source: GallerySource, *entries: GalleryEntry) -> None:
+        self._gallery = Gallery(source=source, entries=entries)
+        self.closed = False
+        """Whether nothing can be read."""
+
+    async def catalogue(self) -> BackendCatalogue | None:
+        return None if self.closed else BackendCatalogue([self._gallery])

@@ -1,0 +1,310 @@
+"""Operations when frontends, nodes and clocks do what they should not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from corral.app.control import Control
+from corral.base.ids import OperationId
+from corral.bus.port import Bus
+from corral.domain.intent import IntentPolicy
+from corral.domain.operation import Operation, OperationState, Target, TargetStatus
+from corral.protocol.operation_views import JobStatus, OperationView
+from corral.protocol.registration import FEATURES, CorralHello
+from corral.state.db import Database
+from corral.testing.clock import ManualClock
+from corral.testing.simulated_backends import SimulatedBackends
+from corral.testing.world import SECRET, World, open_world
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""The other database is for the tests of what is stored."""
+
+INSTALL = {"verb": "install", "backend": "echo"}
+TIMEOUT = timedelta(milliseconds=300)
+HASTY = IntentPolicy(install=TIMEOUT, upgrade=TIMEOUT, delete=TIMEOUT)
+A_LEASE = IntentPolicy().lease + timedelta(seconds=1)
+
+
+@pytest.fixture
+async def hasty(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(database, clock, bus, tmp_path, intents=HASTY) as world:
+        yield world
+
+
+async def ask(world: World, asked: object = None, **headers: str) -> OperationId:
+    answer = await world.frontend.call("POST", "/api/v1/operations", asked or INSTALL, **headers)
+    assert answer.status == 202, answer.body
+    return OperationId(msgspec.json.decode(answer.body, type=OperationView).id)
+
+
+async def get(world: World, id: OperationId) -> Operation:
+    return await world.control.context.operations.get(id)
+
+
+async def target(world: World, id: OperationId) -> Target:
+    (only,) = (await get(world, id)).targets
+    return only
+
+
+async def job(world: World, id: OperationId) -> JobStatus:
+    answer = await world.frontend.call("GET", f"/api/backends/job/{id}")
+    return msgspec.json.decode(answer.body, type=JobStatus)
+
+
+async def pass_time(world: World, duration: timedelta) -> None:
+    await world.clock.advance(duration)
+    await world.frontend.settle()
+
+
+async def dies_with_its_request_open(world: World, node: SimulatedBackends, control: Control) -> None:
+    """A frontend that has sent its request is killed before any answer."""
+    node.begun.clear()
+    dying = asyncio.ensure_future(control.dispatcher.tick())
+    async with asyncio.timeout(30):
+        await node.begun.wait()
+    dying.cancel()
+    await asyncio.gather(dying, return_exceptions=True)
+
+
+# Time-outs.
+
+
+async def test_an_install_four_times_as_long_as_its_time_out_is_yellow_then_green(hasty: World) -> None:
+    node = await hasty.backends("w", is_corral=False)
+    node.gate.clear()
+    id = await ask(hasty)
+    for _ in range(3):
+        await hasty.control.dispatcher.tick()
+        seen, shown = await target(hasty, id), await job(hasty, id)
+        assert (seen.status, seen.attempts) == (TargetStatus.RUNNING_ON_WORKER, 0)
+        assert (shown.processed, shown.error) == (True, msgspec.UNSET)
+        assert shown.message == "still installing in background on w; the nodes' own reports will confirm it"
+        await pass_time(hasty, TIMEOUT)
+    node.gate.set()
+    async with asyncio.timeout(30):
+        await node.finished.wait()
+    await hasty.control.context.inventory.sweep()
+    await hasty.control.dispatcher.tick()
+    seen, shown = await target(hasty, id), await job(hasty, id)
+    assert (seen.status, seen.attempts, seen.message) == (TargetStatus.SUCCESS, 0, "present")
+    assert (shown.completed, shown.progress) == (True, 100)
+    assert node.written["echo"] == 1
+
+
+# Frontends that die.
+
+
+async def test_an_install_by_uri_is_asked_for_in_the_same_words_after_a_kill(world: World) -> None:
+    node = await world.backends("w")
+    node.gate.clear()
+    id = await ask(
+        world,
+        {"verb": "install", "uri": "oci://r/custom:v1", "name": "custom", "alias": "mine", "nodes": [node.node_id]},
+    )
+    await dies_with_its_request_open(world, node, world.control)
+    node.die()  # what the first request had begun is lost as well
+    node.gate.set()
+    await pass_time(world, A_LEASE)
+    await (await world.again()).dispatcher.tick()
+    (_, first), (_, second) = node.requests
+    assert first == second
+    assert (second.uri, second.name, second.alias) == ("oci://r/custom:v1", "custom", "mine")  # type: ignore[attr-defined]
+    assert (await get(world, id)).state is OperationState.DONE
+
+
+@pytest.mark.parametrize("verb", ["install", "upgrade", "delete"])
+@pytest.mark.parametrize("is_corral", [True, False], ids=["corral", "localai"])
+async def test_what_a_dead_frontend_asked_for_is_proven_and_not_asked_for_again(
+    world: World, verb: str, is_corral: bool
+) -> None:
+    node = await world.backends("w", is_corral=is_corral)
+    if verb != "install":
+        await ask(world)
+        await world.control.dispatcher.tick()
+        await pass_time(world, timedelta(minutes=2))
+    node.gate.clear()
+    id = await ask(world, {"verb": verb, "backend": "echo"})
+    await dies_with_its_request_open(world, node, world.control)
+    asked = len(node.requests)
+    node.finished.clear()
+    node.gate.set()
+    async with asyncio.timeout(30):
+        await node.finished.wait()
+    await pass_time(world, A_LEASE)
+    await (await world.again()).dispatcher.tick()
+    assert (await get(world, id)).state is OperationState.DONE
+    assert len(node.requests) == asked
+
+
+async def test_a_repeated_call_finds_its_operation_whatever_has_happened_since(world: World) -> None:
+    await world.backends("w")
+    await ask(world)
+    await world.control.dispatcher.tick()
+    upgrade = {"verb": "upgrade", "backend": "echo"}
+    id = await ask(world, upgrade, idempotency_key="k")
+    await ask(world, {"verb": "delete", "backend": "echo"})
+    await world.control.dispatcher.tick()
+    assert await ask(world, upgrade, idempotency_key="k") == id  # although no node has it any more
+    assert (await target(world, id)).status is TargetStatus.SUPERSEDED
+
+
+# Workers that die.
+
+
+async def registers(world: World, life: str) -> None:
+    hello = CorralHello(version="1", features=list(FEATURES), secret=SECRET + "w", incarnation=life)
+    body = {"name": "w", "address": "127.0.0.1:50051", "corral": msgspec.to_builtins(hello)}
+    assert (await world.frontend.register(body)).status == 201
+
+
+async def starts_anew(world: World, node: SimulatedBackends, *, life: str) -> None:
+    """A Corral worker is killed and comes back, with all that it tells a frontend then."""
+    node.die()
+    node.gate.set()
+    await registers(world, life)
+    beat = await world.frontend.call("POST", f"/api/node/{node.node_id}/heartbeat", {}, key=SECRET + "w")
+    assert beat.status == 200
+    await world.frontend.settle()
+
+
+async def test_a_worker_that_died_in_the_middle_of_an_install_is_asked_again_soon(world: World) -> None:
+    node = await world.backends("w")
+    await world.control.dispatcher.notice_returns()
+    node.gate.clear()
+    id = await ask(world)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(world.control.dispatcher.tick())
+        await node.begun.wait()
+        await starts_anew(world, node, life="2")
+        await world.control.dispatcher.notice_returns()  # ends the wait for an answer that cannot come
+    await pass_time(world, IntentPolicy().look_again)
+    await world.control.dispatcher.tick()
+    seen = await target(world, id)
+    assert (seen.status, seen.attempts, len(node.requests)) == (TargetStatus.SUCCESS, 0, 2)
+    assert node.written["echo"] == 1
+
+
+async def test_what_a_dead_frontend_asked_of_a_dead_worker_is_asked_of_the_next_one(world: World) -> None:
+    node = await world.backends("w")
+    await ask(world)
+    await world.control.dispatcher.tick()
+    node.gate.clear()
+    id = await ask(world, {"verb": "upgrade", "backend": "echo"})
+    await dies_with_its_request_open(world, node, world.control)
+    await starts_anew(world, node, life="2")
+    await pass_time(world, A_LEASE)
+    await (await world.again()).dispatcher.tick()
+    assert ((await get(world, id)).state, node.written["echo"]) == (OperationState.DONE, 2)
+
+
+async def test_a_worker_that_registers_again_in_the_same_life_is_still_waited_for(world: World) -> None:
+    node = await world.backends("w")
+    await world.control.dispatcher.notice_returns()
+    node.gate.clear()
+    id = await ask(world)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        work = group.create_task(world.control.dispatcher.tick())
+        await node.begun.wait()
+        await registers(world, "1")
+        await world.frontend.settle()
+        await world.control.dispatcher.notice_returns()
+        assert not work.done()
+        node.gate.set()
+    assert ((await get(world, id)).state, len(node.requests)) == (OperationState.DONE, 1)
+
+
+# Nodes that are away.
+
+
+async def test_a_node_that_was_away_for_a_day_gets_the_last_wish_and_only_that(world: World) -> None:
+    node = await world.backends("w")
+    await world.control.dispatcher.notice_returns()
+    await node.stop()
+    first = await ask(world)
+    for hour in range(24):
+        await world.control.dispatcher.tick()
+        await pass_time(world, timedelta(hours=1))
+        if hour == 12:
+            last = await ask(world, {**INSTALL, "force": True})
+    assert (await get(world, last)).state is OperationState.WAITING
+    assert (await job(world, last)).message == "waiting for w to come back"
+    await node.listen(world.bus)
+    await starts_anew(world, node, life="2")
+    await world.control.dispatcher.notice_returns()
+    await world.control.dispatcher.tick()
+    assert (await target(world, first)).status is TargetStatus.SUPERSEDED
+    assert ((await get(world, last)).state, len(node.requests)) == (OperationState.DONE, 1)
+
+
+# Clocks that are set.
+
+JUMPS = [timedelta(hours=-10), timedelta(minutes=-2), timedelta(minutes=2), timedelta(hours=10)]
+
+
+@pytest.mark.parametrize("jump", JUMPS, ids=str)
+async def test_a_clock_that_was_set_does_not_keep_what_is_due_waiting(world: World, jump: timedelta) -> None:
+    node = await world.backends("w")
+    id = await ask(world)
+    world.clock.jump(jump)
+    await world.frontend.settle()
+    await pass_time(world, timedelta(seconds=1))
+    await world.control.dispatcher.tick()
+    assert ((await get(world, id)).state, node.written["echo"]) == (OperationState.DONE, 1)
+
+
+@pytest.mark.parametrize("jump", JUMPS, ids=str)
+@pytest.mark.parametrize("is_corral", [True, False], ids=["corral", "localai"])
+async def test_a_clock_that_was_set_while_a_frontend_died_hides_nothing(
+    world: World, is_corral: bool, jump: timedelta
+) -> None:
+    """Its lease is over and its request shown, whatever the clock says now."""
+    node = await world.backends("w", is_corral=is_corral)
+    node.gate.clear()
+    id = await ask(world)
+    await dies_with_its_request_open(world, node, world.control)
+    node.gate.set()
+    async with asyncio.timeout(30):
+        await node.finished.wait()
+    world.clock.jump(jump)
+    await world.frontend.settle()
+    await pass_time(world, A_LEASE)
+    await (await world.again()).dispatcher.tick()
+    assert ((await get(world, id)).state, len(node.requests)) == (OperationState.DONE, 1)
+
+
+@pytest.mark.parametrize("jump", JUMPS, ids=str)
+async def test_a_failed_attempt_is_repeated_in_time_although_the_clock_was_set(world: World, jump: timedelta) -> None:
+    node = await world.backends("w")
+    node.faults.refusal = "no space left on device"
+    id = await ask(world)
+    await world.control.dispatcher.tick()
+    node.faults.refusal = ""
+    world.clock.jump(jump)
+    await world.frontend.settle()
+    await pass_time(world, timedelta(seconds=31))
+    await world.control.dispatcher.tick()
+    assert (await get(world, id)).state is OperationState.DONE
+
+
+@pytest.mark.parametrize("jump", JUMPS, ids=str)
+async def test_a_wish_that_waits_for_a_lost_request_is_not_kept_for_hours_by_a_clock(
+    hasty: World, jump: timedelta
+) -> None:
+    node = await hasty.backends("w", is_corral=False)
+    node.gate.clear()
+    await ask(hasty)
+    await dies_with_its_request_open(hasty, node, hasty.control)
+    node.die()
+    node.gate.set()
+    id = await ask(hasty, {**INSTALL, "force": True})  # in doubt about the first one
+    hasty.clock.jump(jump)
+    await hasty.frontend.settle()
+    successor = await hasty.again()
+    for _ in range(4):
+        await pass_time(hasty, A_LEASE)
+        await successor.dispatcher.tick()
+    assert ((await get(hasty, id)).state, node.written["echo"]) == (OperationState.DONE, 1)
