@@ -7,6 +7,7 @@ its port first.
 """
 
 import hashlib
+import mmap
 import queue
 import re
 import socket
@@ -16,6 +17,7 @@ from typing import Final
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _BUFFER: Final = 1024 * 1024
+"""Whole pages, to which processors copy faster than to the middle of one."""
 _BUFFERS: Final = 8
 
 
@@ -23,7 +25,7 @@ class OneBuffer:
     """Used again and again."""
 
     def __init__(self) -> None:
-        self._buffer = memoryview(bytearray(_BUFFER))
+        self._buffer = memoryview(mmap.mmap(-1, _BUFFER))
 
     def take(self) -> memoryview:
         return self._buffer
@@ -42,7 +44,7 @@ class HashedBuffers(OneBuffer):
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
         self._full: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
         for _ in range(_BUFFERS):
-            self._free.put(memoryview(bytearray(_BUFFER)))
+            self._free.put(memoryview(mmap.mmap(-1, _BUFFER)))
         self._thread = threading.Thread(target=self._hash)
         self._thread.start()
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos import deaths, first_requests, fleet, installs, operations, outages, processes, registry
+from chaos import absence, deaths, first_requests, fleet, installs, operations, outages, processes, registry
 from chaos.round import Outcome, Scenario, Story, Workshop, run_round
 from corral.testing.databases import DatabaseSource
 from corral.testing.leaks import ChildWatch, Snapshot, tasks_left
@@ -30,6 +30,7 @@ SCENARIOS: Final[Mapping[str, tuple[Scenario, int]]] = {
     "death": (deaths.of_the_worker_that_serves, 2),
     "installs": (installs.killed_at_every_step, 400),
     "operations": (operations.killed, 100),
+    "absence": (absence.of_one_among_five, 1),
 }
 """Each with the number of steps of a round: a minute or less, but for installs and operations, where each is a kill."""
 _SHOWN_LINES: Final = 60

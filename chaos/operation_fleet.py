@@ -1,6 +1,6 @@
 """Real frontends on a real nats-server, with simulated workers in a process of their own."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,8 +35,8 @@ class Plan:
     localai: Sequence[str]
     interval_seconds: float
     """Of heartbeats."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Of all frontends."""
+    timeout_seconds: float
+    """Of requests to workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,10 @@ async def open_fleet(folder: Path, plan: Plan) -> AsyncIterator[Fleet]:
             "CORRAL_REGISTRATION_TOKEN": token,
             "CORRAL_AUTO_APPROVE": "true",
             "CORRAL_SECRETS_KEY": SecretsKey.generate().to_text(),
+            "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT": f"{plan.timeout_seconds:g}s",
+            "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT": f"{plan.timeout_seconds:g}s",
+            "CORRAL_DELETE_TIMEOUT": f"{plan.timeout_seconds:g}s",
             **_gallery(folder),
-            **plan.settings,
         }
         frontends = [
             FrontendProcess(name, session, {**settings, "CORRAL_DATA": str(folder / name)})

@@ -25,7 +25,7 @@ Place = tuple[str, str]
 
 _REFUSED: Final = frozenset({400, 404, 409})
 _AGAIN_SECONDS: Final = 0.2
-_PAUSE_SECONDS: Final = (0.05, 0.6)
+_PAUSE_SECONDS: Final = (0.0, 0.4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ class Worker:
 
     def __init__(self, node: SimulatedNode, urls: Sequence[str], bus: Bus, *, is_corral: bool) -> None:
         self.name = node.name
-        self._is_corral = is_corral
+        self.is_corral = is_corral
         self.is_afflicted = False
         self.returned_at: datetime | None = None
         self._node = node
@@ -42,7 +42,7 @@ class Worker:
     async def join(self) -> None:
         await self._insist(self._node.register)
         if self._backends is None:
-            self._backends = SimulatedBackends(self._node.node_id, _CLOCK, self._is_corral)
+            self._backends = SimulatedBackends(self._node.node_id, _CLOCK, self.is_corral)
         await self._backends.listen(self._bus)
         self._is_away = False
 
@@ -106,12 +106,16 @@ class Worker:
 
 
 class Mishaps:
-    """What happens to workers while they are wild. Nobody has two troubles at once."""
+    """What happens to workers while they are wild. Nobody has two troubles at once.
 
-    def __init__(self, workers: Sequence[Worker], *, seed: int, late_seconds: float) -> None:
+    Unless they lose answers, there is always an answer, or a new life that tells that there will be none.
+    """
+
+    def __init__(self, workers: Sequence[Worker], *, seed: int, late_seconds: float, loses_answers: bool) -> None:
         self._workers = workers
         self._random = random.Random(seed)
         self._late_seconds = late_seconds
+        self._loses_answers = loses_answers
         self._over = asyncio.Event()
 
     def end(self) -> None:
@@ -119,6 +123,8 @@ class Mishaps:
         self._over.set()
 
     async def run(self) -> None:
+        for worker in self._workers:
+            worker.backends.work_seconds = self._random.uniform(*_WORK_SECONDS)
         async with task_group() as group:
             while not await self._is_over_within(self._random.expovariate(_MISHAPS_PER_SECOND)):
                 worker = self._random.choice(self._workers)
@@ -134,8 +140,12 @@ class Mishaps:
             return False
 
     async def _afflict(self, worker: Worker) -> None:
-        troubles = [self._restart, self._freeze, self._deafen, self._lie, self._delay]
-        await self._random.choices(troubles, [4, 3, 2, 4, 2])[0](worker)
+        troubles = {self._freeze: 3, self._lie: 4, self._delay: 2}
+        if worker.is_corral or self._loses_answers:
+            troubles[self._restart] = 4
+        if self._loses_answers:
+            troubles[self._deafen] = 2
+        await self._random.choices(list(troubles), list(troubles.values()))[0](worker)
         worker.backends.work_seconds = self._random.uniform(*_WORK_SECONDS)
         worker.is_afflicted = False
 
@@ -155,8 +165,8 @@ class Mishaps:
         await worker.regain_nats()
 
     async def _lie(self, worker: Worker) -> None:
-        lies = [{"boasts": True}, {"modest": True}, {"silent": True}, {"twice": True}, {"refusal": "disk full"}]
-        worker.backends.faults = Faults(**self._random.choice(lies))  # type: ignore[arg-type]
+        lies = [Faults(boasts=True), Faults(modest=True), Faults(twice=True), Faults(refusal="disk full")]
+        worker.backends.faults = self._random.choice([*lies, Faults(silent=True)] if self._loses_answers else lies)
         await asyncio.sleep(self._random.uniform(0.2, 2.0))
         worker.backends.faults = Faults()
 

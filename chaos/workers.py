@@ -6,6 +6,7 @@ middle of an install, go away, freeze, lie, answer twice, late or never. What ha
 """
 
 import asyncio
+import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -47,10 +48,12 @@ class Join(msgspec.Struct, kw_only=True, tag="join"):
 
 
 class Wild(msgspec.Struct, kw_only=True, tag="wild"):
-    """Begin to do things wrong. A late answer takes so long."""
+    """Begin to do things wrong."""
 
     seed: int
     late_seconds: float
+    """What a slow one takes."""
+    loses_answers: bool
 
 
 class Tame(msgspec.Struct, kw_only=True, tag="tame"):
@@ -114,7 +117,12 @@ class _Crowd:
             case Join():
                 await self._join()
             case Wild():
-                self._mishaps = Mishaps(self._workers, seed=command.seed, late_seconds=command.late_seconds)
+                self._mishaps = Mishaps(
+                    self._workers,
+                    seed=command.seed,
+                    late_seconds=command.late_seconds,
+                    loses_answers=command.loses_answers,
+                )
                 self._wild = start_task(self._mishaps.run(), name="mishaps")
             case Tame():
                 await self._tame()
@@ -245,4 +253,5 @@ class Workers:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)  # what goes wrong here is meant to
     asyncio.run(simulate())

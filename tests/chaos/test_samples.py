@@ -7,7 +7,7 @@ import pytest
 from chaos.__main__ import main, table
 from chaos.round import Outcome, Scenario, Story, Workshop, run_round
 
-from chaos import deaths, fleet, installs, outages, processes
+from chaos import deaths, fleet, installs, operations, outages, processes
 from corral.testing.databases import DatabaseSource
 
 OUTAGE_SECONDS = 4.0
@@ -24,8 +24,9 @@ OUTAGE_SECONDS = 4.0
         (outages.one_after_another, 1, 3),
         (deaths.of_the_worker_that_serves, 1, 2),
         (installs.killed_at_every_step, 1, 2),
+        (operations.killed_calmly, 1, 3),
     ],
-    ids=["sqlite", "postgres", "processes", "outage", "death", "installs"],
+    ids=["sqlite", "postgres", "processes", "outage", "death", "installs", "operations"],
 )
 async def test_a_short_round_holds(
     scenario: Scenario, seed: int, steps: int, tmp_path: Path, database_source: DatabaseSource

@@ -85,7 +85,8 @@ class ModelRemoval:
     async def sweep(self) -> None:
         """Hide what was removed, delete what is left of it here, and notice what was added again."""
         removed = await self._removals.all()
-        self._models.hide({one.name: one.removed_at for one in removed})
+        if self._models.hide({one.name: one.removed_at for one in removed}):
+            self._feed.ring()  # the view of this frontend is made anew
         for one in removed:
             if one.name in self._models.catalogue.models:
                 await self._add_again(one)

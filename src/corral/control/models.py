@@ -66,11 +66,13 @@ class Models:
             self._known = read
         self._collect([read] if isinstance(read, ModelProblem) else [])
 
-    def hide(self, removed: Mapping[str, datetime]) -> None:
-        """These models were removed: what older files say of them is not true any more."""
-        if removed != self._removed:
-            self._removed = removed
-            self._collect([one for one in self.catalogue.problems if one.source == str(self.directory)])
+    def hide(self, removed: Mapping[str, datetime]) -> bool:
+        """These models were removed: what older files say of them is not true any more. False: that is known."""
+        if removed == self._removed:
+            return False
+        self._removed = removed
+        self._collect([one for one in self.catalogue.problems if one.source == str(self.directory)])
+        return True
 
     def leftovers(self, name: str) -> list[tuple[Path, ReadFile]]:
         """Files that hold a model which was removed, as they were when they were read."""

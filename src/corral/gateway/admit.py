@@ -6,6 +6,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from corral.base.clock import Clock
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.domain.key import IMPLIED, Scope
 from corral.gateway.answers import Refusal
@@ -23,8 +24,8 @@ _OPENING: Final = {
 """Scopes of a key that allow what a scope stands for."""
 
 
-def admit_key(directory: Directory, presented: str | None, *, now: float, scope: Scope = Scope.INFERENCE) -> KeyEntry:
-    """The key of a request, valid at this wall-clock time and for this scope. Refusal otherwise.
+def admit_key(directory: Directory, presented: str | None, clock: Clock, *, scope: Scope = Scope.INFERENCE) -> KeyEntry:
+    """The key of a request, valid now and for this scope. Refusal otherwise.
 
     Keys are found by their hash, so how long the search takes says nothing about the key.
     """
@@ -38,7 +39,7 @@ def admit_key(directory: Directory, presented: str | None, *, now: float, scope:
     entry = directory.find_key(hash)
     if entry is None or not compare_digest(entry.hash, hash):
         raise _denied("this API key is not valid", "invalid_api_key")
-    if entry.expires_at is not None and now >= entry.expires_at:
+    if entry.expires_at is not None and clock.now().timestamp() >= entry.expires_at:
         raise _denied("this API key has expired", "expired_api_key")
     if _OPENING[scope].isdisjoint(entry.scopes):
         raise Refusal(403, f"this API key may not do that; it needs the scope {scope}", code="missing_scope")

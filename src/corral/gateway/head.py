@@ -24,6 +24,10 @@ API_KEY: Final = b"x-api-key: "
 _END: Final = b"\r\n\r\n"
 _VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
 _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
+_MOST_REMEMBERED: Final = 1024
+_LONGEST_REMEMBERED: Final = 256
+_passed_on: Final[set[bytes]] = set()
+"""Fields that were looked at before: clients send the same ones with every request."""
 
 
 class RequestHead:
@@ -32,6 +36,7 @@ class RequestHead:
     __slots__ = (
         "authorization",
         "expects_continue",
+        "has_api_key",
         "host",
         "is_chunked",
         "is_http10",
@@ -57,6 +62,8 @@ class RequestHead:
         self.key: str | None = None
         """What the sender presented as its API key."""
         self.length: int | None = None
+        self.has_api_key = False
+        """Whether one of the lines is its own header for that."""
         self.is_chunked = False
         self.is_http10 = False
         self.keep_alive = False
@@ -83,6 +90,9 @@ def read_head(raw: bytes) -> RequestHead:
     head.is_http10 = version == b"HTTP/1.0"
     lines = head.lines
     for field in fields:
+        if field in _passed_on:
+            lines.append(field)
+            continue
         name, _, value = field.partition(b":")
         name = name.lower()
         take = _TAKERS.get(name)
@@ -90,8 +100,17 @@ def read_head(raw: bytes) -> RequestHead:
             take(head, value.strip(b" \t"))
         elif not name.startswith(_FORWARDED) and b"_" not in name:  # which some read as a hyphen
             lines.append(field)
+            _remember(field)
     _check(head)
     return head
+
+
+def _remember(field: bytes) -> None:
+    """That it is passed on. Bounded, since whoever sends fields decides what they are."""
+    if len(field) <= _LONGEST_REMEMBERED:
+        if len(_passed_on) >= _MOST_REMEMBERED:
+            _passed_on.clear()
+        _passed_on.add(field)
 
 
 def _take_host(head: RequestHead, value: bytes) -> None:
@@ -113,6 +132,7 @@ def _take_authorization(head: RequestHead, value: bytes) -> None:
 
 def _take_api_key(head: RequestHead, value: bytes) -> None:
     head.lines.append(API_KEY + value)
+    head.has_api_key = True
     head.key = head.key or value.decode("latin-1") or None
 
 

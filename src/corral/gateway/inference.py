@@ -91,7 +91,8 @@ class Inference(Exchange):
     def _request_head(self) -> bytes:
         head = self._head
         replica = cast(Replica, self._replica)
-        head.lines = [line for line in head.lines if not line.startswith(API_KEY)]
+        if head.has_api_key:
+            head.lines = [line for line in head.lines if not line.startswith(API_KEY)]
         target = ROUTES[head.path]
         return write_head(
             head,

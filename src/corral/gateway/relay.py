@@ -35,7 +35,6 @@ class _State(Enum):
 
 _HEAD, _BODY, _BUSY, _TUNNEL, _LINGERING, _CLOSING = _State
 """As names of their own: looking one up in its class takes longer than most of what is done with it."""
-_READING: Final = frozenset({_HEAD, _BODY})
 
 
 class Registry(Protocol):
@@ -145,13 +144,17 @@ class ClientConnection(asyncio.Protocol):
             return
         self._advancing = True
         try:
-            while self._held and self._state in _READING and not self.is_full:
-                data, self._held = self._held, b""
+            while self._held and not self.is_full:
+                data = self._held
                 try:
                     if self._state is _HEAD:
+                        self._held = b""
                         self._take_head(data)
-                    else:
+                    elif self._state is _BODY:
+                        self._held = b""
                         self._take_body(data)
+                    else:
+                        return
                 except Refusal as refusal:
                     self.refuse(refusal)
         finally:

@@ -260,7 +260,7 @@ class UpstreamConnection(asyncio.Protocol):
         """All that came of the answer so far. Heads that only say that one is to come are swallowed."""
         while True:
             end = data.find(_END) + len(_END)
-            if not data.startswith(_START[: len(data)]) or max(end, 0) > _MAX_HEAD:
+            if not data.startswith(_START[: len(data)]) or end > _MAX_HEAD:
                 self._fail(Failure.GARBAGE)
                 return
             if end < len(_END):

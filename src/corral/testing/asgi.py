@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 from starlette.types import ASGIApp, Message
@@ -48,8 +48,8 @@ def _scope(method: str, url: str, headers: Mapping[str, str]) -> dict[str, objec
         "http_version": "1.1",
         "method": method,
         "scheme": "http",
-        "path": parts.path,
-        "raw_path": quote(parts.path).encode(),
+        "path": unquote(parts.path),
+        "raw_path": quote(parts.path, safe="/%").encode(),
         "query_string": parts.query.encode(),
         "root_path": "",
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],

@@ -88,26 +88,24 @@ class _Member:
 class _Crowd:
     """All nodes of one process."""
 
-    def __init__(
-        self, surroundings: Surroundings, session: aiohttp.ClientSession, bus: NatsBus, group: asyncio.TaskGroup
-    ) -> None:
+    def __init__(self, surroundings: Surroundings, session: aiohttp.ClientSession, bus: NatsBus) -> None:
         self._surroundings = surroundings
         self._session = session
         self._bus = bus
-        self._group = group
         self._members: list[_Member] = []
 
-    async def obey(self, command: Command) -> list[NodeState]:
+    async def obey(self, command: Command, beating: asyncio.TaskGroup) -> list[NodeState]:
         match command:
             case Join():
-                await self._join(command)
+                for place, node in enumerate(nodes := await self._join(command)):
+                    beating.create_task(_beat(node, command.interval_seconds * place / len(nodes)))
             case Behave():
                 await self._behave(command)
             case Look():
                 pass
         return [_state(one) for one in self._members]
 
-    async def _join(self, command: Join) -> None:
+    async def _join(self, command: Join) -> list[SimulatedNode]:
         first = len(self._members)
         nodes = [self._node(number, command) for number in range(first, first + command.count)]
         waiting = iter(nodes)
@@ -123,7 +121,7 @@ class _Crowd:
             for _ in range(_JOINING_AT_ONCE):
                 group.create_task(join_in_turn())
         self._members += sorted(joined, key=lambda one: one.node.name)
-        _let_beat(self._group, nodes, command.interval_seconds)
+        return nodes
 
     def _node(self, number: int, command: Join) -> SimulatedNode:
         surroundings = self._surroundings
@@ -153,12 +151,6 @@ class _Crowd:
             elif command.listens and not member.listens:
                 await backends.listen(self._bus)
             member.listens = command.listens
-
-
-def _let_beat(group: asyncio.TaskGroup, nodes: Sequence[SimulatedNode], interval_seconds: float) -> None:
-    """Spread over the interval, as those of machines are that started at different times."""
-    for place, node in enumerate(nodes):
-        group.create_task(_beat(node, interval_seconds * place / len(nodes)))
 
 
 async def _beat(node: SimulatedNode, first_after_seconds: float) -> None:
@@ -239,13 +231,13 @@ async def simulate() -> None:
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(aiohttp.ClientSession())
             bus = await stack.enter_async_context(NatsBus(BusConfig(url=surroundings.nats_url)))
-            group = await stack.enter_async_context(asyncio.TaskGroup())
-            crowd = _Crowd(surroundings, session, bus, group)
-            while line := await reader.readline():
-                states = await crowd.obey(msgspec.json.decode(line, type=Command))
-                sys.stdout.buffer.write(msgspec.json.encode(states) + b"\n")
-                sys.stdout.buffer.flush()
-            raise _InputEnded
+            crowd = _Crowd(surroundings, session, bus)
+            async with asyncio.TaskGroup() as beating:
+                while line := await reader.readline():
+                    states = await crowd.obey(msgspec.json.decode(line, type=Command), beating)
+                    sys.stdout.buffer.write(msgspec.json.encode(states) + b"\n")
+                    sys.stdout.buffer.flush()
+                raise _InputEnded
 
 
 class _InputEnded(Exception):

@@ -270,3 +270,44 @@ async def test_old_operations_go_unless_they_are_still_wanted(operations: Operat
     assert await operations.get(OperationId("op1")) is None
     assert await operations.get(OperationId("op2")) is not None
     assert [one.operation_id for one in await intents.of_node(NodeId("w1"))] == ["op2"]
+
+
+async def test_the_history_has_what_is_over_or_dismissed_page_by_page(operations: Operations, intents: Intents) -> None:
+    for number in range(1, 5):
+        await started(operations, f"op{number}", f"w{number}")
+    work = {str(one.node_id): one for one in await claimed(intents)}
+    await intents.store(MINE, [settled(work["w1"], state=IntentState.SATISFIED), settled(work["w2"], attempts=1)])
+    await operations.dismiss(OperationId("op3"), at=after(2))
+
+    first = await operations.left(limit=2)
+    assert [one.id for one in first] == ["op3", "op2"]
+    rest = await operations.left(limit=2, before=(first[-1].accepted_at, first[-1].id))
+    assert [one.id for one in rest] == ["op1"]
+
+
+async def test_clearing_keeps_what_is_wanted_and_says_who_did_it(
+    operations: Operations, intents: Intents, events: Events
+) -> None:
+    await started(operations, "op1", "w1")
+    await started(operations, "op2", "w2")
+    work = {str(one.node_id): one for one in await claimed(intents)}
+    await intents.store(MINE, [settled(work["w1"], state=IntentState.SATISFIED), settled(work["w2"], attempts=1)])
+    cleared = replace(an_event(), kind=EventKind.OPERATIONS_CLEARED)
+
+    assert await operations.clear(event=cleared) == 1
+    assert await operations.clear(event=cleared) == 0
+    assert [one.id for one in await operations.newest(limit=10)] == ["op2"]
+    assert [one.event.kind for one in await events.after(0, limit=10)] == [EventKind.OPERATIONS_CLEARED]
+
+
+async def test_failed_installs_may_be_hurried_unless_they_changed(operations: Operations, intents: Intents) -> None:
+    for number, verb in enumerate((Verb.INSTALL, Verb.DELETE, Verb.INSTALL), start=1):
+        await started(operations, f"op{number}", f"w{number}", verb=verb)
+    work = await claimed(intents)
+    await intents.store(MINE, [settled(one, attempts=1, next_try=after(1000)) for one in work])
+    failed = await intents.failed_installs([NodeId(f"w{number}") for number in range(1, 5)])
+    assert {one.node_id for one in failed} == {"w1", "w3"}
+
+    outdated = [replace(one, generation=one.generation + (one.node_id == "w3")) for one in failed]
+    await intents.hurry(outdated, at=after(2))
+    assert [one.node_id for one in await claimed(intents, at=2)] == ["w1"]

@@ -187,6 +187,24 @@ def test_the_database_and_the_secrets_key_are_in_the_data_directory_unless_said_
             "list; set the environment variable CORRAL_NATS_URL or write it into a file for --config",
         ),
         (
+            {"--install-timeout": "-5m"},
+            {},
+            'install_timeout: "-5m" from the flag --install-timeout cannot be used; allowed is a duration such as 10s, '
+            "1m30s or 24h, from 1s to 24h",
+        ),
+        (
+            {},
+            {"LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT": "soon"},
+            'install_timeout: "soon" from the environment variable LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT cannot be '
+            "used; allowed is a duration such as 10s, 1m30s or 24h, from 1s to 24h",
+        ),
+        (
+            {},
+            {"LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT": "-1s"},
+            'upgrade_timeout: "-1s" from the environment variable LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT cannot be '
+            "used; allowed is a duration such as 10s, 1m30s or 24h, from 1s to 24h",
+        ),
+        (
             {"--nats-tls-ca": "/nowhere/ca.pem"},
             {},
             'nats_tls_ca: "/nowhere/ca.pem" from the flag --nats-tls-ca cannot be used; allowed is the path of a file '

@@ -1,4 +1,4 @@
-"""A direct way for large bodies, over a pair of sockets."""
+"""A direct way for large bodies, over a real connection."""
 
 import hashlib
 import os
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from corral.agent.files.lanes import BUFFER, BUFFERS, Lane, Patience, Piece
+from corral.agent.files.lanes import BUFFER, BUFFERS, ENOUGH, Lane, Patience, Piece
 from corral.agent.files.refusals import Refusal
 
 
@@ -33,7 +33,9 @@ class Taken:
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     """The sender's end, and the receiver's as an event loop has it."""
-    sender, receiver = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        receiver, _ = server.accept()
     receiver.setblocking(False)
     with sender, receiver:
         yield sender, receiver
@@ -43,6 +45,11 @@ def lane(
     source: socket.socket, sink: Taken, *, length: int, begun: bytes = b"", ends: Callable[[], bool] = lambda: False
 ) -> Lane:
     return Lane(source, sink, begun=begun, length=length, patience=Patience(stall_seconds=60, is_ending=ends))
+
+
+def is_as_before(receiver: socket.socket) -> bool:
+    """Does it neither block, nor wait for more than a byte?"""
+    return not os.get_blocking(receiver.fileno()) and receiver.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
 
 
 def sending(sender: socket.socket, data: bytes) -> threading.Thread:
@@ -77,7 +84,27 @@ def test_the_event_loop_gets_its_connection_back_as_it_was(pair: tuple[socket.so
     with copy:
         lane(copy, Taken(), length=4).run()
 
-    assert not os.get_blocking(receiver.fileno())
+    assert is_as_before(receiver)
+
+
+def test_a_sender_that_pauses_after_a_few_bytes_is_not_forgotten(pair: tuple[socket.socket, socket.socket]) -> None:
+    sender, receiver = pair
+    body, sink = os.urandom(BUFFER + 2 * ENOUGH), Taken()
+    few = iter([body[:5], body[5:10]])
+    rest: list[threading.Thread] = []
+
+    def send_some_more() -> bool:
+        """Asked before each read: the first two find less than they would like to."""
+        if piece := next(few, b""):
+            sender.sendall(piece)
+        elif not rest:
+            rest.append(sending(sender, body[10:]))
+        return False
+
+    assert lane(receiver, sink, length=len(body), ends=send_some_more).run() == len(body)
+
+    rest[0].join()
+    assert sink.written == body
 
 
 def test_what_came_before_a_cut_is_kept(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -91,7 +118,7 @@ def test_what_came_before_a_cut_is_kept(pair: tuple[socket.socket, socket.socket
 
     assert sink.written == b"some"
     assert sink.hasher.digest() == hashlib.sha256(b"some").digest()
-    assert not os.get_blocking(receiver.fileno())
+    assert is_as_before(receiver)
 
 
 def test_a_silent_sender_is_given_up(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -1,0 +1,56 @@
+"""Heads of requests: which fields are passed on, also when they were seen before."""
+
+import pytest
+
+from corral.gateway import head as heads
+from corral.gateway.head import RequestHead, RequestReader
+
+
+def read(*fields: bytes) -> RequestHead:
+    lines = [b"GET /v1/models HTTP/1.1", b"Host: here", *fields, b"", b""]
+    return RequestReader().read_head(b"\r\n".join(lines))
+
+
+def test_a_field_that_was_seen_before_is_passed_on_again() -> None:
+    first, second = (read(b"Accept: */*", b"X-Own: 1") for _ in range(2))
+
+    assert first.lines == second.lines == [b"Accept: */*", b"X-Own: 1"]
+
+
+def test_what_is_meant_for_the_gateway_alone_is_never_passed_on() -> None:
+    fields = (
+        b"X-Forwarded-For: them",
+        b"X_Real: me",
+        b"Forwarded: for=them",
+        b"TE: trailers",
+        b"Authorization: Bearer k",
+    )
+
+    assert [read(*fields).lines for _ in range(3)] == [[], [], []]
+
+
+def test_a_field_that_this_request_calls_its_own_is_dropped_though_others_passed_it_on() -> None:
+    assert read(b"X-Hop: 1").lines == [b"X-Hop: 1"]
+    assert read(b"X-Hop: 1", b"Connection: x-hop").lines == []
+    assert read(b"X-Hop: 1").lines == [b"X-Hop: 1"]
+
+
+def test_a_key_is_told_from_other_fields_and_stays_for_who_checks_it() -> None:
+    head = read(b"Accept: */*", b"x-API-key: secret")
+
+    assert head.has_api_key
+    assert head.key == "secret"
+    assert head.lines == [b"Accept: */*", b"x-api-key: secret"]
+    assert not read(b"Accept: */*").has_api_key
+
+
+def test_few_and_short_fields_are_remembered_and_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    remembered: set[bytes] = set()
+    monkeypatch.setattr(heads, "_passed_on", remembered)
+
+    for number in range(3000):
+        read(b"X-Number: %d" % number, b"X-Api-Key: secret", b"Authorization: Bearer secret")
+    read(b"X-Long: " + b"x" * 1000)
+
+    assert 0 < len(remembered) <= 1024
+    assert all(field.startswith(b"X-Number: ") for field in remembered)
