@@ -22,6 +22,7 @@ from corral.control.heartbeats import Heartbeats
 from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
+from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
 from corral.control.operations import Operations
 from corral.control.peer_operations import PeerOperations
@@ -52,6 +53,7 @@ class AdminContext:
     hearing: HearingKeeper
     key_ring: KeyRing
     models: Models
+    model_removal: ModelRemoval
     loads: Loads
     replicas: Replicas
     operations: Operations

@@ -7,7 +7,6 @@ from msgspec import UNSET
 
 from corral.control.operation_status import QUEUED, Told, cache_key, operation_status, with_progress
 from corral.control.peer_operations import PeerOperation
-from corral.domain.backend import Verb
 from corral.domain.operation import (
     NO_PROGRESS,
     Operation,
@@ -97,7 +96,7 @@ def operation_item(operation: Operation, told: Told) -> OperationItem:
         progress=int(status.progress),
         task_type="deletion" if status.deletion else "Installation",
         is_deletion=status.deletion,
-        is_backend=True,
+        is_backend=operation.verb.is_about_backends,
         is_queued=status.phase == QUEUED,
         cancellable=status.cancellable,
         message=status.message,
@@ -184,9 +183,9 @@ def history_item(operation: Operation) -> HistoryItem | None:
         id=cache_key(operation),
         name=_bare(operation.backend),
         job_id=operation.id,
-        is_backend=True,
+        is_backend=operation.verb.is_about_backends,
         node_id=operation.node_id or "",
-        task_type="deletion" if operation.verb is Verb.DELETE else "installation",
+        task_type="deletion" if operation.verb.deletes else "installation",
         outcome=outcome,
         error=compat_status(operation).error,
         started_at=format_time(operation.accepted_at),

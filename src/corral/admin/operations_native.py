@@ -16,7 +16,7 @@ from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId, OperationId
 from corral.control.operations import Ask, Planned
-from corral.domain.backend import Verb
+from corral.domain.backend import BACKEND_VERBS, Verb
 from corral.domain.intent import Intent
 from corral.domain.operation import Operation
 from corral.protocol.go_json import decode
@@ -81,11 +81,8 @@ async def _changed(
 
 async def _ask(context: AdminContext, request: Request, caller: Caller) -> Ask:
     wanted = decode(await read_body(request, context.max_body), OperationAsk)
-    if wanted.verb not in list(Verb):
-        raise InvalidInput("verb", f"is {wanted.verb[:50]!r}; say one of {', '.join(Verb)}")
-    key = request.headers.get("idempotency-key", "")
-    if len(key) > _LONGEST_KEY:
-        raise InvalidInput("Idempotency-Key", f"has more than {_LONGEST_KEY} characters")
+    if wanted.verb not in BACKEND_VERBS:
+        raise InvalidInput("verb", f"is {wanted.verb[:50]!r}; say one of {', '.join(BACKEND_VERBS)}")
     return Ask(
         verb=Verb(wanted.verb),
         backend=wanted.backend,
@@ -97,8 +94,15 @@ async def _ask(context: AdminContext, request: Request, caller: Caller) -> Ask:
         nodes=tuple(NodeId(one) for one in wanted.nodes),
         labels=wanted.labels,
         by=caller.name,
-        idempotency_key=key,
+        idempotency_key=idempotency_key(request),
     )
+
+
+def idempotency_key(request: Request) -> str:
+    key = request.headers.get("idempotency-key", "")
+    if len(key) > _LONGEST_KEY:
+        raise InvalidInput("Idempotency-Key", f"has more than {_LONGEST_KEY} characters")
+    return key
 
 
 async def _nodes(context: AdminContext, request: Request) -> list[NodeId] | None:

@@ -28,9 +28,11 @@ from corral.control import (
     hearing,
     housekeeping,
     inventory,
+    model_removal,
     models,
     orphans,
     replica_health,
+    restoring,
     unloading,
     upgrades,
     view,
@@ -59,6 +61,7 @@ from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
+from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
 from corral.control.operations import Operations
@@ -70,6 +73,8 @@ from corral.control.readiness import Readiness
 from corral.control.registry import Registry
 from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
+from corral.control.restoring import Restoring
+from corral.control.rollout import Rollout
 from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
 from corral.control.rule_guard import RuleGuard
 from corral.control.rule_places import RulePlaces
@@ -91,9 +96,11 @@ from corral.state.keys import Keys
 from corral.state.leases import Leases
 from corral.state.load_jobs import LoadJobs
 from corral.state.migrations import upgrade
+from corral.state.model_removals import ModelRemovals
 from corral.state.nodes import Nodes
 from corral.state.operations import Operations as OperationStore
 from corral.state.replicas import Replicas
+from corral.state.restorations import Restorations
 from corral.state.secrets import Secrets, was_sealed
 from corral.state.secrets_key import SecretsKey
 from corral.state.upgrade_checks import UpgradeChecks
@@ -125,6 +132,7 @@ class Control:
     replica_health: ReplicaHealth
     replica_exits: ReplicaExits
     unloading: Unloading
+    restoring: Restoring
     orphans: Orphans
     housekeeping: Housekeeping
 
@@ -148,6 +156,7 @@ class Control:
             "health": self._every(health.PERIOD, self.health.poke, self.health.sweep, "health"),
             "brake": self._every(braking.PERIOD, Poke(), context.brake.look, "brake"),
             "models": self._every(models.PERIOD, Poke(), context.models.look, "models"),
+            "removals": self._remove_models(),
             "loads": context.loads.run(),
             "dispatcher": self.dispatcher.run(),
             "intents": self._every(self.dispatcher.renewed_every, Poke(), self.dispatcher.renew, "leases of intents"),
@@ -163,6 +172,7 @@ class Control:
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
             "unloading": self._every(unloading.PERIOD, Poke(), self.unloading.sweep, "unloading"),
+            "restoring": self._every(restoring.PERIOD, Poke(), self.restoring.sweep, "restoring"),
             "orphans": self._every(orphans.PERIOD, Poke(), self.orphans.sweep, "orphans"),
             "view": self._keep_view(),
             "housekeeping": self._every(housekeeping.PERIOD, Poke(), self.housekeeping.tidy, "housekeeping"),
@@ -175,6 +185,11 @@ class Control:
     async def _notice_for_rules(self) -> None:
         with self.context.feed.listener() as poke:
             await self._every(NOTICE_PERIOD, poke, self.rule_enforcer.notice, "noticed by fleet rules")
+
+    async def _remove_models(self) -> None:
+        """What one frontend removes, the others hide at once."""
+        with self.context.feed.listener() as poke:
+            await self._every(model_removal.PERIOD, poke, self.context.model_removal.sweep, "removed models")
 
     async def _keep_view(self) -> None:
         """Made anew with everything that is announced, in this frontend or another one."""
@@ -257,6 +272,7 @@ async def wire(
     jobs = LoadJobs(database, stores.secrets)
     intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus, clock)
     keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock)
+    gateways, restorations = GatewayReports(watch_replicas, clock), Restorations(database)
     dispatcher = Dispatcher(
         DispatchStores(intents=intents, nodes=nodes, events=events),
         DispatchTools(
@@ -264,16 +280,28 @@ async def wire(
             requests=IntentRequests(client, config.intents),
             progress=progress,
             tags=MovedTags(lookups.images),
-            replicas=watch_replicas.poke,
+            rollout=Rollout(restorations, replicas, fleet, lookups.galleries, gateways, watch_replicas, feed, clock),
         ),
         fleet,
         clock,
         config.intents,
     )
+    operation_store = OperationStore(database)
     rules = FleetRuleStore(database)
-    broadcasts = Broadcasts(bus, OperationStore(database), progress, clock, frontend=frontend_id)
+    broadcasts = Broadcasts(bus, operation_store, progress, clock, frontend=frontend_id)
+    removal = ModelRemoval(
+        ModelRemovals(database, operation_store),
+        operation_store,
+        models,
+        replicas,
+        fleet,
+        feed,
+        clock,
+        dispatcher=dispatcher.poke,
+    )
+    await removal.sweep()  # nor would it show what was removed
     operations = Operations(
-        OperationStore(database),
+        operation_store,
         fleet,
         keeper_of_inventory,
         Planner(lookups),
@@ -295,7 +323,6 @@ async def wire(
         clock,
         policy=config.loads,
     )
-    gateways = GatewayReports(watch_replicas, clock)
     context = AdminContext(
         config=config,
         frontend_id=frontend_id,
@@ -315,6 +342,7 @@ async def wire(
         hearing=keeper,
         key_ring=KeyRing(keys, feed, clock),
         models=models,
+        model_removal=removal,
         loads=loads,
         replicas=replicas,
         operations=operations,
@@ -366,10 +394,11 @@ async def wire(
         replica_health=watch_replicas,
         replica_exits=ReplicaExits(replicas, watch_replicas),
         unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),
+        restoring=Restoring(restorations, replicas, intents, nodes, fleet, models, loads, clock),
         orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, brake=brake, holder=frontend_id),
         housekeeping=Housekeeping(
             events,
-            OperationStore(database),
+            operation_store,
             leases,
             clock,
             holder=frontend_id,

@@ -1,13 +1,11 @@
 """What install, upgrade, delete and plan ask for: which backend, from where, on which nodes."""
 
-import time
-import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from corral.base.errors import InvalidInput, PeerUnavailable
+from corral.base.errors import InvalidInput
 from corral.cli.node_names import complete_node, find_nodes
 
 if TYPE_CHECKING:
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
     from corral.protocol.operation_views import OperationAsk, OperationView
 
 F = TypeVar("F", bound=Callable[..., Any])
-_PAUSE_SECONDS: Final = 0.5
 
 
 def target_options(function: F) -> F:
@@ -88,13 +85,8 @@ def external(backend: str, *, uri: str, name: str, alias: str) -> dict[str, str]
 
 
 def start(client: "Client", ask: "OperationAsk") -> "OperationView":
-    """Have it accepted, once: the key tells the frontend that a second call is the same one."""
     from corral.cli.operation_names import PATH
+    from corral.cli.operation_start import accepted_once
     from corral.protocol.operation_views import OperationView
 
-    headers = {"Idempotency-Key": str(uuid.uuid4())}
-    try:
-        return client.post(PATH, OperationView, ask, headers=headers)
-    except PeerUnavailable:
-        time.sleep(_PAUSE_SECONDS)  # it may have been accepted, and the answer lost
-        return client.post(PATH, OperationView, ask, headers=headers)
+    return accepted_once(lambda headers: client.post(PATH, OperationView, ask, headers=headers))

@@ -16,7 +16,7 @@ from corral.cli.operation_names import complete_installed
 from corral.cli.operation_watch import Watching, wait_options, watched, watched_all
 from corral.cli.options import CorralCommand
 from corral.cli.output import console, json_option, print_json, say, show
-from corral.domain.backend import Verb
+from corral.domain.backend import BACKEND_VERBS, Verb
 
 if TYPE_CHECKING:
     from corral.cli.client import Client
@@ -196,7 +196,7 @@ def delete(
 
 
 @backends.command(cls=CorralCommand)
-@click.argument("verb", type=click.Choice([verb.value for verb in Verb]))
+@click.argument("verb", type=click.Choice([verb.value for verb in BACKEND_VERBS]))
 @click.argument("backend", default="", shell_complete=complete_installed)
 @source_options
 @target_options

@@ -53,6 +53,10 @@ class Client:
     def delete(self, path: str) -> None:
         self._call("DELETE", path)
 
+    def delete_for(self, path: str, answer: type[T], *, headers: Mapping[str, str]) -> T:
+        """A deletion that answers what follows from it."""
+        return self._decoded(self._call("DELETE", path, headers=headers), answer)
+
     def stream(self, path: str, *, last_event: str = "", at_most: timedelta | None = None) -> Iterator[tuple[str, str]]:
         """Server-sent events as (id, data) until the frontend closes the stream; comments come as empty data.
 

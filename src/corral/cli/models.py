@@ -1,12 +1,14 @@
-"""`corral models`: which models there are, and where they are loaded."""
+"""`corral models`: which models there are, where they are loaded, and how to be rid of one."""
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
 
 from corral.cli.connection import connected, open_client
-from corral.cli.options import CorralCommand
+from corral.cli.operation_watch import Watching, wait_options, watched
+from corral.cli.options import CorralCommand, confirm
 from corral.cli.output import Column, console, facts, json_option, plain, print_json, say, show, styled, table
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def models() -> None:
-    """See the models of the fleet."""
+    """See the models of the fleet, and remove them."""
 
 
 @models.command("list", cls=CorralCommand)
@@ -62,6 +64,30 @@ def show_model(model: str, as_json: bool) -> None:
         print_json(found)
     else:
         show(facts(_facts(found)))
+
+
+@models.command("remove", cls=CorralCommand)
+@click.argument("model")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@wait_options
+@json_option
+@connected
+def remove_model(model: str, yes: bool, no_wait: bool, within: timedelta | None, as_json: bool) -> int:
+    """Remove a model, with its file, its replicas, and what frontends and nodes have of its weights.
+
+    Weights that another model needs stay. Nodes that are away delete theirs when they return. Ends with 0 when all is
+    well (what waits for absent nodes included), 1 when it failed somewhere, 2 when it goes on.
+    """
+    from corral.cli.operation_start import accepted_once
+    from corral.protocol.model_views import ModelView
+    from corral.protocol.operation_views import OperationView
+
+    client, path = open_client(), f"/api/v1/models/{quote(model, safe='')}"
+    if not yes:
+        found = client.get(path, ModelView)
+        confirm(f"Remove {found.name} ({found.source}), and its weights {found.model or '(none)'}?")
+    removed = accepted_once(lambda headers: client.delete_for(path, OperationView, headers=headers))
+    return watched(client, removed, Watching(wait=not no_wait, within=within, as_json=as_json))
 
 
 def _facts(model: "ModelView") -> list[tuple[str, str]]:

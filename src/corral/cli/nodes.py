@@ -1,6 +1,5 @@
 """`corral nodes`: see and steer the machines of the fleet."""
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ import click
 from corral.base.errors import Conflict, InvalidInput, PeerUnavailable
 from corral.cli.connection import connected, open_client
 from corral.cli.node_names import all_nodes, complete_node, find_node
-from corral.cli.options import CorralCommand, warn
+from corral.cli.options import CorralCommand, confirm, warn
 from corral.cli.output import console, json_option, print_json, printable, say, show
 from corral.domain.node import NodeStatus
 
@@ -177,18 +176,12 @@ def remove_node(node: str, yes: bool, as_json: bool) -> None:
     client = open_client()
     found = find_node(client, node)
     if not yes:
-        _confirm(f"Remove {found.name} ({found.id}, {found.status})?")
+        confirm(f"Remove {found.name} ({found.id}, {found.status})?")
     client.delete(node_path(found.id))
     if as_json:
         print_json({"removed": found.id})
     else:
         say(f"{found.name} ({found.id}) is removed")
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise InvalidInput("--yes", "is needed here, because there is no terminal to ask on")
-    click.confirm(question, abort=True, err=True)
 
 
 @nodes.command("label", cls=CorralCommand)

@@ -6,14 +6,14 @@ from typing import Final
 
 from corral.app.exit_codes import ExitCode
 from corral.base.sizes import format_size
-from corral.domain.backend import Rung
+from corral.domain.backend import Rung, Verb
 from corral.domain.operation import FINAL, OperationState, TargetStatus
 from corral.protocol.operation_views import OperationView, TargetView
 
 SHORT_ID: Final = 8
 _NAMED: Final = 5
 _BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
-_DONE: Final = {"install": "installed", "upgrade": "upgraded", "delete": "deleted"}
+_DONE: Final = {"install": "installed", "upgrade": "upgraded", "delete": "deleted", "remove": "removed"}
 _CODES: Final = {
     OperationState.RUNNING: ExitCode.STILL_RUNNING,
     OperationState.WAITING: ExitCode.OK,
@@ -27,6 +27,7 @@ _PROOFS: Final = {
     Rung.DIGEST: "its report shows it, with the right digest",
     Rung.VERSION: "its report shows it, with the right version",
     Rung.RENEWED: "its report shows it, installed anew",
+    Rung.TOLD: "the node says so",
 }
 _ADVICE: Final = {
     TargetStatus.QUEUED: "Nothing to do: it is sent within a moment.",
@@ -39,6 +40,7 @@ _ADVICE: Final = {
     TargetStatus.SUPERSEDED: "Nothing to do: a newer operation decides what is there; see: corral ops list",
     TargetStatus.CANCELLED: "If it is still wanted, start it anew: corral backends {verb} {backend}",
 }
+_KEPT_ADVICE: Final = "What the node has of the model stays there. Delete it on the machine if it is in the way."
 _WAITS_ADVICE: Final = (
     "Nothing to do: the node gets it with its first heartbeat. If it never comes back, remove it (corral nodes "
     "remove), or take it back: corral ops cancel {id}"
@@ -113,6 +115,8 @@ def advice(operation: OperationView) -> list[tuple[str, str]]:
 
 def _advice(target: TargetView, operation: OperationView) -> str:
     known = TargetStatus(target.status) if target.status in list(TargetStatus) else None
+    if known is TargetStatus.CANCELLED and operation.verb == Verb.REMOVE:
+        return _KEPT_ADVICE
     sentence = _WAITS_ADVICE if waits(target) else _ADVICE.get(known, "") if known else ""
     return sentence.format(id=operation.id[:SHORT_ID], verb=operation.verb, backend=quote(operation.backend))
 
@@ -126,6 +130,8 @@ def summary(operation: OperationView) -> str:
     busy = _names(targets, lambda one: one.status not in (*FINAL, *_BAD) and not waits(one))
     gone = _names(targets, lambda one: one.status in ("cancelled", "superseded"))
     verb = operation.verb
+    if not targets:
+        return f"{operation.backend}: {_DONE.get(verb, verb)}; no node had to do anything."
     parts = [
         f"{_DONE.get(verb, verb)} on {_count(done)}" if done else "",
         f"failed on {listed(bad)}" if bad else "",
@@ -153,7 +159,7 @@ def what_next(operation: OperationView) -> str:
 
 def accepted(operation: OperationView) -> str:
     names = [one.node_name for one in operation.targets]
-    return f"Operation {operation.id[:SHORT_ID]}: {operation.verb} {operation.backend} on {listed(names)}."
+    return f"Operation {operation.id[:SHORT_ID]}: {operation.verb} {operation.backend} on {listed(names) or 'no node'}."
 
 
 def _names(targets: Iterable[TargetView], fits: Callable[[TargetView], bool]) -> list[str]:

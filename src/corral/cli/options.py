@@ -1,5 +1,6 @@
 """Command-line options made of the table of settings, and the class of commands that shows them in sections."""
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -7,6 +8,7 @@ import click
 
 from corral.app.settings import gather, variable_warnings
 from corral.app.settings_sources import CONFIG_FLAG, CONFIG_VARIABLE, Group, Setting, Sources, settings_of
+from corral.base.errors import InvalidInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FLAGS = "corral.flags"
@@ -117,6 +119,13 @@ def sources() -> Sources:
 
 def given_flags(context: click.Context) -> dict[str, str]:
     return dict(context.meta.get(_FLAGS, {}))
+
+
+def confirm(question: str) -> None:
+    """Ask on the terminal; whoever says no aborts the command."""
+    if not sys.stdin.isatty():
+        raise InvalidInput("--yes", "is needed here, because there is no terminal to ask on")
+    click.confirm(question, abort=True, err=True)
 
 
 def warn(warnings: list[str]) -> None:

@@ -24,6 +24,7 @@ from corral.control.lanes import Lane
 from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.control.open_requests import OpenRequests
 from corral.control.progress import ProgressBoard
+from corral.control.rollout import Rollout
 from corral.domain import intent as intents
 from corral.domain.backend import Inventory, Verb
 from corral.domain.event import Event, EventKind
@@ -63,8 +64,7 @@ class DispatchTools:
     requests: IntentRequests
     progress: ProgressBoard
     tags: MovedTags
-    replicas: Poke
-    """Rung when a node ended processes for an upgrade or a delete."""
+    rollout: Rollout
 
 
 class Dispatcher:
@@ -149,6 +149,8 @@ class Dispatcher:
         match intents.look(intent, seen, self._clock.now(), self._policy, is_corral=is_corral, life=life):
             case Rest(intent=rested):
                 await self._rest(rested, is_corral=is_corral)
+            case Send(force=force) if why := await self._tools.rollout.before(intent, node, force=force):
+                await self._rest(intents.held(intent, why, self._clock.now(), self._policy), is_corral=is_corral)
             case Send(intent=sent, force=force):
                 if await self._writer.store(Change(intent=sent, keeps_lease=True, is_corral=is_corral)):
                     settled, report = await self._send(sent, force=force, is_corral=is_corral)
@@ -156,6 +158,8 @@ class Dispatcher:
 
     async def _look(self, intent: Intent) -> Inventory | Intent:
         """What the node has, or what becomes of the intent when it does not say."""
+        if not intent.wish.verb.is_about_backends:
+            return Inventory(seen_at=self._clock.now())  # nothing that nodes list would tell
         try:
             async with self._looks.slot():
                 seen = await self._tools.inventory.ask(intent.node_id)
@@ -173,8 +177,7 @@ class Dispatcher:
             async with self._tools.progress.followed(intent.operation_id), self._sends[intent.wish.verb].slot():
                 async with self._requests.waiting(intent):
                     ended = await self._tools.requests.send(intent, force=force)
-                if ended:
-                    self._tools.replicas.ring()
+                await self._tools.rollout.after(intent, ended)
         except NodeUnreachable:
             return intents.undelivered(intent, self._clock.now(), self._policy), None
         except NodeBusy:
@@ -192,7 +195,8 @@ class Dispatcher:
         if isinstance(seen, Intent):
             return intents.answered_unseen(intent, error, now, self._policy), None
         intent = await self._tools.tags.followed(intent, seen)
-        return intents.answered(intent, error, seen, now, self._policy), seen
+        report = seen if intent.wish.verb.is_about_backends else None
+        return intents.answered(intent, error, seen, now, self._policy), report
 
     async def _rest(self, intent: Intent, *, is_corral: bool, seen: Inventory | None = None) -> None:
         if await self._writer.store(Change(intent=intent, keeps_lease=False, is_corral=is_corral, seen=seen)):

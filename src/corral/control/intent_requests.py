@@ -27,6 +27,10 @@ class IntentRequests:
                 request = DeleteRequest(backend=intent.wish.artefact.backend)
                 timeout = self._policy.timeout(Verb.DELETE)
                 return await self._client.delete(intent.node_id, request, timeout=timeout)
+            case Verb.REMOVE:
+                model, timeout = intent.wish.artefact.backend, self._policy.timeout(Verb.REMOVE)
+                await self._client.delete_model(intent.node_id, model, timeout=timeout)
+                return []
 
     async def _upgrade(self, intent: Intent) -> list[str]:
         """A worker that does not know upgrades listens for installs all the same."""

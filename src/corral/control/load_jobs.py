@@ -94,19 +94,27 @@ class Loads:
         loaded = [one for one in await self._stores.replicas.living() if _serves(one, spec)]
         if loaded:
             return await self._loaded(spec, loaded)
+        return await self._shown(await self._open(spec))
+
+    async def restore(self, spec: ModelSpec, node_id: NodeId) -> None:
+        """Have one replica more of the model, on the node where it was if that can take it."""
+        await self._open(spec, prefer=node_id)
+
+    async def _open(self, spec: ModelSpec, *, prefer: NodeId | None = None) -> LoadJob:
         now = self._clock.now()
         wanted = LoadJob(
             id=new_load_job_id(),
             model=spec.name,
             revision=spec.revision,
             state=LoadState.PENDING,
+            preferred_node_id=prefer,
             retry_at=now,
             created_at=now,
             changed_at=now,
         )
         job = await self._stores.jobs.open(wanted)
         self.poke.ring()
-        return await self._shown(job)
+        return job
 
     async def jobs(self) -> dict[str, LoadJob]:
         """All that are open or failed, by model."""
@@ -220,7 +228,12 @@ class Loads:
         """A reserved place; None when the job was given back or lost."""
         if not tried and (taken_over := await self._taken_over(held)) is not None:
             return taken_over
-        wanted = Wanted(model=held.job.model, size_bytes=self._models.size_of(held.spec), exclude=frozenset(tried))
+        wanted = Wanted(
+            model=held.job.model,
+            size_bytes=self._models.size_of(held.spec),
+            exclude=frozenset(tried),
+            prefer=held.job.preferred_node_id,
+        )
         for _ in range(self._policy.attempts):
             choice = await self._scheduler.choose(wanted)
             if isinstance(choice, Refusal):

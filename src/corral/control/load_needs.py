@@ -5,8 +5,9 @@ from typing import Final
 
 from corral.base.errors import Conflict
 from corral.control.operations import Ask, Operations
-from corral.domain.backend import Verb
+from corral.domain.backend import Verb, model_key
 from corral.domain.intent import LoadNeed, needed_by_load
+from corral.domain.model import ModelSpec
 from corral.domain.node import Node
 from corral.state.intents import Intents
 
@@ -20,14 +21,18 @@ class LoadNeeds:
         self._intents = intents
         self._operations = operations
 
-    async def admit(self, node: Node, backend: str) -> None:
-        """Conflict when the backend is about to be deleted there. One that was deleted is wanted again from now on."""
+    async def admit(self, node: Node, spec: ModelSpec) -> None:
+        """Conflict when the backend, or what the node has of the model, is about to be deleted there.
+
+        A backend that was deleted is wanted again from now on.
+        """
+        backend = spec.backend
         for intent in await self._intents.of_node(node.id):
-            if backend not in intent.wish.names:
+            if not intent.wish.names & {backend, model_key(spec.name)}:
                 continue
             match needed_by_load(intent):
                 case LoadNeed.REFUSED:
-                    raise Conflict(f"{backend} is about to be deleted there")
+                    raise Conflict(f"{intent.wish.artefact.backend} is about to be deleted there")
                 case LoadNeed.REPLACE:
                     ask = Ask(verb=Verb.INSTALL, backend=backend, nodes=(node.id,), by=_BY, delay=_MEANWHILE)
                     await self._operations.start(ask)

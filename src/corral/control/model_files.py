@@ -19,11 +19,25 @@ LARGEST_DOCUMENT: Final = 20_000
 _LIMITS: Final = YamlLimits(deepest=DEEPEST, most_values=LARGEST_DOCUMENT, things="models")
 
 Found = ModelSpec | ModelProblem
-Mark = tuple[int, int, int]
+
+
+class Mark(NamedTuple):
+    """What tells a file from another one under its name, or the same one with another content."""
+
+    modified: int = 0
+    changed: int = 0
+    """When it came to be here, or was changed in any way, in nanoseconds; nobody can set it back."""
+    size: int = 0
+    inode: int = 0
+
+    @classmethod
+    def of(cls, path: Path) -> "Mark":
+        status = path.stat()
+        return cls(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 class ReadFile(NamedTuple):
-    """What a file held when it had this time, size and inode."""
+    """What a file held when it had this mark."""
 
     mark: Mark
     found: list[Found]
@@ -35,10 +49,9 @@ class _Unusable(Exception):
 
 def read_file(path: Path, known: ReadFile | None) -> ReadFile:
     """The models in a file; what is known already unless the file is another one by now."""
-    mark = (0, 0, 0)
+    mark = Mark()
     try:
-        status = path.stat()
-        mark = (status.st_mtime_ns, status.st_size, status.st_ino)
+        mark = Mark.of(path)
         if known is not None and known.mark == mark:
             return known
         document = _document(_content(path))

@@ -3,13 +3,13 @@
 import asyncio
 import difflib
 import logging
-from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from corral.base.errors import NotFound
-from corral.control.model_files import ReadFile, read_file
+from corral.control.model_files import Mark, ReadFile, read_file
 from corral.domain.model import Catalogue, ModelProblem, ModelSpec, collect, with_last_good
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _SHOWN_NAME: Final = 100
 
 
 class Models:
-    """Owns nothing on the disk: people and programs write the files."""
+    """Owns nothing on the disk: people and programs write the files, and `ModelRemoval` deletes them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -31,6 +31,7 @@ class Models:
         self.is_readable = True
         """Whether the last look found the directory. Without it, nothing can be said of what is not in it."""
         self._known: Mapping[str, ReadFile] = {}
+        self._removed: Mapping[str, datetime] = {}
 
     def revision_of(self, name: str) -> str:
         """Empty for a model that there is not."""
@@ -63,8 +64,36 @@ class Models:
         self.is_readable = isinstance(read, Mapping)
         if isinstance(read, Mapping):
             self._known = read
+        self._collect([read] if isinstance(read, ModelProblem) else [])
+
+    def hide(self, removed: Mapping[str, datetime]) -> bool:
+        """These models were removed: what older files say of them is not true any more. False: that is known."""
+        if removed == self._removed:
+            return False
+        self._removed = removed
+        self._collect([one for one in self.catalogue.problems if one.source == str(self.directory)])
+        return True
+
+    def leftovers(self, name: str) -> list[tuple[Path, ReadFile]]:
+        """Files that hold a model which was removed, as they were when they were read."""
+        return [
+            (self.directory / source, file)
+            for source, file in self._known.items()
+            if any(isinstance(one, ModelSpec) and one.name == name and self._is_removed(one) for one in file.found)
+        ]
+
+    def time_of(self, spec: ModelSpec) -> datetime:
+        """When its file came to be as it is."""
+        file = self._known.get(spec.source)
+        return datetime.fromtimestamp(0 if file is None else file.mark.changed / 1e9, UTC)
+
+    def _is_removed(self, one: ModelSpec | ModelProblem) -> bool:
+        removed_at = self._removed.get(one.name)
+        return isinstance(one, ModelSpec) and removed_at is not None and self.time_of(one) <= removed_at
+
+    def _collect(self, problems: Sequence[ModelProblem]) -> None:
         found = with_last_good([one for file in self._known.values() for one in file.found], self.catalogue)
-        catalogue = collect([*found, read] if isinstance(read, ModelProblem) else found)
+        catalogue = collect([*(one for one in found if not self._is_removed(one)), *problems])
         if catalogue == self.catalogue:
             return
         self._tell(catalogue.problems)
@@ -105,7 +134,7 @@ def _read_directory(directory: Path, known: Mapping[str, ReadFile]) -> Mapping[s
     found = {path.name: read_file(path, known.get(path.name)) for path in paths[:MOST_FILES]}
     if len(paths) > MOST_FILES:
         problem = f"holds {len(paths)} files, of which the first {MOST_FILES} are read"
-        found[""] = ReadFile((0, 0, 0), [ModelProblem(source=str(directory), problem=problem)])
+        found[""] = ReadFile(Mark(), [ModelProblem(source=str(directory), problem=problem)])
     return found
 
 

@@ -22,6 +22,7 @@ from corral.protocol import go_json, subjects
 from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.inventory import InstalledBackend, ListReply
+from corral.protocol.model_commands import ModelDeleteRequest, Outcome
 from corral.protocol.replica import ReplicaAccess, RunningReply, StopRequest
 from corral.state.nodes import Nodes
 
@@ -90,6 +91,13 @@ class NodeClient:
         """Remove a backend; returns the processes that ended for it."""
         subject = subjects.backend_delete(node_id)
         return _changed(node_id, await self._needed(node_id, subject, request, ChangeReply, timeout))
+
+    async def delete_model(self, node_id: NodeId, model: str, *, timeout: timedelta) -> None:
+        """Remove what the node has of a model's files; nothing there is as good."""
+        request = ModelDeleteRequest(model_name=model)
+        outcome = await self._needed(node_id, subjects.model_delete(node_id), request, Outcome, timeout)
+        if not outcome.success:
+            raise NodeRefused(outcome.error or "the node did not say why", node_id=node_id)
 
     async def running(self, node_id: NodeId) -> list[Process]:
         """The node's own report of its processes."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from corral.base.ids import NodeId
-from corral.domain.backend import Verb
 from corral.domain.operation import (
     NO_PROGRESS,
     Operation,
@@ -36,7 +35,7 @@ def operation_status(operation: Operation, told: Told) -> OperationStatus:
     """LocalAI's whole status of an operation; its other forms are made of it."""
     status = compat_status(operation)
     current = _latest(operation.targets, told)
-    is_deletion = operation.verb is Verb.DELETE
+    is_deletion = operation.verb.deletes
     return OperationStatus(
         deletion=is_deletion,
         file_name=current.file_name,

@@ -9,6 +9,7 @@ Proof is the first rung that the node's own report can give:
 | `renewed` | dated anew, where neither version nor uri is known                                              |
 | `present` | it is there: enough for an install that replaces nothing                                        |
 | `absent`  | it is not there: all that a delete wants                                                        |
+| `told`    | the node says that a model's files are gone; it tells nobody which ones it has                  |
 
 Dates are compared for being different, not for being later: the clock of a node may have been set back.
 """
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 
 class Verb(StrEnum):
@@ -25,6 +27,20 @@ class Verb(StrEnum):
     INSTALL = "install"
     UPGRADE = "upgrade"
     DELETE = "delete"
+    REMOVE = "remove"
+    """Remove a model: what nodes have of its files goes."""
+
+    @property
+    def deletes(self) -> bool:
+        return self in (Verb.DELETE, Verb.REMOVE)
+
+    @property
+    def is_about_backends(self) -> bool:
+        """Whether it shows in what nodes report to have."""
+        return self is not Verb.REMOVE
+
+
+BACKEND_VERBS: Final = tuple(verb for verb in Verb if verb.is_about_backends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +106,7 @@ class Wish:
 
     verb: Verb
     key: str
-    """The canonical name: the directory that the backend is in."""
+    """The canonical name: the directory that the backend is in. Of a model: see `model_key`."""
     artefact: Artefact
 
     @property
@@ -100,7 +116,12 @@ class Wish:
     @property
     def names(self) -> frozenset[str]:
         """All that must be gone after a delete: a meta backend goes with the build that it points to."""
-        return frozenset({self.key, self.artefact.backend})
+        return frozenset({self.key, self.artefact.backend} if self.verb.is_about_backends else {self.key})
+
+
+def model_key(model: str) -> str:
+    """What stands for a model where others name a backend; no backend has a slash in its name."""
+    return f"models/{model}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +143,7 @@ class Rung(StrEnum):
     RENEWED = "renewed"
     PRESENT = "present"
     ABSENT = "absent"
+    TOLD = "told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +165,8 @@ Proof = Proven | Unproven
 
 def prove(wish: Wish, inventory: Inventory, before: Before | None) -> Proof:
     """Whether the report shows that the wish is fulfilled; `before` is what the node had when it came up."""
+    if wish.verb is Verb.REMOVE:
+        return Unproven(reason="the node was not asked yet")
     if wish.verb is Verb.DELETE:
         return _absent(wish, inventory)
     entry = inventory.find(wish.key)

@@ -188,7 +188,7 @@ def _is_against(rule: FleetRule, wish: Wish) -> bool:
             return True
         case Verb.INSTALL:
             return bool(rule.artefact.uri) and wish.artefact.uri != rule.artefact.uri
-        case Verb.UPGRADE:
+        case Verb.REMOVE | Verb.UPGRADE:
             return False
 
 

@@ -26,7 +26,7 @@ from typing import Final
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.base.retry import Backoff
-from corral.domain.backend import Before, Inventory, Proven, Unproven, Verb, Wish, before_of, prove
+from corral.domain.backend import Before, Inventory, Proven, Rung, Unproven, Verb, Wish, before_of, prove
 
 
 class IntentState(StrEnum):
@@ -49,6 +49,8 @@ class IntentPolicy:
     install: timedelta = timedelta(minutes=15)
     upgrade: timedelta = timedelta(minutes=15)
     delete: timedelta = timedelta(minutes=2)
+    remove: timedelta = timedelta(seconds=30)
+    """A model's files."""
     lease: timedelta = timedelta(seconds=6)
     """After so long without a sign of the frontend that works on it, another one goes on."""
     backoff: Backoff = Backoff(first=timedelta(seconds=30), cap=timedelta(minutes=15), spread=0.0)
@@ -58,6 +60,8 @@ class IntentPolicy:
     """Between looks at a node that may still be working for somebody who is gone."""
     doubt: timedelta = timedelta(seconds=30)
     """How long a replacing request of a dead frontend is given to show an effect before it is sent again."""
+    hold: timedelta = timedelta(seconds=1)
+    """Between looks at replicas that must get out of the way first."""
     absent: timedelta = timedelta(seconds=30)
     """Until an absent node is looked for again, should nobody tell that it is back."""
     misses: Backoff = Backoff(first=timedelta(seconds=10), cap=timedelta(minutes=5), spread=0.0)
@@ -66,7 +70,12 @@ class IntentPolicy:
     """LocalAI dates installs to the second: before this time another one may get the same date."""
 
     def timeout(self, verb: Verb) -> timedelta:
-        return {Verb.INSTALL: self.install, Verb.UPGRADE: self.upgrade, Verb.DELETE: self.delete}[verb]
+        return {
+            Verb.INSTALL: self.install,
+            Verb.UPGRADE: self.upgrade,
+            Verb.DELETE: self.delete,
+            Verb.REMOVE: self.remove,
+        }[verb]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +291,12 @@ def heard(intent: Intent, *, is_corral: bool) -> Intent:
 
 
 def answered(intent: Intent, error: str | None, inventory: Inventory, now: datetime, policy: IntentPolicy) -> Intent:
-    """The node answered, and then told what it has: that decides, whatever the answer was."""
+    """The node answered, and then told what it has: that decides, whatever the answer was.
+
+    Which models' files it has, no node tells: there its word must do.
+    """
+    if error is None and not intent.wish.verb.is_about_backends:
+        return satisfied(intent, Proven(rung=Rung.TOLD), now)
     proof = prove(intent.wish, inventory, intent.before)
     if isinstance(proof, Proven):
         return satisfied(intent, proof, now)
@@ -326,6 +340,11 @@ def timed_out(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
 def unheard(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Intent:
     """The bus went away, or the node did not tell what it has: nothing is known, nobody is to blame."""
     return _look_again(intent, now, now + policy.look_again, why)
+
+
+def held(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Intent:
+    """Something must happen first."""
+    return replace(_look_again(intent, now, now + policy.hold, why), waits_for_node=False)
 
 
 def absent(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
@@ -409,7 +428,7 @@ def cancel(intent: Intent, why: str, now: datetime) -> Intent:
 
 
 class LoadNeed(StrEnum):
-    """What a cold load that needs a backend on a node means for the intent that is there."""
+    """What a cold load on a node means for the intent about its backend, or its model, that is there."""
 
     FREE = "free"
     """Nothing speaks against it."""
@@ -420,8 +439,10 @@ class LoadNeed(StrEnum):
 
 
 def needed_by_load(intent: Intent | None) -> LoadNeed:
-    if intent is None or intent.wish.verb is not Verb.DELETE:
+    if intent is None or not intent.wish.verb.deletes:
         return LoadNeed.FREE
+    if intent.wish.verb is Verb.REMOVE:  # one that is over was followed by the same model, added anew
+        return LoadNeed.REFUSED if intent.state is IntentState.OPEN else LoadNeed.FREE
     match intent.state:
         case IntentState.SATISFIED:
             return LoadNeed.REPLACE

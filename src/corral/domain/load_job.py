@@ -62,6 +62,8 @@ class LoadJob:
     node_id: NodeId | None = None
     replica_id: ReplicaId | None = None
     """The place that was reserved; whoever takes over goes on with it."""
+    preferred_node_id: NodeId | None = None
+    """Where an upgrade ended it."""
     failures: int = 0
     """Times in a row that this model could not be loaded."""
     message: str = ""

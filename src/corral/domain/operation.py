@@ -16,7 +16,7 @@
 | `running`   | some target is under way, or about to be                                                  |
 | `failed`    | some target is `error` or `blocked`                                                       |
 | `waiting`   | all that is left waits for absent nodes: not a failure                                    |
-| `done`      | some target succeeded                                                                     |
+| `done`      | some target succeeded, or there was no node to do anything on                             |
 | `cancelled` | all were cancelled or superseded                                                          |
 """
 
@@ -132,7 +132,7 @@ def state_of(targets: Iterable[Target]) -> OperationState:
         return OperationState.FAILED
     if any(waits(one) for one in known):
         return OperationState.WAITING
-    if any(one.status is TargetStatus.SUCCESS for one in known):
+    if not known or any(one.status is TargetStatus.SUCCESS for one in known):
         return OperationState.DONE
     return OperationState.CANCELLED
 
@@ -262,7 +262,8 @@ def compat_status(operation: Operation) -> CompatStatus:
     busy = [one for one in targets if one.status is TargetStatus.RUNNING_ON_WORKER]
     if any(one.status in (TargetStatus.QUEUED, TargetStatus.DOWNLOADING) and not waits(one) for one in targets):
         is_queued = all(one.status is TargetStatus.QUEUED for one in targets)
-        message = "queued" if is_queued else f"processing backend: {operation.backend}"
+        what = "backend" if operation.verb.is_about_backends else "model"
+        message = "queued" if is_queued else f"processing {what}: {operation.backend}"
         return CompatStatus(processed=False, message=message, is_queued=is_queued)
     if error := error_text(targets):
         return CompatStatus(processed=True, message=f"error: {error}", error=error)

@@ -37,6 +37,8 @@ class Wanted:
     """Of the weights; 0 is not known."""
     exclude: Collection[NodeId] = ()
     """Nodes that already failed in this attempt."""
+    prefer: NodeId | None = None
+    """Where it was before; taken if it fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ def place(wanted: Wanted, candidates: Iterable[Candidate]) -> Placement | Refusa
             fitting.append(candidate)
     if not fitting:
         return Refusal(reasons=reasons)
-    best, *others = sorted(fitting, key=_score)
+    best, *others = sorted(fitting, key=lambda one: _score(wanted, one))
     reasons |= {other.node.name: f"comes after {best.node.name}" for other in others}
     return Placement(node=best.node, index=free_index(best.of_model(wanted.model)), reasons=reasons)
 
@@ -124,11 +126,11 @@ _FILTERS: Final[tuple[Callable[[Wanted, Candidate], str], ...]] = (
 )
 
 
-def _score(candidate: Candidate) -> tuple[int, int, str, str]:
+def _score(wanted: Wanted, candidate: Candidate) -> tuple[bool, int, int, str, str]:
     """Lower is better; ends with the id, so that every frontend decides alike."""
     node = candidate.node
     free = node.usable_vram + node.capacity.available_ram
-    return (len(candidate.replicas), -free, node.name, node.id)
+    return (node.id != wanted.prefer, len(candidate.replicas), -free, node.name, node.id)
 
 
 def _gib(size: int) -> str:

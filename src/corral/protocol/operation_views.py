@@ -181,6 +181,14 @@ class Applied(msgspec.Struct, kw_only=True):
     status_url: str
 
 
+class ModelApplied(msgspec.Struct, kw_only=True):
+    """The same for models, in the words that LocalAI has there."""
+
+    uuid: str
+    status: str
+    """The URL that tells how far it is."""
+
+
 class NeedsTarget(msgspec.Struct, kw_only=True):
     """Why a build for certain hardware was not put on every node."""
 

@@ -55,6 +55,7 @@ class LoadJobs:
         again = {
             "state": LoadState.PENDING.value,
             "message": "",
+            "preferred_node_id": job.preferred_node_id,
             "retry_at": job.retry_at,
             "changed_at": job.changed_at,
         }
@@ -211,6 +212,7 @@ def _row(job: LoadJob) -> dict[str, object]:
         "state": job.state.value,
         "node_id": job.node_id,
         "replica_id": job.replica_id,
+        "preferred_node_id": job.preferred_node_id,
         "failures": job.failures,
         "message": job.message,
         "retry_at": job.retry_at,
@@ -229,6 +231,7 @@ def _job(row: Row[Any]) -> LoadJob:
         state=LoadState(row.state),
         node_id=row.node_id,
         replica_id=row.replica_id,
+        preferred_node_id=row.preferred_node_id,
         failures=row.failures,
         message=row.message,
         retry_at=row.retry_at,

@@ -1,6 +1,6 @@
 """Operations: one transaction writes the act, its targets and the intents; if it fails, nothing has happened."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -35,8 +35,13 @@ _AT_ONCE: Final = 1000
 _UNDER_WAY: Final = [status.value for status in UNDER_WAY]
 
 Decide = Callable[[Intent], Intent | None]
+Beside = Callable[[AsyncConnection], Awaitable[None]]
 Generations = Mapping[tuple[NodeId, str], int]
 """Of intents, by node and backend; 0 where there was none."""
+
+
+async def _nothing(_: AsyncConnection) -> None:
+    """Beside most operations."""
 
 
 class Overtaken(CorralError):
@@ -56,8 +61,10 @@ class Operations:
         *,
         events: Sequence[Event],
         seen: Generations | None = None,
+        beside: Beside = _nothing,
     ) -> Operation:
-        """Write it all, in place of what was wanted before. With an idempotency key that is known: that operation.
+        """Write it all, in place of what was wanted before, and what `beside` writes. With an idempotency key that is
+        known: that operation.
 
         ConstraintViolated when somebody else did the same at the same moment: then try again. Overtaken when an intent
         is not of the generation that was `seen`: then nothing is written.
@@ -66,6 +73,7 @@ class Operations:
             if (known := await _by_key(connection, operation.idempotency_key)) is not None:
                 return known
             await write_operations(connection, [operation], intents, seen=seen)
+            await beside(connection)
             await append(connection, events)
         return operation
 

@@ -15,7 +15,7 @@ from corral.base.ids import NodeId, ReplicaId
 from corral.domain.event import Event
 from corral.domain.replica import FINAL, LIVE, Replica, ReplicaState, before
 from corral.state.db import Database
-from corral.state.dialect import insert_into
+from corral.state.dialect import among, insert_into
 from corral.state.events import append
 from corral.state.schema import replicas
 from corral.state.secrets import Secrets
@@ -73,6 +73,13 @@ async def change_replica(
     allowed = and_(replicas.c.id == id, replicas.c.state.in_(sorted(before(state))))
     changed = {"state": state.value, "changed_at": at, **(values or {})}
     return (await connection.execute(update(replicas).where(allowed).values(changed))).rowcount == 1
+
+
+async def lock_living(connection: AsyncConnection, models: Sequence[str]) -> list[Replica]:
+    """All living replicas of these models, without their keys; nobody else changes them during this transaction."""
+    there = and_(among(connection, replicas.c.model, models), replicas.c.state.in_(_LIVE))
+    rows = await connection.execute(select(replicas).where(there).order_by(replicas.c.id).with_for_update())
+    return [_replica_of(row) for row in rows]
 
 
 async def lose_replicas_of(connection: AsyncConnection, node_id: NodeId, *, reason: str, at: datetime) -> None:
@@ -183,22 +190,24 @@ class Replicas:
     async def _fetch(self, which: ColumnElement[bool]) -> list[Replica]:
         statement = select(replicas).where(which).order_by(replicas.c.created_at, replicas.c.id)
         async with self._db.read() as connection:
-            return [self._replica(row) for row in await connection.execute(statement)]
+            rows = (await connection.execute(statement)).all()
+        return [_replica_of(row, key=self._sealer.unseal(row.id, row.sealed_key)) for row in rows]
 
-    def _replica(self, row: Row[Any]) -> Replica:
-        place = row._mapping  # a tuple has a method of the name `index`
-        return Replica(
-            id=row.id,
-            node_id=row.node_id,
-            model=row.model,
-            index=place["index"],
-            revision=row.revision,
-            backend=row.backend,
-            state=ReplicaState(row.state),
-            address=row.address,
-            url=row.url,
-            key=self._sealer.unseal(row.id, row.sealed_key),
-            reason=row.reason,
-            created_at=row.created_at,
-            changed_at=row.changed_at,
-        )
+
+def _replica_of(row: Row[Any], *, key: str = "") -> Replica:
+    place = row._mapping  # a tuple has a method of the name `index`
+    return Replica(
+        id=row.id,
+        node_id=row.node_id,
+        model=row.model,
+        index=place["index"],
+        revision=row.revision,
+        backend=row.backend,
+        state=ReplicaState(row.state),
+        address=row.address,
+        url=row.url,
+        key=key,
+        reason=row.reason,
+        created_at=row.created_at,
+        changed_at=row.changed_at,
+    )

@@ -176,8 +176,9 @@ replicas: Final = Table(
     Column("backend", Words, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     # Owner of reserved to loading, loaded and failed: the holder of the load job (LoadJobs). Of lost: replica health
-    # (Replicas.lose), and Nodes.remove for the replicas of the node. Of unloading and idle: Unloading (Replicas.unload
-    # and end). Always guarded by the state before.
+    # (Replicas.lose), and Nodes.remove for the replicas of the node. Of unloading: Unloading (Replicas.unload), and
+    # Restorations.prepare. Of idle: Unloading (Replicas.end). ModelRemovals unloads, and fails what is not loaded yet.
+    # Always guarded by the state before.
     Column("state", Words, nullable=False),
     Column("reason", Words, nullable=False),
     Column("changed_at", UtcTime, nullable=False),
@@ -192,7 +193,8 @@ replicas: Final = Table(
     Index(None, "state", "changed_at"),
 )
 
-# Owner: LoadJobs. The holder of the lease writes, everybody else only claims, or opens a failed one again.
+# Owner: LoadJobs. The holder of the lease writes, everybody else only claims, or opens a failed one again. A model that
+# is removed takes its job along (ModelRemovals).
 load_jobs: Final = Table(
     "load_jobs",
     metadata,
@@ -209,6 +211,29 @@ load_jobs: Final = Table(
     Column("lease_until", UtcTime),
     Column("created_at", UtcTime, nullable=False),
     Column("changed_at", UtcTime, nullable=False),
+    Column("preferred_node_id", Words),
+)
+
+# Owner: Restorations, and ModelRemovals for the model. Written before the request that ends the replica is sent.
+restorations: Final = Table(
+    "restorations",
+    metadata,
+    Column("replica_id", Words, primary_key=True),
+    Column("node_id", Words, nullable=False),
+    Column("model", Words, nullable=False),
+    Column("index", Whole, nullable=False),
+    Column("backend", Words, nullable=False),
+    Column("replicas", Whole, nullable=False),
+    Column("noted_at", UtcTime, nullable=False),
+)
+
+# Owner: ModelRemovals. Files of this model that are older are none, on every frontend.
+removed_models: Final = Table(
+    "removed_models",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("removed_at", UtcTime, nullable=False),
+    Column("operation_id", Words, nullable=False),
 )
 
 # Owner: Operations. Everything but the dismissal is written once.

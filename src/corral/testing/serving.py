@@ -90,7 +90,9 @@ class ServingFleet:
 
 
 @asynccontextmanager
-async def serving_fleet(folder: Path, *, database: str | None = None) -> AsyncIterator[ServingFleet]:
+async def serving_fleet(
+    folder: Path, *, database: str | None = None, beat_seconds: float = INTERVAL_SECONDS
+) -> AsyncIterator[ServingFleet]:
     """Two healthy nodes and a model that nobody has asked for yet; on SQLite unless another database is named."""
     models, backends = folder / "models", folder / "backends"
     write_model(models, MODEL)
@@ -108,7 +110,10 @@ async def serving_fleet(folder: Path, *, database: str | None = None) -> AsyncIt
         )
         gateway.admin_key = control.admin_key
         await stack.enter_async_context(gateway)
-        of_workers = _of_workers(models, backends, nats, token) | {"CORRAL_REGISTER_TO": gateway.url}
+        of_workers = _of_workers(models, backends, nats, token) | {
+            "CORRAL_REGISTER_TO": gateway.url,
+            "CORRAL_HEARTBEAT_INTERVAL": f"{beat_seconds}s",
+        }
         workers = {name: WorkerProcess(name, folder / name, of_workers) for name in WORKERS}
         for worker in workers.values():
             await stack.enter_async_context(worker)
@@ -143,7 +148,6 @@ def _of_workers(models: Path, backends: Path, nats: NatsServer, token: str) -> d
         "CORRAL_SYSTEM_BACKENDS_PATH": str(backends),
         "CORRAL_REGISTRATION_TOKEN": token,
         "CORRAL_NATS_URL": nats.worker_url,
-        "CORRAL_HEARTBEAT_INTERVAL": f"{INTERVAL_SECONDS}s",
         "CORRAL_REGISTRATION_RETRY": "500ms",
     }
 

@@ -1,6 +1,6 @@
 """Control on a real database, with workers that are only their messages and backends that only say yes or no."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,6 +28,7 @@ from corral.state.secrets_key import SecretsKey
 from corral.testing.clock import ManualClock
 from corral.testing.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 from corral.testing.simulated_backends import SimulatedBackends
+from corral.testing.simulated_worker import SimulatedWorker
 
 MODEL = "name: small\nbackend: echo\nparameters:\n  model: small.gguf\n"
 SECRET = "s" * 40
@@ -156,6 +157,21 @@ class World:
         self, name: str, *, is_corral: bool = True, platform: str = "", free_disk: int | None = None, **labels: str
     ) -> SimulatedBackends:
         """A node that has joined and answers for its backends."""
+        node = SimulatedBackends(await self._join(name, is_corral, labels, platform, free_disk), self.clock, is_corral)
+        await self._listen(node)
+        return node
+
+    async def worker(self, name: str, *backends: str, is_corral: bool = True, **labels: str) -> SimulatedWorker:
+        """A node that has joined, has these backends, and runs processes for models."""
+        node = SimulatedWorker(await self._join(name, is_corral, labels), self.clock, is_corral)
+        for backend in backends:
+            node.put(backend)
+        await self._listen(node)
+        return node
+
+    async def _join(
+        self, name: str, is_corral: bool, labels: Mapping[str, str], platform: str = "", free_disk: int | None = None
+    ) -> NodeId:
         body: dict[str, object] = {"name": name, "address": "127.0.0.1:50051", "labels": labels}
         if free_disk is not None:
             body |= {"total_disk": 2**40, "available_disk": free_disk}
@@ -170,11 +186,12 @@ class World:
             )
             body["corral"] = msgspec.to_builtins(hello)
         answer = await self.frontend.register(body, token=TRUSTED_TOKEN)
-        node = SimulatedBackends(NodeId(msgspec.json.decode(answer.body)["id"]), self.clock, is_corral)
         await self.frontend.settle()
+        return NodeId(msgspec.json.decode(answer.body)["id"])
+
+    async def _listen(self, node: SimulatedBackends) -> None:
         await node.listen(self.bus)
         self.stack.push_async_callback(node.stop)
-        return node
 
     async def again(self) -> Control:
         """A control that starts anew on the same database."""

@@ -8,7 +8,7 @@ import pytest
 
 from corral.base.errors import InvalidInput, PeerUnavailable
 from corral.base.retry import Backoff
-from corral.cli import backend_asks, operation_watch, upgrade_words
+from corral.cli import operation_start, operation_watch, upgrade_words
 from corral.cli.backend_asks import external, read_labels, start
 from corral.cli.backend_tables import rows
 from corral.protocol.operation_views import (
@@ -31,7 +31,7 @@ ONE_NODE = "11111111-0000-4000-8000-000000000000"
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operation_watch, "PAUSES", Backoff(first=timedelta(0), cap=timedelta(0)))
-    monkeypatch.setattr(backend_asks, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(operation_start, "_PAUSE_SECONDS", 0)
 
 
 def on(name: str, **changes: Any) -> NodeBackendView:

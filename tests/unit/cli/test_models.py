@@ -1,10 +1,13 @@
 """`corral models`: what there is, where it is loaded, and what was passed over."""
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 import pytest
 
+from corral.base.retry import Backoff
+from corral.cli import operation_watch
 from corral.protocol.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
 from corral.protocol.replica_views import ReplicaView
 
@@ -143,3 +146,59 @@ def test_no_frontend_is_code_69(corral: Any, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_wrong_key_is_code_77(connected: Any, frontend: Any) -> None:
     frontend.tell("GET /api/v1/models", {"error": {"message": "no"}}, 401)
     assert connected("models", "list").code == 77
+
+
+class TestRemove:
+    PATH = "DELETE /api/v1/models/small"
+    ONE = "GET /api/v1/operations/0123abcd-0000-4000-8000-000000000000"
+
+    @pytest.fixture(autouse=True)
+    def no_pauses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(operation_watch, "PAUSES", Backoff(first=timedelta(0), cap=timedelta(0)))
+
+    def test_watches_until_every_node_is_done(
+        self, connected: Any, frontend: Any, make_operation: Any, make_target: Any
+    ) -> None:
+        begun = make_operation(make_target("w1", status="downloading"), verb="remove", backend="small")
+        done = make_operation(make_target("w1", status="success", message="told"), verb="remove", backend="small")
+        frontend.tell(self.PATH, begun, 202)
+        frontend.tell(self.ONE, done)
+        outcome = connected("models", "remove", "small", "--yes")
+        assert outcome.code == 0
+        assert outcome.out.splitlines() == [
+            "Operation 0123abcd: remove small on w1.",
+            "w1: downloading, the node was asked to remove it",
+            "w1: success, the node says so",
+            "small: removed on w1.",
+        ]
+        assert frontend.calls[0].headers["Idempotency-Key"]
+
+    @pytest.mark.parametrize(("status", "code"), [("error", 1), ("queued", 2)])
+    def test_ends_with_the_code_of_the_operation(
+        self, connected: Any, frontend: Any, make_operation: Any, make_target: Any, status: str, code: int
+    ) -> None:
+        operation = make_operation(make_target("w1", status=status, attempts=1), verb="remove", backend="small")
+        frontend.tell(self.PATH, operation, 202)
+        frontend.tell(self.ONE, operation)
+        outcome = connected("models", "remove", "small", "--yes", "--within", "1ms", "--json")
+        assert (outcome.code, outcome.json()["verb"]) == (code, "remove")
+
+    def test_without_nodes_there_is_nothing_to_watch(self, connected: Any, frontend: Any, make_operation: Any) -> None:
+        frontend.tell(self.PATH, make_operation(verb="remove", backend="small"), 202)
+        outcome = connected("models", "remove", "small", "--yes")
+        assert (outcome.code, outcome.out.splitlines()) == (
+            0,
+            ["Operation 0123abcd: remove small on no node.", "small: removed; no node had to do anything."],
+        )
+
+    def test_asks_first_and_not_where_nobody_could_answer(self, connected: Any, frontend: Any) -> None:
+        frontend.tell("GET /api/v1/models/small", model())
+        outcome = connected("models", "remove", "small")
+        assert outcome.err == "error: --yes: is needed here, because there is no terminal to ask on\n"
+        assert [call.method for call in frontend.calls] == ["GET"]
+
+    def test_what_the_frontend_says_no_to_is_told(self, connected: Any, frontend: Any) -> None:
+        said = {"error": {"code": "conflict", "message": "both.yaml also holds two"}}
+        frontend.tell(self.PATH, said, 409)
+        outcome = connected("models", "remove", "small", "--yes")
+        assert (outcome.code != 0, outcome.err) == (True, "error: both.yaml also holds two\n")

@@ -29,7 +29,7 @@ class TestList:
         frontend.tell("GET /api/v1/operations", OperationPage(items=[make_operation()]))
         outcome = connected("ops", "list", "--last", "7")
         assert outcome.code == 0
-        assert outcome.out.splitlines()[1].startswith("0123abcd  cancelled  install echo")
+        assert outcome.out.splitlines()[1].startswith("0123abcd  done   install echo")
         assert frontend.calls[0].path == "/api/v1/operations?limit=7"
 
     def test_pages_are_read_until_there_are_enough(self, connected: Any, frontend: Any, make_operation: Any) -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from corral.domain.backend import Verb
+from corral.domain.backend import BACKEND_VERBS, Verb
 from corral.testing.intent_model import FleetModel
 from corral.testing.intent_model_checks import check_enforcement, check_operations, check_rest, settle
 from corral.testing.intent_model_parts import Deed
@@ -19,6 +19,7 @@ CASES = int(os.environ.get("CORRAL_MODEL_CASES", "100"))
 STEPS = 40
 
 NODES = st.sampled_from(["c", "l"])
+VERBS = st.sampled_from(BACKEND_VERBS)
 KEYS = st.sampled_from(["echo"])
 FRONTENDS = st.integers(0, 1)
 PLACES = st.tuples(NODES, KEYS)
@@ -30,7 +31,12 @@ class Story(RuleBasedStateMachine):
         super().__init__()
         self.model = FleetModel()
 
-    @rule(verb=st.sampled_from(Verb), key=KEYS, nodes=st.lists(NODES, min_size=1, unique=True), renew=st.booleans())
+    @rule(
+        verb=VERBS,
+        key=KEYS,
+        nodes=st.lists(NODES, min_size=1, unique=True),
+        renew=st.booleans(),
+    )
     def somebody_asks(self, verb: Verb, key: str, nodes: list[str], renew: bool) -> None:
         self.model.accept(verb, key, nodes, renew=renew and verb is Verb.INSTALL)
 
@@ -109,7 +115,7 @@ class Story(RuleBasedStateMachine):
         for place in sorted(self.model.stored):
             self.model.step(number, place)
 
-    @rule(first=st.sampled_from(Verb), then=st.sampled_from(Verb), node=NODES, renew=st.booleans())
+    @rule(first=VERBS, then=VERBS, node=NODES, renew=st.booleans())
     def a_frontend_dies_with_a_request_open_and_people_change_their_minds(
         self, first: Verb, then: Verb, node: str, renew: bool
     ) -> None:

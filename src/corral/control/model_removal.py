@@ -1,0 +1,208 @@
+"""Removes models from the fleet: one transaction takes a model away, and everything else follows from it.
+
+From then on every frontend hides the model and deletes what its own directory has of it; unloading ends its replicas,
+and the dispatcher has the nodes delete their files. A newer file of the same name brings the model back, and takes back
+whatever was not sent by then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import Conflict
+from corral.base.ids import OperationId, new_operation_id
+from corral.base.tasks import Poke
+from corral.control.feed import Feed
+from corral.control.fleet import Fleet, NodeFilter, SeenNode
+from corral.control.model_deletion import FilesLeft, delete_model
+from corral.control.models import Models
+from corral.domain import intent as intents
+from corral.domain.backend import Artefact, Verb, Wish, model_key
+from corral.domain.event import Event, EventKind
+from corral.domain.intent import Intent, IntentState
+from corral.domain.model import ModelSpec
+from corral.domain.model_removal import RemovedModel, endangered, own_weights
+from corral.domain.node import NodeStatus, NodeType
+from corral.domain.operation import Operation, Target, status_of
+from corral.domain.replica import LIVE
+from corral.state.model_removals import ModelRemovals
+from corral.state.operations import Operations
+from corral.state.replicas import Replicas
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=2)
+ADDED_AGAIN: Final = "the model was added again"
+
+
+class ModelRemoval:
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        removals: ModelRemovals,
+        operations: Operations,
+        models: Models,
+        replicas: Replicas,
+        fleet: Fleet,
+        feed: Feed,
+        clock: Clock,
+        *,
+        dispatcher: Poke,
+    ) -> None:
+        self._removals = removals
+        self._operations = operations
+        self._models = models
+        self._replicas = replicas
+        self._fleet = fleet
+        self._feed = feed
+        self._clock = clock
+        self._dispatcher = dispatcher
+        self._told: set[tuple[str, str]] = set()
+        """Of files that cannot be deleted, so that it is said once."""
+
+    async def remove(self, name: str, *, by: str, idempotency_key: str = "") -> Operation:
+        """Accept it, whole or not at all. NotFound for a model that there is not, Conflict when it is not alone in its
+        file. An alias goes alone, its model stays."""
+        if idempotency_key and (known := await self._operations.with_key(idempotency_key)) is not None:
+            return known
+        spec = self._removable(name)
+        now = self._clock.now()
+        operation, wanted = await self._asked(spec, by, now)
+        removed_at = max(now, self._models.time_of(spec))
+        removed = RemovedModel(name=name, removed_at=removed_at, operation_id=operation.id)
+        stored = await self._removals.start(
+            removed, replace(operation, idempotency_key=idempotency_key), wanted, events=_events(operation)
+        )
+        log.info("a model is removed", extra={"event": "model.removed", "model": name, "operation": stored.id})
+        await self.sweep()
+        self._dispatcher.ring()
+        await self._feed.announce()
+        return stored
+
+    async def sweep(self) -> None:
+        """Hide what was removed, delete what is left of it here, and notice what was added again."""
+        removed = await self._removals.all()
+        if self._models.hide({one.name: one.removed_at for one in removed}):
+            self._feed.ring()  # the view of this frontend is made anew
+        for one in removed:
+            if one.name in self._models.catalogue.models:
+                await self._add_again(one)
+            else:
+                await self._delete_here(one.name)
+
+    def _removable(self, name: str) -> ModelSpec:
+        catalogue = self._models.catalogue
+        spec = catalogue.models.get(name)
+        if spec is None:
+            if problems := catalogue.problems_of(name):
+                raise Conflict(f"{problems[0].source} cannot be used ({problems[0].problem}); delete the file itself")
+            raise self._models.unknown(name)
+        beside = sorted(one.name for one in catalogue.models.values() if one.source == spec.source and one is not spec)
+        if beside:
+            raise Conflict(f"{spec.source} also holds {', '.join(beside)}; take {name} out of the file instead")
+        return spec
+
+    async def _asked(self, spec: ModelSpec, by: str, now: datetime) -> tuple[Operation, list[Intent]]:
+        id = new_operation_id()
+        artefact = Artefact(backend=spec.name)
+        wish = Wish(verb=Verb.REMOVE, key=model_key(spec.name), artefact=artefact)
+        others = self._models.catalogue.models.values()
+        danger = endangered(spec.name, others)
+        nodes = await self._fleet.all(NodeFilter(types=frozenset({NodeType.BACKEND})))
+        meant = [one for one in nodes if one.status is not NodeStatus.PENDING and not spec.alias_of]
+        wanted = [_intent(one, wish, id, now, danger) for one in meant]
+        targets = [_target(one, intent, now) for one, intent in zip(meant, wanted, strict=True)]
+        operation = Operation(
+            id=id,
+            verb=Verb.REMOVE,
+            backend=spec.name,
+            artefact=artefact,
+            asked_by=by,
+            accepted_at=now,
+            targets=tuple(targets),
+        )
+        return operation, wanted
+
+    async def _add_again(self, removed: RemovedModel) -> None:
+        """Nodes first: what was forgotten could not be taken back any more."""
+        now = self._clock.now()
+
+        def taken_back(known: Intent) -> Intent | None:
+            return intents.cancel(known, ADDED_AGAIN, now) if intents.may_cancel(known) else None
+
+        await self._operations.change(removed.operation_id, None, taken_back, events=[])
+        data = {"model": removed.name, "operation": removed.operation_id}
+        event = Event(kind=EventKind.MODEL_ADDED_AGAIN, at=now, actor="control", data=data)
+        if await self._removals.forget(removed, events=[event]):
+            log.info("a model is there again", extra={"event": "model.added_again", "model": removed.name})
+            await self._feed.announce()
+
+    async def _delete_here(self, name: str) -> None:
+        leftovers = self._models.leftovers(name)
+        if not leftovers or any(one.state in LIVE for one in await self._replicas.of_model(name)):
+            return  # processes end before the files that they may still read
+        for file, read in leftovers:
+            own = [one for one in read.found if isinstance(one, ModelSpec)]
+            if len(read.found) > 1:
+                self._tell_once(name, f"{file.name} also holds other models")
+                continue
+            try:
+                await asyncio.to_thread(delete_model, file, read.mark, self._weights(own))
+            except FilesLeft as error:
+                self._tell_once(name, error.message)
+        await self._models.look()
+
+    def _weights(self, specs: Sequence[ModelSpec]) -> list[str]:
+        """A file that cannot be read may need them: then they stay."""
+        catalogue = self._models.catalogue
+        if catalogue.problems or not self._models.is_readable:
+            return []
+        return [path for spec in specs for path in own_weights(spec, catalogue.models.values())]
+
+    def _tell_once(self, name: str, why: str) -> None:
+        if (name, why) not in self._told:
+            self._told.add((name, why))
+            shown = {"event": "model.files_left", "model": name}
+            log.warning("files of a removed model stay here: %s", why, extra=shown)
+
+
+def _intent(seen: SeenNode, wish: Wish, id: OperationId, now: datetime, danger: str) -> Intent:
+    fresh = Intent(
+        node_id=seen.node.id,
+        wish=wish,
+        operation_id=id,
+        accepted_at=now,
+        changed_at=now,
+        next_try=now,
+        waits_for_node=not danger and seen.status in (NodeStatus.OFFLINE, NodeStatus.UNHEALTHY),
+    )
+    if not danger:
+        return fresh
+    reason = f"a node that shares the models directory would also delete {danger}; a retry sends it all the same"
+    return replace(fresh, state=IntentState.BLOCKED, message=reason)
+
+
+def _target(seen: SeenNode, intent: Intent, now: datetime) -> Target:
+    return Target(
+        operation_id=intent.operation_id,
+        node_id=intent.node_id,
+        node_name=seen.node.name,
+        backend=intent.backend,
+        status=status_of(intent),
+        waits_for_node=intent.waits_for_node,
+        message=intent.message,
+        changed_at=now,
+    )
+
+
+def _events(operation: Operation) -> list[Event]:
+    common = {"at": operation.accepted_at, "actor": operation.asked_by}
+    about = {"operation": operation.id, "targets": len(operation.targets)}
+    started = {**about, "verb": operation.verb.value, "backend": operation.backend}
+    return [
+        Event(kind=EventKind.MODEL_REMOVED, data={**about, "model": operation.backend}, **common),  # type: ignore[arg-type]
+        Event(kind=EventKind.OPERATION_STARTED, data=started, **common),  # type: ignore[arg-type]
+    ]

@@ -1,0 +1,140 @@
+"""Replaces backends without taking models away where that can be avoided: what happens around each request to a node.
+
+Deciding is done in `domain/rollout.py`. What is noted here before a request is sent, `restoring.py` loads again.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.ids import NodeId, ReplicaId
+from corral.control.feed import Feed
+from corral.control.fleet import Fleet
+from corral.control.gateway_reports import GatewayReports
+from corral.control.planning import CatalogueSource
+from corral.control.replica_health import ReplicaHealth
+from corral.domain.backend import Verb, Wish
+from corral.domain.event import Event, EventKind
+from corral.domain.fit import traits_of
+from corral.domain.intent import Intent
+from corral.domain.node import Node
+from corral.domain.replica import Replica, ReplicaState
+from corral.domain.rollout import Preparation, Restoration, Seen, before_removal, note, prepare
+from corral.state.replicas import Replicas
+from corral.state.restorations import Restorations
+
+log = logging.getLogger(__name__)
+
+REPLACED: Final = "its backend is replaced"
+DELETED: Final = "its backend was deleted"
+_HAD_SERVED: Final = frozenset({ReplicaState.LOADED, ReplicaState.UNLOADING})
+
+
+class Rollout:
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        restorations: Restorations,
+        replicas: Replicas,
+        fleet: Fleet,
+        galleries: CatalogueSource,
+        gateways: GatewayReports,
+        health: ReplicaHealth,
+        feed: Feed,
+        clock: Clock,
+    ) -> None:
+        self._restorations = restorations
+        self._replicas = replicas
+        self._fleet = fleet
+        self._galleries = galleries
+        self._gateways = gateways
+        self._health = health
+        self._feed = feed
+        self._clock = clock
+
+    async def before(self, intent: Intent, node: Node, *, force: bool) -> str:
+        """Why the request that brings an intent about may not be sent yet; empty when it may.
+
+        Whatever it ends is noted by then, and what others can serve for is out of service.
+        """
+        if intent.wish.verb is Verb.REMOVE:
+            there = await self._replicas.on_node(node.id)
+            ending = [one for one in there if one.model == intent.wish.artefact.backend]
+            return before_removal(ending, self._clock.now())
+        if not _replaces(intent.wish, force=force):
+            return ""
+        mine = await self._ended_with(intent.wish, node)
+        if not mine:
+            return ""
+        now = self._clock.now()
+        healthy = await self._healthy()
+
+        def decide(replicas: Sequence[Replica], restorations: Sequence[Restoration]) -> Preparation:
+            seen = Seen(replicas=replicas, restorations=restorations, healthy=healthy, busy=self._busy(replicas))
+            return prepare({one.id for one in mine}, intent.backend, seen, now)
+
+        models = sorted({one.model for one in mine})
+        prepared = await self._restorations.prepare(models, decide, reason=REPLACED, at=now, tell=_unloading)
+        if prepared.unload:
+            shown = {"event": "rollout.draining", "node": node.id, "replicas": len(prepared.unload)}
+            log.info("replicas make way for %s", intent.backend, extra=shown)
+            await self._feed.announce()
+        return prepared.hold
+
+    async def after(self, intent: Intent, stopped: Sequence[str]) -> None:
+        """The node is done, and tells which processes ended for it; not all of them may have been foreseen."""
+        try:
+            await self._take_out(intent, frozenset(stopped))
+        except CorralError as error:
+            shown = {"event": "rollout.unstored", "node": intent.node_id}
+            log.warning("processes that ended are looked at later: %s", error, extra=shown)
+        self._health.poke.ring()
+
+    async def _ended_with(self, wish: Wish, node: Node) -> list[Replica]:
+        """Those on the node that the backend runs, whatever name their model calls it by."""
+        there = await self._replicas.on_node(node.id)
+        if all(_bare(one.backend) in wish.names for one in there):
+            return there
+        catalogue = await self._galleries.catalogue()
+        capability = traits_of(node).effective_capability
+
+        def runs(replica: Replica) -> bool:
+            name = _bare(replica.backend)
+            return name in wish.names or (catalogue is not None and catalogue.key_of(name, capability) == wish.key)
+
+        return [one for one in there if runs(one)]
+
+    async def _healthy(self) -> set[NodeId]:
+        """Of the nodes that serve, or are about to serve again."""
+        serving = {one.node_id for one in await self._replicas.living()}
+        return await self._fleet.healthy(serving | {one.node_id for one in await self._restorations.all()})
+
+    async def _take_out(self, intent: Intent, stopped: Collection[str]) -> None:
+        there = await self._replicas.on_node(intent.node_id) if stopped else []
+        ended = [one for one in there if one.process_key in stopped and one.state in _HAD_SERVED]
+        if not ended:
+            return
+        if intent.wish.verb is not Verb.DELETE:
+            living, now = await self._replicas.living(), self._clock.now()
+            await self._restorations.note([note(one, intent.backend, living, now) for one in ended])
+        await self._health.lose(ended, DELETED if intent.wish.verb is Verb.DELETE else REPLACED)
+
+    def _busy(self, replicas: Iterable[Replica]) -> frozenset[ReplicaId]:
+        """What a silent gateway has under way is not known."""
+        under_way = self._gateways.in_flight()
+        return frozenset(one.id for one in replicas if under_way[one.id] or self._gateways.silent())
+
+
+def _replaces(wish: Wish, *, force: bool) -> bool:
+    return wish.verb is Verb.UPGRADE or (wish.verb is Verb.INSTALL and force)
+
+
+def _bare(backend: str) -> str:
+    return backend.rpartition("@")[2]
+
+
+def _unloading(replica: Replica, at: datetime) -> Event:
+    data = {"replica": replica.id, "model": replica.model, "why": REPLACED}
+    return Event(kind=EventKind.REPLICA_UNLOADING, at=at, actor="control", node_id=replica.node_id, data=data)

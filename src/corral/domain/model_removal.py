@@ -1,0 +1,54 @@
+"""Removing a model: which of its files may go, and which names would take those of other models along. Pure."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePath
+from typing import Final
+
+from corral.base.ids import OperationId
+from corral.domain.model import ModelSpec, load_options
+
+REASON: Final = "the model was removed"
+_WEIGHTS: Final = ("ModelFile", "MMProj", "DraftModel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedModel:
+    """A model that nobody has any more: files of it that are older count as deleted, wherever they are left."""
+
+    name: str
+    removed_at: datetime
+    operation_id: OperationId
+
+
+def weights_of(spec: ModelSpec) -> list[str]:
+    """Paths below the models directory that the model is loaded from."""
+    if spec.alias_of:
+        return []
+    options = load_options(spec, models=PurePath(), threads=1)
+    found = (str(options.get(name) or "") for name in _WEIGHTS)
+    return [path for path in dict.fromkeys(found) if path and not PurePath(path).is_absolute() and path != "."]
+
+
+def own_weights(spec: ModelSpec, others: Iterable[ModelSpec]) -> list[str]:
+    """Those that no other model speaks of, in whatever option."""
+    texts = [json.dumps(other.config, default=str) for other in others if other.name != spec.name]
+    mine = [path for path in weights_of(spec) if not any(json.dumps(path)[1:-1] in text for text in texts)]
+    theirs = {PurePath(path) for other in others if other.name != spec.name for path in weights_of(other)}
+    return [path for path in mine if not any(PurePath(path) in one.parents for one in theirs)]
+
+
+def endangered(name: str, others: Iterable[ModelSpec]) -> str:
+    """What other models have in the models directory and a node that shares it would delete with this name; empty if
+    nothing.
+
+    Workers delete the directory of this name, or the file and all that begin with it and a dot.
+    """
+    for other in others:
+        for path in (other.source, *weights_of(other)):
+            first = PurePath(path).parts[0] if path else ""
+            if other.name != name and (first == name or first.startswith(f"{name}.")):
+                return f"{path}, which {other.name} needs"
+    return ""

@@ -1,0 +1,285 @@
+"""Models removed from the fleet: gone at once for those who ask, then from every disk, whoever sleeps or dies."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from corral.app.control import Control
+from corral.base.errors import Conflict, NotFound
+from corral.bus.port import Bus
+from corral.control.unloading import HEARD_AFTER
+from corral.domain.event import EventKind
+from corral.domain.operation import Operation, OperationState, TargetStatus
+from corral.domain.replica import ReplicaState
+from corral.state.db import Database
+from corral.testing.clock import ManualClock
+from corral.testing.simulated_worker import SimulatedWorker
+from corral.testing.world import MODEL, World, open_world, view_of
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+async def present(database: Database, bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
+    """A world whose clock goes with that of the disk, for what depends on the age of files."""
+    async with open_world(database, ManualClock(datetime.now(UTC)), bus, tmp_path) as world:
+        yield world
+
+
+async def remove(world: World, name: str = "small") -> Operation:
+    return await world.control.context.model_removal.remove(name, by="me")
+
+
+async def stored(world: World, operation: Operation) -> Operation:
+    return await world.control.context.operations.get(operation.id)
+
+
+async def step(world: World, control: Control | None = None, *, after: timedelta = HEARD_AFTER) -> None:
+    control = control or world.control
+    await world.clock.advance(after)
+    await control.context.hearing.tick()
+    await control.unloading.sweep()
+    await control.dispatcher.tick()
+    await control.context.model_removal.sweep()
+
+
+def write_later(world: World, *, than: int) -> None:
+    """The disk's clock ticks coarsely."""
+    while True:
+        world.write(MODEL)
+        if (world.models / "small.yaml").stat().st_ctime_ns > than:
+            return
+
+
+def files(world: World) -> list[str]:
+    return sorted(path.name for path in world.models.iterdir())
+
+
+@pytest.mark.parametrize("is_corral", [True, False])
+async def test_a_model_leaves_the_view_its_replica_and_every_disk(world: World, is_corral: bool) -> None:
+    first, second = [await world.worker(name, "echo", is_corral=is_corral) for name in "ab"]
+    (world.models / "small.gguf").write_bytes(b"weights")
+    replica = await world.loaded()
+    first.models, second.models = {"small", "other"}, {"small"}
+    operation = await remove(world)
+
+    view = await view_of(world.control)
+    assert (view.models, view.replicas) == ({}, {})
+    with pytest.raises(NotFound, match="does not exist"):
+        await world.loads.ensure("small")
+    for _ in range(3):
+        await step(world)
+    gone = await world.control.context.replicas.get(replica.id)
+    assert gone is not None
+    assert gone.state is ReplicaState.IDLE
+    assert (first.processes, second.processes, files(world)) == ({}, {}, [])
+    assert (first.models, second.models) == ({"other"}, set())
+    done = await stored(world, operation)
+    assert (done.state, [one.message for one in done.targets]) == (OperationState.DONE, ["told", "told"])
+    (event,) = await world.events(EventKind.MODEL_REMOVED)
+    assert (event.actor, event.data["model"]) == ("me", "small")
+
+
+async def test_files_are_left_until_the_processes_that_read_them_have_ended(world: World) -> None:
+    worker = await world.worker("a", "echo")
+    await world.loaded()
+    operation = await remove(world)
+    await step(world, after=timedelta(0))
+    assert files(world) == ["small.yaml"]
+    assert (worker.requests[-1][0], (await stored(world, operation)).targets[0].message) == (
+        "load",
+        "the replica of small there ends first",
+    )
+
+
+async def test_another_frontend_with_a_directory_of_its_own_hides_it_and_deletes_its_copy(
+    world: World, tmp_path: Path
+) -> None:
+    await world.worker("a", "echo")
+    copy = world.models.with_name("copy")
+    copy.mkdir()
+    (copy / "small.yaml").write_text(MODEL)
+    another = await world.again()
+    another.context.models.directory = copy
+    another.context.models.scan()
+    await remove(world)
+    assert "small" in another.context.models.catalogue.models
+    await another.context.model_removal.sweep()
+    assert (another.context.models.catalogue.models, list(copy.iterdir())) == ({}, [])
+
+
+async def test_a_frontend_that_was_down_meanwhile_never_shows_it(world: World) -> None:
+    await remove(world)
+    (world.models / "small.yaml").write_text(MODEL)  # as if it had a copy; the clock of this world is far ahead
+    late = await world.again()
+    assert ((await view_of(late)).models, files(world)) == ({}, [])
+
+
+async def test_an_absent_node_gets_it_when_it_returns_and_a_refusal_is_tried_again(world: World) -> None:
+    away, refuses = [await world.worker(name, "echo") for name in "ab"]
+    away.models, refuses.models = {"small"}, {"small"}
+    refuses.faults.refusal = "read-only file system"
+    await away.stop()
+    operation = await remove(world)
+    await world.control.dispatcher.tick()
+    waits, failed = (await stored(world, operation)).targets
+    assert (waits.status, waits.waits_for_node) == (TargetStatus.QUEUED, True)
+    assert (failed.status, failed.message) == (TargetStatus.ERROR, "read-only file system")
+
+    refuses.faults.refusal = ""
+    await away.listen(world.bus)
+    await step(world, await world.again(), after=timedelta(hours=24))
+    assert (away.models, refuses.models) == (set(), set())
+    assert (await stored(world, operation)).state is OperationState.DONE
+
+
+async def test_a_frontend_that_dies_right_after_it_said_yes_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await world.worker("a", "echo")
+    (world.models / "small.gguf").write_bytes(b"weights")
+    await world.loaded()
+    worker.models = {"small"}
+
+    async def dies() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(world.control.context.model_removal, "sweep", dies)
+    with pytest.raises(KeyboardInterrupt):
+        await remove(world)
+    assert files(world) == ["small.gguf", "small.yaml"]
+    for _ in range(3):
+        heir = await world.again()
+        assert (await view_of(heir)).models == {}
+        await step(world, heir, after=timedelta(minutes=1))
+    assert (files(world), worker.models, worker.processes) == ([], set(), {})
+
+
+async def test_a_death_between_weights_and_file_is_made_good(world: World) -> None:
+    (world.models / "small.gguf").mkdir()
+    await remove(world)
+    (world.models / "small.yaml").write_text(MODEL)
+    await (await world.again()).context.model_removal.sweep()
+    assert files(world) == []
+
+
+async def test_a_database_that_is_away_leaves_everything_as_it_was(world: World) -> None:
+    await world.stores.database.close()
+    with pytest.raises(Exception, match="database"):
+        await remove(world)
+    assert ("small" in world.control.context.models.catalogue.models, files(world)) == (True, ["small.yaml"])
+
+
+async def test_what_other_models_need_stays(world: World) -> None:
+    worker = await world.worker("a", "echo")
+    for name in ("shared.gguf", "own.gguf"):
+        (world.models / name).write_bytes(b"w")
+    world.write("name: small\nbackend: echo\nmmproj: own.gguf\nparameters:\n  model: shared.gguf\n")
+    world.write("name: other\nbackend: echo\nparameters:\n  model: shared.gguf\n", "other.yaml")
+    await remove(world)
+    await step(world)
+    assert files(world) == ["other.yaml", "shared.gguf"]
+    assert worker.requests == [("remove", "small")]
+
+
+async def test_a_name_that_would_take_another_models_files_along_is_not_sent(world: World) -> None:
+    worker = await world.worker("a", "echo")
+    world.write("name: other\nbackend: echo\nparameters:\n  model: small.gguf\n", "other.yaml")
+    operation = await remove(world)
+    await step(world)
+    (target,) = (await stored(world, operation)).targets
+    assert (target.status, worker.requests) == (TargetStatus.BLOCKED, [])
+    assert "small.gguf, which other needs" in target.message
+
+
+async def test_an_alias_goes_alone(world: World) -> None:
+    worker = await world.worker("a", "echo")
+    world.write("name: short\nalias: small\n", "short.yaml")
+    operation = await remove(world, "short")
+    assert (operation.state, files(world), worker.requests) == (OperationState.DONE, ["small.yaml"], [])
+    assert list((await view_of(world.control)).models) == ["small"]
+
+
+async def test_what_cannot_be_removed_says_why(world: World) -> None:
+    with pytest.raises(NotFound, match="did you mean small"):
+        await remove(world, "smal")
+    both = [MODEL.replace("small", name).replace("\n", "\n  ").rstrip() for name in ("one", "two")]
+    world.write("".join(f"- {one}\n" for one in both), "both.yaml")
+    with pytest.raises(Conflict, match=r"both\.yaml also holds two"):
+        await remove(world, "one")
+    world.write("name: [", "broken.yaml")
+    with pytest.raises(Conflict, match=r"broken\.yaml cannot be used"):
+        await remove(world, "broken")
+
+
+async def test_a_model_that_is_added_again_comes_back_and_nodes_keep_its_files(present: World) -> None:
+    world, first_time = present, (present.models / "small.yaml").stat().st_ctime_ns
+    away = await world.worker("a", "echo")
+    await away.stop()
+    operation = await remove(world)
+    await world.control.dispatcher.tick()
+    assert files(world) == []
+    write_later(world, than=first_time)
+    away.models = {"small"}
+    await world.control.context.model_removal.sweep()
+    assert "small" in (await view_of(world.control)).models
+    assert (await stored(world, operation)).targets[0].status is TargetStatus.CANCELLED
+
+    await away.listen(world.bus)
+    await step(world, after=timedelta(hours=1))
+    assert (away.models, away.requests) == ({"small"}, [])
+    assert [one.data["model"] for one in await world.events(EventKind.MODEL_ADDED_AGAIN)] == ["small"]
+    again = await remove(world)
+    await step(world)
+    assert (away.models, (await stored(world, again)).state) == (set(), OperationState.DONE)
+
+
+async def test_a_load_never_meets_a_removal_on_its_node(present: World) -> None:
+    """The model was added again, and the node has not been told yet that its files may stay."""
+    world, first_time = present, (present.models / "small.yaml").stat().st_ctime_ns
+    worker = await world.worker("a", "echo")
+    await remove(world)
+    write_later(world, than=first_time)
+    await world.loads.ensure("small")
+    await world.loads.tick()
+    job = (await world.loads.jobs())["small"]
+    assert job.message == "a: small is about to be deleted there"
+    assert worker.requests == []
+
+
+async def _settled(world: World, worker: SimulatedWorker) -> None:
+    for _ in range(3):
+        await step(world)
+    assert worker.models == set()
+
+
+async def test_the_routes_of_both_dialects(world: World) -> None:
+    worker = await world.worker("a", "echo")
+    for name in ("one", "two"):
+        world.write(MODEL.replace("small", name), f"{name}.yaml")
+    call = world.frontend.call
+    native = await call("DELETE", "/api/v1/models/small", idempotency_key="k")
+    assert (native.status, native.json()["verb"], native.json()["state"]) == (202, "remove", "running")
+    again = await call("DELETE", "/api/v1/models/small", idempotency_key="k")
+    assert (again.status, again.json()["id"]) == (202, native.json()["id"])
+    assert (await call("DELETE", "/api/v1/models/small")).status == 404
+    applied = (await call("POST", "/models/delete/one")).json()
+    assert applied["status"] == f"/models/jobs/{applied['uuid']}"
+    pages = (await call("POST", "/api/models/delete/two")).json()
+    assert sorted(pages) == ["jobID", "message"]
+    missing = await call("POST", "/api/models/delete/two")
+    assert (missing.status, list(missing.json())) == (404, ["error"])
+
+    listed = (await call("GET", "/api/operations")).json()["operations"]
+    assert {(one["name"], one["isBackend"], one["isDeletion"], one["taskType"]) for one in listed} == {
+        (name, False, True, "deletion") for name in ("small", "one", "two")
+    }
+    await _settled(world, worker)
+    job = (await call("GET", f"/api/models/job/{pages['jobID']}")).json()
+    assert (job["processed"], job["deletion"], job["completed"]) == (True, True, True)
+    assert (await call("GET", f"/models/jobs/{applied['uuid']}")).json()["deletion"]
+    assert len((await call("GET", "/models/jobs")).json()) == 3
+    refused = await call("POST", "/api/v1/operations", {"verb": "remove", "backend": "echo"})
+    assert refused.status == 400

@@ -1,0 +1,57 @@
+"""Removing models: whose weights go, and whose are in danger."""
+
+from typing import Any
+
+import pytest
+
+from corral.domain.model import ModelSpec, read_model
+from corral.domain.model_removal import endangered, own_weights, weights_of
+
+
+def a_model(name: str = "small", model: str = "small.gguf", *, source: str = "", **config: Any) -> ModelSpec:
+    document = {"name": name, "backend": "echo", "parameters": {"model": model}, **config}
+    return read_model(document, source=source or f"{name}.yaml")
+
+
+def test_weights_are_what_the_model_is_loaded_from() -> None:
+    assert weights_of(a_model(mmproj="eye.gguf", draft_model="fast/d.gguf")) == [
+        "small.gguf",
+        "eye.gguf",
+        "fast/d.gguf",
+    ]
+    assert weights_of(a_model(model="hf://who/what")) == []
+    assert weights_of(read_model({"name": "short", "alias": "small"}, source="short.yaml")) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        a_model("other", "small.gguf"),
+        a_model("other", "x.gguf", mmproj="small.gguf"),
+        a_model("other", "x.gguf", options=["draft:small.gguf"]),
+        a_model("other", "x.gguf", lora_adapter="/somewhere/small.gguf"),
+    ],
+)
+def test_what_another_model_speaks_of_stays(other: ModelSpec) -> None:
+    spec = a_model(mmproj="eye.gguf")
+    assert own_weights(spec, [spec, other]) == ["eye.gguf"]
+
+
+def test_a_directory_that_another_model_is_loaded_from_stays() -> None:
+    spec = a_model(model="family")
+    assert own_weights(spec, [spec]) == ["family"]
+    assert own_weights(spec, [spec, a_model("other", "family/b.gguf")]) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "danger"),
+    [
+        (a_model("other", "small.gguf"), "small.gguf, which other needs"),
+        (a_model("other", "small/w.gguf"), "small/w.gguf, which other needs"),
+        (a_model("other", "x.gguf", source="small.v2.yaml"), "small.v2.yaml, which other needs"),
+        (a_model("other", "smaller.gguf"), ""),
+        (a_model("other", "deep/small.gguf"), ""),
+    ],
+)
+def test_names_that_would_take_others_along_are_found(other: ModelSpec, danger: str) -> None:
+    assert endangered("small", [a_model(), other]) == danger
