@@ -21,10 +21,10 @@ from corral.testing.member_clock import MemberClock
 from corral.testing.patience import within_patience
 from corral.testing.relay import Relay
 
-FRONTEND_LOOPS: Final = 17
-"""Loops of a frontend that wait for its clock when there is nothing to do: hearing, health, brake, models, loads,
-dispatcher, leases of intents, returning nodes, inventory, reports of it, progress, broadcasts, replicas, unloading,
-orphans, view, housekeeping."""
+FRONTEND_LOOPS: Final = 22
+"""Loops of a frontend that wait for its clock when there is nothing to do: hearing, health, brake, models, removed
+models, loads, dispatcher, leases of intents, returning nodes, fleet rules, what they notice, inventory, reports of it,
+upgrades, progress, broadcasts, replicas, restored replicas, unloading, orphans, view, housekeeping."""
 WORKER_LOOPS: Final = 1
 LOOPBACK: Final = "127.0.0.1"
 _JOINED: Final = frozenset({EventKind.NODE_REGISTERED, EventKind.NODE_REREGISTERED})
