@@ -26,9 +26,11 @@ from corral.control.open_requests import OpenRequests
 from corral.control.progress import ProgressBoard
 from corral.control.rollout import Rollout
 from corral.domain import intent as intents
+from corral.domain import intent_steps
 from corral.domain.backend import Inventory, Verb
 from corral.domain.event import Event, EventKind
-from corral.domain.intent import Intent, IntentPolicy, Rest, Send
+from corral.domain.intent import Intent, IntentPolicy
+from corral.domain.intent_steps import Rest, Send
 from corral.domain.node import Node, NodeStatus
 from corral.state.events import Events
 from corral.state.intents import Change, Intents
@@ -137,7 +139,7 @@ class Dispatcher:
 
     async def _bring_about(self, intent: Intent, node: Node | None) -> None:
         if node is None or self._fleet.see(node).status not in REACHED:
-            await self._rest(intents.absent(intent, self._clock.now(), self._policy), is_corral=False)
+            await self._rest(intent_steps.absent(intent, self._clock.now(), self._policy), is_corral=False)
             return
         is_corral = node.peer is not None
         seen = await self._look(intent)
@@ -146,11 +148,11 @@ class Dispatcher:
             return
         intent = await self._tools.tags.followed(intent, seen)
         life = node.facts.incarnation if is_corral else ""
-        match intents.look(intent, seen, self._clock.now(), self._policy, is_corral=is_corral, life=life):
+        match intent_steps.look(intent, seen, self._clock.now(), self._policy, is_corral=is_corral, life=life):
             case Rest(intent=rested):
                 await self._rest(rested, is_corral=is_corral)
             case Send(force=force) if why := await self._tools.rollout.before(intent, node, force=force):
-                await self._rest(intents.held(intent, why, self._clock.now(), self._policy), is_corral=is_corral)
+                await self._rest(intent_steps.held(intent, why, self._clock.now(), self._policy), is_corral=is_corral)
             case Send(intent=sent, force=force):
                 if await self._writer.store(Change(intent=sent, keeps_lease=True, is_corral=is_corral)):
                     settled, report = await self._send(sent, force=force, is_corral=is_corral)
@@ -164,9 +166,9 @@ class Dispatcher:
             async with self._looks.slot():
                 seen = await self._tools.inventory.ask(intent.node_id)
         except NodeUnreachable:
-            return intents.unreachable(intent, self._clock.now(), self._policy)
+            return intent_steps.unreachable(intent, self._clock.now(), self._policy)
         except CorralError as error:
-            return intents.unheard(intent, error.message, self._clock.now(), self._policy)
+            return intent_steps.unheard(intent, error.message, self._clock.now(), self._policy)
         return seen
 
     async def _send(self, intent: Intent, *, force: bool, is_corral: bool) -> tuple[Intent, Inventory | None]:
@@ -179,24 +181,24 @@ class Dispatcher:
                     ended = await self._tools.requests.send(intent, force=force)
                 await self._tools.rollout.after(intent, ended)
         except NodeUnreachable:
-            return intents.undelivered(intent, self._clock.now(), self._policy), None
+            return intent_steps.undelivered(intent, self._clock.now(), self._policy), None
         except NodeBusy:
-            return intents.timed_out(intent, self._clock.now(), self._policy), None
+            return intent_steps.timed_out(intent, self._clock.now(), self._policy), None
         except NodeRefused as refusal:
             error = refusal.message
         except CorralError as trouble:
-            return intents.unheard(intent, trouble.message, self._clock.now(), self._policy), None
-        return await self._judge(intents.heard(intent, is_corral=is_corral), error)
+            return intent_steps.unheard(intent, trouble.message, self._clock.now(), self._policy), None
+        return await self._judge(intent_steps.heard(intent, is_corral=is_corral), error)
 
     async def _judge(self, intent: Intent, error: str | None) -> tuple[Intent, Inventory | None]:
         """The node answered; what it has decides."""
         seen = await self._look(intent)
         now = self._clock.now()
         if isinstance(seen, Intent):
-            return intents.answered_unseen(intent, error, now, self._policy), None
+            return intent_steps.answered_unseen(intent, error, now, self._policy), None
         intent = await self._tools.tags.followed(intent, seen)
         report = seen if intent.wish.verb.is_about_backends else None
-        return intents.answered(intent, error, seen, now, self._policy), report
+        return intent_steps.answered(intent, error, seen, now, self._policy), report
 
     async def _rest(self, intent: Intent, *, is_corral: bool, seen: Inventory | None = None) -> None:
         if await self._writer.store(Change(intent=intent, keeps_lease=False, is_corral=is_corral, seen=seen)):

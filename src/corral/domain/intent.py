@@ -26,7 +26,7 @@ from typing import Final
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.base.retry import Backoff
-from corral.domain.backend import Before, Inventory, Proven, Rung, Unproven, Verb, Wish, before_of, prove
+from corral.domain.backend import Before, Inventory, Verb, Wish, before_of
 
 
 class IntentState(StrEnum):
@@ -40,6 +40,10 @@ NEXT: Final[Mapping[IntentState, frozenset[IntentState]]] = {
     IntentState.OPEN: frozenset({IntentState.SATISFIED, IntentState.BLOCKED, IntentState.CANCELLED}),
     IntentState.BLOCKED: frozenset({IntentState.OPEN, IntentState.CANCELLED}),
 }  # satisfied and cancelled end a generation
+
+
+CLOCK_SKEW: Final = timedelta(minutes=1)
+"""What is from further in the future than this is from before a clock was set back. Frontends differ by less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +108,7 @@ class Outstanding:
         return not now.present if self.verb is Verb.DELETE else now.present and now != self.before
 
 
-def _together(one: Outstanding | None, other: Outstanding | None) -> Outstanding | None:
+def together(one: Outstanding | None, other: Outstanding | None) -> Outstanding | None:
     if one is None or other is None:
         return one or other
     return replace(
@@ -153,226 +157,6 @@ class Intent:
         return self.before is not None or self.wish.verb is Verb.DELETE
 
 
-# What a look at the node leads to.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rest:
-    """Nothing to send: it is satisfied, blocked, or waits."""
-
-    intent: Intent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """Store the intent, then send what it wishes."""
-
-    intent: Intent
-    force: bool = False
-    """Of an install: replace what is there."""
-
-
-Step = Rest | Send
-
-
-def look(
-    intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy, *, is_corral: bool, life: str = ""
-) -> Step:
-    """What follows from a fresh report. Corral's workers do one thing after the other, and date each install anew."""
-    intent = _without_settled_doubt(_by_this_clock(_without_what_died(intent, life), now), inventory, now)
-    doubt = intent.doubt
-    in_doubt = doubt is not None and doubt.generation < intent.generation
-    if in_doubt and doubt is not None and not is_corral:
-        return Rest(intent=_look_again(intent, now, min(doubt.until, now + policy.look_again), _IN_DOUBT))
-    proof = prove(intent.wish, inventory, intent.before)
-    if isinstance(proof, Proven) and not in_doubt:
-        return Rest(intent=satisfied(intent, proof, now))
-    if isinstance(proof, Unproven) and proof.is_hopeless and intent.has_been_asked:
-        return Rest(intent=blocked(intent, proof.reason, now))
-    sent = intent.outstanding
-    if sent is not None and (until := _patient_until(intent.wish, sent, policy)) > now:
-        return Rest(intent=_look_again(intent, now, min(until, now + policy.look_again), intent.message))
-    if intent.before is None and intent.wish.must_renew and not is_corral and _is_recent(inventory, intent, now):
-        noted = replace(intent, before=before_of(inventory, intent.backend), next_try=now + policy.distinct_dates)
-        return Rest(intent=replace(noted, changed_at=now))
-    return _send(intent, inventory, now, policy, life)
-
-
-_IN_DOUBT: Final = "an earlier request may still be running on the node"
-
-
-def _without_what_died(intent: Intent, life: str) -> Intent:
-    """Forget the requests that ended with an earlier process of the worker."""
-
-    def still_alive(sent: Outstanding | None) -> Outstanding | None:
-        return sent if sent is None or not sent.life or not life or sent.life == life else None
-
-    return replace(intent, outstanding=still_alive(intent.outstanding), doubt=still_alive(intent.doubt))
-
-
-def _by_this_clock(intent: Intent, now: datetime) -> Intent:
-    """Of requests that were sent before the clock was set back nobody knows how long ago that was: as if just now."""
-
-    def sent_by_now(sent: Outstanding | None) -> Outstanding | None:
-        if sent is None or sent.sent_at <= now + CLOCK_SKEW:
-            return sent
-        return replace(sent, sent_at=now, until=now + (sent.until - sent.sent_at))
-
-    return replace(intent, outstanding=sent_by_now(intent.outstanding), doubt=sent_by_now(intent.doubt))
-
-
-def _without_settled_doubt(intent: Intent, inventory: Inventory, now: datetime) -> Intent:
-    """Forget the requests of which nothing can come any more."""
-    doubt = intent.doubt
-    if doubt is None or (doubt.until > now and not doubt.shows(inventory, intent.backend)):
-        return intent
-    return replace(intent, doubt=None)
-
-
-def _patient_until(wish: Wish, sent: Outstanding, policy: IntentPolicy) -> datetime:
-    """Until when a request of ours that nobody answered is not repeated."""
-    if sent.is_late:
-        return sent.until
-    replaces = wish.must_renew or (wish.verb is Verb.INSTALL and sent.before.present)
-    return min(sent.until, sent.sent_at + policy.doubt) if replaces else sent.sent_at
-
-
-def _is_recent(inventory: Inventory, intent: Intent, now: datetime) -> bool:
-    """Whether an install that begins now might be dated like the one that is there."""
-    entry = inventory.find(intent.backend)
-    if entry is None or not entry.installed_at:
-        return False
-    try:
-        dated = datetime.fromisoformat(entry.installed_at)
-    except ValueError:
-        return False
-    return dated.tzinfo is not None and abs(now - dated) < timedelta(minutes=1)
-
-
-def _send(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy, life: str) -> Send:
-    had = before_of(inventory, intent.backend)
-    wish = intent.wish
-    unanswered = None if intent.outstanding is None else replace(intent.outstanding, is_several=True)
-    outstanding = Outstanding(
-        generation=intent.generation,
-        verb=wish.verb,
-        sent_at=now,
-        until=now + 2 * policy.timeout(wish.verb),
-        before=had,
-        life=life,
-    )
-    sent = replace(
-        intent,
-        outstanding=outstanding,
-        doubt=_together(unanswered, intent.doubt),
-        before=intent.before or had,
-        waits_for_node=False,
-        message="",
-        changed_at=now,
-        next_try=now,
-    )
-    return Send(intent=sent, force=wish.verb is Verb.INSTALL and (wish.must_renew or had.present))
-
-
-# What becomes of an intent.
-
-
-def satisfied(intent: Intent, proof: Proven, now: datetime) -> Intent:
-    return _rested(intent, now, state=IntentState.SATISFIED, message=proof.rung.value, attempts=0)
-
-
-def blocked(intent: Intent, reason: str, now: datetime) -> Intent:
-    return _rested(intent, now, state=IntentState.BLOCKED, message=reason)
-
-
-def heard(intent: Intent, *, is_corral: bool) -> Intent:
-    """The node answered what is outstanding; a Corral worker has then finished whatever it was told before."""
-    return replace(intent, outstanding=None, doubt=None if is_corral else intent.doubt)
-
-
-def answered(intent: Intent, error: str | None, inventory: Inventory, now: datetime, policy: IntentPolicy) -> Intent:
-    """The node answered, and then told what it has: that decides, whatever the answer was.
-
-    Which models' files it has, no node tells: there its word must do.
-    """
-    if error is None and not intent.wish.verb.is_about_backends:
-        return satisfied(intent, Proven(rung=Rung.TOLD), now)
-    proof = prove(intent.wish, inventory, intent.before)
-    if isinstance(proof, Proven):
-        return satisfied(intent, proof, now)
-    if error is None and proof.is_hopeless:
-        return blocked(intent, proof.reason, now)
-    return failed(intent, contradicted(proof) if error is None else error, now, policy)
-
-
-def contradicted(proof: Unproven) -> str:
-    return f"the node says that it is done, but {proof.reason}"
-
-
-def answered_unseen(intent: Intent, error: str | None, now: datetime, policy: IntentPolicy) -> Intent:
-    """The node answered, and does not tell what it has. Its word alone is no proof: look again soon."""
-    if error is not None:
-        return failed(intent, error, now, policy)
-    message = "the node says that it is done, and does not tell what it has"
-    return _rested(intent, now, message=message, next_try=now + policy.look_again)
-
-
-def failed(intent: Intent, error: str, now: datetime, policy: IntentPolicy) -> Intent:
-    """One attempt more that came to nothing."""
-    attempts = intent.attempts + 1
-    if attempts >= policy.attempts:
-        return replace(blocked(intent, error, now), attempts=attempts)
-    next_try = now + policy.backoff.steady(attempts)
-    return _rested(intent, now, attempts=attempts, message=error, next_try=next_try)
-
-
-def timed_out(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
-    """No answer in time: the node may still be working, so this is no failure. It gets as long again."""
-    patience = policy.timeout(intent.wish.verb)
-    until = now + patience
-    late = intent.outstanding and replace(intent.outstanding, is_late=True, until=max(until, intent.outstanding.until))
-    message = (
-        f"no answer within {policy.timeout(intent.wish.verb).total_seconds():.0f} s; the node may still be working"
-    )
-    return replace(_rested(intent, now, message=message, next_try=until), outstanding=late)
-
-
-def unheard(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Intent:
-    """The bus went away, or the node did not tell what it has: nothing is known, nobody is to blame."""
-    return _look_again(intent, now, now + policy.look_again, why)
-
-
-def held(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Intent:
-    """Something must happen first."""
-    return replace(_look_again(intent, now, now + policy.hold, why), waits_for_node=False)
-
-
-def absent(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
-    """The node is away. It is waited for, however long that takes."""
-    away = _look_again(intent, now, now + policy.absent, intent.message)
-    return replace(away, waits_for_node=True)
-
-
-def unreachable(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
-    """Nobody listens for the node, although it is not known to be away."""
-    misses = intent.misses + 1
-    return replace(absent(intent, now, policy), next_try=now + policy.misses.steady(misses), misses=misses)
-
-
-def undelivered(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
-    """The same, when something was sent: it did not arrive."""
-    return replace(unreachable(intent, now, policy), outstanding=None)
-
-
-def _look_again(intent: Intent, now: datetime, at: datetime, message: str) -> Intent:
-    return replace(intent, next_try=at, message=message, changed_at=now)
-
-
-def _rested(intent: Intent, now: datetime, **changes: object) -> Intent:
-    rested = replace(intent, outstanding=None, waits_for_node=False, misses=0, changed_at=now)
-    return replace(rested, **changes)  # type: ignore[arg-type]
-
-
 # What people do.
 
 
@@ -383,7 +167,7 @@ def supersede(old: Intent | None, new: Intent) -> Intent:
     return replace(
         new,
         generation=old.generation + 1,
-        doubt=_together(old.outstanding, old.doubt),
+        doubt=together(old.outstanding, old.doubt),
         lease_token=old.lease_token,
         lease_until=old.lease_until,
     )
@@ -393,7 +177,7 @@ def overtaken(intent: Intent, worked: Intent, *, is_corral: bool) -> Intent:
     """What an intent learns from a request that was sent before it was superseded or cancelled, and has now ended."""
     late = worked.outstanding if worked.outstanding is not None and worked.outstanding.is_late else None
     if late is not None:
-        return replace(intent, outstanding=None, doubt=_together(late, intent.doubt))
+        return replace(intent, outstanding=None, doubt=together(late, intent.doubt))
     known = intent.doubt
     done = known is None or is_corral or not known.is_several
     return replace(intent, outstanding=None, doubt=None if done else known)
@@ -450,10 +234,6 @@ def needed_by_load(intent: Intent | None) -> LoadNeed:
             return LoadNeed.REFUSED
         case IntentState.CANCELLED:
             return LoadNeed.FREE
-
-
-CLOCK_SKEW: Final = timedelta(minutes=1)
-"""What is from further in the future than this is from before a clock was set back. Frontends differ by less."""
 
 
 def is_due(intent: Intent, now: datetime, policy: IntentPolicy) -> bool:

@@ -9,7 +9,8 @@ import msgspec
 from starlette.applications import Starlette
 
 from corral.admin.app import build_app
-from corral.app.control import Control, Stores, wire
+from corral.app.control_loops import Control
+from corral.app.control_wiring import Stores, wire
 from corral.base.clock import Clock
 from corral.base.tasks import running
 from corral.bus.config import BusConfig

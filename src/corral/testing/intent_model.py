@@ -10,9 +10,11 @@ from typing import Final
 
 from corral.base.ids import NodeId, OperationId
 from corral.domain import intent as intents
+from corral.domain import intent_steps
 from corral.domain.backend import Artefact, Proven, Verb, Wish, prove
 from corral.domain.fleet_rule import FleetRule, Names, contradicting, is_missing
-from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed, Rest, Send
+from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed
+from corral.domain.intent_steps import Rest, Send
 from corral.domain.operation import FINAL, Target, TargetStatus, status_of
 from corral.testing.clock import START
 from corral.testing.intent_model_parts import Answer, Decision, Deed, Frontend, Key, Request, Work, Worker
@@ -179,10 +181,10 @@ class FleetModel:
         self._put(place, claimed)
         worker = self.workers[place[0]]
         if not worker.up:
-            self._release(place, frontend, intents.unreachable(claimed, self.now, POLICY))
+            self._release(place, frontend, intent_steps.unreachable(claimed, self.now, POLICY))
             return
         claimed = self._followed(claimed, worker)
-        step = intents.look(
+        step = intent_steps.look(
             claimed, worker.report(self.now), self.now, POLICY, is_corral=worker.is_corral, life=worker.life
         )
         match step:
@@ -226,12 +228,12 @@ class FleetModel:
             return
         del frontend.working[place]
         worker = self.workers[answer.node]
-        work.intent = intents.heard(work.intent, is_corral=worker.is_corral)
+        work.intent = intent_steps.heard(work.intent, is_corral=worker.is_corral)
         if worker.up:
             followed = self._followed(work.intent, worker)
-            settled = intents.answered(followed, answer.error, worker.report(self.now), self.now, POLICY)
+            settled = intent_steps.answered(followed, answer.error, worker.report(self.now), self.now, POLICY)
         else:
-            settled = intents.answered_unseen(work.intent, answer.error, self.now, POLICY)
+            settled = intent_steps.answered_unseen(work.intent, answer.error, self.now, POLICY)
         self._release(place, frontend, settled)
 
     def _followed(self, intent: Intent, worker: Worker) -> Intent:
@@ -249,7 +251,7 @@ class FleetModel:
             sent = work.intent.outstanding
             if sent is not None and sent.sent_at + POLICY.timeout(sent.verb) <= self.now:
                 del frontend.working[place]
-                self._release(place, frontend, intents.timed_out(work.intent, self.now, POLICY))
+                self._release(place, frontend, intent_steps.timed_out(work.intent, self.now, POLICY))
 
     def _release(self, place: Key, frontend: Frontend, settled: Intent) -> None:
         """As the database does it: only the holder of the lease, and only on the generation that it worked on."""

@@ -9,7 +9,8 @@ from typing import Final, Protocol
 import aiohttp
 
 from corral.agent.config import WorkerConfig
-from corral.app.control import Control, open_control
+from corral.app.control import open_control
+from corral.app.control_loops import Control
 from corral.app.exit_codes import ExitCode
 from corral.app.worker import run_worker
 from corral.base.ids import NodeId

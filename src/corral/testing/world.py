@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from corral.app.control import Control, Stores, wire
+from corral.app.control_loops import Control
+from corral.app.control_wiring import Stores, wire
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Message
 from corral.control.load_jobs import Loads

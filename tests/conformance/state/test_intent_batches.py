@@ -9,8 +9,10 @@ import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.domain import intent as intents_
+from corral.domain import intent_steps
 from corral.domain.backend import BackendEntry, Before, Inventory, Verb
-from corral.domain.intent import Intent, IntentPolicy, IntentState, Send
+from corral.domain.intent import Intent, IntentPolicy, IntentState
+from corral.domain.intent_steps import Send
 from corral.domain.operation import TargetStatus
 from corral.state.db import Database
 from corral.state.intents import Change, Intents
@@ -46,13 +48,13 @@ async def claimed(intents: Intents, token: LeaseToken = MINE, at: float = 1) -> 
 
 def asked(intent: Intent) -> Change:
     """About to be sent."""
-    step = intents_.look(intent, Inventory(seen_at=after(2)), after(2), POLICY, is_corral=False)
+    step = intent_steps.look(intent, Inventory(seen_at=after(2)), after(2), POLICY, is_corral=False)
     assert isinstance(step, Send)
     return Change(intent=step.intent, keeps_lease=True, is_corral=False)
 
 
 def satisfied(intent: Intent) -> Change:
-    done = replace(intents_.heard(intent, is_corral=False), state=IntentState.SATISFIED, message="present")
+    done = replace(intent_steps.heard(intent, is_corral=False), state=IntentState.SATISFIED, message="present")
     return Change(intent=done, keeps_lease=False, is_corral=False)
 
 

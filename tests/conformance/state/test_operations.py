@@ -8,6 +8,7 @@ import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.domain import intent as intents_
+from corral.domain import intent_steps
 from corral.domain.backend import BackendEntry, Before, Inventory, Verb
 from corral.domain.event import EventKind
 from corral.domain.intent import Intent, IntentPolicy, IntentState, Outstanding
@@ -162,8 +163,8 @@ async def test_a_newer_wish_takes_over_lease_and_doubt_and_what_was_done_for_the
 ) -> None:
     await started(operations, "op1", "w1")
     (work,) = await claimed(intents)
-    step = intents_.look(work, Inventory(seen_at=after(1)), after(1), POLICY, is_corral=False)
-    assert isinstance(step, intents_.Send)
+    step = intent_steps.look(work, Inventory(seen_at=after(1)), after(1), POLICY, is_corral=False)
+    assert isinstance(step, intent_steps.Send)
     assert await intents.store(MINE, [Change(intent=step.intent, keeps_lease=True, is_corral=False)]) == [True]
     await started(operations, "op2", "w1", verb=Verb.DELETE)
 
@@ -171,7 +172,7 @@ async def test_a_newer_wish_takes_over_lease_and_doubt_and_what_was_done_for_the
     assert newer is not None
     assert (newer.generation, newer.doubt, newer.lease_token) == (2, step.intent.outstanding, MINE)
     assert await claimed(intents, OTHER, at=2) == []
-    done = Change(intent=intents_.heard(step.intent, is_corral=False), keeps_lease=False, is_corral=False)
+    done = Change(intent=intent_steps.heard(step.intent, is_corral=False), keeps_lease=False, is_corral=False)
     assert await intents.store(MINE, [done]) == [False]
     freed = await intents.get(NodeId("w1"), "echo")
     assert freed is not None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.app.control import Control
+from corral.app.control_loops import Control
 from corral.base.ids import OperationId
 from corral.bus.port import Message
 from corral.control.operations import Ask

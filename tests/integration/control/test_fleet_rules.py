@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from corral.app.control import Control, wire
+from corral.app.control_loops import Control
+from corral.app.control_wiring import wire
 from corral.base.errors import Conflict, InvalidInput
 from corral.control.fleet_rules import ANY_REVISION, Applied, RulesChanged
 from corral.control.planning import Ask, Lookups

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.app.control import Control
+from corral.app.control_loops import Control
 from corral.base.errors import Conflict, NotFound
 from corral.bus.port import Bus
 from corral.control.unloading import HEARD_AFTER

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.app.control import Control
+from corral.app.control_loops import Control
 from corral.base.ids import OperationId
 from corral.bus.port import Bus
 from corral.domain.intent import IntentPolicy

@@ -10,7 +10,7 @@ import pytest
 
 from corral.admin.app import build_app
 from corral.admin.operation_watch import OperationWatch, Place
-from corral.app.control import Control
+from corral.app.control_loops import Control
 from corral.base.ids import OperationId
 from corral.control.operations import Ask
 from corral.domain.backend import Verb

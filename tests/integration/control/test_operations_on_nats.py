@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.app.control import Control, Stores, wire
+from corral.app.control_loops import Control
+from corral.app.control_wiring import Stores, wire
 from corral.base.clock import SystemClock
 from corral.base.ids import NodeId
 from corral.base.tasks import running

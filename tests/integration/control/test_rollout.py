@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.app.control import Control
+from corral.app.control_loops import Control
 from corral.bus.port import Bus
 from corral.control.operations import Ask
 from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER

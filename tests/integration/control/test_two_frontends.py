@@ -11,7 +11,7 @@ import pytest
 from starlette.applications import Starlette
 
 from corral.admin.app import build_app
-from corral.app.control import Control
+from corral.app.control_loops import Control
 from corral.bus.port import Bus
 from corral.domain.intent import IntentPolicy
 from corral.protocol.operation_views import JobStatus, OperationView

@@ -7,8 +7,10 @@ import pytest
 
 from corral.base.ids import NodeId, OperationId
 from corral.domain import intent as intents
+from corral.domain import intent_steps
 from corral.domain.backend import Artefact, BackendEntry, Before, Inventory, Proven, Rung, Unproven, Verb, Wish, prove
-from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed, Rest, Send
+from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed
+from corral.domain.intent_steps import Rest, Send
 from corral.testing.clock import START
 from corral.testing.intent_model import FleetModel
 from corral.testing.intent_model_checks import check_rest, settle
@@ -81,23 +83,23 @@ def test_a_delete_by_the_name_of_a_meta_backend_wants_both_gone() -> None:
 
 def test_a_node_that_tells_neither_digest_nor_date_is_asked_once_and_then_blocked() -> None:
     bare = BackendEntry(name="echo")
-    step = intents.look(an_intent(Verb.UPGRADE), seen(bare), START, POLICY, is_corral=False)
+    step = intent_steps.look(an_intent(Verb.UPGRADE), seen(bare), START, POLICY, is_corral=False)
     assert isinstance(step, Send)
-    settled = intents.answered(intents.heard(step.intent, is_corral=False), None, seen(bare), START, POLICY)
+    settled = intent_steps.answered(intent_steps.heard(step.intent, is_corral=False), None, seen(bare), START, POLICY)
     assert settled.state is IntentState.BLOCKED
     assert "nothing can prove" in settled.message
 
 
 def test_what_came_with_the_machine_cannot_be_deleted_and_is_not_tried() -> None:
     system = BackendEntry(name="echo", is_system=True)
-    step = intents.look(an_intent(Verb.DELETE), seen(system), START, POLICY, is_corral=False)
+    step = intent_steps.look(an_intent(Verb.DELETE), seen(system), START, POLICY, is_corral=False)
     assert isinstance(step, Rest)
     assert step.intent.state is IntentState.BLOCKED
 
 
 def test_what_is_there_already_is_satisfied_without_a_request() -> None:
-    present = intents.look(an_intent(), seen(OLD_ENTRY), START, POLICY, is_corral=False)
-    absent = intents.look(an_intent(Verb.DELETE), seen(), START, POLICY, is_corral=False)
+    present = intent_steps.look(an_intent(), seen(OLD_ENTRY), START, POLICY, is_corral=False)
+    absent = intent_steps.look(an_intent(Verb.DELETE), seen(), START, POLICY, is_corral=False)
     assert isinstance(present, Rest)
     assert isinstance(absent, Rest)
     assert present.intent.state is absent.intent.state is IntentState.SATISFIED
@@ -105,52 +107,52 @@ def test_what_is_there_already_is_satisfied_without_a_request() -> None:
 
 def test_another_uri_under_the_same_name_is_replaced() -> None:
     there = replace(OLD_ENTRY, uri="oci://b")
-    step = intents.look(an_intent(uri="oci://a"), seen(there), START, POLICY, is_corral=False)
+    step = intent_steps.look(an_intent(uri="oci://a"), seen(there), START, POLICY, is_corral=False)
     assert isinstance(step, Send)
     assert step.force
 
 
 def test_a_time_out_is_no_failure_and_is_looked_at_again_when_it_is_over() -> None:
-    step = intents.look(an_intent(), seen(), START, POLICY, is_corral=False)
+    step = intent_steps.look(an_intent(), seen(), START, POLICY, is_corral=False)
     assert isinstance(step, Send)
     at = START + POLICY.install
-    late = intents.timed_out(step.intent, at, POLICY)
+    late = intent_steps.timed_out(step.intent, at, POLICY)
     assert (late.attempts, late.next_try) == (0, at + POLICY.install)
-    again = intents.look(late, seen(), at + timedelta(minutes=1), POLICY, is_corral=False)
+    again = intent_steps.look(late, seen(), at + timedelta(minutes=1), POLICY, is_corral=False)
     assert isinstance(again, Rest)
-    assert isinstance(intents.look(late, seen(), late.next_try, POLICY, is_corral=False), Send)
+    assert isinstance(intent_steps.look(late, seen(), late.next_try, POLICY, is_corral=False), Send)
 
 
 def test_failures_back_off_as_the_reference_does_and_the_tenth_blocks() -> None:
     intent, pauses = an_intent(), []
     for _ in range(9):
-        intent = intents.failed(intent, "no", START, POLICY)
+        intent = intent_steps.failed(intent, "no", START, POLICY)
         pauses.append((intent.next_try - START).total_seconds())
     assert pauses == [30, 60, 120, 240, 480, 900, 900, 900, 900]
-    intent = intents.failed(intent, "no", START, POLICY)
+    intent = intent_steps.failed(intent, "no", START, POLICY)
     assert (intent.state, intent.message, intent.attempts) == (IntentState.BLOCKED, "no", 10)
     again = intents.retry(intent, START)
     assert (again.state, again.attempts) == (IntentState.OPEN, 0)
 
 
 def test_a_success_that_the_report_contradicts_is_told_as_such_and_retried() -> None:
-    told = intents.answered(an_intent(), None, seen(), START, POLICY)
+    told = intent_steps.answered(an_intent(), None, seen(), START, POLICY)
     assert told.message == "the node says that it is done, but the node does not have echo"
     assert (told.state, told.attempts) == (IntentState.OPEN, 1)
 
 
 def test_an_error_that_the_report_contradicts_is_success() -> None:
-    assert intents.answered(an_intent(), "no", seen(OLD_ENTRY), START, POLICY).state is IntentState.SATISFIED
+    assert intent_steps.answered(an_intent(), "no", seen(OLD_ENTRY), START, POLICY).state is IntentState.SATISFIED
 
 
 def test_an_upgrade_within_the_second_of_an_install_waits_until_dates_can_differ() -> None:
     just = replace(OLD_ENTRY, installed_at=START.isoformat())
-    step = intents.look(an_intent(Verb.UPGRADE), seen(just), START, POLICY, is_corral=False)
+    step = intent_steps.look(an_intent(Verb.UPGRADE), seen(just), START, POLICY, is_corral=False)
     assert isinstance(step, Rest)
     assert step.intent.before is not None
-    assert isinstance(intents.look(an_intent(Verb.UPGRADE), seen(just), START, POLICY, is_corral=True), Send)
+    assert isinstance(intent_steps.look(an_intent(Verb.UPGRADE), seen(just), START, POLICY, is_corral=True), Send)
     later = START + POLICY.distinct_dates
-    assert isinstance(intents.look(step.intent, seen(just), later, POLICY, is_corral=False), Send)
+    assert isinstance(intent_steps.look(step.intent, seen(just), later, POLICY, is_corral=False), Send)
 
 
 def test_a_cold_load_replaces_a_finished_delete_and_never_an_open_one() -> None:

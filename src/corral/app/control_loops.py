@@ -1,0 +1,124 @@
+"""Control once it is put together: its parts, and the loops that keep the fleet as it should be."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+
+from corral.admin.context import AdminContext
+from corral.admin.server import AdminServer
+from corral.base.tasks import Poke, poke_or_period, run_services
+from corral.control import brake as braking
+from corral.control import (
+    health,
+    hearing,
+    housekeeping,
+    inventory,
+    model_removal,
+    models,
+    orphans,
+    replica_health,
+    restoring,
+    unloading,
+    upgrades,
+    view,
+)
+from corral.control import progress as progress_board
+from corral.control.broadcasts import Broadcasts
+from corral.control.credentials import Credentials
+from corral.control.dispatcher import RETURNS_PERIOD, Dispatcher
+from corral.control.health import Health
+from corral.control.housekeeping import Housekeeping
+from corral.control.orphans import Orphans
+from corral.control.replica_exits import ReplicaExits
+from corral.control.replica_health import ReplicaHealth
+from corral.control.restoring import Restoring
+from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
+from corral.control.unloading import Unloading
+from corral.protocol.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """Everything the control process consists of, wired and not yet running."""
+
+    context: AdminContext
+    credentials: Credentials
+    dispatcher: Dispatcher
+    rule_enforcer: RuleEnforcer
+    broadcasts: Broadcasts
+    health: Health
+    replica_health: ReplicaHealth
+    replica_exits: ReplicaExits
+    unloading: Unloading
+    restoring: Restoring
+    orphans: Orphans
+    housekeeping: Housekeeping
+
+    async def run(self, stop: asyncio.Event, server: AdminServer) -> None:
+        """Until `stop`: then event streams end, requests under way finish, loops are cancelled."""
+        context = self.context
+        await context.bus.subscribe(POKE_EVENTS, context.feed.on_message)
+        await context.bus.subscribe(GATEWAY_SHARES, context.shares.on_message)
+        await context.bus.subscribe(REPLICAS_EXITED, self.replica_exits.on_message)
+        await context.bus.subscribe(INVENTORIES, context.inventory.on_message)
+        for subject, handler in context.peers.handlers().items():
+            await context.bus.subscribe(subject, handler)
+        await run_services(stop, server=server.run(ending=self._end_streams), **self.loops())
+
+    def loops(self) -> dict[str, Coroutine[None, None, None]]:
+        """What runs beside the server; a table of contents of the process."""
+        context = self.context
+        return {
+            "heartbeats": context.heartbeats.run(),
+            "hearing": self._every(hearing.PERIOD, Poke(), context.hearing.tick, "hearing"),
+            "health": self._every(health.PERIOD, self.health.poke, self.health.sweep, "health"),
+            "brake": self._every(braking.PERIOD, Poke(), context.brake.look, "brake"),
+            "models": self._every(models.PERIOD, Poke(), context.models.look, "models"),
+            "removals": self._remove_models(),
+            "loads": context.loads.run(),
+            "dispatcher": self.dispatcher.run(),
+            "intents": self._every(self.dispatcher.renewed_every, Poke(), self.dispatcher.renew, "leases of intents"),
+            "returns": self._notice_returns(),
+            "fleet rules": self.rule_enforcer.run(context.inventory.told),
+            "noticed by fleet rules": self._notice_for_rules(),
+            "upgrades": self._every(upgrades.PERIOD, context.upgrades.poke, context.upgrades.tick, "upgrades"),
+            "inventory": self._every(inventory.PERIOD, context.inventory.poke, context.inventory.sweep, "inventory"),
+            "reports": self._every(inventory.PERIOD, context.inventory.news, context.inventory.take_news, "reports"),
+            "progress": self._every(progress_board.PERIOD, context.progress.poke, context.progress.tend, "progress"),
+            "broadcasts": self.broadcasts.run(),
+            "replicas": self._every(
+                replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
+            ),
+            "unloading": self._every(unloading.PERIOD, Poke(), self.unloading.sweep, "unloading"),
+            "restoring": self._every(restoring.PERIOD, Poke(), self.restoring.sweep, "restoring"),
+            "orphans": self._every(orphans.PERIOD, Poke(), self.orphans.sweep, "orphans"),
+            "view": self._keep_view(),
+            "housekeeping": self._every(housekeeping.PERIOD, Poke(), self.housekeeping.tidy, "housekeeping"),
+        }
+
+    async def _notice_returns(self) -> None:
+        with self.context.feed.listener() as poke:
+            await self._every(RETURNS_PERIOD, poke, self.dispatcher.notice_returns, "returning nodes")
+
+    async def _notice_for_rules(self) -> None:
+        with self.context.feed.listener() as poke:
+            await self._every(NOTICE_PERIOD, poke, self.rule_enforcer.notice, "noticed by fleet rules")
+
+    async def _remove_models(self) -> None:
+        """What one frontend removes, the others hide at once."""
+        with self.context.feed.listener() as poke:
+            await self._every(model_removal.PERIOD, poke, self.context.model_removal.sweep, "removed models")
+
+    async def _keep_view(self) -> None:
+        """Made anew with everything that is announced, in this frontend or another one."""
+        with self.context.feed.listener() as poke:
+            await self._every(view.PERIOD, poke, self.context.view.refresh, "view")
+
+    async def _every(self, period: timedelta, poke: Poke, step: Callable[[], Awaitable[None]], name: str) -> None:
+        await poke_or_period(step, poke=poke, clock=self.context.clock, period=period, name=name)
+
+    def _end_streams(self) -> None:
+        self.context.stopping.set()
+        self.context.feed.ring()
+        self.context.view.ring()
