@@ -102,8 +102,8 @@ def operation_item(operation: Operation, told: Told) -> OperationItem:
         message=status.message,
         node_id=operation.node_id or "",
         phase=status.phase,
-        current_bytes=status.current_bytes,
-        total_bytes=status.total_bytes,
+        current_bytes=status.current_bytes if status.phase else 0,  # as LocalAI does it, apart from broadcasts
+        total_bytes=status.total_bytes if status.phase else 0,
         error=status.error,
         nodes=status.nodes,
     )
@@ -147,8 +147,8 @@ def peer_item(peer: PeerOperation) -> OperationItem:
         node_id=node,
         node_name=next((one.node_name for one in status.nodes if one.node_id == node), ""),
         phase=status.phase,
-        current_bytes=status.current_bytes,
-        total_bytes=status.total_bytes,
+        current_bytes=status.current_bytes if status.phase else 0,  # as LocalAI does it, apart from broadcasts
+        total_bytes=status.total_bytes if status.phase else 0,
         error=status.error,
         nodes=sorted(status.nodes, key=lambda one: one.node_name),
     )

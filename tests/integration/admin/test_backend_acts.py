@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from corral.bus.port import Bus
+from corral.control.planning import Lookups
 from corral.domain.event import EventKind
 from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.domain.intent import IntentPolicy
@@ -43,7 +44,7 @@ def policy() -> IntentPolicy:
 async def world(
     database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, policy: IntentPolicy
 ) -> AsyncIterator[World]:
-    async with open_world(database, clock, bus, tmp_path, shelf=SHELF, intents=policy) as world:
+    async with open_world(database, clock, bus, tmp_path, lookups=Lookups(galleries=SHELF), intents=policy) as world:
         yield world
 
 

@@ -37,9 +37,14 @@ class StubFrontend:
     url: str = ""
     answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
+    turns: dict[str, list[bytes]] = field(default_factory=dict)
 
     def tell(self, route: str, body: object, status: int = 200) -> None:
         self.answers[route] = (status, body if isinstance(body, bytes) else msgspec.json.encode(body))
+
+    def tell_in_turn(self, route: str, *bodies: object) -> None:
+        """One after the other, the last of them for ever."""
+        self.turns[route] = [msgspec.json.encode(body) for body in bodies]
 
     def tell_operation(self, *looks: OperationView) -> None:
         """How it is at first, and what its stream tells of it then; the stream breaks at its end, and begins anew."""
@@ -58,6 +63,8 @@ class StubFrontend:
         self.calls.append(call)
         missing = (404, b'{"error": {"code": "not_found", "message": "there is no such route"}}')
         whole = f"{call.method} {call.path}"
+        if turns := self.turns.get(whole):
+            return 200, turns.pop(0) if len(turns) > 1 else turns[0]
         return self.answers.get(whole) or self.answers.get(whole.partition("?")[0]) or missing
 
 

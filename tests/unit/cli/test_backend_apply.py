@@ -41,7 +41,6 @@ RULES = [
 GET, PUT, PLAN = (
     f"{method} /api/v1/fleet-rules{rest}" for method, rest in (("GET", ""), ("PUT", ""), ("POST", "/plan"))
 )
-ONE = "GET /api/v1/operations/0123abcd-0000-4000-8000-000000000000"
 NO_CHANGES = RuleChanges(added=[], changed=[], removed=[])
 
 
@@ -139,7 +138,7 @@ class TestApply:
         changes = RuleChanges(added=["mine-in-a"], changed=["echo"], removed=[])
         operation = make_operation(make_target("w1"))
         frontend.tell(PUT, AppliedRules(revision="r2", changes=changes, operations=[operation]))
-        frontend.tell(ONE, make_operation(make_target("w1", "success", message="present")))
+        frontend.tell_operation(make_operation(make_target("w1", "success", message="present")))
         outcome = connected("backends", "apply", "-f", file)
         assert outcome.code == 0
         assert outcome.out.splitlines()[:3] == [
@@ -190,12 +189,12 @@ class TestApply:
         frontend.tell(GET, RuleSetView(revision="r1", items=[]))
         blocked = make_operation(make_target("w1", "blocked", message="disk full"), make_target("w2", "success"))
         frontend.tell(PUT, AppliedRules(revision="r1", changes=NO_CHANGES, operations=[blocked]))
-        frontend.tell(ONE, blocked)
+        frontend.tell_operation(blocked)
         failed = connected("backends", "apply", "-f", file)
         assert (failed.code, "w1: blocked, disk full" in failed.out) == (ExitCode.FAILED, True)
         running = make_operation(make_target("w1"))
         frontend.tell(PUT, AppliedRules(revision="r1", changes=NO_CHANGES, operations=[running]))
-        frontend.tell(ONE, running)
+        frontend.tell_operation(running)
         assert connected("backends", "apply", "-f", file, "--within", "0s").code == ExitCode.STILL_RUNNING
         assert connected("backends", "apply", "-f", file, "--no-wait").code == ExitCode.OK
 
@@ -206,7 +205,7 @@ class TestApply:
         frontend.tell(
             PUT, AppliedRules(revision="r2", changes=NO_CHANGES, operations=[make_operation(make_target("w1"))])
         )
-        frontend.tell(ONE, make_operation(make_target("w1", "success")))
+        frontend.tell_operation(make_operation(make_target("w1", "success")))
         told = connected("backends", "apply", "-f", file, "--json").json()
         assert (told["revision"], [one["state"] for one in told["operations"]]) == ("r2", ["done"])
 

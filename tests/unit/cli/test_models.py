@@ -150,7 +150,6 @@ def test_a_wrong_key_is_code_77(connected: Any, frontend: Any) -> None:
 
 class TestRemove:
     PATH = "DELETE /api/v1/models/small"
-    ONE = "GET /api/v1/operations/0123abcd-0000-4000-8000-000000000000"
 
     @pytest.fixture(autouse=True)
     def no_pauses(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +161,7 @@ class TestRemove:
         begun = make_operation(make_target("w1", status="downloading"), verb="remove", backend="small")
         done = make_operation(make_target("w1", status="success", message="told"), verb="remove", backend="small")
         frontend.tell(self.PATH, begun, 202)
-        frontend.tell(self.ONE, done)
+        frontend.tell_operation(done)
         outcome = connected("models", "remove", "small", "--yes")
         assert outcome.code == 0
         assert outcome.out.splitlines() == [
@@ -179,7 +178,7 @@ class TestRemove:
     ) -> None:
         operation = make_operation(make_target("w1", status=status, attempts=1), verb="remove", backend="small")
         frontend.tell(self.PATH, operation, 202)
-        frontend.tell(self.ONE, operation)
+        frontend.tell_operation(operation)
         outcome = connected("models", "remove", "small", "--yes", "--within", "1ms", "--json")
         assert (outcome.code, outcome.json()["verb"]) == (code, "remove")
 
