@@ -139,6 +139,7 @@ async def wire(
         fleet,
         feed,
         clock,
+        broadcasts=broadcasts,
         dispatcher=dispatcher.poke,
     )
     await removal.sweep()  # nor would it show what was removed

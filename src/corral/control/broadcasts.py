@@ -60,7 +60,7 @@ class Broadcasts:
         """There is a new operation; nothing is known of it yet."""
         await self._mark_start(operation)
         queued = OperationStatus(
-            deletion=operation.verb is Verb.DELETE,
+            deletion=operation.verb.deletes,
             message="queued",
             phase="queued",
             gallery_element_name=operation.backend,
@@ -106,14 +106,24 @@ class Broadcasts:
             await self._mark_start(operation)  # it goes on: a node is back, or somebody had it tried again
         await self._tell(operation, status, known)
         if status.processed and (before is None or not before.processed):
-            changed = Invalidation(element=operation.backend, op=operation.verb.value, corral=self._sender)
-            await self._publish(subjects.INVALIDATE_BACKENDS, changed)
+            await self._invalidate(operation)
         if status.processed and not status.error:
             await self.dismissed(operation.id)
 
     async def _mark_start(self, operation: Operation) -> None:
-        mark = OperationMark(job_id=operation.id, cache_key=cache_key(operation), is_backend=True, corral=self._sender)
+        mark = OperationMark(
+            job_id=operation.id,
+            cache_key=cache_key(operation),
+            is_backend=operation.verb.is_about_backends,
+            corral=self._sender,
+        )
         await self._publish(subjects.OPERATION_START, mark)
+
+    async def _invalidate(self, operation: Operation) -> None:
+        verb = operation.verb
+        about = subjects.INVALIDATE_BACKENDS if verb.is_about_backends else subjects.INVALIDATE_MODELS
+        word = Verb.DELETE if verb.deletes else verb  # the only one that LocalAI has for it
+        await self._publish(about, Invalidation(element=operation.backend, op=word.value, corral=self._sender))
 
     async def _tell(self, operation: Operation, status: OperationStatus, known: Mapping[NodeId, Progress]) -> None:
         self._told[operation.id] = status

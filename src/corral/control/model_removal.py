@@ -16,6 +16,7 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict
 from corral.base.ids import OperationId, new_operation_id
 from corral.base.tasks import Poke
+from corral.control.broadcasts import Broadcasts
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter, SeenNode
 from corral.control.model_deletion import FilesLeft, delete_model
@@ -50,6 +51,7 @@ class ModelRemoval:
         feed: Feed,
         clock: Clock,
         *,
+        broadcasts: Broadcasts,
         dispatcher: Poke,
     ) -> None:
         self._removals = removals
@@ -59,6 +61,7 @@ class ModelRemoval:
         self._fleet = fleet
         self._feed = feed
         self._clock = clock
+        self._broadcasts = broadcasts
         self._dispatcher = dispatcher
         self._told: set[tuple[str, str]] = set()
         """Of files that cannot be deleted, so that it is said once."""
@@ -80,6 +83,8 @@ class ModelRemoval:
         await self.sweep()
         self._dispatcher.ring()
         await self._feed.announce()
+        if stored.id == operation.id:
+            await self._broadcasts.accepted(stored)
         return stored
 
     async def sweep(self) -> None:

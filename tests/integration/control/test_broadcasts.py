@@ -81,6 +81,20 @@ async def until(condition: Any, what: str) -> Any:
     return await eventually(reached, what)
 
 
+async def test_the_removal_of_a_model_is_not_told_as_one_of_a_backend(world: World, tap: Tap) -> None:
+    await world.worker("w1")
+    operation = await world.control.context.model_removal.remove("small", by="me")
+    await world.control.dispatcher.tick()
+    await world.control.broadcasts.tell()
+    await until(lambda: tap.of("gallery.opcache.end"), "the end")
+    assert tap.of("gallery.opcache.start") == [{"job_id": operation.id, "cache_key": "small", "is_backend": False}]
+    queued, *_, done = tap.of(f"gallery.{operation.id}.progress")
+    assert (queued["status"]["phase"], queued["status"]["deletion"]) == ("queued", True)
+    assert (done["status"]["processed"], done["status"]["deletion"]) == (True, True)
+    assert tap.of("cache.invalidate.models") == [{"element": "small", "op": "delete"}]
+    assert not tap.of("cache.invalidate.backends")
+
+
 async def test_an_install_is_told_as_localais_frontends_tell_theirs(world: World, tap: Tap) -> None:
     node = await world.backends("w1", is_corral=False)
     node.gate.clear()
