@@ -9,8 +9,8 @@ import itertools
 import sys
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
 import msgspec
@@ -29,11 +29,11 @@ from corral.protocol.registration import (
     RegisterRequest,
     RegisterResponse,
 )
+from corral.testing.commanded import MOST_IN_A_LINE, InputEnded, ended_with_the_input, open_input, tell
 
 ANSWER_WITHIN_SECONDS: Final = 15.0
 _JOINING_AT_ONCE: Final = 8
 _GIBIBYTE: Final = 1024**3
-_MOST_IN_A_LINE: Final = 16 * 1024 * 1024
 
 
 class Frontend(msgspec.Struct, kw_only=True):
@@ -322,7 +322,7 @@ class Simulation:
 @asynccontextmanager
 async def simulation(frontend: Frontend) -> AsyncIterator[Simulation]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.simulation", stdin=PIPE, stdout=PIPE, limit=_MOST_IN_A_LINE, cwd=ROOT
+        sys.executable, "-m", "bench.simulation", stdin=PIPE, stdout=PIPE, limit=MOST_IN_A_LINE, cwd=ROOT
     )
     if process.stdin is None:
         raise RuntimeError("the simulation was started without pipes")
@@ -336,30 +336,15 @@ async def simulation(frontend: Frontend) -> AsyncIterator[Simulation]:
 
 async def simulate() -> None:
     """The life of the process: until its input ends."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=_MOST_IN_A_LINE)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    reader = await open_input()
     frontend = msgspec.json.decode(await reader.readline(), type=Frontend)
-    with _ended_with_the_input():
+    with ended_with_the_input():
         async with asyncio.TaskGroup() as group:
             crowd = _Crowd(frontend, group)
             while line := await reader.readline():
                 samples = await crowd.obey(msgspec.json.decode(line, type=Command))
-                sys.stdout.buffer.write(msgspec.json.encode(samples) + b"\n")
-                sys.stdout.buffer.flush()
-            raise _InputEnded
-
-
-class _InputEnded(Exception):
-    """Whoever gave the commands is gone."""
-
-
-@contextmanager
-def _ended_with_the_input() -> Iterator[None]:
-    try:
-        yield
-    except* _InputEnded:
-        pass
+                tell(msgspec.json.encode(samples))
+            raise InputEnded
 
 
 if __name__ == "__main__":

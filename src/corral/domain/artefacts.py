@@ -28,14 +28,6 @@ def candidates(build: GalleryEntry, tags: TagWords = LOCALAI_TAGS) -> tuple[str,
     return tuple(dict.fromkeys(uri for uri in (build.artefact, *build.mirrors, *fallbacks) if uri))
 
 
-def development_candidates(build: GalleryEntry, tags: TagWords = LOCALAI_TAGS) -> tuple[str, ...]:
-    """The same for people who prefer development versions: the branch first, where there is one."""
-    is_on_branch = f"{tags.branch}-" in build.uri
-    first = build.uri if is_on_branch else _on_branch(build.uri, tags)
-    ordinary = candidates(build, tags)
-    return ordinary if first == build.uri else tuple(dict.fromkeys((first, *ordinary)))
-
-
 def _on_branch(uri: str, tags: TagWords) -> str:
     return uri.replace(f"{tags.release}-", f"{tags.branch}-", 1)
 

@@ -85,8 +85,3 @@ def may_claim(job: LoadJob, now: datetime) -> bool:
             return job.lease_until is None or job.lease_until <= now
         case LoadState.FAILED:
             return False
-
-
-def may_reopen(job: LoadJob, revision: str, now: datetime) -> bool:
-    """Whether a request may start a failed job anew: after its cooldown, or when the model was changed meanwhile."""
-    return job.state is LoadState.FAILED and (job.retry_at <= now or job.revision != revision)

@@ -9,8 +9,8 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Self, TypeAlias
@@ -22,10 +22,10 @@ import uvloop
 from corral.base.clock import SystemClock
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
+from corral.testing.commanded import MOST_IN_A_LINE, InputEnded, ended_with_the_input, open_input, tell
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.simulated_node import Identity, SimulatedNode
 
-_MOST_IN_A_LINE: Final = 16 * 1024 * 1024
 _JOINING_AT_ONCE: Final = 8
 _CLOCK: Final = SystemClock()
 
@@ -179,7 +179,7 @@ class SimulatedFleet:
     async def __aenter__(self) -> Self:
         environment = {"PATH": os.environ.get("PATH", os.defpath)}
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", __name__, stdin=PIPE, stdout=PIPE, limit=_MOST_IN_A_LINE, env=environment
+            sys.executable, "-m", __name__, stdin=PIPE, stdout=PIPE, limit=MOST_IN_A_LINE, env=environment
         )
         self._write(self._surroundings)
         return self
@@ -223,11 +223,9 @@ def names_of(states: Sequence[NodeState]) -> list[str]:
 
 async def simulate() -> None:
     """The life of the process: until its input ends."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=_MOST_IN_A_LINE)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    reader = await open_input()
     surroundings = msgspec.json.decode(await reader.readline(), type=Surroundings)
-    with _ended_with_the_input():
+    with ended_with_the_input():
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(aiohttp.ClientSession())
             bus = await stack.enter_async_context(NatsBus(BusConfig(url=surroundings.nats_url)))
@@ -235,21 +233,8 @@ async def simulate() -> None:
             async with asyncio.TaskGroup() as beating:
                 while line := await reader.readline():
                     states = await crowd.obey(msgspec.json.decode(line, type=Command), beating)
-                    sys.stdout.buffer.write(msgspec.json.encode(states) + b"\n")
-                    sys.stdout.buffer.flush()
-                raise _InputEnded
-
-
-class _InputEnded(Exception):
-    """Whoever gave the commands is gone."""
-
-
-@contextmanager
-def _ended_with_the_input() -> Iterator[None]:
-    try:
-        yield
-    except* _InputEnded:
-        pass
+                    tell(msgspec.json.encode(states))
+                raise InputEnded
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.domain.artefacts import TagWords, candidates, development_candidates
+from corral.domain.artefacts import TagWords, candidates
 from corral.domain.gallery import GalleryEntry
 
 R = "quay.io/x/backends"
@@ -34,17 +34,6 @@ def test_a_build_is_looked_for_under_its_uri_its_mirrors_and_its_branch(
     uri: str, mirrors: list[str], tried: list[str]
 ) -> None:
     assert list(candidates(build(uri, *mirrors))) == tried
-
-
-def test_who_prefers_development_gets_the_branch_first() -> None:
-    assert list(development_candidates(build(f"{R}:latest-x", "m"))) == [
-        f"{R}:master-x",
-        f"{R}:latest-x",
-        "m",
-        f"{R}:master-x-development",
-    ]
-    for uri in (f"{R}:master-x", f"{R}:v1"):
-        assert development_candidates(build(uri)) == (uri,)
 
 
 def test_the_words_of_tags_can_be_others() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from corral.base.ids import LeaseToken
 from corral.domain import load_job, replica
-from corral.domain.load_job import LoadPolicy, LoadState, may_claim, may_reopen
+from corral.domain.load_job import LoadPolicy, LoadState, may_claim
 from corral.domain.replica import FINAL, LIVE, Process, ReplicaState, before
 from corral.testing.samples import a_load_job, a_replica, after
 
@@ -61,14 +61,8 @@ def test_a_job_is_taken_over_only_when_its_lease_has_ended() -> None:
     assert may_claim(job, after(30))
 
 
-def test_a_failed_job_is_opened_again_after_its_cooldown_or_for_another_revision() -> None:
-    job = a_load_job(state=LoadState.FAILED, revision="r1", retry_at=after(10))
-
-    assert not may_claim(job, after(99))
-    assert not may_reopen(job, "r1", after(9))
-    assert may_reopen(job, "r1", after(10))
-    assert may_reopen(job, "r2", after(0))
-    assert not may_reopen(a_load_job(), "r2", after(99))
+def test_nobody_works_on_a_failed_job() -> None:
+    assert not may_claim(a_load_job(state=LoadState.FAILED, retry_at=after(10)), after(99))
 
 
 def test_larger_weights_get_more_time_up_to_a_bound() -> None:

@@ -1,0 +1,33 @@
+"""A process that does what lines of its input say, and ends with it, so that it never outlives who started it."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+MOST_IN_A_LINE: Final = 16 * 1024 * 1024
+
+
+class InputEnded(Exception):
+    """Whoever gave the commands is gone. Raised in a task group, so that its tasks end as well."""
+
+
+@contextmanager
+def ended_with_the_input() -> Iterator[None]:
+    try:
+        yield
+    except* InputEnded:
+        pass
+
+
+async def open_input() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=MOST_IN_A_LINE)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
+def tell(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
