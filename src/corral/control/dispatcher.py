@@ -179,7 +179,7 @@ class Dispatcher:
             async with self._tools.progress.followed(intent.operation_id), self._sends[intent.wish.verb].slot():
                 async with self._requests.waiting(intent):
                     ended = await self._tools.requests.send(intent, force=force)
-                await self._tools.rollout.after(intent, ended)
+                await self._tools.rollout.after(intent, ended, is_corral=is_corral)
         except NodeUnreachable:
             return intent_steps.undelivered(intent, self._clock.now(), self._policy), None
         except NodeBusy:
