@@ -87,7 +87,8 @@ class Replies:
 
     async def collect(self, subject: str, send: Send, *, window: timedelta, at_most: int | None) -> list[bytes]:
         """All answers within the window, or the first `at_most` of them."""
-        reply_to, answers = self._next_subject(), []
+        answers: list[bytes] = []
+        reply_to = self._next_subject()
         waiting = self._open[reply_to] = _Many(subject)
         try:
             async with asyncio.timeout(window.total_seconds()):
