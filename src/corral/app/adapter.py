@@ -23,6 +23,7 @@ from corral.adapter.scratch import Scratch
 from corral.app.exit_codes import ExitCode
 from corral.app.signals import stop_on_signals
 from corral.base.clock import SystemClock
+from corral.base.garbage import look_for_garbage_rarely
 from corral.base.logs import set_up_logs
 from corral.base.tasks import end_tasks, start_task
 from corral.protocol.adapter import Listening
@@ -40,6 +41,7 @@ def main(words: Sequence[str]) -> ExitCode:
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     given = parser.parse_args(words)
     set_up_logs("adapter", format=given.log_format)
+    look_for_garbage_rarely()
     host, _, port = given.listen.rpartition(":")
     return uvloop.run(run_adapter(given.orders, host=host.strip("[]"), port=int(port)))
 
