@@ -29,6 +29,7 @@ from corral.agent.http import HttpServer
 from corral.agent.identity import Identity, Memory, node_name
 from corral.agent.lifecycle import Lifecycle, Membership
 from corral.agent.log_routes import LogRoutes
+from corral.agent.nats_user import NatsUser
 from corral.agent.object_cache import ObjectPlaces
 from corral.agent.object_files import ObjectFiles
 from corral.agent.object_handlers import ObjectHandlers
@@ -46,6 +47,7 @@ from corral.base.errors import CorralError, PeerRefused
 from corral.base.ids import Incarnation, new_incarnation
 from corral.base.private_files import make_private_directory
 from corral.bus.client import NatsBus
+from corral.bus.credentials import names_user
 from corral.bus.port import Handler, Message
 from corral.images.platforms import this_platform
 from corral.protocol import subjects
@@ -91,7 +93,9 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         profile = _profile(config, places, _hello(config, identity.secret(), incarnation), remembered)
         hardware = _hardware(config)
         _introduce(profile, hardware.machine(), remembered)
-        bus = NatsBus(config.bus, name=f"corral worker {profile.name}")
+        user = NatsUser(clock, backoff=config.nats_user_retry, is_wanted=not names_user(config.bus))
+        bus = NatsBus(config.bus, name=f"corral worker {profile.name}", credentials=user.provider)
+        user.follow(bus)
         readiness = Readiness(presence, bus)
         bearers = (profile.hello.secret, profile.token)
         logs = BackendLogs(clock)
@@ -119,8 +123,8 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
                 inventory=backends.inventory.tell,
             ),
             presence=presence,
-            identity=identity,
-            name=profile.name,
+            remember=lambda node_id: identity.remember(node_id, profile.name),
+            nats_user=user,
         )
         departure = Departure(
             frontend=frontend, calls=backends.calls, clock=clock, config=config.departure, hurry=hurry

@@ -64,7 +64,8 @@ class WorkerSettings:
     )
     nats_jwt: str = setting(
         SECRET,
-        "User JWT for NATS; needs the seed beside it. None by default: the URL may carry a user instead.",
+        """User JWT for NATS; needs the seed beside it. None by default: the URL may carry a user instead, and where
+        neither does, a user that a LocalAI frontend makes at registration is taken.""",
         env=("CORRAL_NATS_JWT", "LOCALAI_NATS_JWT"),
         default="",
         secret=True,
