@@ -102,7 +102,13 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         files = await stack.enter_async_context(_files(config))
         routes = (files.routes, LogRoutes(logs))
         http = await stack.enter_async_context(
-            HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers, routes=routes)
+            HttpServer(
+                address=places.http_bind,
+                readiness=readiness,
+                bearers=bearers,
+                routes=routes,
+                is_open=lambda: not profile.token and presence.is_with_localai,
+            )
         )
         await stack.enter_async_context(bus)
         given = Surrounding(config=config, places=places, presence=presence, bus=bus, clock=clock, logs=logs)
@@ -241,6 +247,12 @@ def _introduce(profile: Profile, machine: Machine, last: Memory | None) -> None:
         "last_node_id": last.id if last else None,
     }
     log.info("worker starting", extra={name: fact for name, fact in facts.items() if fact is not None})
+    if not profile.token:
+        log.warning(
+            "no registration token: with a LocalAI frontend that has none either, everybody who reaches this worker "
+            "may read and write its files and use its backends; set one on both sides (LOCALAI_REGISTRATION_TOKEN)",
+            extra={"event": "worker.open"},
+        )
     if addresses.is_wildcard(profile.addresses.advertise):
         log.warning(
             "advertising %s, which other machines cannot reach; set advertise_address (LOCALAI_ADVERTISE_ADDR)",

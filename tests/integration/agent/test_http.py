@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -26,10 +26,11 @@ class Link:
 class Worker:
     """A server and what its readiness depends on."""
 
-    def __init__(self, *bearers: str) -> None:
+    def __init__(self, *bearers: str, is_open: Callable[[], bool] = lambda: False) -> None:
         self.presence = Presence()
         self.link = Link()
-        self.server = HttpServer(address=LOOPBACK, readiness=Readiness(self.presence, self.link), bearers=bearers)
+        readiness = Readiness(self.presence, self.link)
+        self.server = HttpServer(address=LOOPBACK, readiness=readiness, bearers=bearers, is_open=is_open)
 
     def join(self) -> None:
         self.presence.member = Member(node_id=NodeId("n1"), bearer="b")
@@ -113,6 +114,17 @@ async def test_a_worker_without_a_registration_token_is_not_open() -> None:
         line = await first_line(worker, b"GET /v1/files/a HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \r\n\r\n")
 
     assert line.split()[1] == b"401"
+
+
+async def test_a_fleet_without_a_token_is_open_while_it_lasts() -> None:
+    worker = Worker("own-secret", "", is_open=lambda: worker.presence.is_with_localai)
+    asked = b"GET /v1/files/a HTTP/1.1\r\nHost: a\r\n\r\n"
+    async with worker.server:
+        assert (await first_line(worker, asked)).split()[1] == b"401"
+        worker.join()
+        assert (await first_line(worker, asked)).split()[1] == b"404"
+        worker.presence.member = Member(node_id=NodeId("n1"), bearer="b", is_corral=True)
+        assert (await first_line(worker, asked)).split()[1] == b"401"
 
 
 async def test_everything_else_is_not_there(ask: Any) -> None:

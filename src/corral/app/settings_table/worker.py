@@ -18,6 +18,7 @@ from corral.app.settings_kinds import (
     NATS_URLS,
     PATH,
     SECRET,
+    SWITCH,
     TEXT,
     VRAM_BUDGET,
     duration,
@@ -50,10 +51,18 @@ class WorkerSettings:
     registration_token: str = setting(
         SECRET,
         """What the worker presents to join, printed by the frontend at its first start. None by default, which only a
-        LocalAI frontend without a token accepts.""",
+        LocalAI frontend without a token accepts; the worker is open to everybody then, as LocalAI's is, because that
+        frontend presents nothing either.""",
         env=("CORRAL_REGISTRATION_TOKEN", "LOCALAI_REGISTRATION_TOKEN"),
         default="",
         secret=True,
+    )
+    require_token: bool = setting(
+        SWITCH,
+        """Do not start without a registration token. Off by default: a frontend that asks for one says so itself.""",
+        flag="--require-token",
+        env=("CORRAL_REQUIRE_TOKEN", "LOCALAI_REGISTRATION_REQUIRE_AUTH", "LOCALAI_DISTRIBUTED_REQUIRE_AUTH"),
+        default=False,
     )
     nats_url: str = setting(
         NATS_URLS,
