@@ -73,7 +73,7 @@ class Membership:
         told = {"event": "node.registered", "node": member.node_id, "status": member.status, "frontend": frontend}
         log.info("registered", extra=told)
         self._nats_user.take(member)
-        await self._subscriptions.follow(member.node_id)
+        await self._subscriptions.follow(member)
         await asyncio.to_thread(self._remember, member.node_id)  # disks may be slow
 
 
