@@ -36,13 +36,13 @@ class Presence:
     def member(self) -> Member | None:
         return self._member
 
-    @property
-    def is_with_localai(self) -> bool:
-        """A LocalAI frontend has us."""
-        return self._member is not None and not self._member.is_corral
-
     @member.setter
     def member(self, member: Member | None) -> None:
         self._member = member
         if member is not None:
             self.bearer = member.bearer
+
+    @property
+    def is_with_localai(self) -> bool:
+        """A LocalAI frontend has us."""
+        return self._member is not None and not self._member.is_corral
