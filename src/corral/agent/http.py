@@ -96,7 +96,7 @@ class HttpServer:
     async def __aenter__(self) -> Self:
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._address.host or None, self._address.port).start()
+            await web.TCPSite(self._runner, self._listening_host, self._address.port).start()
         except OSError as error:
             await self._runner.cleanup()
             raise self._cannot_listen(error) from error
@@ -111,6 +111,11 @@ class HttpServer:
         for part in self._routes:
             part.end()
         await self._runner.cleanup()
+
+    @property
+    def _listening_host(self) -> str | None:
+        """Who says `::` means everything, as with Go's servers; asyncio would take it for IPv6 alone."""
+        return None if self._address.host in ("", "::") else self._address.host
 
     def _cannot_listen(self, error: OSError) -> AddressInUse | SettingInvalid:
         if error.errno == errno.EADDRINUSE:

@@ -14,6 +14,7 @@ from corral.agent.presence import Member, Presence
 from corral.agent.readiness import Readiness
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import NodeId
+from corral.testing.ports import lasting_port
 
 LOOPBACK = HostPort("127.0.0.1", 0)
 
@@ -125,6 +126,15 @@ async def test_a_fleet_without_a_token_is_open_while_it_lasts() -> None:
         assert (await first_line(worker, asked)).split()[1] == b"404"
         worker.presence.member = Member(node_id=NodeId("n1"), bearer="b", is_corral=True)
         assert (await first_line(worker, asked)).split()[1] == b"401"
+
+
+async def test_a_server_on_every_ipv6_address_is_on_every_ipv4_address_too() -> None:
+    """As Go's are, for whom such an address was written."""
+    everywhere = HostPort("::", lasting_port())
+    server = HttpServer(address=everywhere, readiness=Readiness(Presence(), Link()), bearers=())
+    url = f"http://127.0.0.1:{everywhere.port}/healthz"
+    async with server, aiohttp.ClientSession() as session, session.get(url) as answer:
+        assert answer.status == 200
 
 
 async def test_everything_else_is_not_there(ask: Any) -> None:

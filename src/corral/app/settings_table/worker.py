@@ -182,7 +182,8 @@ class WorkerSettings:
     )
     http_address: str = setting(
         ADDRESS,
-        "Where the worker's own HTTP server listens: health, readiness and files.",
+        """Where the worker's own HTTP server listens: health, readiness and files. With `[::]` on IPv4 as well; that is
+        the default where the advertised address is one of IPv6.""",
         flag="--http-address",
         env=("CORRAL_HTTP_ADDRESS", "LOCALAI_HTTP_ADDR"),
         default="",
