@@ -92,10 +92,12 @@ def advertise_address(config: AddressConfig, hostname: str) -> str:
 
 
 def http_bind(config: AddressConfig) -> HostPort:
-    """Where the HTTP server listens."""
+    """Where the HTTP server listens: where nothing is said, also on IPv6 if that is where others are told to look."""
     if config.http_addr:
         return _checked("http_address", config.http_addr)
-    return HostPort("0.0.0.0", _port_below_base(config))  # noqa: S104 - frontends on other machines send files here
+    told = parse_host_port(config.advertise_http_addr or config.advertise_addr or config.addr)
+    host = "::" if told is not None and ":" in told.host else "0.0.0.0"  # noqa: S104 - frontends send files here
+    return HostPort(host, _port_below_base(config))
 
 
 def advertise_http_address(config: AddressConfig, hostname: str) -> str:

@@ -173,3 +173,5 @@ class WorkerConfig:
     gpu_timeout: timedelta = timedelta(seconds=5)
     """Of one look at the GPUs. Drivers of machines with many take seconds to start; some hang for good."""
     departure: DepartureConfig = field(default_factory=DepartureConfig)
+    nats_user_retry: Backoff = Backoff(first=timedelta(seconds=2), cap=timedelta(seconds=30))
+    """Between registrations that shall bring a user for NATS. As LocalAI's worker: a person may have to approve."""

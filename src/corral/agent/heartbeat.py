@@ -132,9 +132,10 @@ class Heartbeat:
             return
         before, self._told = self._told, (member.node_id, status)
         if status == NodeStatus.PENDING:
-            log.warning(
-                "waiting for approval: run `corral nodes approve %s`", member.node_id, extra={"event": "node.pending"}
+            how = (
+                f"run `corral nodes approve {member.node_id}`" if member.is_corral else "an administrator must give it"
             )
+            log.warning("waiting for approval: %s", how, extra={"event": "node.pending"})
         elif before == (member.node_id, NodeStatus.PENDING):
             log.info("approved; now %s", status, extra={"event": "node.approved"})
         elif before[0] == member.node_id:

@@ -1,4 +1,5 @@
-"""The worker's own HTTP server: health and readiness for everyone, everything under /v1/ only with a bearer token.
+"""The worker's own HTTP server: health and readiness for everyone, everything under /v1/ only with a bearer token where
+the fleet has one.
 
 Routes, redirects and words are those of LocalAI's worker, which is built on Go's router. What is below /v1/ comes from
 the parts that are handed in.
@@ -55,11 +56,19 @@ class HttpServer:
     """Listens from the beginning to the end of the `async with` block."""
 
     def __init__(
-        self, *, address: HostPort, readiness: Readiness, bearers: Sequence[str], routes: Sequence[Routes] = ()
+        self,
+        *,
+        address: HostPort,
+        readiness: Readiness,
+        bearers: Sequence[str],
+        routes: Sequence[Routes] = (),
+        is_open: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_open` tells whether nobody needs a bearer at this moment."""
         self._address = address
         self._readiness = readiness
         self._bearers = tuple(bearer.encode() for bearer in bearers if bearer)
+        self._is_open = is_open
         self._routes = routes
         self._table: Mapping[str, Handler] = {
             "/healthz": self._healthz,
@@ -87,7 +96,7 @@ class HttpServer:
     async def __aenter__(self) -> Self:
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._address.host or None, self._address.port).start()
+            await web.TCPSite(self._runner, self._listening_host, self._address.port).start()
         except OSError as error:
             await self._runner.cleanup()
             raise self._cannot_listen(error) from error
@@ -102,6 +111,11 @@ class HttpServer:
         for part in self._routes:
             part.end()
         await self._runner.cleanup()
+
+    @property
+    def _listening_host(self) -> str | None:
+        """Who says `::` means everything, as with Go's servers; asyncio would take it for IPv6 alone."""
+        return None if self._address.host in ("", "::") else self._address.host
 
     def _cannot_listen(self, error: OSError) -> AddressInUse | SettingInvalid:
         if error.errno == errno.EADDRINUSE:
@@ -166,7 +180,7 @@ class HttpServer:
         scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
         given = presented.strip().encode("utf-8", errors="surrogateescape")
         matches = [hmac.compare_digest(given, bearer) for bearer in self._bearers]
-        return scheme.lower() == "bearer" and any(matches)
+        return self._is_open() or (scheme.lower() == "bearer" and any(matches))
 
     async def _healthz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
         _only_read(request)

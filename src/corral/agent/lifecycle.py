@@ -5,14 +5,17 @@ Whoever composes the process has bound the HTTP port and started to connect to N
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from corral.agent.departure import Departure
 from corral.agent.heartbeat import Heartbeat
-from corral.agent.identity import Identity
+from corral.agent.nats_user import NatsUser
 from corral.agent.presence import Member, Presence
 from corral.agent.registration import Registrar
 from corral.agent.subscriptions import NodeSubscriptions
-from corral.base.tasks import run_services
+from corral.base.errors import PeerRefused, PeerUnavailable
+from corral.base.ids import NodeId
+from corral.base.tasks import first_done, run_services
 
 log = logging.getLogger(__name__)
 
@@ -27,33 +30,51 @@ class Membership:
         subscriptions: NodeSubscriptions,
         heartbeat: Heartbeat,
         presence: Presence,
-        identity: Identity,
-        name: str,
+        remember: Callable[[NodeId], None],
+        nats_user: NatsUser,
     ) -> None:
+        """`remember` keeps the id for the next start, and may block."""
         self._registrar = registrar
         self._subscriptions = subscriptions
         self._heartbeat = heartbeat
         self._presence = presence
-        self._identity = identity
-        self._name = name
+        self._remember = remember
+        self._nats_user = nats_user
 
     async def run(self) -> None:
         """Until cancelled. Only a first registration that is refused, or NATS permissions that lack, end it."""
         member = await self._registrar.join()
         while True:
             await self._take_up(member)
-            await self._heartbeat.until_forgotten(member)
+            renewed: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
+            if await first_done(self._heartbeat.until_forgotten(member), self._renew(member, renewed)) == 1:
+                member = renewed.result()
+                continue
             self._presence.member = None
             log.warning("the frontend forgot this node; registering again", extra={"event": "node.forgotten"})
             member = await self._registrar.rejoin()
+
+    async def _renew(self, member: Member, renewed: asyncio.Future[Member]) -> None:
+        """Register again beside the heartbeats, each time that NATS needs it, until something came of it."""
+        while True:
+            await self._nats_user.until_due()
+            try:
+                again = await self._registrar.attempt()
+            except (PeerUnavailable, PeerRefused) as error:
+                log.info("no new NATS user: %s", error, extra={"event": "registration.not_renewed"})
+                continue
+            if again != member:
+                renewed.set_result(again)
+                return
 
     async def _take_up(self, member: Member) -> None:
         self._presence.member = member
         frontend = "Corral" if member.is_corral else "LocalAI"
         told = {"event": "node.registered", "node": member.node_id, "status": member.status, "frontend": frontend}
         log.info("registered", extra=told)
-        await self._subscriptions.follow(member.node_id)
-        await asyncio.to_thread(self._identity.remember, member.node_id, self._name)  # disks may be slow
+        self._nats_user.take(member)
+        await self._subscriptions.follow(member)
+        await asyncio.to_thread(self._remember, member.node_id)  # disks may be slow
 
 
 class Lifecycle:

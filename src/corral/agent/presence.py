@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from corral.base.ids import NodeId
+from corral.bus.credentials import UserJwt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,8 @@ class Member:
     """The frontend is Corral; otherwise it is LocalAI."""
     features: frozenset[str] = frozenset()
     """Extensions that the frontend named, too."""
+    nats_user: UserJwt | None = field(default=None, repr=False)
+    """Who we are to NATS, where the frontend says so."""
 
 
 class Presence:
@@ -38,3 +41,8 @@ class Presence:
         self._member = member
         if member is not None:
             self.bearer = member.bearer
+
+    @property
+    def is_with_localai(self) -> bool:
+        """A LocalAI frontend has us."""
+        return self._member is not None and not self._member.is_corral

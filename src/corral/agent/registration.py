@@ -17,9 +17,10 @@ from corral.agent.hardware import Gauge, Measurement
 from corral.agent.outage import Outage
 from corral.agent.presence import Member
 from corral.base.clock import Clock
-from corral.base.errors import AccessDenied, PeerRefused, PeerUnavailable
+from corral.base.errors import AccessDenied, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId
 from corral.base.retry import Backoff
+from corral.bus.credentials import UserJwt
 from corral.domain.labels import REPLICA_SLOTS
 from corral.protocol.registration import CorralHello, CorralWelcome, Feature, RegisterRequest, RegisterResponse
 
@@ -90,7 +91,19 @@ def membership(answer: RegisterResponse, profile: Profile) -> Member:
         status=answer.status,
         is_corral=welcome is not None,
         features=features,
+        nats_user=_nats_user(answer),
     )
+
+
+def _nats_user(answer: RegisterResponse) -> UserJwt | None:
+    """What cannot be used is as good as nothing: the node is registered all the same."""
+    if not answer.nats_jwt and not answer.nats_user_seed:
+        return None
+    try:
+        return UserJwt(answer.nats_jwt, answer.nats_user_seed)
+    except InvalidInput as error:
+        log.warning("the frontend's NATS user is of no use: %s", error, extra={"event": "registration.no_nats_user"})
+        return None
 
 
 class Registrar:

@@ -4,8 +4,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from corral.agent.presence import Member
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Handler, Subscription
+from corral.protocol import subjects
+from corral.protocol.registration import Feature
 
 log = logging.getLogger(__name__)
 
@@ -14,6 +17,8 @@ Subject = Callable[[NodeId], str]
 AT_ONCE: Final = 1000
 """Messages of one subject that are worked on at a time. Most only wait for a process to become ready, and nobody shall
 wait behind the slow start of another backend."""
+EXTENSIONS: Final[Mapping[Subject, str]] = {subjects.backend_rollback: Feature.BACKEND_ROLLBACK}
+"""Subjects that only a frontend with that feature uses. NATS users of other fleets need not be allowed to listen."""
 
 
 class NodeSubscriptions:
@@ -22,17 +27,20 @@ class NodeSubscriptions:
     def __init__(self, bus: Bus, handlers: Mapping[Subject, Handler]) -> None:
         self._bus = bus
         self._handlers = dict(handlers)
-        self._node_id: NodeId | None = None
-        self._open: list[Subscription] = []
+        self._open: dict[str, Subscription] = {}
 
-    async def follow(self, node_id: NodeId) -> None:
-        """Listen under this id, and under no other. BusPermissionDenied when the NATS user may not."""
-        if node_id == self._node_id:
+    async def follow(self, member: Member) -> None:
+        """Listen as this member, and as no other. BusPermissionDenied when the NATS user may not."""
+        wanted = {
+            subject(member.node_id): handler
+            for subject, handler in self._handlers.items()
+            if subject not in EXTENSIONS or EXTENSIONS[subject] in member.features
+        }
+        if wanted.keys() == self._open.keys():
             return
-        old, self._open = self._open, []
-        for subject, handler in self._handlers.items():
-            self._open.append(await self._bus.subscribe(subject(node_id), handler, concurrency=AT_ONCE))
-        for subscription in old:
-            await subscription.close()
-        self._node_id = node_id
-        log.info("listening for commands", extra={"event": "node.listening", "node": node_id})
+        for name, handler in wanted.items():
+            if name not in self._open:
+                self._open[name] = await self._bus.subscribe(name, handler, concurrency=AT_ONCE)
+        for name in self._open.keys() - wanted.keys():
+            await self._open.pop(name).close()
+        log.info("listening for commands", extra={"event": "node.listening", "node": member.node_id})

@@ -229,6 +229,8 @@ def worker_config(
         WorkerConfig,
     )
 
+    if settings.require_token and not settings.registration_token:
+        raise SettingInvalid("registration_token", "is needed, since require_token is set")
     return WorkerConfig(
         frontend=FrontendConfig(
             urls=settings.register_to,

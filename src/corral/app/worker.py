@@ -29,6 +29,7 @@ from corral.agent.http import HttpServer
 from corral.agent.identity import Identity, Memory, node_name
 from corral.agent.lifecycle import Lifecycle, Membership
 from corral.agent.log_routes import LogRoutes
+from corral.agent.nats_user import NatsUser
 from corral.agent.object_cache import ObjectPlaces
 from corral.agent.object_files import ObjectFiles
 from corral.agent.object_handlers import ObjectHandlers
@@ -46,6 +47,7 @@ from corral.base.errors import CorralError, PeerRefused
 from corral.base.ids import Incarnation, new_incarnation
 from corral.base.private_files import make_private_directory
 from corral.bus.client import NatsBus
+from corral.bus.credentials import names_user
 from corral.bus.port import Handler, Message
 from corral.images.platforms import this_platform
 from corral.protocol import subjects
@@ -91,14 +93,22 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         profile = _profile(config, places, _hello(config, identity.secret(), incarnation), remembered)
         hardware = _hardware(config)
         _introduce(profile, hardware.machine(), remembered)
-        bus = NatsBus(config.bus, name=f"corral worker {profile.name}")
+        user = NatsUser(clock, backoff=config.nats_user_retry, is_wanted=not names_user(config.bus))
+        bus = NatsBus(config.bus, name=f"corral worker {profile.name}", credentials=user.provider)
+        user.follow(bus)
         readiness = Readiness(presence, bus)
         bearers = (profile.hello.secret, profile.token)
         logs = BackendLogs(clock)
         files = await stack.enter_async_context(_files(config))
         routes = (files.routes, LogRoutes(logs))
         http = await stack.enter_async_context(
-            HttpServer(address=places.http_bind, readiness=readiness, bearers=bearers, routes=routes)
+            HttpServer(
+                address=places.http_bind,
+                readiness=readiness,
+                bearers=bearers,
+                routes=routes,
+                is_open=lambda: not profile.token and presence.is_with_localai,
+            )
         )
         await stack.enter_async_context(bus)
         given = Surrounding(config=config, places=places, presence=presence, bus=bus, clock=clock, logs=logs)
@@ -119,8 +129,8 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
                 inventory=backends.inventory.tell,
             ),
             presence=presence,
-            identity=identity,
-            name=profile.name,
+            remember=lambda node_id: identity.remember(node_id, profile.name),
+            nats_user=user,
         )
         departure = Departure(
             frontend=frontend, calls=backends.calls, clock=clock, config=config.departure, hurry=hurry
@@ -237,6 +247,12 @@ def _introduce(profile: Profile, machine: Machine, last: Memory | None) -> None:
         "last_node_id": last.id if last else None,
     }
     log.info("worker starting", extra={name: fact for name, fact in facts.items() if fact is not None})
+    if not profile.token:
+        log.warning(
+            "no registration token: with a LocalAI frontend that has none either, everybody who reaches this worker "
+            "may read and write its files and use its backends; set one on both sides (LOCALAI_REGISTRATION_TOKEN)",
+            extra={"event": "worker.open"},
+        )
     if addresses.is_wildcard(profile.addresses.advertise):
         log.warning(
             "advertising %s, which other machines cannot reach; set advertise_address (LOCALAI_ADVERTISE_ADDR)",

@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from corral.base.errors import BusPermissionDenied, BusUnavailable, CorralError
 from corral.base.retry import Backoff
-from corral.base.tasks import end_tasks, start_task, task_group
+from corral.base.tasks import end_tasks, first_done, start_task, task_group
 from corral.bus.config import BusConfig
 from corral.bus.credentials import CredentialsProvider, TlsFiles, credentials_of, tls_context
 from corral.bus.endpoints import Endpoint, parse_endpoints
@@ -86,6 +86,8 @@ class NatsBus:
         self._link: Link | None = None
         self._up = asyncio.Event()
         self._attempted = asyncio.Event()
+        self._renewal = asyncio.Event()
+        """Set while the credentials of the present connection or attempt are known to be outdated."""
         self._watchers: list[Callable[[bool], None]] = []
         self._subscriptions: set[_Subscription] = set()
         self._replies = Replies(inbox_prefix)
@@ -120,6 +122,12 @@ class NatsBus:
         return self._link is not None
 
     @property
+    def unauthorized(self) -> bool:
+        """Whether there is no connection because a server does not know us, or no longer."""
+        enduring = self.problems.enduring
+        return enduring is not None and enduring.kind is ProblemKind.UNAUTHORIZED
+
+    @property
     def refused(self) -> frozenset[str]:
         interests = (subscription.interest for subscription in self._subscriptions)
         return frozenset(interest.subject for interest in interests if interest.is_refused)
@@ -130,6 +138,13 @@ class NatsBus:
 
     async def wait_connected(self) -> None:
         await self._up.wait()
+
+    def renew(self) -> None:
+        """Connect anew, with the credentials of now. Subscriptions stay, and nothing more goes over the old link."""
+        self._renewal.set()
+        if (link := self._link) is not None:
+            self._leave(link)
+            link.abandon()
 
     async def publish(self, subject: str, data: bytes) -> None:
         check_subject(subject)
@@ -268,12 +283,10 @@ class NatsBus:
             self._attempted.set()
             failures = 0 if lived >= _SHORT_LIFE_SECONDS else failures + 1
             if failures:
-                await asyncio.sleep(self._pause(failures))
+                await first_done(asyncio.sleep(self._pause(failures)), self._renewal.wait())
 
     def _pause(self, failures: int) -> float:
-        enduring = self.problems.enduring
-        refused = enduring is not None and enduring.kind is ProblemKind.UNAUTHORIZED
-        backoff = _UNAUTHORIZED_BACKOFF if refused else _UNREACHABLE_BACKOFF
+        backoff = _UNAUTHORIZED_BACKOFF if self.unauthorized else _UNREACHABLE_BACKOFF
         return backoff.delay(failures).total_seconds()
 
     async def _connect_once(self) -> float:
@@ -289,6 +302,7 @@ class NatsBus:
         return 0.0
 
     async def _open(self, link: Link) -> bool:
+        self._renewal.clear()
         try:
             credentials = await self._credentials()
             await link.open(name=self._name, credentials=credentials, tls=self._tls)
@@ -296,7 +310,7 @@ class NatsBus:
         except (LinkFailed, CorralError) as error:
             self._report_loss(ProblemKind.UNREACHABLE, link.endpoint, str(error))
             return False
-        return True
+        return not self._renewal.is_set()
 
     async def _replay(self, link: Link) -> None:
         """Subscribe anew, including what is asked for meanwhile; then the link may be used."""
@@ -319,13 +333,18 @@ class NatsBus:
         self._tell_watchers()
         try:
             await link.until_lost(_HEARTBEAT, each=self._ask_again)
-            self._report_loss(ProblemKind.DISCONNECTED, link.endpoint, link.reason)
+            if not self._renewal.is_set():
+                self._report_loss(ProblemKind.DISCONNECTED, link.endpoint, link.reason)
         finally:
+            self._leave(link)
+        self._learn(link)
+        return asyncio.get_running_loop().time() - began
+
+    def _leave(self, link: Link) -> None:
+        if self._link is link:
             self._link = None
             self._up.clear()
             self._tell_watchers()
-        self._learn(link)
-        return asyncio.get_running_loop().time() - began
 
     async def _ask_again(self, link: Link) -> None:
         for interest in self._interests():

@@ -4,11 +4,16 @@ import base64
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from corral.base.errors import InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.bus.config import BusConfig
+from corral.bus.endpoints import parse_endpoints
 
 _SEED_BYTES: Final = 2 + 32 + 2
 """Prefix, key, checksum."""
@@ -68,6 +73,26 @@ def credentials_from_files(jwt_file: Path, seed_file: Path) -> CredentialsProvid
 def credentials_of(config: BusConfig) -> CredentialsProvider:
     """What the configuration says: a JWT, else the login of the URL."""
     return fixed_credentials(config.jwt, config.seed) if config.jwt or config.seed else no_credentials
+
+
+def names_user(config: BusConfig) -> bool:
+    """Does the configuration itself say who we are?"""
+    return bool(config.jwt) or any(one.user or one.token for one in parse_endpoints(config.url))
+
+
+def lifetime_of(jwt: str) -> timedelta | None:
+    """From when it was made to its end, by the clock of whoever made it; None: for ever, or nobody can tell."""
+    try:
+        _, claims, _ = jwt.split(".")
+        told = msgspec.json.decode(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)), type=_Claims)
+        return timedelta(seconds=told.exp - told.iat) if 0 < told.iat < told.exp else None
+    except (ValueError, OverflowError, *UNREADABLE_JSON):
+        return None
+
+
+class _Claims(msgspec.Struct):
+    iat: float = 0
+    exp: float = 0
 
 
 def _read(path: Path, what: str) -> str:

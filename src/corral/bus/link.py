@@ -208,6 +208,8 @@ class Link:
 
     async def drain(self, remote: Remote, within: timedelta) -> None:
         """No more messages from the server; those already on their way are handled, within the bound."""
+        if self._lost.done():
+            return
         task = self._spawn(_succeeds(remote.drain))
         await self._until_done(task, within.total_seconds())
         if not task.done():
@@ -215,6 +217,8 @@ class Link:
 
     async def ping(self) -> None:
         """Return when the server has processed all that was sent. BusUnavailable, and the link lost, if it does not."""
+        if self._lost.done():  # nothing shall begin on a link that is about to be closed
+            raise BusUnavailable(self.reason)
         task = self._spawn(_succeeds(lambda: self._client.rtt(PING_SECONDS)))
         await self._until_done(task, None)
         if self._lost.done():
@@ -234,12 +238,20 @@ class Link:
                     await self.ping()
                     await each(self)
 
+    def abandon(self) -> None:
+        """Have it count as lost from now on."""
+        self._lose()
+
     async def close(self) -> None:
         """Bounded; leaves no task and no socket."""
         self._lose()
-        await end_tasks(*self._tasks)
-        if not self._begun:  # the client cannot be closed before it was told to connect
-            return
+        try:
+            if self._begun:  # the client cannot be closed before it was told to connect
+                await self._close_client()
+        finally:
+            await end_tasks(*self._tasks)  # only now: see pings at the top of this file
+
+    async def _close_client(self) -> None:
         with suppress(nats.errors.Error, OSError, TimeoutError), _Cancellable():
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._client.close()

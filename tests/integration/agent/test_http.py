@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -14,6 +14,7 @@ from corral.agent.presence import Member, Presence
 from corral.agent.readiness import Readiness
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import NodeId
+from corral.testing.ports import lasting_port
 
 LOOPBACK = HostPort("127.0.0.1", 0)
 
@@ -26,10 +27,11 @@ class Link:
 class Worker:
     """A server and what its readiness depends on."""
 
-    def __init__(self, *bearers: str) -> None:
+    def __init__(self, *bearers: str, is_open: Callable[[], bool] = lambda: False) -> None:
         self.presence = Presence()
         self.link = Link()
-        self.server = HttpServer(address=LOOPBACK, readiness=Readiness(self.presence, self.link), bearers=bearers)
+        readiness = Readiness(self.presence, self.link)
+        self.server = HttpServer(address=LOOPBACK, readiness=readiness, bearers=bearers, is_open=is_open)
 
     def join(self) -> None:
         self.presence.member = Member(node_id=NodeId("n1"), bearer="b")
@@ -113,6 +115,26 @@ async def test_a_worker_without_a_registration_token_is_not_open() -> None:
         line = await first_line(worker, b"GET /v1/files/a HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \r\n\r\n")
 
     assert line.split()[1] == b"401"
+
+
+async def test_a_fleet_without_a_token_is_open_while_it_lasts() -> None:
+    worker = Worker("own-secret", "", is_open=lambda: worker.presence.is_with_localai)
+    asked = b"GET /v1/files/a HTTP/1.1\r\nHost: a\r\n\r\n"
+    async with worker.server:
+        assert (await first_line(worker, asked)).split()[1] == b"401"
+        worker.join()
+        assert (await first_line(worker, asked)).split()[1] == b"404"
+        worker.presence.member = Member(node_id=NodeId("n1"), bearer="b", is_corral=True)
+        assert (await first_line(worker, asked)).split()[1] == b"401"
+
+
+async def test_a_server_on_every_ipv6_address_is_on_every_ipv4_address_too() -> None:
+    """As Go's are, for whom such an address was written."""
+    everywhere = HostPort("::", lasting_port())
+    server = HttpServer(address=everywhere, readiness=Readiness(Presence(), Link()), bearers=())
+    url = f"http://127.0.0.1:{everywhere.port}/healthz"
+    async with server, aiohttp.ClientSession() as session, session.get(url) as answer:
+        assert answer.status == 200
 
 
 async def test_everything_else_is_not_there(ask: Any) -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from corral.agent.config import DepartureConfig, WorkerConfig
@@ -341,3 +342,16 @@ async def test_two_frontends_are_one_cluster(
         assert await running.ended() is ExitCode.OK
 
     assert second_frontend.actions == ["heartbeat", "drain", "models", "deregister"]
+
+
+async def test_a_localai_fleet_without_a_token_can_send_files(
+    worker: Any, config: WorkerConfig, frontend: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_fleet = replace(config, frontend=replace(config.frontend, registration_token=""))
+    url = f"http://{config.addresses.http_addr}/v1/files/models/m/a.gguf"
+    async with worker(open_fleet) as running, aiohttp.ClientSession() as session:
+        await running.clock.until_sleeping(1)
+        async with session.put(url, data=b"weights") as answer:
+            assert answer.status == 200
+    assert "Authorization" not in frontend.seen("register")[0].headers
+    assert "everybody who reaches this worker" in caplog.text

@@ -2,78 +2,25 @@
 
 import asyncio
 import base64
-import json
-import secrets
-import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import nkeys
 import pytest
 
 from corral.base.errors import InvalidInput
 from corral.bus import client
 from corral.bus.config import BusConfig
-from corral.bus.credentials import UserJwt, credentials_from_files
+from corral.bus.credentials import UserJwt, credentials_from_files, lifetime_of, names_user
 from corral.bus.problems import ProblemKind
-from corral.bus.server import NatsServer
-
-
-def part(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-@dataclass
-class Key:
-    seed: str
-    public: str
-
-    @classmethod
-    def new(cls, prefix: int) -> "Key":
-        seed = nkeys.encode_seed(secrets.token_bytes(32), prefix)
-        return cls(seed.decode(), nkeys.from_seed(bytearray(seed)).public_key.decode())
-
-    def sign(self, subject: "Key", claims: dict[str, Any], **standard: object) -> str:
-        """A NATS JWT: this key says something about the subject."""
-        body = {"jti": secrets.token_hex(8), "iat": int(time.time()), "iss": self.public, "name": "test"}
-        body |= {"sub": subject.public, "nats": {"version": 2, **claims}, **standard}
-        text = f"{part(json.dumps({'typ': 'JWT', 'alg': 'ed25519-nkey'}).encode())}.{part(json.dumps(body).encode())}"
-        pair = nkeys.from_seed(bytearray(self.seed.encode()))
-        return f"{text}.{part(pair.sign(text.encode()))}"
-
-
-UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
-ACCOUNT = {"limits": {**UNLIMITED, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}}
-
-
-@dataclass
-class Realm:
-    server: NatsServer
-    account: Key
-
-    def user(self, *, lives: float = 3600) -> UserJwt:
-        key = Key.new(nkeys.PREFIX_BYTE_USER)
-        claims = {"type": "user", "pub": {}, "sub": {}, **UNLIMITED}
-        return UserJwt(self.account.sign(key, claims, exp=int(time.time() + lives)), key.seed)
-
-    @property
-    def url(self) -> str:
-        return f"nats://127.0.0.1:{self.server.port}"
+from corral.testing.nats_realm import Realm
 
 
 @pytest.fixture
 async def realm(tmp_path: Path) -> AsyncIterator[Realm]:
-    operator, account = Key.new(nkeys.PREFIX_BYTE_OPERATOR), Key.new(nkeys.PREFIX_BYTE_ACCOUNT)
-    extra = {
-        "authorization": {"timeout": 5},
-        "operator": operator.sign(operator, {"type": "operator"}),
-        "resolver": "MEMORY",
-        "resolver_preload": {account.public: operator.sign(account, {"type": "account", **ACCOUNT})},
-    }
-    async with NatsServer(tmp_path / "nats", extra=extra) as server:
-        yield Realm(server, account)
+    async with Realm.open(tmp_path / "nats") as realm:
+        yield realm
 
 
 async def test_a_jwt_of_the_configuration_logs_in(realm: Realm, open_bus: Any) -> None:
@@ -109,7 +56,7 @@ async def test_a_jwt_that_is_refused_is_asked_for_again(
     realm: Realm, open_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_UNAUTHORIZED_BACKOFF", client._UNREACHABLE_BACKOFF)
-    stranger = Realm(realm.server, Key.new(nkeys.PREFIX_BYTE_ACCOUNT))
+    stranger = realm.stranger()
     users = iter([stranger.user(), stranger.user(), stranger.user()])
 
     async def provide() -> UserJwt:
@@ -163,3 +110,75 @@ def test_a_missing_file_is_named_at_once(tmp_path: Path) -> None:
 def test_what_is_no_user_seed_is_refused_before_connecting(seed: str) -> None:
     with pytest.raises(InvalidInput, match="NATS user seed"):
         UserJwt("ey.ey.ey", seed)
+
+
+async def test_renewed_credentials_are_used_at_once_and_subscriptions_stay(
+    realm: Realm, open_bus: Any, heard: Any
+) -> None:
+    """Also after a refusal, which otherwise makes the bus wait."""
+    given = [realm.stranger().user()]
+
+    async def provide() -> UserJwt:
+        return given[-1]
+
+    watched = await open_bus(realm.url, credentials=provide)
+    await watched.has(ProblemKind.UNAUTHORIZED)
+    assert watched.bus.unauthorized
+    given.append(realm.user())
+    watched.bus.renew()
+    await watched.becomes(connected=True)
+    assert not watched.bus.unauthorized
+    await watched.bus.subscribe("corral.news", heard)
+
+    given.append(realm.user())
+    watched.bus.renew()
+    assert not watched.bus.connected
+    await watched.bus.wait_connected()
+    await watched.bus.publish("corral.news", b"still here")
+    assert (await heard.next()).data == b"still here"
+
+
+async def test_credentials_that_are_renewed_during_an_attempt_count(realm: Realm) -> None:
+    given: list[UserJwt] = []
+
+    async def provide() -> UserJwt:
+        given.append(realm.user())
+        if len(given) == 1:
+            bus.renew()
+        return given[-1]
+
+    bus = client.NatsBus(BusConfig(url=realm.url), credentials=provide)
+    async with bus:
+        await bus.wait_connected()
+        assert len(given) == 2
+
+
+def test_the_lifetime_of_a_jwt_is_read_from_it() -> None:
+    claims = "eyJpYXQiOjE3MDAwMDAwMDAsImV4cCI6MTcwMDAwMDA2MH0"  # {"iat":1700000000,"exp":1700000060}
+    assert lifetime_of(f"head.{claims}.signature") == timedelta(minutes=1)
+
+
+NO_END = (b"not JSON", b"{}", b'{"iat":5}', b'{"iat":5,"exp":5}', b'{"iat":1,"exp":1e300}', b'{"iat":"x","exp":9}')
+
+
+@pytest.mark.parametrize("claims", NO_END)
+def test_a_jwt_that_tells_no_end_has_none(claims: bytes) -> None:
+    assert lifetime_of(f"head.{base64.urlsafe_b64encode(claims).decode()}.signature") is None
+
+
+@pytest.mark.parametrize("jwt", ["", "ey", "a.b", "a.%%%.c"])
+def test_what_is_no_jwt_has_no_end(jwt: str) -> None:
+    assert lifetime_of(jwt) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (BusConfig(url="nats://127.0.0.1:4222"), False),
+        (BusConfig(url="nats://token@127.0.0.1:4222"), True),
+        (BusConfig(url="nats://a:4222,nats://user:password@b:4222"), True),
+        (BusConfig(url="nats://127.0.0.1:4222", jwt="ey.ey.ey", seed="SU"), True),
+    ],
+)
+def test_a_configuration_may_name_the_user(config: BusConfig, named: bool) -> None:
+    assert names_user(config) is named

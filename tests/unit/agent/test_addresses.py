@@ -90,6 +90,9 @@ def test_an_ipv6_address_as_host_name_is_bracketed() -> None:
         (AddressConfig(http_addr="127.0.0.1:8000"), "127.0.0.1:8000"),
         (AddressConfig(http_addr=":8000"), ":8000"),
         (AddressConfig(http_addr="[::1]:8000"), "[::1]:8000"),
+        (AddressConfig(addr="[fd00::5]:6000"), "[::]:5999"),
+        (AddressConfig(addr="10.0.0.1:6000", advertise_addr="[fd00::5]:6000"), "[::]:5999"),
+        (AddressConfig(advertise_http_addr="[fd00::5]:80"), "[::]:50050"),
     ],
 )
 def test_http_listens_where_asked_or_one_port_below_the_base(config: AddressConfig, expected: str) -> None:

@@ -197,8 +197,16 @@ async def test_a_new_id_has_to_be_approved_by_its_own_name(
 ) -> None:
     beating = heartbeat(Frontend(clock))
 
-    await beating.until_forgotten(replace(member, node_id=NodeId("n1"), status="pending"))
-    await beating.until_forgotten(replace(member, node_id=NodeId("n2"), status="pending"))
+    for node in ("n1", "n2"):
+        await beating.until_forgotten(replace(member, node_id=NodeId(node), status="pending", is_corral=True))
 
     approvals = [record.message for record in caplog.records if "approve" in record.message]
     assert approvals == [f"waiting for approval: run `corral nodes approve {node}`" for node in ("n1", "n2")]
+
+
+async def test_a_localai_frontend_is_not_told_of_corrals_commands(
+    heartbeat: Any, clock: Any, member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    await heartbeat(Frontend(clock)).until_forgotten(replace(member, status="pending", is_corral=False))
+
+    assert "waiting for approval: an administrator must give it" in caplog.text

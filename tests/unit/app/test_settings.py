@@ -485,6 +485,18 @@ class TestConfigurations:
         assert config.data_path == Path("/home/someone/.local/share/corral/worker")
         assert config.storage is None
 
+    @pytest.mark.parametrize("name", ["LOCALAI_REGISTRATION_REQUIRE_AUTH", "LOCALAI_DISTRIBUTED_REQUIRE_AUTH"])
+    def test_a_worker_may_be_told_not_to_start_without_a_token(self, name: str) -> None:
+        environment = {
+            "LOCALAI_REGISTER_TO": "http://frontend:8080",
+            "LOCALAI_NATS_URL": "nats://bus:4222",
+            name: "true",
+        }
+        with pytest.raises(SettingInvalid, match="registration_token: is needed"):
+            worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+        environment["LOCALAI_REGISTRATION_TOKEN"] = "join"
+        assert worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+
     def test_a_localai_environment_names_an_object_storage(self) -> None:
         storage = {
             "LOCALAI_STORAGE_URL": "http://minio:9000",

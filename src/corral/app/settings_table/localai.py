@@ -6,8 +6,6 @@ from typing import Final
 ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "LOCALAI_DISTRIBUTED": "Corral is always distributed",
     "LOCALAI_AUTH": "every route needs a key already",
-    "LOCALAI_REGISTRATION_REQUIRE_AUTH": "registration always needs a token",
-    "LOCALAI_DISTRIBUTED_REQUIRE_AUTH": "registration always needs a token",
     "LOCALAI_NATS_REQUIRE_AUTH": "whether NATS needs credentials is decided by its server",
     "LOCALAI_GRPC_AUTH_TOKEN": "set by the worker for the backends it starts",
     "LOCALAI_FILE_TRANSFER_TIMEOUT": "without effect in LocalAI too",

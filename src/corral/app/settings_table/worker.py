@@ -18,6 +18,7 @@ from corral.app.settings_kinds import (
     NATS_URLS,
     PATH,
     SECRET,
+    SWITCH,
     TEXT,
     VRAM_BUDGET,
     duration,
@@ -50,10 +51,18 @@ class WorkerSettings:
     registration_token: str = setting(
         SECRET,
         """What the worker presents to join, printed by the frontend at its first start. None by default, which only a
-        LocalAI frontend without a token accepts.""",
+        LocalAI frontend without a token accepts; the worker is open to everybody then, as LocalAI's is, because that
+        frontend presents nothing either.""",
         env=("CORRAL_REGISTRATION_TOKEN", "LOCALAI_REGISTRATION_TOKEN"),
         default="",
         secret=True,
+    )
+    require_token: bool = setting(
+        SWITCH,
+        """Do not start without a registration token. Off by default: a frontend that asks for one says so itself.""",
+        flag="--require-token",
+        env=("CORRAL_REQUIRE_TOKEN", "LOCALAI_REGISTRATION_REQUIRE_AUTH", "LOCALAI_DISTRIBUTED_REQUIRE_AUTH"),
+        default=False,
     )
     nats_url: str = setting(
         NATS_URLS,
@@ -64,7 +73,8 @@ class WorkerSettings:
     )
     nats_jwt: str = setting(
         SECRET,
-        "User JWT for NATS; needs the seed beside it. None by default: the URL may carry a user instead.",
+        """User JWT for NATS; needs the seed beside it. None by default: the URL may carry a user instead, and where
+        neither does, a user that a LocalAI frontend makes at registration is taken.""",
         env=("CORRAL_NATS_JWT", "LOCALAI_NATS_JWT"),
         default="",
         secret=True,
@@ -172,7 +182,8 @@ class WorkerSettings:
     )
     http_address: str = setting(
         ADDRESS,
-        "Where the worker's own HTTP server listens: health, readiness and files.",
+        """Where the worker's own HTTP server listens: health, readiness and files. With `[::]` on IPv4 as well; that is
+        the default where the advertised address is one of IPv6.""",
         flag="--http-address",
         env=("CORRAL_HTTP_ADDRESS", "LOCALAI_HTTP_ADDR"),
         default="",
