@@ -1,9 +1,9 @@
 """A reading that may hang, such as the size of a network file system, taken without ever waiting for it too long."""
 
+import _thread
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Generic, TypeVar
@@ -43,25 +43,28 @@ class BoundedReading(Generic[T]):
     def _start(self) -> "asyncio.Future[T | None]":
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T | None] = loop.create_future()
-        threading.Thread(target=self._run, args=(loop, future), name=f"read-{self._name}", daemon=True).start()
+        # Not a `Thread`: that one's start waits until the thread runs, and with it all of the event loop, which on a
+        # busy machine takes longer than the reading.
+        _thread.start_new_thread(self._run, (loop, future))
         return future
 
     def _run(self, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[T | None]") -> None:
-        value = self._value()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, future, value)
-
-    def _value(self) -> T | None:
+        value, failure = None, None
         try:
             value = self._take()
-        except Exception as error:
-            if self._is_new_failure(error):
-                log.warning("%s cannot be read; leaving it out", self._name, exc_info=True, extra=self._extra)
-            return None
-        if self._failure:
+        except Exception as error:  # noqa: BLE001  whatever it is, it is told by the event loop
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(self._settle, future, value, failure)
+
+    def _settle(self, future: "asyncio.Future[T | None]", value: T | None, failure: Exception | None) -> None:
+        if failure is not None and self._is_new_failure(failure):
+            log.warning("%s cannot be read; leaving it out", self._name, exc_info=failure, extra=self._extra)
+        if failure is None and self._failure:
             self._failure = ""
             log.info("%s can be read again", self._name, extra=self._extra)
-        return value
+        if not future.done():
+            future.set_result(value)
 
     def _is_new_failure(self, error: Exception) -> bool:
         """Told once per reason, like what hangs: either may last for hours."""
@@ -78,8 +81,3 @@ class BoundedReading(Generic[T]):
     @property
     def _extra(self) -> dict[str, object]:
         return {"event": f"hardware.{self._name}"}
-
-
-def _settle(future: "asyncio.Future[T | None]", value: T | None) -> None:
-    if not future.done():
-        future.set_result(value)
