@@ -3,6 +3,7 @@
 import _thread
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Callable
 from datetime import timedelta
@@ -49,22 +50,27 @@ class BoundedReading(Generic[T]):
         return future
 
     def _run(self, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[T | None]") -> None:
-        value, failure = None, None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle, future, self._value(loop))
+
+    def _value(self, loop: asyncio.AbstractEventLoop) -> T | None:
         try:
             value = self._take()
-        except Exception as error:  # noqa: BLE001  whatever it is, it is told by the event loop
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(self._settle, future, value, failure)
-
-    def _settle(self, future: "asyncio.Future[T | None]", value: T | None, failure: Exception | None) -> None:
-        if failure is not None and self._is_new_failure(failure):
-            log.warning("%s cannot be read; leaving it out", self._name, exc_info=failure, extra=self._extra)
-        if failure is None and self._failure:
+        except Exception as error:  # noqa: BLE001  it is logged, by the event loop
+            if self._is_new_failure(error):
+                self._tell(loop, "%s cannot be read; leaving it out", level=logging.WARNING, exc_info=error)
+            return None
+        if self._failure:
             self._failure = ""
-            log.info("%s can be read again", self._name, extra=self._extra)
-        if not future.done():
-            future.set_result(value)
+            self._tell(loop, "%s can be read again", level=logging.INFO)
+        return value
+
+    def _tell(
+        self, loop: asyncio.AbstractEventLoop, text: str, *, level: int, exc_info: Exception | None = None
+    ) -> None:
+        """From the event loop: logging wants to know its threads by name, and this one has none."""
+        telling = functools.partial(log.log, level, text, self._name, exc_info=exc_info, extra=self._extra)
+        loop.call_soon_threadsafe(telling)
 
     def _is_new_failure(self, error: Exception) -> bool:
         """Told once per reason, like what hangs: either may last for hours."""
@@ -81,3 +87,8 @@ class BoundedReading(Generic[T]):
     @property
     def _extra(self) -> dict[str, object]:
         return {"event": f"hardware.{self._name}"}
+
+
+def _settle(future: "asyncio.Future[T | None]", value: T | None) -> None:
+    if not future.done():
+        future.set_result(value)

@@ -15,7 +15,6 @@ import pytest
 from corral.agent import model_files
 from corral.agent.config import WorkerConfig
 from corral.agent.files import disk
-from corral.base.errors import BusUnavailable
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.files.s3 import S3Objects
@@ -29,7 +28,6 @@ from corral.testing.waiting import eventually
 
 KEY = "models/mymodel/m.bin"
 WEIGHTS = bytes(range(256)) * 1000
-A_MOMENT = timedelta(seconds=1)
 ANSWERED = {
     subjects.backend_install: b"{",
     subjects.backend_upgrade: b"{",
@@ -190,23 +188,3 @@ async def test_in_the_middle_of_fetching_an_object(
     assert path == cache / KEY
     assert content_of(path) == WEIGHTS
     assert files_below(path.parent) == ["m.bin"]
-
-
-async def test_in_the_middle_of_a_burst_of_questions(asker: Asker, outage: Outage) -> None:
-    """Questions may get lost with the server, but whoever asks again is answered, and all alike."""
-    await asker.install("echo", "m1")
-
-    async def ask(subject: Any) -> bytes:
-        while True:
-            try:
-                return await asker.bus.request(subject(NODE), b"{}", timeout=A_MOMENT)
-            except BusUnavailable:
-                await asker.bus.wait_connected()
-
-    async with asyncio.TaskGroup() as group:
-        asked = (subjects.models_running, subjects.backend_list)
-        bursts = [[group.create_task(ask(subject)) for _ in range(200)] for subject in asked]
-        await asyncio.wait(bursts[0], return_when=asyncio.FIRST_COMPLETED)
-        await outage.pass_by()
-
-    assert [len({task.result() for task in burst}) for burst in bursts] == [1, 1]
