@@ -1,9 +1,10 @@
 """A reading that may hang, such as the size of a network file system, taken without ever waiting for it too long."""
 
+import _thread
 import asyncio
 import contextlib
+import functools
 import logging
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Generic, TypeVar
@@ -43,25 +44,33 @@ class BoundedReading(Generic[T]):
     def _start(self) -> "asyncio.Future[T | None]":
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T | None] = loop.create_future()
-        threading.Thread(target=self._run, args=(loop, future), name=f"read-{self._name}", daemon=True).start()
+        # Not a `Thread`: that one's start waits until the thread runs, and with it all of the event loop, which on a
+        # busy machine takes longer than the reading.
+        _thread.start_new_thread(self._run, (loop, future))
         return future
 
     def _run(self, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[T | None]") -> None:
-        value = self._value()
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, future, value)
+            loop.call_soon_threadsafe(_settle, future, self._value(loop))
 
-    def _value(self) -> T | None:
+    def _value(self, loop: asyncio.AbstractEventLoop) -> T | None:
         try:
             value = self._take()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  it is logged, by the event loop
             if self._is_new_failure(error):
-                log.warning("%s cannot be read; leaving it out", self._name, exc_info=True, extra=self._extra)
+                self._tell(loop, "%s cannot be read; leaving it out", level=logging.WARNING, exc_info=error)
             return None
         if self._failure:
             self._failure = ""
-            log.info("%s can be read again", self._name, extra=self._extra)
+            self._tell(loop, "%s can be read again", level=logging.INFO)
         return value
+
+    def _tell(
+        self, loop: asyncio.AbstractEventLoop, text: str, *, level: int, exc_info: Exception | None = None
+    ) -> None:
+        """From the event loop: logging wants to know its threads by name, and this one has none."""
+        telling = functools.partial(log.log, level, text, self._name, exc_info=exc_info, extra=self._extra)
+        loop.call_soon_threadsafe(telling)
 
     def _is_new_failure(self, error: Exception) -> bool:
         """Told once per reason, like what hangs: either may last for hours."""

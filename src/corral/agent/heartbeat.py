@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 FORGOTTEN_STATUSES: Final = frozenset({401, 404})
 """The frontend knows neither this id nor, with 401, this secret: an administrator removed the node, or a backup was
 restored. LocalAI answers 404 for database errors too; registering again is harmless then."""
+MOST_AHEAD: Final = 1.0
+"""Seconds before a beat at which measuring begins, or a quarter of a short interval: a busy disk or driver must not
+make the beat late."""
 
 
 class Hearing(StrEnum):
@@ -96,15 +99,20 @@ class Heartbeat:
         due = self._clock.monotonic()
         while True:
             due = next_beat(due, self._clock.monotonic(), self._interval)
-            await self._clock.sleep(max(due - self._clock.monotonic(), 0))
-            if await self.beat(member) is Hearing.FORGOTTEN:
+            await self._sleep_until(due - min(self._interval / 4, MOST_AHEAD))
+            measured = await self._gauge.measure()
+            await self._sleep_until(due)
+            if await self.beat(member, measured) is Hearing.FORGOTTEN:
                 return
 
-    async def beat(self, member: Member) -> Hearing:
-        """One heartbeat with what is measured now."""
+    async def _sleep_until(self, moment: float) -> None:
+        await self._clock.sleep(max(moment - self._clock.monotonic(), 0))
+
+    async def beat(self, member: Member, measured: Measurement) -> Hearing:
+        """One heartbeat with what was measured just now."""
         inventory = self._inventory() if Feature.INVENTORY in member.features else ""
         corral = CorralBeat(incarnation=self._incarnation, inventory=inventory)
-        body = heartbeat_body(await self._gauge.measure(), member, corral)
+        body = heartbeat_body(measured, member, corral)
         try:
             answer = await self._frontend.heartbeat(member, body)
         except PeerUnavailable as error:

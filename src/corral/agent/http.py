@@ -139,7 +139,7 @@ class HttpServer:
         try:
             return await self._handle(request)
         except Refusal as refusal:
-            return web.Response(status=refusal.status, text=f"{refusal.text}\n", headers=refusal.headers)
+            return _told(refusal)
         except ConnectionError:
             raise  # the client is gone, which is its right
         except web.HTTPException:
@@ -191,6 +191,14 @@ class HttpServer:
         if problems := self._readiness.problems():
             return web.Response(status=503, text="not ready: " + ", ".join(problems))
         return web.Response(text="ok")
+
+
+def _told(refusal: Refusal) -> web.Response:
+    """Names of files, which it may speak of, are bytes and need not be text."""
+    body = f"{refusal.text}\n".encode(errors="replace")
+    return web.Response(
+        status=refusal.status, body=body, content_type="text/plain", charset="utf-8", headers=refusal.headers
+    )
 
 
 def _only_read(request: web.BaseRequest) -> None:

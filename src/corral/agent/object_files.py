@@ -82,7 +82,7 @@ class ObjectFiles:
             await self._storage.download(key, incoming.file)
             await _in_thread(lambda: self._cache.take_in(incoming, stored))
         finally:
-            incoming.close()
+            await _in_thread(incoming.close)
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

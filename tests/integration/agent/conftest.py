@@ -22,6 +22,7 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer, free_port
 from corral.testing.clock import ManualClock
+from corral.testing.node_asker import Asker
 
 EVERY_SECOND = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=1), spread=0)
 """So that each passing second is one attempt."""
@@ -247,6 +248,19 @@ async def nats(tmp_path: Path) -> AsyncIterator[NatsServer]:
 def on_nats(config: WorkerConfig, nats: NatsServer) -> WorkerConfig:
     """The same worker with a NATS server that is there."""
     return replace(config, bus=BusConfig(url=nats.worker_url))
+
+
+@pytest.fixture
+async def joined(worker: type[RunningWorker], on_nats: WorkerConfig) -> AsyncIterator[RunningWorker]:
+    """That worker, registered and listening."""
+    async with worker(on_nats) as running:
+        await running.clock.until_sleeping(1)
+        yield running
+
+
+@pytest.fixture
+async def asker(control: NatsBus) -> Asker:
+    return Asker(control)
 
 
 @pytest.fixture

@@ -4,9 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,10 +18,8 @@ from corral.agent.config import WorkerConfig
 from corral.agent.identity import SECRET_FILE
 from corral.agent.install_sources import directory
 from corral.app.exit_codes import ExitCode
-from corral.base.errors import BusTimeout
 from corral.base.ids import NodeId
 from corral.base.tasks import end_tasks
-from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.port import Message
 from corral.bus.server import NatsServer
@@ -34,42 +29,15 @@ from corral.protocol.replica import ReplicaExited, RunningReply
 from corral.rpc.backend import Backend
 from corral.testing.backend_scripts import Pipe, open_pipe, write_backend, write_serving_backend
 from corral.testing.backends import BACKENDS, SHIPPED
+from corral.testing.held_calls import held
+from corral.testing.node_asker import NODE, SOON, Asker
 
-NODE = NodeId("11111111-2222-4333-8444-555555555555")
-SOON = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
 CHANGES = {
     "install": subjects.backend_install,
     "upgrade": subjects.backend_upgrade,
     "delete": subjects.backend_delete,
 }
-
-
-class Asker:
-    """A frontend's side of the bus."""
-
-    def __init__(self, bus: NatsBus) -> None:
-        self.bus = bus
-
-    async def ask(self, subject: Any, data: bytes = b"{}") -> dict[str, Any]:
-        answer = await self.bus.request(subject(NODE), data, timeout=SOON)
-        found: dict[str, Any] = json.loads(answer)
-        return found
-
-    async def install(self, backend: str, model: str = "") -> InstallReply:
-        request = msgspec.json.encode(InstallRequest(backend=backend, model_id=model))
-        answer = await self.bus.request(subjects.backend_install(NODE), request, timeout=SOON)
-        return go_json.decode(answer, InstallReply)
-
-    async def running(self) -> list[str]:
-        answer = await self.bus.request(subjects.models_running(NODE), b"", timeout=SOON)
-        models = msgspec.json.decode(answer, type=RunningReply).models
-        return sorted(f"{model.model_id}#{model.replica_index}" for model in models)
-
-    async def stop(self, payload: bytes) -> None:
-        """Sent as a request: the lack of an answer is the only sign that there is none."""
-        with pytest.raises(BusTimeout):
-            await self.bus.request(subjects.backend_stop(NODE), payload, timeout=SECOND / 2)
 
 
 @pytest.fixture
@@ -80,20 +48,6 @@ def installed(tmp_path: Path) -> Path:
 @pytest.fixture
 def on_nats(config: WorkerConfig, nats: NatsServer, installed: Path) -> WorkerConfig:
     return replace(config, bus=BusConfig(url=nats.worker_url), backends_path=installed, system_backends=(BACKENDS,))
-
-
-@pytest.fixture
-async def asker(nats: NatsServer) -> AsyncIterator[Asker]:
-    async with NatsBus(BusConfig(url=nats.frontend_url)) as bus:
-        await bus.wait_connected()
-        yield Asker(bus)
-
-
-@pytest.fixture
-async def joined(worker: Any, on_nats: WorkerConfig) -> AsyncIterator[Any]:
-    async with worker(on_nats) as running:
-        await running.clock.until_sleeping(1)
-        yield running
 
 
 async def test_a_process_is_installed_listed_and_stopped(joined: Any, asker: Asker, base_port: int) -> None:
@@ -352,33 +306,6 @@ async def test_a_nats_server_that_dies_in_the_middle_of_a_start_loses_nothing(
         assert first.success
         assert (await asker.install("slow", "m1")).address == first.address
         assert await asker.running() == ["m1#0"]
-
-
-class Held:
-    """Stops whoever comes by, in a thread, until it may go on."""
-
-    def __init__(self, work: Callable[..., object]) -> None:
-        self._work = work
-        self._loop = asyncio.get_running_loop()
-        self.begun = asyncio.Event()
-        self.go_on = threading.Event()
-
-    def __call__(self, *arguments: object, **named: object) -> object:
-        self._loop.call_soon_threadsafe(self.begun.set)
-        self.go_on.wait()
-        return self._work(*arguments, **named)
-
-
-@contextmanager
-def held(module: ModuleType, name: str) -> Iterator[Held]:
-    """Whatever happens, it goes on in the end: nobody could stop the thread."""
-    with pytest.MonkeyPatch.context() as patch:
-        holding = Held(getattr(module, name))
-        patch.setattr(module, name, holding)
-        try:
-            yield holding
-        finally:
-            holding.go_on.set()
 
 
 def backends_in(folder: Path) -> list[str]:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -378,6 +378,24 @@ async def test_an_install_after_a_stop_never_gets_the_process_that_ends(running:
 
     assert (await again).mark != first.mark
     assert running.running() == ["m1#0"]
+
+
+async def test_the_second_answer_looks_at_the_disk_once(running: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await running.install("echo", "m1")
+    looked: list[object] = []
+
+    def counted(look: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+        def counting(path: object, **named: object) -> os.stat_result:
+            looked.append(path)
+            return look(path, **named)
+
+        return counting
+
+    for name in ("stat", "lstat"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+    await running.install("echo", "m1")
+
+    assert len(looked) == 1
 
 
 async def test_the_second_answer_opens_nothing_and_is_quick(running: Rig) -> None:

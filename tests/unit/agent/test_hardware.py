@@ -258,6 +258,14 @@ async def test_a_reading_that_raises_is_left_out_and_told_once(caplog: pytest.Lo
     assert all(record.exc_info for record in caplog.records[:2])
 
 
+async def test_the_event_loop_does_not_wait_until_a_thread_gets_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a thread's own start does; on a busy machine that takes longer than the reading."""
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("waits for the thread"))
+    reading = BoundedReading(threading.get_ident, timeout=timedelta(seconds=60), name="disk")
+
+    assert await reading.read() not in (None, threading.get_ident())
+
+
 async def test_two_who_read_at_once_share_one_reading() -> None:
     stuck = Stuck()
     reading = BoundedReading(stuck.take, timeout=timedelta(seconds=60), name="disk")

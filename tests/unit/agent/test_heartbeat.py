@@ -129,7 +129,7 @@ def heartbeat(gauge: Any, clock: Any) -> Any:
 async def test_what_becomes_of_a_heartbeat(
     heartbeat: Any, clock: Any, member: Member, answer: HeartbeatResponse | Exception, expected: Hearing
 ) -> None:
-    assert await heartbeat(Frontend(clock, answer)).beat(member) is expected
+    assert await heartbeat(Frontend(clock, answer)).beat(member, Measurement()) is expected
 
 
 async def test_beats_come_once_per_interval_whatever_they_take(heartbeat: Any, clock: Any, member: Member) -> None:
@@ -139,6 +139,40 @@ async def test_beats_come_once_per_interval_whatever_they_take(heartbeat: Any, c
     await heartbeat(frontend).until_forgotten(member)
 
     assert frontend.times == [10, 20, 30, 40, 50, 60]
+
+
+class SlowGauge:
+    """Measures as long as a busy disk takes, and counts."""
+
+    def __init__(self, clock: Any, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self.times: list[float] = []
+
+    async def measure(self) -> Measurement:
+        self.times.append(self._clock.seconds)
+        self._clock.seconds += self._seconds
+        return Measurement()
+
+
+@pytest.mark.parametrize(("interval", "ahead"), [(10, 1.0), (60, 1.0), (2, 0.5)])
+async def test_measuring_begins_a_little_ahead_so_that_it_makes_no_beat_late(
+    clock: Any, member: Member, interval: int, ahead: float
+) -> None:
+    gauge, frontend = SlowGauge(clock, ahead * 0.9), Frontend(clock, HEARD, HEARD)
+    beating = Heartbeat(
+        frontend=frontend,
+        gauge=gauge,
+        clock=clock,
+        interval=timedelta(seconds=interval),
+        incarnation=LIFE,
+        inventory=lambda: "f1",
+    )
+
+    await beating.until_forgotten(member)
+
+    assert frontend.times == pytest.approx([interval, 2 * interval, 3 * interval])
+    assert gauge.times == pytest.approx([time - ahead for time in frontend.times])
 
 
 async def test_a_pause_is_followed_by_one_beat_and_not_by_all_that_were_missed(

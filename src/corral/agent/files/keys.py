@@ -68,7 +68,7 @@ def decoded(text: str) -> str:
     """A percent-encoded text as a file name: any bytes are possible, as they are on disk."""
     if _BROKEN_ESCAPE.search(text):
         raise bad_request("400 Bad Request")
-    return os.fsdecode(unquote_to_bytes(text))
+    return os.fsdecode(unquote_to_bytes(os.fsencode(text)))
 
 
 def cleaned(path: str) -> str:

@@ -1,5 +1,6 @@
 """Everything that serves files, put together: opened and closed as one."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -37,7 +38,7 @@ class FileServing:
     async def __aenter__(self) -> Self:
         await self._threads.run(self._make_directories)
         self._stack.push_async_callback(self._threads.close)
-        self._stack.callback(self._store.close)
+        self._stack.push_async_callback(asyncio.to_thread, self._store.close)
         await self._stack.enter_async_context(running(self._sweeper.run(), name="file sweeper"))
         return self
 

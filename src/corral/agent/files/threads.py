@@ -1,9 +1,14 @@
 """Threads in which the file server blocks, so that the event loop never does.
 
-Long reads have threads of their own: hashing a hundred gigabytes must not hold up those who are sending.
+Long reads have threads of their own: hashing a hundred gigabytes must not hold up those who are sending. Whatever moves
+or hashes many bytes does so with less right to a processor than the event loop, which needs little and needs it now.
 """
 
 import asyncio
+import contextlib
+import os
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -15,6 +20,8 @@ T = TypeVar("T")
 
 SHORT_THREADS: Final = 16
 LONG_THREADS: Final = 2
+LESS_URGENT: Final = 5
+"""How much nicer busy threads are than the event loop: of a processor that both want they get a quarter."""
 
 
 class Closable(Protocol):
@@ -27,8 +34,8 @@ ClosableT = TypeVar("ClosableT", bound=Closable)
 class Threads:
     def __init__(self) -> None:
         self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="corral-files")
-        self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="corral-hashing")
-        self._lanes = ThreadPoolExecutor(MOST_LANES, thread_name_prefix="corral-lanes")
+        self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="corral-hashing", initializer=step_back)
+        self._lanes = ThreadPoolExecutor(MOST_LANES, thread_name_prefix="corral-lanes", initializer=step_back)
         self._lanes_in_use = 0
 
     async def close(self) -> None:
@@ -69,6 +76,15 @@ class Threads:
         finally:
             if opening.done() and not opening.cancelled() and opening.exception() is None:
                 await self.run(opening.result().close)
+
+
+def step_back() -> None:
+    """Make this thread, and those that it starts, less urgent than the event loop. Only Linux has a priority for each
+    thread of a process."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # some sandboxes forbid it
+            usual = os.getpriority(os.PRIO_PROCESS, os.getpid())
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), usual + LESS_URGENT)
 
 
 async def finished(*futures: "asyncio.Future[T]") -> None:

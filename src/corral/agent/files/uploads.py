@@ -36,7 +36,7 @@ class Uploads:
 
     async def receive(self, request: web.BaseRequest, key: str) -> "Path | Progress":
         """The path of the finished file, or how far a file in ranges has come."""
-        digest = request.headers.get("X-Content-SHA256", "").strip().lower()
+        digest = _as_text(request.headers.get("X-Content-SHA256", "")).strip().lower()
         stated = request.headers.get("Content-Range", "")
         if stated:
             return await self._receive_range(request, key, parse_content_range(stated), digest)
@@ -110,6 +110,11 @@ class Uploads:
                 return await request.content.readany()
         except (web.RequestPayloadError, ConnectionError, TimeoutError) as error:
             raise refusals.Refusal(500, f"reading body: {str(error) or type(error).__name__}") from error
+
+
+def _as_text(header: str) -> str:
+    """A header's bytes need not be text; what is kept and told must be."""
+    return header.encode(errors="replace").decode()
 
 
 class _Writer:

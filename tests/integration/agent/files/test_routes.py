@@ -119,6 +119,29 @@ async def test_a_path_with_odd_characters_is_told_in_a_header(worker: FileWorker
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PUT", "/v1/files/models/%ff", 500),
+        ("HEAD", "/v1/files/models/%ff", 400),
+        ("PUT", "/v1/files/models/%2e%2e/%2e%2e/%ff", 400),
+        ("GET", "/v1/files/models/%2e%2e/%2e%2e/%ff", 400),
+        ("PUT", "/v1/files/models/.corral-part-%ff", 400),
+        ("GET", "/v1/backend-logs/%ff", 200),
+    ],
+)
+async def test_a_name_that_is_no_text_is_told_as_far_as_it_is(
+    worker: FileWorker, method: str, path: str, status: int
+) -> None:
+    os.mkdir(os.fsencode(worker.models) + b"/\xff")
+
+    answer = await worker.ask(method, path, body=b"x" if method == "PUT" else None)
+
+    assert answer.status == status
+    assert b"trouble" not in answer.body
+    assert b"internal error" not in answer.body
+
+
+@pytest.mark.parametrize(
     ("asked", "status", "body", "stated"),
     [
         ("", 200, b"0123456789", None),
@@ -153,7 +176,18 @@ async def exchange(worker: FileWorker, request: bytes) -> tuple[asyncio.StreamRe
 def head_of(path: str, token: str = "tok", **headers: str) -> bytes:
     lines = {"Host": "a", "Authorization": f"Bearer {token}", **headers}
     text = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
-    return f"PUT {path} HTTP/1.1\r\n{text}\r\n".encode()
+    return f"PUT {path} HTTP/1.1\r\n{text}\r\n".encode("latin-1")
+
+
+@pytest.mark.parametrize("stated", [{}, {"Content_Range": "bytes 0-2/3"}], ids=["whole", "ranged"])
+@pytest.mark.parametrize("digest", ["\xff\xfe", "\xe9", "zz", "../../x", "a" * 5000])
+async def test_a_hash_that_is_none_is_a_wrong_one(worker: FileWorker, digest: str, stated: dict[str, str]) -> None:
+    request = head_of("/v1/files/models/f", X_Content_SHA256=digest, Content_Length="3", **stated)
+    reader, writer = await exchange(worker, request + b"abc")
+
+    assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+    assert list(worker.models.iterdir()) == []
+    writer.close()
 
 
 async def test_a_client_that_asks_first_is_invited(worker: FileWorker) -> None:
