@@ -23,12 +23,12 @@ from corral.domain.vram_budget import VramBudget
 from corral.protocol.go_json import read_object
 from corral.protocol.node_views import NodeView
 from corral.protocol.refusals import Acknowledged
-from corral.protocol.registration import ApproveResponse
+from corral.protocol.registration import ApproveResponse, ReplicaLimit
 from corral.protocol.replica_views import ReplicaRow
 
 
 class ReplicasValue(msgspec.Struct, kw_only=True):
-    value: int = 0
+    value: ReplicaLimit = 0
 
 
 class BudgetValue(msgspec.Struct, kw_only=True):
