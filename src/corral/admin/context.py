@@ -24,6 +24,7 @@ from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
+from corral.control.node_models import NodeModels
 from corral.control.operations import Operations
 from corral.control.peer_operations import PeerOperations
 from corral.control.planning import CatalogueSource
@@ -54,6 +55,7 @@ class AdminContext:
     key_ring: KeyRing
     models: Models
     model_removal: ModelRemoval
+    node_models: NodeModels
     loads: Loads
     replicas: Replicas
     operations: Operations

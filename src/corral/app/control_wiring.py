@@ -34,6 +34,7 @@ from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
+from corral.control.node_models import NodeModels
 from corral.control.node_client import NodeClient
 from corral.control.operations import Operations
 from corral.control.orphans import Orphans
@@ -186,6 +187,7 @@ async def wire(
         key_ring=KeyRing(keys, feed, clock),
         models=models,
         model_removal=removal,
+        node_models=NodeModels(replicas, fleet, client, feed, clock),
         loads=loads,
         replicas=replicas,
         operations=operations,
