@@ -24,6 +24,7 @@ from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
+from corral.control.node_logs import NodeLogs
 from corral.control.node_models import NodeModels
 from corral.control.operations import Operations
 from corral.control.peer_operations import PeerOperations
@@ -56,6 +57,7 @@ class AdminContext:
     models: Models
     model_removal: ModelRemoval
     node_models: NodeModels
+    node_logs: NodeLogs
     loads: Loads
     replicas: Replicas
     operations: Operations

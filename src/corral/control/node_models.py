@@ -53,7 +53,7 @@ class NodeModels:
             await self._begin(living, by)
             await self._stop_others(node_id, reported, living)
             if self._clock.now() >= deadline:
-                names = ", ".join(sorted({one.process_key for one in (*reported, *living)}))
+                names = ", ".join(sorted({one.process_key for one in reported} | {one.process_key for one in living}))
                 raise StillRunning(f"{names} did not end within {WITHIN.total_seconds():.0f} s; it stays wanted")
             await self._clock.sleep(_LOOK_SECONDS)
 

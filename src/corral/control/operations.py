@@ -272,7 +272,8 @@ def checked(ask: Ask) -> Ask:
         if not ask.backend:
             raise InvalidInput("backend", "name or uri required")
         if not _is_name(ask.backend.strip().rpartition("@")[2]):
-            raise InvalidInput("backend", f"{ask.backend[:100]!r} cannot be the name of a backend; a uri goes into `uri`")
+            problem = f"{ask.backend[:100]!r} cannot be the name of a backend; a uri goes into `uri`"
+            raise InvalidInput("backend", problem)
         return ask
     if ask.verb is Verb.DELETE:
         raise InvalidInput("uri", "a delete takes a name")

@@ -1,4 +1,4 @@
-"""What a person has ended on one node, by LocalAI's routes: replicas after their requests, and processes nobody uses."""
+"""What a person has ended on one node, by LocalAI's routes: replicas after their requests, and idle processes."""
 
 import asyncio
 from collections.abc import AsyncIterator
