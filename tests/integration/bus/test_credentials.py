@@ -7,16 +7,20 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import nkeys
 import pytest
 
-from corral.base.errors import InvalidInput
+from corral.base.errors import CorralError, InvalidInput
+from corral.base.ids import NodeId
 from corral.bus import client
 from corral.bus.config import BusConfig
 from corral.bus.credentials import UserJwt, credentials_from_files
+from corral.bus.minting import Minter
+from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
 from corral.bus.server import NatsServer
 
@@ -163,3 +167,25 @@ def test_a_missing_file_is_named_at_once(tmp_path: Path) -> None:
 def test_what_is_no_user_seed_is_refused_before_connecting(seed: str) -> None:
     with pytest.raises(InvalidInput, match="NATS user seed"):
         UserJwt("ey.ey.ey", seed)
+
+
+async def test_minted_credentials_reach_the_node_s_own_subjects_and_no_others(
+    realm: Realm, open_bus: Any, heard: Any
+) -> None:
+    minted = Minter(realm.account.seed, timedelta(hours=1)).mint(
+        NodeId("n1"), node_type="backend", at=datetime.now(UTC)
+    )
+    node = await open_bus("", config=BusConfig(url=realm.url, jwt=minted.jwt, seed=minted.seed))
+    user = realm.user()
+    frontend = await open_bus("", config=BusConfig(url=realm.url, jwt=user.jwt, seed=user.seed))
+
+    async def answer(message: Message) -> None:
+        await message.respond(b"mine")
+
+    await node.bus.subscribe("nodes.n1.backend.list", answer)
+    assert await frontend.bus.request("nodes.n1.backend.list", b"{}", timeout=timedelta(seconds=30)) == b"mine"
+    await frontend.bus.subscribe("nodes.n1.backend.install.op.progress", heard)
+    await node.bus.publish("nodes.n1.backend.install.op.progress", b"half")
+    assert (await heard.next()).data == b"half"
+    with pytest.raises(CorralError):
+        await node.bus.subscribe("nodes.n2.backend.list", answer)
