@@ -176,7 +176,7 @@ def peer_job_status(status: OperationStatus) -> JobStatus:
 
 def history_item(operation: Operation) -> HistoryItem | None:
     """None while it is not over."""
-    outcome = _OUTCOMES.get(operation.state)
+    outcome, status = _OUTCOMES.get(operation.state), compat_status(operation)
     if outcome is None:
         return None
     return HistoryItem(
@@ -186,8 +186,8 @@ def history_item(operation: Operation) -> HistoryItem | None:
         is_backend=operation.verb.is_about_backends,
         node_id=operation.node_id or "",
         task_type="deletion" if operation.verb.deletes else "installation",
-        outcome=outcome,
-        error=compat_status(operation).error,
+        outcome=_OUTCOMES[OperationState.CANCELLED] if status.cancelled else outcome,
+        error=status.error,
         started_at=format_time(operation.accepted_at),
         finished_at=format_time(operation.changed_at),
     )
