@@ -20,7 +20,7 @@ from corral.domain.operation import (
     shown_progress,
     speed_of,
 )
-from corral.protocol.broadcasts import OperationStatus
+from corral.protocol.broadcasts import OperationStatus, StagingStatus
 from corral.protocol.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
 from corral.protocol.times import format_time
 
@@ -151,6 +151,22 @@ def peer_item(peer: PeerOperation) -> OperationItem:
         total_bytes=status.total_bytes if status.phase else 0,
         error=status.error,
         nodes=sorted(status.nodes, key=lambda one: one.node_name),
+    )
+
+
+def staging_item(model: str, status: StagingStatus) -> OperationItem:
+    """Files that a LocalAI frontend brings to a node."""
+    return OperationItem(
+        id=f"staging:{model}",
+        name=model,
+        full_name=model,
+        job_id=f"staging:{model}",
+        progress=int(status.progress),
+        task_type="staging",
+        message=status.message,
+        node_name=status.node_name,
+        current_bytes=status.bytes_sent,
+        total_bytes=status.total_bytes,
     )
 
 
