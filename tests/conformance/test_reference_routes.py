@@ -52,7 +52,6 @@ NOT_BUILT: dict[str, str] = {
     "GET /api/models/:id/load-status": "gateways answer how far a load is, with the 503 itself",
     "GET /api/settings": _HOST,
     "POST /api/settings": _HOST,
-    "GET /api/features": _HOST,
     "POST /backend/load": _HOST,
     "GET /backend/monitor": _HOST,
     "GET /system": _HOST,
