@@ -27,7 +27,7 @@ from corral.testing.golden import Recorded, differences_between, read_recording
 from corral.testing.shelf import Shelf
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.waiting import eventually
-from corral.testing.world import World, open_world
+from corral.testing.world import MODEL, World, open_world
 
 TIME = re.compile(r'"\d{4}-\d\d-\d\dT[0-9:.]+Z"')
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -46,6 +46,8 @@ DELIBERATE: dict[str, str] = {
 
 ELSEWHERE: dict[str, str] = {
     "tag moved, version unchanged: nothing reported": "Corral does report it, as the tests of upgrades show",
+    "log names": "the worker's own answer is passed on, as the tests of logs show",
+    "log proxy to a dead worker": "the same tests: the words of LocalAI's HTTP client are not ours",
 }
 
 
@@ -198,7 +200,15 @@ async def node_that_refuses_deletes(stage: Stage) -> None:
 async def dead_node_of_the_path(stage: Stage) -> None:
     node = await node_of_the_path(stage)
     await node.stop()
-    stage.waits = stage.message["method"] == "POST"
+    stage.waits = stage.message["path"].endswith("/delete")
+
+
+async def worker_of_the_path(stage: Stage) -> None:
+    stage.ours[stage.node_in_path] = (await stage.world.worker("pyw", "mock", is_corral=False)).node_id
+
+
+async def model_that_is_not_loaded(stage: Stage) -> None:
+    stage.world.write(MODEL.replace("small", "mymodel"), "mymodel.yaml")
 
 
 async def agent_of_the_path(stage: Stage) -> None:
@@ -276,6 +286,8 @@ PREPARED: dict[str, Callable[[Stage], Awaitable[object]]] = {
     "history: an upgrade is an installation": two_ended_on_one_node,
     "failed node-scoped install": failed_on_one_node,
     "delete refused by the worker: detail is lost": node_that_refuses_deletes,
+    "unload": worker_of_the_path,
+    "stop a model": model_that_is_not_loaded,
     "empty install body": node_of_the_path,
     "agent node": agent_of_the_path,
     "dead worker: no responders": dead_worker,
@@ -293,7 +305,9 @@ PREPARED: dict[str, Callable[[Stage], Awaitable[object]]] = {
 }
 """By the note of the recording."""
 
-OURS = re.compile(r"(/api)?/(backends|operations)(/.*)?|/api/nodes/[^/]+/backends(/.*)?")
+OURS = re.compile(
+    r"(/api)?/(backends|operations)(/.*)?|/backend/shutdown|/api/nodes/[^/]+/(backends(/.*)?|models/.+|backend-logs)"
+)
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "http_admin.json"
 
 

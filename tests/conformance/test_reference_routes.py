@@ -24,7 +24,6 @@ LIST = Path(__file__).parent / "reference_routes.json"
 Route = dict[str, Any]
 
 _SCHEDULING = "scheduling rules are not built yet"
-_LOGS = "logs of nodes through the frontend are not built yet"
 _MODELS = "models are files of ours; administering them by these routes is not built yet"
 _HOST = "about LocalAI's own process and its settings; not built"
 
@@ -33,11 +32,7 @@ NOT_BUILT: dict[str, str] = {
     "GET /api/nodes/scheduling/:model": _SCHEDULING,
     "POST /api/nodes/scheduling": _SCHEDULING,
     "DELETE /api/nodes/scheduling/:model": _SCHEDULING,
-    "GET /api/nodes/:id/backend-logs": _LOGS,
-    "GET /api/nodes/:id/backend-logs/:modelId": _LOGS,
-    "GET /ws/nodes/:id/backend-logs/:modelId": _LOGS,
-    "POST /api/nodes/:id/models/unload": "ending one replica by hand is not built yet",
-    "POST /api/nodes/:id/models/delete": "deleting a model's files on one node is not built yet",
+    "GET /ws/nodes/:id/backend-logs/:modelId": "live logs are the worker's own route; frontends pass on the rest",
     "GET /api/backends/usecases": "a table of LocalAI's about its own backends, for its gallery of models",
     "GET /api/models": _MODELS,
     "GET /api/models/capabilities": _MODELS,
@@ -57,9 +52,7 @@ NOT_BUILT: dict[str, str] = {
     "GET /api/models/:id/load-status": "gateways answer how far a load is, with the 503 itself",
     "GET /api/settings": _HOST,
     "POST /api/settings": _HOST,
-    "GET /api/features": _HOST,
     "POST /backend/load": _HOST,
-    "POST /backend/shutdown": _HOST,
     "GET /backend/monitor": _HOST,
     "GET /system": _HOST,
     "GET /api/resources": _HOST,

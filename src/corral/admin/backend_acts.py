@@ -25,13 +25,17 @@ def job_to_follow(operation: Operation, message: str) -> JobStarted:
 
 
 def applied(context: AdminContext, request: Request, operation: Operation) -> Applied:
-    """The URL is whole, as the caller reaches us."""
+    return Applied(id=operation.id, status_url=whole_url(context, request, f"backends/jobs/{operation.id}"))
+
+
+def whole_url(context: AdminContext, request: Request, path: str) -> str:
+    """As the caller reaches us."""
     base = request.base_url
     scheme = request.headers.get("x-forwarded-proto", "")
     # Only on the private socket nobody but a gateway can have said it.
     if context.config.socket is not None and scheme in ("http", "https"):
         base = base.replace(scheme=scheme)
-    return Applied(id=operation.id, status_url=f"{base}backends/jobs/{operation.id}")
+    return f"{base}{path}"
 
 
 async def deleted(context: AdminContext, ask: Ask) -> Operation:

@@ -24,6 +24,8 @@ from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
+from corral.control.node_logs import NodeLogs
+from corral.control.node_models import NodeModels
 from corral.control.operations import Operations
 from corral.control.peer_operations import PeerOperations
 from corral.control.planning import CatalogueSource
@@ -54,6 +56,8 @@ class AdminContext:
     key_ring: KeyRing
     models: Models
     model_removal: ModelRemoval
+    node_models: NodeModels
+    node_logs: NodeLogs
     loads: Loads
     replicas: Replicas
     operations: Operations

@@ -29,6 +29,8 @@ from corral.protocol.registration import (
 _LARGEST: Final = 2**63 - 1
 _LONGEST_INTERVAL: Final = timedelta(hours=1)
 _SHOWN: Final = 40
+_MOST_PROBLEMS: Final = 10
+"""That one registration may show of its labels."""
 
 
 def read_registration(request: RegisterRequest) -> Registration:
@@ -39,9 +41,7 @@ def read_registration(request: RegisterRequest) -> Registration:
         raise InvalidInput("", "address is required for backend workers")
     _check_text("address", request.address, MAX_ADDRESS)
     _check_text("http_address", request.http_address, MAX_ADDRESS)
-    labels = {} if request.labels is UNSET else request.labels
-    if problem := label_problem(labels):
-        raise InvalidInput("labels", problem)
+    labels, label_problems = _labels({} if request.labels is UNSET else request.labels)
     hello = None if request.corral is UNSET else request.corral
     interval, interval_problem = _interval(hello)
     budget, budget_problem = _budget(request.vram_budget)
@@ -61,7 +61,7 @@ def read_registration(request: RegisterRequest) -> Registration:
         secret_hash=_secret_hash(hello),
         incarnation=Incarnation("" if hello is None else hello.incarnation),
         interval=interval,
-        problems=tuple(problem for problem in (budget_problem, interval_problem) if problem),
+        problems=tuple(problem for problem in (*label_problems, budget_problem, interval_problem) if problem),
     )
 
 
@@ -121,6 +121,18 @@ def _budget(text: str) -> tuple[str, str]:
     except ValueError as error:
         return text[:MAX_LENGTH], f"vram_budget: {error}; no budget is applied"
     return text, ""
+
+
+def _labels(said: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """LocalAI's frontends turn no worker away for its labels: those that cannot be kept are left out and shown."""
+    kept: dict[str, str] = {}
+    problems: list[str] = []
+    for key, value in said.items():
+        if problem := label_problem({**kept, key: value}):
+            problems.append(f"labels: {problem}; ignored")
+        else:
+            kept[key] = value
+    return kept, problems[:_MOST_PROBLEMS]
 
 
 def _measured(request: RegisterRequest) -> dict[str, int]:

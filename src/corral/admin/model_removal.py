@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.admin.answers import answer
+from corral.admin.backend_acts import whole_url
 from corral.admin.context import AdminContext, Caller
 from corral.admin.operation_shapes import operation_view
 from corral.admin.operations import job, status
@@ -32,7 +33,7 @@ async def delete(context: AdminContext, request: Request, caller: Caller) -> Res
 
 async def apply_delete(context: AdminContext, request: Request, caller: Caller) -> Response:
     operation = await _removed(context, request, caller)
-    return answer(ModelApplied(uuid=operation.id, status=f"/models/jobs/{operation.id}"))
+    return answer(ModelApplied(uuid=operation.id, status=whole_url(context, request, f"models/jobs/{operation.id}")))
 
 
 async def list_jobs(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -29,11 +29,11 @@ async def list_backends(context: AdminContext, request: Request, caller: Caller)
             return answer([])
         return answer(installed_backends(await context.inventory.ask(seen.node.id)))
     except CorralError as error:
-        status = 503 if _is_bus_away(error) else 500
+        status = 503 if is_bus_away(error) else 500
         return node_error(status, f"failed to list backends on node: {error.message}")
 
 
-def _is_bus_away(error: CorralError) -> bool:
+def is_bus_away(error: CorralError) -> bool:
     """NATS itself, and not just the node."""
     return isinstance(error, BusUnavailable) and not isinstance(error, NoResponders | BusTimeout)
 

@@ -17,6 +17,7 @@ from corral.auth.http import NodeClaim
 from corral.auth.principals import JoinToken
 from corral.base.errors import AccessDenied, InvalidInput, NotFound
 from corral.base.ids import NodeId
+from corral.bus.credentials import UserJwt
 from corral.control.registry import Registered
 from corral.domain.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.protocol.go_json import decode
@@ -103,7 +104,17 @@ async def _welcome(context: AdminContext, registered: Registered, *, is_corral: 
     )
     if node.type is NodeType.AGENT and node.facts.approved_at is not None:
         response.api_token = await context.key_ring.issue_to_agent(node)
+    if (minted := minted_for(context, node)) is not None:
+        response.nats_jwt, response.nats_user_seed = minted.jwt, minted.seed
     return response
+
+
+def minted_for(context: AdminContext, node: Node) -> UserJwt | None:
+    """NATS credentials for a node of LocalAI that was admitted. Corral's workers bring their own."""
+    minter = context.config.minter
+    if minter is None or node.peer is not None or node.facts.approved_at is None:
+        return None
+    return minter.mint(node.id, node_type=node.type.value, at=context.clock.now())
 
 
 def _join_status(context: AdminContext, node: Node) -> str:

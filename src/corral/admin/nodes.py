@@ -11,6 +11,7 @@ from corral.admin.answers import answer, no_content, node_error
 from corral.admin.bodies import read_compat
 from corral.admin.context import AdminContext, Caller
 from corral.admin.node_query import QUERY, read_filter, read_page
+from corral.admin.node_self import minted_for
 from corral.admin.node_shapes import node_view
 from corral.admin.replica_shapes import fleet_load, replica_rows
 from corral.admin.route import Access, Dialect, RouteSpec, read_body
@@ -23,12 +24,12 @@ from corral.domain.vram_budget import VramBudget
 from corral.protocol.go_json import read_object
 from corral.protocol.node_views import NodeView
 from corral.protocol.refusals import Acknowledged
-from corral.protocol.registration import ApproveResponse
+from corral.protocol.registration import ApproveResponse, ReplicaLimit
 from corral.protocol.replica_views import ReplicaRow
 
 
 class ReplicasValue(msgspec.Struct, kw_only=True):
-    value: int = 0
+    value: ReplicaLimit = 0
 
 
 class BudgetValue(msgspec.Struct, kw_only=True):
@@ -105,6 +106,8 @@ async def approve_node(context: AdminContext, request: Request, caller: Caller) 
     }
     if node.type is NodeType.AGENT:
         approved["api_token"] = await context.key_ring.issue_to_agent(node)
+    if (minted := minted_for(context, node)) is not None:
+        approved |= {"nats_jwt": minted.jwt, "nats_user_seed": minted.seed}
     return answer(approved)
 
 

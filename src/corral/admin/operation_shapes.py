@@ -20,7 +20,7 @@ from corral.domain.operation import (
     shown_progress,
     speed_of,
 )
-from corral.protocol.broadcasts import OperationStatus
+from corral.protocol.broadcasts import OperationStatus, StagingStatus
 from corral.protocol.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
 from corral.protocol.times import format_time
 
@@ -154,6 +154,22 @@ def peer_item(peer: PeerOperation) -> OperationItem:
     )
 
 
+def staging_item(model: str, status: StagingStatus) -> OperationItem:
+    """Files that a LocalAI frontend brings to a node."""
+    return OperationItem(
+        id=f"staging:{model}",
+        name=model,
+        full_name=model,
+        job_id=f"staging:{model}",
+        progress=int(status.progress),
+        task_type="staging",
+        message=status.message,
+        node_name=status.node_name,
+        current_bytes=status.bytes_sent,
+        total_bytes=status.total_bytes,
+    )
+
+
 def _node_and_backend(key: str) -> tuple[str, str]:
     """`node:<id>:<backend>` is about one node."""
     if not key.startswith("node:"):
@@ -176,7 +192,7 @@ def peer_job_status(status: OperationStatus) -> JobStatus:
 
 def history_item(operation: Operation) -> HistoryItem | None:
     """None while it is not over."""
-    outcome = _OUTCOMES.get(operation.state)
+    outcome, status = _OUTCOMES.get(operation.state), compat_status(operation)
     if outcome is None:
         return None
     return HistoryItem(
@@ -186,8 +202,8 @@ def history_item(operation: Operation) -> HistoryItem | None:
         is_backend=operation.verb.is_about_backends,
         node_id=operation.node_id or "",
         task_type="deletion" if operation.verb.deletes else "installation",
-        outcome=outcome,
-        error=compat_status(operation).error,
+        outcome=_OUTCOMES[OperationState.CANCELLED] if status.cancelled else outcome,
+        error=status.error,
         started_at=format_time(operation.accepted_at),
         finished_at=format_time(operation.changed_at),
     )

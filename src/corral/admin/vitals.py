@@ -1,4 +1,5 @@
-"""Is control alive, and is it ready: `/healthz`, `/readyz`, `/api/v1/ready`, `/api/v1/version`.
+"""Is control alive, is it ready, and what is it: `/healthz`, `/readyz`, `/api/v1/ready`, `/api/v1/version`, and
+LocalAI's `/api/features`.
 
 The first two are the gateway's on the public port, which answers for itself there and tells how control is. Control's
 own word reaches everybody as `/api/v1/ready`.
@@ -13,7 +14,7 @@ from corral import __version__
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec
-from corral.protocol.node_views import VersionView
+from corral.protocol.node_views import LocalAIFeatures, VersionView
 from corral.protocol.registration import FEATURES
 
 
@@ -33,6 +34,10 @@ async def readyz(context: AdminContext, request: Request, caller: Caller) -> Res
 
 async def version(context: AdminContext, request: Request, caller: Caller) -> Response:
     return answer(VersionView(version=__version__, frontend_id=context.frontend_id, features=list(FEATURES)))
+
+
+async def features(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return answer(LocalAIFeatures())
 
 
 _VITAL = RouteSpec(
@@ -68,5 +73,14 @@ ROUTES = [
         summary="Version and features of this frontend.",
         gives=VersionView,
         codes={200: "the version"},
+    ),
+    replace(
+        _VITAL,
+        path="/api/features",
+        handler=features,
+        access=Access.ADMIN,
+        summary="Which of LocalAI's features there are: nodes, and none of the others.",
+        gives=LocalAIFeatures,
+        codes={200: "always the same"},
     ),
 ]

@@ -35,6 +35,8 @@ from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
+from corral.control.node_logs import NodeLogs
+from corral.control.node_models import NodeModels
 from corral.control.operations import Operations
 from corral.control.orphans import Orphans
 from corral.control.peer_operations import PeerOperations
@@ -186,6 +188,8 @@ async def wire(
         key_ring=KeyRing(keys, feed, clock),
         models=models,
         model_removal=removal,
+        node_models=NodeModels(replicas, fleet, client, feed, clock),
+        node_logs=NodeLogs(fleet, tokens),
         loads=loads,
         replicas=replicas,
         operations=operations,

@@ -39,7 +39,7 @@ from corral.app.settings_table import (
     UpSettings,
     WorkerSettings,
 )
-from corral.base.errors import SettingInvalid
+from corral.base.errors import InvalidInput, SettingInvalid
 from corral.base.retry import Backoff
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from corral.agent.install_orders import KeepPrevious
     from corral.app.this_machine import MachineConfig
     from corral.bus.config import BusConfig
+    from corral.bus.minting import Minter
     from corral.control.config import ControlConfig
     from corral.domain.load_job import LoadPolicy
     from corral.files.storage import StorageConfig
@@ -178,6 +179,7 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "Con
     return ControlConfig(
         data=settings.data,
         bus=_bus_config(settings),
+        minter=_minter(settings),
         database_url=settings.database_url,
         host=settings.host,
         port=settings.port,
@@ -204,6 +206,17 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> "Con
         socket=settings.control_socket,
         gateway_key=gateway_key,
     )
+
+
+def _minter(settings: FrontendSettings) -> "Minter | None":
+    from corral.bus.minting import Minter
+
+    if not settings.nats_account_seed:
+        return None
+    try:
+        return Minter(settings.nats_account_seed, settings.nats_worker_jwt_ttl)
+    except InvalidInput as error:
+        raise SettingInvalid("nats_account_seed", error.problem) from None
 
 
 def _load_policy(settings: FrontendSettings) -> "LoadPolicy":

@@ -47,7 +47,16 @@ _ATTEMPTS: Final = 3
 _FINAL_FOR_WORKERS: Final = FINAL - {ExitCode.IN_USE}
 """A port that another program took is replaced at the next start."""
 _DECIDED_FOR_FRONTEND: Final = frozenset(
-    {"nats_url", "nats_jwt", "nats_seed", "nats_tls_ca", "nats_tls_cert", "nats_tls_key"}
+    {
+        "nats_url",
+        "nats_jwt",
+        "nats_seed",
+        "nats_account_seed",
+        "nats_worker_jwt_ttl",
+        "nats_tls_ca",
+        "nats_tls_cert",
+        "nats_tls_key",
+    }
 )
 """What the environment says of NATS is meant for another server than the embedded one."""
 _LOCK: Final = "up.lock"

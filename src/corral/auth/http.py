@@ -10,8 +10,8 @@ from corral.protocol.keys import bearer, hash_secret
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
-    """A key from `Authorization: Bearer`, or from `x-api-key` as some client libraries send it."""
-    return bearer(headers.get("authorization")) or headers.get("x-api-key") or None
+    """A key from `Authorization: Bearer`, or from `x-api-key` or `xi-api-key` as some client libraries send it."""
+    return bearer(headers.get("authorization")) or headers.get("x-api-key") or headers.get("xi-api-key") or None
 
 
 async def principal_of(headers: Mapping[str, str], authenticator: Authenticator) -> Principal | None:

@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from corral.bus.config import BusConfig
+from corral.bus.minting import Minter
 from corral.domain.intent import IntentPolicy
 from corral.domain.load_job import LoadPolicy
 from corral.domain.node import LivenessPolicy
@@ -20,6 +21,8 @@ class ControlConfig:
     data: Path
     """Where the SQLite file, the secrets key and the credentials file are by default."""
     bus: BusConfig
+    minter: Minter | None = field(default=None, repr=False)
+    """Makes the NATS credentials of LocalAI's nodes; None leaves those to whoever sets workers up."""
     database_url: str = field(repr=False)
     host: str = "127.0.0.1"
     """Loopback by default: nothing is open that nobody asked for."""

@@ -271,16 +271,24 @@ def checked(ask: Ask) -> Ask:
     if not ask.uri:
         if not ask.backend:
             raise InvalidInput("backend", "name or uri required")
+        if not _is_name(ask.backend.strip().rpartition("@")[2]):
+            problem = f"{ask.backend[:100]!r} cannot be the name of a backend; a uri goes into `uri`"
+            raise InvalidInput("backend", problem)
         return ask
     if ask.verb is Verb.DELETE:
         raise InvalidInput("uri", "a delete takes a name")
     name = ask.name or ask.backend or default_name(_source(ask.uri))
     if not name:
         raise InvalidInput("name", f"an install of the image {ask.uri[:100]} needs a name for the backend")
-    if _NAME.fullmatch(name) is None or name.startswith("."):
+    if not _is_name(name):
         raise InvalidInput("name", f"{name[:100]!r} cannot be the name of a backend")
     _source(ask.uri)
     return replace(ask, name=name, backend=name)
+
+
+def _is_name(text: str) -> bool:
+    """It becomes the name of a directory on every node."""
+    return _NAME.fullmatch(text) is not None and not text.startswith(".")
 
 
 def _source(uri: str) -> Source:

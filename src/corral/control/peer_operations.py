@@ -20,9 +20,17 @@ from corral.base.ids import FrontendId, OperationId
 from corral.base.tasks import Poke
 from corral.bus.port import Handler, Message
 from corral.control.operations import Operations
+from corral.control.peer_staging import PeerStaging
 from corral.control.progress import ProgressBoard
 from corral.protocol import go_json, subjects
-from corral.protocol.broadcasts import Invalidation, OperationCancel, OperationMark, OperationProgress, OperationStatus
+from corral.protocol.broadcasts import (
+    Invalidation,
+    OperationCancel,
+    OperationMark,
+    OperationProgress,
+    OperationStatus,
+    StagingProgress,
+)
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +70,7 @@ class PeerOperations:
         self._frontend = frontend
         self._inventory = inventory
         self._known: OrderedDict[str, PeerOperation] = OrderedDict()
+        self.staging = PeerStaging(clock)
 
     def handlers(self) -> dict[str, Handler]:
         """Which subject goes to which handler."""
@@ -71,6 +80,7 @@ class PeerOperations:
             subjects.OPERATIONS_PROGRESS: _understood(OperationProgress, self._on_progress),
             subjects.OPERATIONS_CANCEL: _understood(OperationCancel, self._on_cancel),
             subjects.INVALIDATE_BACKENDS: _understood(Invalidation, self._on_invalidation),
+            subjects.STAGINGS_PROGRESS: _understood(StagingProgress, self.staging.hear),
         }
 
     def find(self, job_id: str) -> PeerOperation | None:

@@ -257,7 +257,8 @@ class CompatStatus:
 
 
 def compat_status(operation: Operation) -> CompatStatus:
-    """An operation is over for LocalAI's clients as soon as nothing is left to wait for but time."""
+    """An operation is over for LocalAI's clients as soon as nothing is left to wait for but time. One that was taken
+    back on the way is `cancelled` for them, also when some nodes had done it by then."""
     targets = operation.targets
     busy = [one for one in targets if one.status is TargetStatus.RUNNING_ON_WORKER]
     if any(one.status in (TargetStatus.QUEUED, TargetStatus.DOWNLOADING) and not waits(one) for one in targets):
@@ -274,6 +275,6 @@ def compat_status(operation: Operation) -> CompatStatus:
     if away := [one for one in targets if waits(one)]:
         names = ", ".join(one.node_name for one in away)
         return CompatStatus(processed=True, message=f"waiting for {names} to come back")
-    if operation.state is OperationState.CANCELLED:
+    if operation.state is OperationState.CANCELLED or any(one.status is TargetStatus.CANCELLED for one in targets):
         return CompatStatus(processed=True, message="cancelled", cancelled=True)
     return CompatStatus(processed=True, message="completed", completed=True)

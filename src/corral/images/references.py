@@ -15,6 +15,7 @@ _HUB_NAMES: Final = frozenset({"docker.io", "index.docker.io", "registry-1.docke
 _HUB_HOST: Final = "registry-1.docker.io"
 _DEFAULT_TAG: Final = "latest"
 _MAX_REPOSITORY: Final = 255
+_PORTS: Final = 1 << 16
 _REGISTRY: Final = re.compile(r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?")
 _COMPONENT: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 _TAG: Final = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
@@ -80,7 +81,7 @@ def _split_tag(repository: str) -> tuple[str, str]:
 
 
 def _check(text: str, registry: str, repository: str, tag: str) -> None:
-    if not _REGISTRY.fullmatch(registry):
+    if not _REGISTRY.fullmatch(registry) or not _has_port_in_range(registry):
         raise SourceInvalid(f"{text[:200]!r} is not an image reference: {registry[:200]!r} is no registry")
     components = repository.split("/")
     if len(repository) > _MAX_REPOSITORY or not all(map(_COMPONENT.fullmatch, components)):
@@ -90,6 +91,11 @@ def _check(text: str, registry: str, repository: str, tag: str) -> None:
         raise SourceInvalid(f"{text[:200]!r} is not an image reference: {tag[:200]!r} is no tag")
     if text.partition("@")[0].endswith(":"):
         raise SourceInvalid(f"{text[:200]!r} is not an image reference: its tag is empty")
+
+
+def _has_port_in_range(registry: str) -> bool:
+    port = registry.rpartition("]")[2].partition(":")[2]
+    return not port or 0 < int(port) < _PORTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,14 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _MOST_EXACT = 2**53
+_NOTHING: Mapping[type[inspect.Type], object] = {
+    inspect.StructType: {},
+    inspect.StrType: "",
+    inspect.IntType: 0,
+    inspect.FloatType: 0.0,
+    inspect.BoolType: False,
+}
+"""What a `null` among others means, in a list or a map."""
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 
@@ -78,8 +86,8 @@ def _as_named(value: object, kind: inspect.Type) -> object:
     match kind, value:
         case inspect.StructType(cls=struct), dict():
             return _object_as_named(value, struct)
-        case inspect.StructType(), None:
-            return {}
+        case _, None:
+            return _NOTHING.get(type(kind))
         case inspect.ListType(item_type=inner), list():
             return [_as_named(item, inner) for item in value]
         case inspect.DictType(value_type=inner), dict():

@@ -132,3 +132,14 @@ class VersionView(msgspec.Struct, kw_only=True):
     version: str
     frontend_id: str
     features: list[str]
+
+
+class LocalAIFeatures(msgspec.Struct, kw_only=True):
+    """Answer of `GET /api/features`, by which LocalAI's clients know whether there are nodes."""
+
+    agents: bool = False
+    distributed: bool = True
+    fine_tuning: bool = False
+    localai_assistant: bool = False
+    mcp: bool = False
+    quantization: bool = False

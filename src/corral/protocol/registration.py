@@ -7,6 +7,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1, description="a number of bytes")]
 """LocalAI counts in unsigned 64 bits; a database column holds one bit less, which is still nine exabytes."""
+ReplicaLimit = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""LocalAI counts in 64 bits with a sign, and takes less than 1 for 1."""
 
 MAX_NAME: Final = 255
 MAX_ADDRESS: Final = 512
@@ -91,7 +93,7 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     available_ram: Bytes | UnsetType = UNSET
     total_disk: Bytes | UnsetType = UNSET
     available_disk: Bytes | UnsetType = UNSET
-    max_replicas_per_model: int = 0
+    max_replicas_per_model: ReplicaLimit = 0
     vram_budget: str = ""
     labels: dict[str, str] | UnsetType = UNSET
     corral: CorralHello | UnsetType = UNSET

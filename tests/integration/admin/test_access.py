@@ -52,8 +52,9 @@ async def test_an_administrator_s_key_is_not_a_registration_token(frontend: Fron
     assert answer.status == 401
 
 
-async def test_keys_are_also_taken_from_x_api_key(frontend: Frontend) -> None:
-    answer = await frontend.call("GET", "/api/v1/version", key="", x_api_key=frontend.admin_key)
+@pytest.mark.parametrize("header", ["x_api_key", "xi_api_key"])
+async def test_keys_are_also_taken_from_the_headers_of_other_clients(frontend: Frontend, header: str) -> None:
+    answer = await frontend.call("GET", "/api/v1/version", key="", **{header: frontend.admin_key})
     assert answer.status == 200
 
 

@@ -168,7 +168,7 @@ async def test_labels_that_cannot_be_stored_are_refused(frontend: Frontend, body
             assert (await frontend.call(method, f"{prefix}/nodes/{node_id}/labels", body)).status == 400
 
 
-@pytest.mark.parametrize("body", [b"", b"{", {"value": "two"}, {"value": 1.5}, {}])
+@pytest.mark.parametrize("body", [b"", b"{", {"value": "two"}, {"value": 1.5}, {}, {"value": 2**63}])
 async def test_a_limit_that_is_none_is_refused(frontend: Frontend, body: object) -> None:
     node_id = await joined(frontend, "w")
     answer = await frontend.call("PUT", f"/api/nodes/{node_id}/max-replicas-per-model", body)

@@ -3,16 +3,19 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from corral.base.errors import InvalidInput
+from corral.base.errors import CorralError, InvalidInput
+from corral.base.ids import NodeId
 from corral.bus import client
 from corral.bus.config import BusConfig
 from corral.bus.credentials import UserJwt, credentials_from_files, lifetime_of, names_user
+from corral.bus.minting import Minter
+from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
 from corral.testing.nats_realm import Realm
 
@@ -182,3 +185,25 @@ def test_what_is_no_jwt_has_no_end(jwt: str) -> None:
 )
 def test_a_configuration_may_name_the_user(config: BusConfig, named: bool) -> None:
     assert names_user(config) is named
+
+
+async def test_minted_credentials_reach_the_node_s_own_subjects_and_no_others(
+    realm: Realm, open_bus: Any, heard: Any
+) -> None:
+    minted = Minter(realm.account.seed, timedelta(hours=1)).mint(
+        NodeId("n1"), node_type="backend", at=datetime.now(UTC)
+    )
+    node = await open_bus("", config=BusConfig(url=realm.url, jwt=minted.jwt, seed=minted.seed))
+    user = realm.user()
+    frontend = await open_bus("", config=BusConfig(url=realm.url, jwt=user.jwt, seed=user.seed))
+
+    async def answer(message: Message) -> None:
+        await message.respond(b"mine")
+
+    await node.bus.subscribe("nodes.n1.backend.list", answer)
+    assert await frontend.bus.request("nodes.n1.backend.list", b"{}", timeout=timedelta(seconds=30)) == b"mine"
+    await frontend.bus.subscribe("nodes.n1.backend.install.op.progress", heard)
+    await node.bus.publish("nodes.n1.backend.install.op.progress", b"half")
+    assert (await heard.next()).data == b"half"
+    with pytest.raises(CorralError):
+        await node.bus.subscribe("nodes.n2.backend.list", answer)

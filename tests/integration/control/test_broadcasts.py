@@ -164,6 +164,35 @@ async def test_an_operation_of_a_localai_frontend_is_listed_until_it_is_over(wor
     assert await listed(world) == []
 
 
+async def test_files_that_a_localai_frontend_stages_are_listed_until_they_are_there(world: World) -> None:
+    await listening(world, world.control)
+    staging = world.control.context.peers.staging
+    told = {
+        "model_id": "a.b",
+        "node_name": "w2",
+        "file_name": "m.bin",
+        "bytes_sent": 32768,
+        "total_bytes": 3000000,
+        "progress": 1.09,
+        "speed": "6.1 MB/s",
+        "file_index": 1,
+        "total_files": 1,
+        "message": "m.bin (32.0 KB / 2.9 MB, 6.1 MB/s)",
+        "started_at": "2026-11-15T19:37:40.833997673Z",
+    }
+    await say(world, "staging.a-b.progress", {"model_id": "a.b", "status": told, "done": False})
+    await until(staging.listed, "the staging")
+    (item,) = await listed(world)
+    assert (item["id"], item["name"], item["taskType"], item["nodeName"]) == ("staging:a.b", "a.b", "staging", "w2")
+    assert (item["progress"], item["isBackend"], item["cancellable"]) == (1, False, False)
+    await say(world, "staging.a-b.progress", {"model_id": "a.b", "done": True})
+    await until(lambda: not staging.listed(), "its end")
+    await say(world, "staging.c.progress", {"model_id": "c", "status": told, "done": False})
+    await until(staging.listed, "another staging")
+    await world.clock.advance(timedelta(seconds=61))
+    assert await listed(world) == []
+
+
 async def listed(world: World) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = msgspec.json.decode((await world.frontend.call("GET", "/api/operations")).body)[
         "operations"

@@ -81,6 +81,22 @@ async def test_errors_of_nodes_are_joined_and_stay_until_dismissed(world: World)
     assert body(await call(world, "GET", "/api/operations")) == {"operations": []}
 
 
+async def test_a_fan_out_that_is_cancelled_on_the_way_is_not_completed(world: World) -> None:
+    """control-plane.md 2.4: processed and cancelled, and so it stands in the history."""
+    await world.backends("w1")
+    (await world.backends("w2")).faults.refusal = "not now"
+    job = body(await call(world, "POST", "/api/backends/install/echo"))["jobID"]
+    await work(world)
+    await call(world, "POST", f"/api/operations/{job}/cancel")
+    status = body(await call(world, "GET", f"/backends/jobs/{job}"))
+    assert (status["processed"], status["cancelled"], status["message"]) == (True, True, "cancelled")
+    shown = body(await call(world, "GET", f"/api/backends/job/{job}"))
+    assert (shown["processed"], shown["message"], "completed" in shown) == (True, "cancelled", False)
+    assert body(await call(world, "GET", "/api/operations")) == {"operations": []}
+    (past,) = body(await call(world, "GET", "/api/operations/history"))["operations"]
+    assert past["outcome"] == "cancelled"
+
+
 async def test_ids_that_nobody_knows_are_answered_as_localai_does(world: World) -> None:
     assert body(await call(world, "GET", "/api/backends/job/none"))["queued"] is True
     assert body(await call(world, "POST", "/api/operations/nope/cancel")) == {

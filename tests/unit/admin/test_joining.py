@@ -62,6 +62,33 @@ def test_a_secret_counts_only_when_the_feature_is_named() -> None:
     assert read_registration(without).secret_hash is None
 
 
+@pytest.mark.parametrize(
+    "label", [{"": "v"}, {"k" * 129: "v"}, {"k": "v" * 256}], ids=["no key", "a long key", "a long value"]
+)
+def test_a_worker_is_not_turned_away_for_a_label(label: dict[str, str]) -> None:
+    registration = read_registration(RegisterRequest(name="w", address="a:1", labels={"site": "lab", **label}))
+    assert registration.labels == {"site": "lab"}
+    assert registration.problems[0].startswith("labels: ")
+
+
+def test_labels_beyond_the_limit_are_left_out() -> None:
+    labels = {f"k{number}": "v" for number in range(300)}
+    registration = read_registration(RegisterRequest(name="w", address="a:1", labels=labels))
+    assert (len(registration.labels), len(registration.problems)) == (256, 10)
+
+
+def test_null_among_labels_is_an_empty_one() -> None:
+    body = b'{"name":"w","address":"a:1","labels":{"a":null,"b":"c"}}'
+    assert read_registration(decode(body, RegisterRequest)).labels == {"a": "", "b": "c"}
+
+
+@pytest.mark.parametrize("limit", [2**63, -(2**63) - 1])
+def test_a_number_of_replicas_that_nobody_can_store_is_refused(limit: int) -> None:
+    body = msgspec.json.encode({"name": "w", "address": "a:1", "max_replicas_per_model": limit})
+    with pytest.raises(InvalidInput, match="max_replicas_per_model"):
+        decode(body, RegisterRequest)
+
+
 @pytest.mark.parametrize("seconds", [-1, 3601, 1e9])
 def test_an_odd_interval_is_ignored_and_shown(seconds: float) -> None:
     body = {"name": "w", "address": "a:1", "corral": {"version": "1", "heartbeat_seconds": seconds}}

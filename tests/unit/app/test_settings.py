@@ -445,6 +445,10 @@ class TestConfigurations:
             ({"CORRAL_UNHEALTHY_AFTER": "6"}, "offline_after: must be more than unhealthy_after, which is 6"),
             ({"CORRAL_NATS_JWT": "x"}, "nats_seed: is needed beside nats_jwt"),
             ({"CORRAL_NATS_SEED": "x"}, "nats_jwt: is needed beside nats_seed"),
+            (
+                {"LOCALAI_NATS_ACCOUNT_SEED": "x"},
+                "nats_account_seed: is no seed; that of an account starts with SA",
+            ),
         ],
     )
     def test_settings_that_contradict_each_other_are_refused(self, environment: dict[str, str], sentence: str) -> None:

@@ -93,6 +93,12 @@ def test_a_node_that_is_still_busy_ends_the_operation_for_localais_clients_and_s
     assert "still installing in background on w2" in shown.message
 
 
+@pytest.mark.parametrize("other", [SUCCESS, SUPERSEDED, CANCELLED])
+def test_what_was_taken_back_on_the_way_is_cancelled_for_localais_clients(other: TargetStatus) -> None:
+    shown = compat_status(operation(target(other), target(CANCELLED, "w2")))
+    assert (shown.processed, shown.cancelled, shown.completed, shown.message) == (True, True, False, "cancelled")
+
+
 def test_progress_never_goes_back_and_late_events_change_nothing() -> None:
     known = NO_PROGRESS
     shares = []

@@ -61,6 +61,9 @@ def test_the_digest_counts() -> None:
         "user:password@quay.io/a",
         "quay.io/" + "a" * 300,
         "-quay.io/a",
+        "quay.io:0/a",
+        "quay.io:65536/a",
+        "[::1]:99999/a",
     ],
 )
 def test_what_is_no_reference(text: str) -> None:

@@ -157,6 +157,23 @@ class FrontendSettings:
         default="",
         secret=True,
     )
+    nats_account_seed: str = setting(
+        SECRET,
+        """Seed of the NATS account's identity, which starts with SA: nodes of LocalAI then get a user JWT of their own
+        with their registration. None by default: workers have the login that they were given.""",
+        env=("CORRAL_NATS_ACCOUNT_SEED", "LOCALAI_NATS_ACCOUNT_SEED"),
+        default="",
+        secret=True,
+    )
+    nats_worker_jwt_ttl: timedelta = setting(
+        duration(timedelta(minutes=1), timedelta(days=3650), bounds="from 1m to 3650d"),
+        """How long such a JWT lasts. A worker asks for a new one after three quarters of it. 24h: a stolen one is of
+        little use tomorrow.""",
+        flag="--nats-worker-jwt-ttl",
+        env=("CORRAL_NATS_WORKER_JWT_TTL", "LOCALAI_NATS_WORKER_JWT_TTL"),
+        default=timedelta(hours=24),
+        default_text="24h",
+    )
     nats_tls_ca: Path | None = nats_authorities()
     nats_tls_cert: Path | None = nats_certificate()
     nats_tls_key: Path | None = nats_key()

@@ -10,8 +10,6 @@ ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "LOCALAI_GRPC_AUTH_TOKEN": "set by the worker for the backends it starts",
     "LOCALAI_FILE_TRANSFER_TIMEOUT": "without effect in LocalAI too",
     "LOCALAI_FILE_TRANSFER_RETRIES": "without effect in LocalAI too",
-    "LOCALAI_NATS_ACCOUNT_SEED": "Corral does not mint NATS credentials per node yet",
-    "LOCALAI_NATS_WORKER_JWT_TTL": "Corral does not mint NATS credentials per node yet",
     "LOCALAI_GALLERIES": "Corral does not fetch models yet",
     "GALLERIES": "Corral does not fetch models yet",
     "LOCALAI_PREFETCH_MODELS": "Corral does not fetch models yet",

@@ -1,0 +1,58 @@
+"""Logs of a node's backends in LocalAI's form: `/api/nodes/<id>/backend-logs`, as the worker itself answers."""
+
+from collections.abc import Awaitable
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.admin.answers import node_error
+from corral.admin.context import AdminContext, Caller
+from corral.admin.route import Access, Dialect, RouteSpec
+from corral.base.errors import NotFound
+from corral.base.ids import NodeId
+from corral.control.node_logs import WorkerAnswer, WorkerUnreachable
+from corral.protocol.log_lines import LogLine
+
+
+async def names(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return await _passed_on(context.node_logs.names(NodeId(request.path_params["id"])))
+
+
+async def lines(context: AdminContext, request: Request, caller: Caller) -> Response:
+    model = request.path_params["model"]
+    return await _passed_on(context.node_logs.lines(NodeId(request.path_params["id"]), model))
+
+
+async def _passed_on(asking: Awaitable[WorkerAnswer]) -> Response:
+    try:
+        found = await asking
+    except NotFound:
+        return node_error(404, "node not found")
+    except WorkerUnreachable as error:
+        return node_error(502, error.message)
+    return Response(found.body, found.status, headers={"Content-Type": found.content_type})
+
+
+_NAMES = RouteSpec(
+    method="GET",
+    path="/api/nodes/{id}/backend-logs",
+    handler=names,
+    access=Access.ADMIN,
+    dialect=Dialect.LOCALAI,
+    summary="Of what the node has logs, asked for now.",
+    gives=list[str],
+    codes={200: "names of models and backends", 404: "no such node", 502: "its HTTP server cannot be reached"},
+)
+
+ROUTES = [
+    _NAMES,
+    replace(
+        _NAMES,
+        path="/api/nodes/{id}/backend-logs/{model:path}",
+        handler=lines,
+        summary="The last lines that processes of a model printed; of one process when its key is given.",
+        gives=list[LogLine],
+        codes={**_NAMES.codes, 200: "lines by their time, none for a name without a log"},
+    ),
+]

@@ -1,0 +1,77 @@
+"""What backends of a node have printed, fetched from the worker's own HTTP server when somebody asks for it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from corral.base.errors import CorralError
+from corral.base.ids import NodeId
+from corral.control.fleet import Fleet
+from corral.control.loading import Tokens
+
+WITHIN: Final = timedelta(seconds=15)
+_MOST_BYTES: Final = 16 * 1024 * 1024
+"""Of an answer: a worker keeps a thousand lines of each process."""
+
+
+class WorkerUnreachable(CorralError):
+    """The worker's HTTP server could not be asked."""
+
+    code = "worker_unreachable"
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAnswer:
+    """As it came."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class NodeLogs:
+    def __init__(self, fleet: Fleet, tokens: Tokens) -> None:
+        self._fleet = fleet
+        self._tokens = tokens
+
+    async def names(self, node_id: NodeId) -> WorkerAnswer:
+        """Of what there are logs. NotFound for a node that there is not."""
+        return await self._ask(node_id, "/v1/backend-logs")
+
+    async def lines(self, node_id: NodeId, model: str) -> WorkerAnswer:
+        """Of all replicas of a model, or of one when its process key is given."""
+        return await self._ask(node_id, f"/v1/backend-logs/{quote(model, safe='')}")
+
+    async def _ask(self, node_id: NodeId, path: str) -> WorkerAnswer:
+        node = (await self._fleet.get(node_id)).node
+        if not node.http_address:
+            raise WorkerUnreachable(f"failed to reach worker: {node.name} registered without an http_address")
+        headers = {"Authorization": f"Bearer {await self._tokens.of(node_id)}"}
+        try:
+            url = URL(f"http://{node.http_address}{path}", encoded=True)
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WITHIN.total_seconds())) as session,
+                session.get(url, headers=headers, allow_redirects=False) as answer,
+            ):
+                return WorkerAnswer(
+                    status=answer.status,
+                    content_type=answer.headers.get("Content-Type", "text/plain"),
+                    body=await _whole(answer),
+                )
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            said = str(error) or f"no answer within {WITHIN.total_seconds():.0f} s"
+            raise WorkerUnreachable(f"failed to reach worker: http://{node.http_address}{path}: {said}") from error
+
+
+async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in answer.content.iter_any():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise ValueError(f"it sends more than {_MOST_BYTES} bytes")
+    return bytes(body)

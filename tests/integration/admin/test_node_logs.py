@@ -1,0 +1,46 @@
+"""Logs of a node's backends through the frontend: as the worker answers, or why it could not be asked."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.agent.backend_logs import Stream
+from corral.testing.file_worker import open_file_worker
+from corral.testing.frontend import Frontend
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+
+
+async def joined(frontend: Frontend, http_address: str) -> str:
+    answer = await frontend.register({"name": "w", "address": "127.0.0.1:1", "http_address": http_address})
+    return str(answer.json()["id"])
+
+
+async def test_the_worker_s_answer_is_passed_on(frontend: Frontend, tmp_path: Path) -> None:
+    async with open_file_worker(tmp_path) as worker:
+        for text in ("one", "two"):
+            worker.logs.of("a/b#0").add(Stream.STDOUT, text)
+        node_id = await joined(frontend, f"127.0.0.1:{worker.port}")
+        names = await frontend.call("GET", f"/api/nodes/{node_id}/backend-logs")
+        lines = await frontend.call("GET", f"/api/nodes/{node_id}/backend-logs/a%2Fb%230")
+        nothing = await frontend.call("GET", f"/api/nodes/{node_id}/backend-logs/nobody")
+        refused = await frontend.call("GET", f"/api/nodes/{node_id}/backend-logs/")
+    assert (names.status, names.json()) == (200, ["a/b"])
+    assert [line["text"] for line in lines.json()] == ["one", "two"]
+    assert (nothing.status, nothing.json()) == (200, [])
+    assert (refused.status, refused.body) == (400, b"model ID required\n")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "", "no port", "127.0.0.1:99999", "[::1"])
+async def test_a_worker_that_cannot_be_asked(frontend: Frontend, address: str) -> None:
+    node_id = await joined(frontend, address)
+    for path in ("backend-logs", "backend-logs/m"):
+        answer = await frontend.call("GET", f"/api/nodes/{node_id}/{path}")
+        error = answer.json()["error"]
+        assert (answer.status, error["code"], error["type"]) == (502, 502, "node_error")
+        assert error["message"].startswith("failed to reach worker: ")
+
+
+async def test_a_node_that_there_is_not(frontend: Frontend) -> None:
+    answer = await frontend.call("GET", "/api/nodes/nobody/backend-logs")
+    assert (answer.status, answer.json()["error"]["message"]) == (404, "node not found")
