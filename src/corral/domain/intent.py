@@ -222,11 +222,12 @@ class LoadNeed(StrEnum):
     """It is about to be deleted."""
 
 
-def needed_by_load(intent: Intent | None) -> LoadNeed:
+def needed_by_load(intent: Intent | None, *, since: datetime, now: datetime) -> LoadNeed:
+    """`since` is when the model came to be as it is."""
     if intent is None or not intent.wish.verb.deletes:
         return LoadNeed.FREE
-    if intent.wish.verb is Verb.REMOVE:  # one that is over was followed by the same model, added anew
-        return LoadNeed.REFUSED if intent.state is IntentState.OPEN else LoadNeed.FREE
+    if intent.wish.verb is Verb.REMOVE:
+        return LoadNeed.REFUSED if _may_take_files(intent, since, now) else LoadNeed.FREE
     match intent.state:
         case IntentState.SATISFIED:
             return LoadNeed.REPLACE
@@ -234,6 +235,17 @@ def needed_by_load(intent: Intent | None) -> LoadNeed:
             return LoadNeed.REFUSED
         case IntentState.CANCELLED:
             return LoadNeed.FREE
+
+
+def _may_take_files(removal: Intent, since: datetime, now: datetime) -> bool:
+    """Whether a load would leave files that nobody deletes any more, or have them deleted under its hands.
+
+    Others than open ones were followed by the same model, added anew, unless the frontend that loads does not know yet.
+    """
+    unanswered = together(removal.outstanding, removal.doubt)
+    if removal.state is IntentState.OPEN or (unanswered is not None and unanswered.until > now):
+        return True
+    return removal.state is not IntentState.CANCELLED and since <= removal.accepted_at
 
 
 def is_due(intent: Intent, now: datetime, policy: IntentPolicy) -> bool:
