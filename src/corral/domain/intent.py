@@ -11,8 +11,8 @@ A newer intent replaces an older one in any state and counts one generation up. 
 still be under way at the node: until it was answered, its effect shows or its time is over it is kept, as *outstanding*
 by the intent that sent it and as a *doubt* by whatever comes after. Of a node in doubt no report proves anything about
 a newer wish. A Corral worker is asked all the same, since it finishes what it was told first; a LocalAI worker, whose
-deletes overtake its installs, is not asked for anything else before. Corral's workers tell their *life*, which is
-another one after each start: what an earlier life was asked for has ended with it.
+deletes overtake its installs, is not asked for anything else before. Each start of a worker is another *life*, which
+Corral's workers tell and those of LocalAI begin by registering: what an earlier life was asked for has ended with it.
 
 Everything here is decided from the intent, a report of the node and the time. Whoever does the work stores the intent
 that comes out, and only if it still holds the lease on the one that went in.

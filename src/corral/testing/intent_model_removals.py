@@ -1,4 +1,4 @@
-"""A model in the model of a fleet: written, loaded on nodes, removed and written again, at frontends that learn it late.
+"""A model in the model of a fleet: written, loaded on nodes, removed and written again; frontends learn that late.
 
 All frontends share one models directory. Loads leave files on nodes, which no report tells and only a removal deletes.
 """
