@@ -17,10 +17,12 @@ def guard(name: str, token: LeaseToken) -> ColumnElement[bool]:
 
 async def free_all(database: Database, *, at: datetime) -> None:
     """Nobody holds anything any more. For whoever is alone with the database: all that held a lease are dead."""
-    freed = {"lease_token": None, "lease_until": None}
+    held = backend_intents.c.lease_token.is_not(None)
     async with database.begin() as connection:
         await connection.execute(delete(leases))
-        await connection.execute(update(backend_intents).where(backend_intents.c.lease_token.is_not(None)).values(freed))
+        await connection.execute(
+            update(backend_intents).where(backend_intents.c.lease_token.is_not(None)).values(freed)
+        )
         await connection.execute(update(load_jobs).where(load_jobs.c.lease_until > at).values(lease_until=at))
 
 
