@@ -20,9 +20,7 @@ async def free_all(database: Database, *, at: datetime) -> None:
     held = backend_intents.c.lease_token.is_not(None)
     async with database.begin() as connection:
         await connection.execute(delete(leases))
-        await connection.execute(
-            update(backend_intents).where(backend_intents.c.lease_token.is_not(None)).values(freed)
-        )
+        await connection.execute(update(backend_intents).where(held).values(lease_token=None, lease_until=None))
         await connection.execute(update(load_jobs).where(load_jobs.c.lease_until > at).values(lease_until=at))
 
 
