@@ -115,7 +115,7 @@ class Link:
         self._client.tls_is_a_must = tls is not None
         self._begun = True
         try:
-            with _cancellable():
+            with _Cancellable():
                 await self._client.connect(
                     servers=[self.endpoint.url],
                     name=name,
@@ -158,12 +158,13 @@ class Link:
 
     async def publish(self, subject: str, data: bytes, reply_to: str = "") -> None:
         """Hand over to the client, which sends in order."""
-        with self._translated(), _cancellable():
-            try:
+        try:
+            with _Cancellable():
                 await self._client.publish(subject, data, reply=reply_to)
-            except nats.errors.MaxPayloadError as error:
-                most = self._client.max_payload
-                raise MessageTooLarge(subject=subject, bytes=len(data), most=most) from error
+        except nats.errors.MaxPayloadError as error:
+            raise MessageTooLarge(subject=subject, bytes=len(data), most=self._client.max_payload) from error
+        except (nats.errors.Error, OSError) as error:
+            raise BusUnavailable(_text(error)) from error
 
     async def subscribe(self, subject: str, queue: str, receive: Receive) -> Remote:
         """Ask for messages; a refusal is told to the owner when it comes."""
@@ -173,7 +174,7 @@ class Link:
 
         remote: Remote | None = None
         try:
-            with self._translated(), _cancellable():
+            with self._translated(), _Cancellable():
                 remote = await self._client.subscribe(
                     subject,
                     queue=queue,
@@ -202,7 +203,7 @@ class Link:
 
     async def unsubscribe(self, remote: Remote) -> None:
         """No more messages; those that wait for their handlers are dropped."""
-        with suppress(nats.errors.Error, OSError), _cancellable():
+        with suppress(nats.errors.Error, OSError), _Cancellable():
             await remote.unsubscribe()
 
     async def drain(self, remote: Remote, within: timedelta) -> None:
@@ -239,7 +240,7 @@ class Link:
         await end_tasks(*self._tasks)
         if not self._begun:  # the client cannot be closed before it was told to connect
             return
-        with suppress(nats.errors.Error, OSError, TimeoutError), _cancellable():
+        with suppress(nats.errors.Error, OSError, TimeoutError), _Cancellable():
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._client.close()
         for _ in range(3):  # the client cancels its own tasks without awaiting them
@@ -306,15 +307,20 @@ async def _succeeds(work: Callable[[], Awaitable[object]]) -> bool:
     return True
 
 
-@contextmanager
-def _cancellable() -> Iterator[None]:
-    """Raise the cancellation that the client may have swallowed, whether it then went on or failed."""
-    task = asyncio.current_task()
-    before = task.cancelling() if task is not None else 0
-    try:
-        yield
-    finally:
-        if task is not None and task.cancelling() > before:
+class _Cancellable:
+    """Raise the cancellation that the client may have swallowed, whether it then went on or failed.
+
+    A class and not a generator: every message goes through one.
+    """
+
+    __slots__ = ("_before", "_task")
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task is not None else 0
+
+    def __exit__(self, *_: object) -> None:
+        if self._task is not None and self._task.cancelling() > self._before:
             raise asyncio.CancelledError
 
 

@@ -3,10 +3,10 @@ after a reconnect still finds who asked.
 """
 
 import asyncio
+import itertools
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 
@@ -20,8 +20,27 @@ Send = Callable[[str], Awaitable[None]]
 """Sends the request with the given reply subject."""
 
 
-class _Waiting:
-    """One open request."""
+class _One:
+    """An open request that waits for one answer; what comes after the first is nobody's."""
+
+    __slots__ = ("answer", "subject")
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def put(self, answer: bytes | CorralError) -> None:
+        if self.answer.done():
+            return
+        if isinstance(answer, CorralError):
+            self.answer.set_exception(answer)
+            self.answer.exception()  # whoever asked may have gone away: then nobody needs to know
+        else:
+            self.answer.set_result(answer)
+
+
+class _Many:
+    """An open request that takes answers from everybody."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
@@ -45,7 +64,8 @@ class Replies:
 
     def __init__(self, prefix: str) -> None:
         self._inbox = f"{prefix}.{secrets.token_hex(11)}"
-        self._open: dict[str, _Waiting] = {}
+        self._numbers = itertools.count(1)
+        self._open: dict[str, _One | _Many] = {}
 
     @property
     def pattern(self) -> str:
@@ -54,25 +74,31 @@ class Replies:
 
     async def ask(self, subject: str, send: Send, *, timeout: timedelta) -> bytes:
         """The first answer; NoResponders or BusTimeout when there is none."""
-        with self._waiting(subject) as (reply_to, waiting):
-            try:
-                async with asyncio.timeout(timeout.total_seconds()):
-                    await send(reply_to)
-                    return await waiting.next()
-            except TimeoutError:
-                raise BusTimeout(subject=subject, waited=timeout) from None
+        reply_to = self._next_subject()
+        waiting = self._open[reply_to] = _One(subject)
+        try:
+            async with asyncio.timeout(timeout.total_seconds()):
+                await send(reply_to)
+                return await waiting.answer
+        except TimeoutError:
+            raise BusTimeout(subject=subject, waited=timeout) from None
+        finally:
+            del self._open[reply_to]
 
     async def collect(self, subject: str, send: Send, *, window: timedelta, at_most: int | None) -> list[bytes]:
         """All answers within the window, or the first `at_most` of them."""
         answers: list[bytes] = []
-        with self._waiting(subject) as (reply_to, waiting):
-            try:
-                async with asyncio.timeout(window.total_seconds()):
-                    await send(reply_to)
-                    while at_most is None or len(answers) < at_most:
-                        answers.append(await waiting.next())
-            except (TimeoutError, NoResponders):
-                pass
+        reply_to = self._next_subject()
+        waiting = self._open[reply_to] = _Many(subject)
+        try:
+            async with asyncio.timeout(window.total_seconds()):
+                await send(reply_to)
+                while at_most is None or len(answers) < at_most:
+                    answers.append(await waiting.next())
+        except (TimeoutError, NoResponders):
+            pass
+        finally:
+            del self._open[reply_to]
         return answers
 
     def deliver(self, reply_to: str, data: bytes) -> None:
@@ -92,11 +118,6 @@ class Replies:
             if concerns(waiting.subject):
                 waiting.put(error)
 
-    @contextmanager
-    def _waiting(self, subject: str) -> Iterator[tuple[str, _Waiting]]:
-        reply_to = f"{self._inbox}.{secrets.token_hex(8)}"
-        waiting = self._open[reply_to] = _Waiting(subject)
-        try:
-            yield reply_to, waiting
-        finally:
-            del self._open[reply_to]
+    def _next_subject(self) -> str:
+        """Never the same again, so that a late answer finds nobody. The inbox is what nobody can guess."""
+        return f"{self._inbox}.{next(self._numbers)}"

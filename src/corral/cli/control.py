@@ -28,6 +28,7 @@ def control(gateway_key_descriptor: int | None) -> None:
         resolve,
     )
     from corral.app.signals import stop_on_signals
+    from corral.base.garbage import look_for_garbage_rarely
     from corral.base.logs import set_up_logs
     from corral.base.processes import secret_from
 
@@ -45,6 +46,7 @@ def control(gateway_key_descriptor: int | None) -> None:
         with stop_on_signals(stop):
             await run_control(config, stop, say=_say)
 
+    look_for_garbage_rarely()
     uvloop.run(life())
 
 

@@ -6,7 +6,7 @@ a lease that ended asks the node what it has before anything is sent again.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -16,9 +16,9 @@ from corral.base.errors import CorralError
 from corral.base.ids import NodeId, new_lease_token
 from corral.base.tasks import Poke, poke_or_period
 from corral.control.artefacts import MovedTags
+from corral.control.batches import Batches
 from corral.control.fleet import Fleet
 from corral.control.intent_requests import IntentRequests
-from corral.control.intent_writer import IntentWriter
 from corral.control.inventory import InventoryKeeper
 from corral.control.lanes import Lane
 from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
@@ -79,10 +79,10 @@ class Dispatcher:
         self._clock = clock
         self._policy = policy
         self._token = new_lease_token()
-        self._writer = IntentWriter(stores.intents, self._token)
         self._looks = Lane(_SLOTS, patience=_LONG)
         self._sends = {verb: Lane(_SLOTS, patience=_LONG) for verb in Verb}
         self._working: set[Place] = set()
+        self._changes = Batches(self._store, under_way=lambda: len(self._working))
         self._requests = OpenRequests()
         self._heard_of: int | None = None
         self.poke = Poke()
@@ -154,7 +154,7 @@ class Dispatcher:
             case Send(force=force) if why := await self._tools.rollout.before(intent, node, force=force):
                 await self._rest(intent_steps.held(intent, why, self._clock.now(), self._policy), is_corral=is_corral)
             case Send(intent=sent, force=force):
-                if await self._writer.store(Change(intent=sent, keeps_lease=True, is_corral=is_corral)):
+                if await self._changes.store(Change(intent=sent, keeps_lease=True, is_corral=is_corral)):
                     settled, report = await self._send(sent, force=force, is_corral=is_corral)
                     await self._rest(settled, is_corral=is_corral, seen=report)
 
@@ -179,7 +179,7 @@ class Dispatcher:
             async with self._tools.progress.followed(intent.operation_id), self._sends[intent.wish.verb].slot():
                 async with self._requests.waiting(intent):
                     ended = await self._tools.requests.send(intent, force=force)
-                await self._tools.rollout.after(intent, ended)
+                await self._tools.rollout.after(intent, ended, is_corral=is_corral)
         except NodeUnreachable:
             return intent_steps.undelivered(intent, self._clock.now(), self._policy), None
         except NodeBusy:
@@ -201,11 +201,15 @@ class Dispatcher:
         return intent_steps.answered(intent, error, seen, now, self._policy), report
 
     async def _rest(self, intent: Intent, *, is_corral: bool, seen: Inventory | None = None) -> None:
-        if await self._writer.store(Change(intent=intent, keeps_lease=False, is_corral=is_corral, seen=seen)):
+        if await self._changes.store(Change(intent=intent, keeps_lease=False, is_corral=is_corral, seen=seen)):
             _tell(intent)
             self._tools.progress.changed(intent.operation_id)
         else:
             self.poke.ring()  # something newer is wanted there
+
+    async def _store(self, changes: Sequence[Change]) -> list[bool]:
+        """Whether each was still ours and wanted."""
+        return await self._stores.intents.store(self._token, changes)
 
     # Beside the work.
 

@@ -44,6 +44,11 @@ class NodeFilter:
     labels: Mapping[str, str] = field(default_factory=dict)
     name_contains: str = ""
 
+    @property
+    def is_picky(self) -> bool:
+        """Whether it is about few nodes, as far as outlines tell."""
+        return bool(self.statuses or self.name_contains)
+
     def may_accept(self, node: Node | Outline, status: NodeStatus) -> bool:
         """All that an outline can tell."""
         return (
@@ -129,12 +134,13 @@ class Fleet:
     async def _matching(
         self, filter: NodeFilter, *, after: tuple[str, str] | None, at_first: int
     ) -> AsyncIterator[SeenNode]:
-        """Whole nodes are read only of those that their outlines do not rule out."""
+        """Where an outline may rule out many, whole nodes are read only of the others."""
         now = self._clock.now()
-        if filter == _EVERY_NODE:
+        if not filter.is_picky:
             async for nodes in _batches(self._nodes.page, after=after, at_first=at_first):
-                for node in nodes:
-                    yield self.see(node, now)
+                for seen in (self.see(node, now) for node in nodes):
+                    if filter.accepts(seen):
+                        yield seen
             return
         async for outlines in _batches(self._nodes.outlines, after=after, at_first=at_first):
             ids = [one.id for one in outlines if filter.may_accept(one, self._status(one.facts, now))]

@@ -9,6 +9,7 @@ from corral.control.feed import Feed
 from corral.control.hearing import HearingKeeper
 from corral.domain.event import Event, EventKind
 from corral.domain.node import LivenessPolicy, Node, NodeStatus, forget_future, next_look, silence, status_of
+from corral.state.node_looks import Verdict
 from corral.state.nodes import Beat, Nodes
 
 PERIOD: Final = timedelta(seconds=1)
@@ -31,8 +32,9 @@ class Health:
         await self._start_over_after_a_jump()
         while True:
             due = await self._nodes.due(self._clock.now(), limit=_BATCH)
-            announced = [await self._look(node) for node in due]
-            if any(announced):
+            verdicts = [self._look(node) for node in due]
+            written = await self._nodes.judge(verdicts, at=self._clock.now()) if verdicts else set()
+            if any(one.status is not None and one.node.id in written for one in verdicts):
                 await self._feed.announce()
             if len(due) < _BATCH:
                 return
@@ -47,15 +49,13 @@ class Health:
         await self._nodes.beat([Beat(before=node, node=forget_future(node, now=now), next_look=now) for node in nodes])
         self._jumps = jumps
 
-    async def _look(self, node: Node) -> bool:
-        """True when this process was the one to announce a change."""
+    def _look(self, node: Node) -> Verdict:
         now = self._clock.now()
         hearing = self._hearing.current
         status = status_of(node.facts, now, self._policy, hearing)
         look = next_look(node.facts, now, self._policy, hearing)
         if status is node.announced:
-            await self._nodes.settle(node, look)
-            return False
+            return Verdict(node=node, next_look=look)
         event = Event(
             kind=EventKind.NODE_STATUS,
             at=now,
@@ -68,7 +68,7 @@ class Health:
                 "why": self._why(node, status),
             },
         )
-        return await self._nodes.announce(node, status, at=now, event=event, next_look=look)
+        return Verdict(node=node, next_look=look, status=status, event=event)
 
     def _why(self, node: Node, status: NodeStatus) -> str:
         facts = node.facts

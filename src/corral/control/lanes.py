@@ -1,8 +1,6 @@
 """Bounded concurrency in which those who hang hold up nobody."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 
 
@@ -10,30 +8,39 @@ class Lane:
     """So many at once. Whoever takes longer than most gives its slot back and goes on without one."""
 
     def __init__(self, slots: int, *, patience: timedelta, most_slow: int = 10_000) -> None:
-        self._free = asyncio.Semaphore(slots)
-        self._patience = patience.total_seconds()
-        self._most_slow = most_slow
+        self.free = asyncio.Semaphore(slots)
+        self.patience = patience.total_seconds()
+        self.most_slow = most_slow
         self.slow = 0
         """How many go on without a slot."""
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        await self._free.acquire()
-        is_slow = False
+    def slot(self) -> "Slot":
+        """One of the slots, held while inside of `async with`."""
+        return Slot(self)
 
-        def let_others_pass() -> None:
-            nonlocal is_slow
-            if self.slow < self._most_slow:
-                is_slow = True
-                self.slow += 1
-                self._free.release()
 
-        timer = asyncio.get_running_loop().call_later(self._patience, let_others_pass)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            if is_slow:
-                self.slow -= 1
-            else:
-                self._free.release()
+class Slot:
+    """A class and not a generator: every message to a node goes through one."""
+
+    __slots__ = ("_is_slow", "_lane", "_timer")
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._is_slow = False
+
+    async def __aenter__(self) -> None:
+        await self._lane.free.acquire()
+        self._timer = asyncio.get_running_loop().call_later(self._lane.patience, self._let_others_pass)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._timer.cancel()
+        if self._is_slow:
+            self._lane.slow -= 1
+        else:
+            self._lane.free.release()
+
+    def _let_others_pass(self) -> None:
+        if self._lane.slow < self._lane.most_slow:
+            self._is_slow = True
+            self._lane.slow += 1
+            self._lane.free.release()

@@ -6,6 +6,7 @@ NodeRefused      the node says why not
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeVar
@@ -17,6 +18,7 @@ from corral.base.clock import Clock
 from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
 from corral.base.ids import NodeId
 from corral.bus.port import Bus
+from corral.control.batches import Batches
 from corral.domain.replica import Process
 from corral.protocol import go_json, subjects
 from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
@@ -71,6 +73,7 @@ class NodeClient:
         self._bus = bus
         self._nodes = nodes
         self._clock = clock
+        self._marks = Batches(self._mark)
 
     async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> Installed:
         """Have a process of the backend; returns when it is ready. Asking again finds the same process."""
@@ -136,8 +139,12 @@ class NodeClient:
         try:
             return await self._ask(node_id, subject, request, answer, timeout)
         except NodeUnreachable:
-            await self._nodes.mark_no_responders(node_id, at=self._clock.now())
+            await self._marks.store(node_id)
             raise
+
+    async def _mark(self, ids: Sequence[NodeId]) -> Sequence[None]:
+        await self._nodes.mark_no_responders(sorted(set(ids)), at=self._clock.now())
+        return [None] * len(ids)
 
     async def _ask(self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta) -> T:
         try:

@@ -83,8 +83,11 @@ class Rollout:
             await self._feed.announce()
         return prepared.hold
 
-    async def after(self, intent: Intent, stopped: Sequence[str]) -> None:
-        """The node is done, and tells which processes ended for it; not all of them may have been foreseen."""
+    async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
+        """The node is done, and tells which processes ended for it; not all of them may have been foreseen, and not
+        every worker tells them all."""
+        if is_corral and not stopped:
+            return
         try:
             await self._take_out(intent, frozenset(stopped))
         except CorralError as error:

@@ -8,6 +8,7 @@ Writing: a whole number has no fraction, also where it is one among fractions.
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
@@ -67,21 +68,16 @@ def _object(document: object) -> dict[str, object]:
 def convert(document: Mapping[str, object], struct: type[StructT]) -> StructT:
     """Fill a struct from an object that was already read."""
     try:
-        return msgspec.convert(_as_named(dict(document), _type_of(struct)), struct)
+        return msgspec.convert(_object_as_named(document, struct), struct)
     except msgspec.ValidationError as error:
         raise _named(error) from error
-
-
-@cache
-def _type_of(struct: type[msgspec.Struct]) -> inspect.Type:
-    return inspect.type_info(struct)
 
 
 def _as_named(value: object, kind: inspect.Type) -> object:
     """The value with the names of its type. What does not fit the type is left for the conversion to complain of."""
     match kind, value:
-        case inspect.StructType(), dict():
-            return _object_as_named(value, kind)
+        case inspect.StructType(cls=struct), dict():
+            return _object_as_named(value, struct)
         case inspect.StructType(), None:
             return {}
         case inspect.ListType(item_type=inner), list():
@@ -94,15 +90,35 @@ def _as_named(value: object, kind: inspect.Type) -> object:
             return value
 
 
-def _object_as_named(document: Mapping[str, object], kind: inspect.StructType) -> dict[str, object]:
-    fields = {field.encode_name: field for field in kind.fields}
-    folded = {name.lower(): name for name in fields}
+def _object_as_named(document: Mapping[str, object], struct: type[msgspec.Struct]) -> dict[str, object]:
+    fields, folded = _fields_of(struct)
     found: dict[str, object] = {}
     for key, value in document.items():
-        name = key if key in fields else folded.get(key.lower())
-        if name is not None and (value is not None or _may_be_null(fields[name].type)):
-            found[name] = _as_named(value, fields[name].type) if value is not None else None
+        field = fields.get(key) or folded.get(key.lower())
+        if field is None:
+            continue
+        if value is None:
+            if field.may_be_null:
+                found[field.name] = None
+        else:
+            found[field.name] = _as_named(value, field.type) if isinstance(value, dict | list) else value
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    type: inspect.Type
+    may_be_null: bool
+
+
+@cache
+def _fields_of(struct: type[msgspec.Struct]) -> tuple[dict[str, _Field], dict[str, _Field]]:
+    """By their names, and by their names without regard to case."""
+    told = inspect.type_info(struct)
+    assert isinstance(told, inspect.StructType)  # noqa: S101 - for the type checker
+    fields = [_Field(one.encode_name, one.type, _may_be_null(one.type)) for one in told.fields]
+    return {one.name: one for one in fields}, {one.name.lower(): one for one in fields}
 
 
 def _may_be_null(kind: inspect.Type) -> bool:

@@ -17,11 +17,13 @@ from corral.base.ids import NodeId
 from corral.domain.brake import Pulse
 from corral.domain.event import Event
 from corral.domain.node import Node, NodeStatus, NodeType
+from corral.state import node_looks
 from corral.state.db import Database
 from corral.state.dialect import among, insert_into
 from corral.state.events import append
 from corral.state.intents import cancel_intents_of
 from corral.state.keys import revoke_keys_of
+from corral.state.node_looks import Verdict
 from corral.state.node_rows import NODE, OUTLINE, Outline, heartbeat_values, node_from, outline_from, registered_values
 from corral.state.replicas import lose_replicas_of
 from corral.state.schema import nodes
@@ -167,26 +169,20 @@ class Nodes:
             found = await connection.execute(select(nodes.c.id).where(among(connection, nodes.c.id, ids)))
             return set(found.scalars())
 
-    async def mark_no_responders(self, id: NodeId, *, at: datetime) -> bool:
-        """Nobody answered for this node. False: it was heard since, is marked already, or is gone."""
-        unheard = and_(nodes.c.id == id, nodes.c.last_heartbeat < at, nodes.c.no_responders_at.is_(None))
-        return await self._update(unheard, {"no_responders_at": at, "next_look": at})
+    async def mark_no_responders(self, ids: Sequence[NodeId], *, at: datetime) -> set[NodeId]:
+        """Nobody answered for these nodes. Not marked: those that were heard since, are marked already, or are gone."""
+        async with self._db.begin() as connection:
+            return await node_looks.mark_no_responders(connection, ids, at)
 
     # Health.
 
-    async def settle(self, node: Node, next_look: datetime | None) -> bool:
-        """Nothing to announce; look again later. False: the node changed since it was read, and stays as it is."""
-        return await self._update(_unchanged(node), {"next_look": next_look})
-
-    async def announce(
-        self, node: Node, status: NodeStatus, *, at: datetime, event: Event, next_look: datetime | None
-    ) -> bool:
-        """Record a status that nobody has announced yet, with its event.
-
-        False: another frontend was first, or something that the status follows from has changed.
-        """
-        values = {"announced": status.value, "announced_at": at, "next_look": next_look}
-        return await self._update(_unchanged(node), values, events=[event])
+    async def judge(self, verdicts: Sequence[Verdict], *, at: datetime) -> set[NodeId]:
+        """Write what looks at nodes led to, and the events of what is announced; returns which nodes were as they were
+        read. The others stay as they are: another frontend was first, or what the status follows from has changed."""
+        async with self._db.begin() as connection:
+            written = await node_looks.judge(connection, verdicts, at)
+            await append(connection, [one.event for one in verdicts if one.event and one.node.id in written])
+        return written
 
     # How.
 
@@ -229,18 +225,6 @@ def _page(statement: Select[Any], after: tuple[str, str] | None, limit: int) -> 
 
 def _first(found: list[Node]) -> Node | None:
     return found[0] if found else None
-
-
-def _unchanged(node: Node) -> ColumnElement[bool]:
-    """Everything that the status of this node was computed from is as it was read."""
-    announced = None if node.announced is None else node.announced.value
-    return and_(
-        nodes.c.id == node.id,
-        nodes.c.revision == node.revision,
-        nodes.c.announced.is_not_distinct_from(announced),
-        nodes.c.last_heartbeat == node.facts.last_heartbeat,
-        nodes.c.no_responders_at.is_not_distinct_from(node.facts.no_responders_at),
-    )
 
 
 def _given(name: str) -> ColumnElement[Any]:

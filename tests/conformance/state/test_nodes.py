@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import select, text
@@ -17,6 +17,7 @@ from corral.domain.node import Capacity, Gpu, Hearing, Heartbeat, LivenessPolicy
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.keys import Keys
+from corral.state.node_looks import Verdict
 from corral.state.nodes import Beat, Nodes
 from corral.state.schema import nodes as nodes_table
 from corral.state.secrets import Secrets, SecretsKey, node_secret_name
@@ -204,7 +205,7 @@ async def test_replace_never_touches_what_heartbeats_and_health_own(nodes: Nodes
     node = await stored(nodes)
     alive = beaten(node, 10, measured={"available_ram": 5}, gpu_vendor="amd", problems=("hot",))
     await nodes.beat([Beat(before=node, node=alive, next_look=None)])
-    await nodes.announce(alive, NodeStatus.HEALTHY, at=after(11), event=an_event(), next_look=None)
+    await announce(nodes, alive, NodeStatus.HEALTHY, at=after(11))
 
     assert await nodes.replace(domain.drain(node, by="alice", at=after(12)), events=[])
     drained = domain.drain(alive, by="alice", at=after(12))
@@ -406,7 +407,7 @@ async def test_no_value_of_one_node_can_fail_the_batch_of_others(nodes: Nodes) -
 
 async def test_a_node_that_did_not_respond_is_marked_until_its_next_heartbeat(nodes: Nodes) -> None:
     node = await stored(nodes)
-    assert await nodes.mark_no_responders(node.id, at=after(5))
+    assert await nodes.mark_no_responders([node.id], at=after(5)) == {node.id}
     marked = await reread(nodes, node)
     assert marked.facts.no_responders_at == after(5)
 
@@ -417,15 +418,15 @@ async def test_a_node_that_did_not_respond_is_marked_until_its_next_heartbeat(no
 async def test_a_mark_older_than_the_last_heartbeat_is_refused(nodes: Nodes) -> None:
     node = await stored(nodes, last_heartbeat=after(10))
 
-    assert not await nodes.mark_no_responders(node.id, at=after(10))
-    assert not await nodes.mark_no_responders(NodeId("gone"), at=after(11))
+    assert not await nodes.mark_no_responders([node.id], at=after(10))
+    assert not await nodes.mark_no_responders([NodeId("gone")], at=after(11))
     assert await nodes.get(node.id) == node
 
 
 async def test_a_mark_stays_when_a_heartbeat_from_before_it_is_written_late(nodes: Nodes) -> None:
     node = await stored(nodes)
     earlier = beaten(node, 10)
-    assert await nodes.mark_no_responders(node.id, at=after(11))
+    assert await nodes.mark_no_responders([node.id], at=after(11))
     await nodes.beat([Beat(before=node, node=earlier, next_look=None)])
 
     assert (await reread(nodes, node)).facts.no_responders_at == after(11)
@@ -434,8 +435,8 @@ async def test_a_mark_stays_when_a_heartbeat_from_before_it_is_written_late(node
 async def test_a_second_mark_keeps_the_first(nodes: Nodes) -> None:
     node = await stored(nodes)
 
-    assert await nodes.mark_no_responders(node.id, at=after(5))
-    assert not await nodes.mark_no_responders(node.id, at=after(6))
+    assert await nodes.mark_no_responders([node.id], at=after(5))
+    assert not await nodes.mark_no_responders([node.id], at=after(6))
     assert (await reread(nodes, node)).facts.no_responders_at == after(5)
 
 
@@ -446,12 +447,20 @@ async def due(nodes: Nodes, seconds: float) -> list[NodeId]:
     return [node.id for node in await nodes.due(after(seconds), limit=100)]
 
 
+async def settle(nodes: Nodes, node: Node) -> bool:
+    return bool(await nodes.judge([Verdict(node=node, next_look=None)], at=after(0)))
+
+
+async def announce(nodes: Nodes, node: Node, status: NodeStatus, *, at: datetime) -> bool:
+    return bool(await nodes.judge([Verdict(node=node, status=status, event=an_event(), next_look=None)], at=at))
+
+
 async def test_a_new_and_a_changed_node_is_due_at_once(nodes: Nodes) -> None:
     node = await stored(nodes, updated_at=after(1))
     assert await due(nodes, 0.999999) == []
     assert await due(nodes, 1) == [node.id]
 
-    assert await nodes.settle(node, None)
+    assert await settle(nodes, node)
     assert await due(nodes, 10**6) == []
 
     await nodes.replace(domain.drain(node, by="alice", at=after(7)), events=[])
@@ -482,8 +491,8 @@ async def test_a_heartbeat_decided_before_a_change_does_not_put_off_the_look_at_
 
 async def test_a_mark_makes_the_node_due(nodes: Nodes) -> None:
     node = await stored(nodes)
-    await nodes.settle(node, None)
-    await nodes.mark_no_responders(node.id, at=after(5))
+    await settle(nodes, node)
+    await nodes.mark_no_responders([node.id], at=after(5))
 
     assert await due(nodes, 5) == [node.id]
 
@@ -491,18 +500,45 @@ async def test_a_mark_makes_the_node_due(nodes: Nodes) -> None:
 async def test_an_announcement_is_written_with_its_event(nodes: Nodes, events: Events) -> None:
     node = await stored(nodes)
     event = an_event(node_id=node.id, data={"after": "healthy", "before": None})
-    assert await nodes.announce(node, NodeStatus.HEALTHY, at=after(1), event=event, next_look=after(30))
+    verdict = Verdict(node=node, status=NodeStatus.HEALTHY, event=event, next_look=after(30))
+    assert await nodes.judge([verdict], at=after(1)) == {node.id}
 
     assert await nodes.get(node.id) == replace(node, announced=NodeStatus.HEALTHY)
     assert [stored.event for stored in await events.after(0, limit=5)] == [event]
     assert await due(nodes, 29) == []
 
 
+async def test_of_many_looks_each_is_written_that_was_at_the_node_as_it_is(nodes: Nodes, events: Events) -> None:
+    settled, announced, changed = [await stored(nodes) for _ in range(3)]
+    await announce(nodes, settled, NodeStatus.HEALTHY, at=after(1))
+    known = await reread(nodes, settled)
+    await changed_by_people(nodes, changed)
+    event = an_event(node_id=announced.id)
+    verdicts = [
+        Verdict(node=changed, status=NodeStatus.OFFLINE, event=an_event(), next_look=None),
+        Verdict(node=announced, status=NodeStatus.UNHEALTHY, event=event, next_look=after(20)),
+        Verdict(node=known, next_look=after(30)),
+    ]
+
+    assert await nodes.judge(verdicts, at=after(3)) == {settled.id, announced.id}
+    assert await reread(nodes, settled) == known
+    assert (await reread(nodes, announced)).announced is NodeStatus.UNHEALTHY
+    assert (await reread(nodes, changed)).announced is None
+    assert [stored.event for stored in await events.after(1, limit=5)] == [event]
+    assert set(await due(nodes, 25)) == {changed.id, announced.id}
+
+
+async def test_many_are_marked_at_once(nodes: Nodes) -> None:
+    first, second, heard = await stored(nodes), await stored(nodes), await stored(nodes, last_heartbeat=after(10))
+
+    assert await nodes.mark_no_responders([first.id, second.id, heard.id], at=after(5)) == {first.id, second.id}
+    assert (await reread(nodes, second)).facts.no_responders_at == after(5)
+    assert (await reread(nodes, heard)).facts.no_responders_at is None
+
+
 async def test_of_several_frontends_one_announces(nodes: Nodes, events: Events) -> None:
     node = await stored(nodes)
-    won = await asyncio.gather(
-        *(nodes.announce(node, NodeStatus.HEALTHY, at=after(1), event=an_event(), next_look=None) for _ in range(5))
-    )
+    won = await asyncio.gather(*(announce(nodes, node, NodeStatus.HEALTHY, at=after(1)) for _ in range(5)))
 
     assert won.count(True) == 1
     assert await events.last_sequence() == 1
@@ -517,7 +553,7 @@ async def changed_by_a_heartbeat(nodes: Nodes, node: Node) -> None:
 
 
 async def changed_by_a_mark(nodes: Nodes, node: Node) -> None:
-    await nodes.mark_no_responders(node.id, at=after(2))
+    await nodes.mark_no_responders([node.id], at=after(2))
 
 
 @pytest.mark.parametrize("change", [changed_by_people, changed_by_a_heartbeat, changed_by_a_mark])
@@ -526,6 +562,6 @@ async def test_what_was_decided_on_older_facts_is_neither_announced_nor_settled(
     await change(nodes, node)
     before = await due(nodes, 10**6)
 
-    assert not await nodes.announce(node, NodeStatus.OFFLINE, at=after(3), event=an_event(), next_look=None)
-    assert not await nodes.settle(node, None)
+    assert not await announce(nodes, node, NodeStatus.OFFLINE, at=after(3))
+    assert not await settle(nodes, node)
     assert await due(nodes, 10**6) == before == [node.id]

@@ -168,7 +168,7 @@ async def test_a_cancellation_that_the_client_swallowed_is_raised(outcome: str) 
             raise OSError
 
     async def call() -> None:
-        with suppress(OSError), link._cancellable():
+        with suppress(OSError), link._Cancellable():
             await swallow()
 
     task = asyncio.create_task(call())

@@ -1,0 +1,76 @@
+"""Writes of many that come together and share a transaction, so that a thousand cost like ten."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from corral.base.errors import CorralError
+
+_LARGEST: Final = 250
+_SPACING_SECONDS: Final = 0.02
+"""From the beginning of one transaction to that of the next. Whoever comes alone finds that it is over."""
+_GATHERING_SECONDS: Final = 0.005
+"""For which the first one waits for others that are known to be under way."""
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class _Waiting(Generic[ItemT, ResultT]):
+    __slots__ = ("item", "stored")
+
+    def __init__(self, item: ItemT) -> None:
+        self.item = item
+        self.stored: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+
+
+class Batches(Generic[ItemT, ResultT]):
+    """`store` waits in the queue. Whoever comes first empties it for all; one that comes alone waits for nobody."""
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[ItemT]], Awaitable[Sequence[ResultT]]],
+        *,
+        under_way: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`write` stores all or nothing, and answers for each. `under_way` may come soon, those that wait included."""
+        self._write_all = write
+        self._under_way = under_way
+        self._queue: list[_Waiting[ItemT, ResultT]] = []
+        self._writing = asyncio.Lock()
+        self._not_before = 0.0
+
+    async def store(self, item: ItemT) -> ResultT:
+        """What `write` answers for it. Fails as that does; then nothing was stored."""
+        waiting = _Waiting[ItemT, ResultT](item)
+        self._queue.append(waiting)
+        async with self._writing:  # across the transaction on purpose: so the others come together, and share
+            try:
+                while not waiting.stored.done():
+                    await self._write()
+            finally:
+                if not waiting.stored.done() and waiting in self._queue:  # this one gives up, the others do not
+                    self._queue.remove(waiting)
+        return await waiting.stored
+
+    async def _write(self) -> None:
+        await self._gather()
+        batch, self._queue = self._queue[:_LARGEST], self._queue[_LARGEST:]
+        try:
+            results = await self._write_all([one.item for one in batch])
+        except CorralError as error:
+            for one in batch:
+                one.stored.set_exception(error)
+            return
+        except BaseException:
+            self._queue = batch + self._queue
+            raise
+        for one, result in zip(batch, results, strict=True):
+            one.stored.set_result(result)
+
+    async def _gather(self) -> None:
+        loop = asyncio.get_running_loop()
+        if len(self._queue) < _LARGEST:
+            others = self._under_way() > len(self._queue)
+            await asyncio.sleep(max(self._not_before - loop.time(), _GATHERING_SECONDS if others else 0))
+        self._not_before = loop.time() + _SPACING_SECONDS
