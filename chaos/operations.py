@@ -1,9 +1,8 @@
 """Frontends are killed, again and again, while people install, upgrade and delete backends on twenty wild workers.
 
-Each step is a SIGKILL: a third of them on SQLite, which serves one, the rest on PostgreSQL with three. One of those is a
-whole frontend; of the others only control is started, which alone has a part in operations and is back in half the
-time. NATS and PostgreSQL die as well. Then all is mended, and what is on the disks is compared with what people were
-told.
+Each step is a SIGKILL: a third of them on SQLite, which serves one, the rest on PostgreSQL with three. One of those is
+a whole frontend; of the others only control runs, which alone has a part in operations and is back in half the time.
+NATS and PostgreSQL die as well. Then all is mended, and what is on the disks is compared with what people were told.
 """
 
 import asyncio
