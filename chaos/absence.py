@@ -18,7 +18,7 @@ from chaos.round import Workshop
 from chaos.workers import Behave, Join, Leave, Look, Return
 from corral.domain.operation import OperationState, TargetStatus
 from corral.protocol.operation_views import JobStatus, OperationAsk, OperationView
-from corral.testing.processes import FrontendProcess
+from corral.testing.processes import HttpProcess
 from corral.testing.waiting import eventually
 
 CORRAL: Final = ("c1", "c2", "c3")
@@ -37,6 +37,7 @@ async def of_one_among_five(workshop: Workshop) -> None:
         plan = Plan(
             database_url=url,
             postgres=postgres,
+            frontends=("f1", "f2"),
             corral=CORRAL,
             localai=LOCALAI,
             interval_seconds=1.0,
@@ -118,7 +119,7 @@ class Watch:
         """Until both frontends show it; they must never contradict each other then."""
         for frontend in self._fleet.frontends:
 
-            async def shows(frontend: FrontendProcess = frontend) -> bool:
+            async def shows(frontend: HttpProcess = frontend) -> bool:
                 return is_it(await operation_at(frontend, wish.operation))
 
             await eventually(shows, f"{frontend.name} to show it", seconds=_PATIENCE_SECONDS)
@@ -138,6 +139,6 @@ def _shown(operation: OperationView) -> object:
     return operation.state, [(one.node_id, one.status, one.message, one.attempts) for one in operation.targets]
 
 
-async def _job(frontend: FrontendProcess, wish: Wish) -> JobStatus:
+async def _job(frontend: HttpProcess, wish: Wish) -> JobStatus:
     answer = await frontend.call("GET", f"/api/backends/job/{wish.operation}")
     return msgspec.json.decode(answer.body, type=JobStatus)

@@ -16,7 +16,7 @@ from corral.state.secrets_key import SecretsKey
 from corral.testing.admin_api import AdminApi, open_session
 from corral.testing.ports import lasting_port
 from corral.testing.postgres import PostgresServer
-from corral.testing.processes import FrontendProcess, said_once
+from corral.testing.processes import ControlProcess, FrontendProcess, HttpProcess, said_once
 
 BACKENDS: Final = ("alpha", "beta", "gamma", "delta")
 """What the only gallery has."""
@@ -29,7 +29,10 @@ class Plan:
 
     database_url: str = field(repr=False)
     postgres: PostgresServer | None
-    """None: SQLite, which serves one frontend."""
+    frontends: Sequence[str]
+    """Names of whole frontends."""
+    controls: Sequence[str] = ()
+    """Names of further ones that are a control process and nothing else: they start sooner."""
     corral: Sequence[str]
     """Names of workers."""
     localai: Sequence[str]
@@ -41,7 +44,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    frontends: Sequence[FrontendProcess]
+    frontends: Sequence[HttpProcess]
     nats: NatsServer
     postgres: PostgresServer | None
     workers: Workers
@@ -66,10 +69,9 @@ async def open_fleet(folder: Path, plan: Plan) -> AsyncIterator[Fleet]:
             "CORRAL_DELETE_TIMEOUT": f"{plan.timeout_seconds:g}s",
             **_gallery(folder),
         }
-        frontends = [
-            FrontendProcess(name, session, {**settings, "CORRAL_DATA": str(folder / name)})
-            for name in (("f1",) if plan.postgres is None else ("f1", "f2"))
-        ]
+        own = {name: {**settings, "CORRAL_DATA": str(folder / name)} for name in (*plan.frontends, *plan.controls)}
+        frontends: list[HttpProcess] = [FrontendProcess(name, session, own[name]) for name in plan.frontends]
+        frontends += [ControlProcess(session, own[name], name=name) for name in plan.controls]
         for frontend in frontends:
             await stack.enter_async_context(frontend)
         for frontend in frontends:

@@ -1,7 +1,8 @@
 """Frontends are killed, again and again, while people install, upgrade and delete backends on twenty wild workers.
 
-Each step is a SIGKILL: a third of them on SQLite with one frontend, the rest on PostgreSQL with two. NATS and
-PostgreSQL die as well. Then all is mended, and what is on the disks is compared with what people were told.
+Each step is a SIGKILL: a third of them on SQLite, which serves one, the rest on PostgreSQL with three. One of those is
+a whole frontend; of the others only control runs, which alone has a part in operations and is back in half the time.
+NATS and PostgreSQL die as well. Then all is mended, and what is on the disks is compared with what people were told.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from corral.base.tasks import task_group
 from corral.domain.operation import OperationState
 from corral.protocol.operation_views import OperationView
 from corral.testing.postgres import PostgresServer
-from corral.testing.processes import FrontendProcess
+from corral.testing.processes import HttpProcess
 from corral.testing.waiting import eventually
 
 CORRAL: Final = [f"c{number:02}" for number in range(12)]
@@ -67,6 +68,8 @@ def _plan(url: str, postgres: PostgresServer | None, pace: Pace) -> Plan:
     return Plan(
         database_url=url,
         postgres=postgres,
+        frontends=() if postgres is None else ("f1",),
+        controls=("c1",) if postgres is None else ("c1", "c2"),
         corral=CORRAL,
         localai=LOCALAI,
         interval_seconds=1.0,
@@ -133,7 +136,7 @@ class Breaker:
             if self._kills_servers:
                 await self._maybe_kill_a_server()
 
-    async def _choose_moment(self, frontend: FrontendProcess) -> None:
+    async def _choose_moment(self, frontend: HttpProcess) -> None:
         """Most often soon after something was accepted, sometimes while it starts."""
         if self._random.random() < 0.15:
             await asyncio.sleep(self._random.uniform(0.0, 1.5))

@@ -26,6 +26,7 @@ from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
 from corral.state.db import Database
 from corral.state.keys import Keys
+from corral.state.leases import free_all
 from corral.state.migrations import upgrade
 from corral.state.secrets import Secrets, was_sealed
 from corral.state.secrets_key import SecretsKey
@@ -48,6 +49,8 @@ async def open_control(
             # A taken port is told before anything else; a socket is taken last, when the database is ours.
             port = early.enter_context(bind(config.host, config.port)) if config.socket is None else None
             database = await stack.enter_async_context(open_database(config.database_url))
+            if database.is_ours_alone:
+                await free_all(database, at=the_clock.now())
             listener = stack.enter_context(port or bind_socket(config.socket or config.data / "control.sock"))
             early.pop_all()
         key = await load_secrets_key(config, database)

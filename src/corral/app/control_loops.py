@@ -74,7 +74,7 @@ class Control:
             "hearing": self._every(hearing.PERIOD, Poke(), context.hearing.tick, "hearing"),
             "health": self._every(health.PERIOD, self.health.poke, self.health.sweep, "health"),
             "brake": self._every(braking.PERIOD, Poke(), context.brake.look, "brake"),
-            "models": self._every(models.PERIOD, Poke(), context.models.look, "models"),
+            "models": self._every(models.PERIOD, context.models.poke, context.models.look, "models"),
             "removals": self._remove_models(),
             "loads": context.loads.run(),
             "dispatcher": self.dispatcher.run(),

@@ -39,7 +39,7 @@ from corral.control.node_logs import NodeLogs
 from corral.control.node_models import NodeModels
 from corral.control.operations import Operations
 from corral.control.orphans import Orphans
-from corral.control.peer_operations import PeerOperations
+from corral.control.peer_operations import Caches, PeerOperations
 from corral.control.planning import Lookups, Planner
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import Readiness
@@ -168,6 +168,17 @@ async def wire(
         clock,
         policy=config.loads,
     )
+    upgrades = Upgrades(
+        UpgradeStores(checks=UpgradeChecks(database), leases=leases),
+        fleet,
+        keeper_of_inventory,
+        lookups,
+        operations,
+        clock,
+        holder=frontend_id,
+        policy=config.upgrades,
+    )
+    caches = Caches(models=models.poke.ring, inventory=keeper_of_inventory.poke.ring, upgrades=upgrades.ask)
     context = AdminContext(
         config=config,
         frontend_id=frontend_id,
@@ -195,20 +206,11 @@ async def wire(
         operations=operations,
         fleet_rules=FleetRules(rules, places, rule_enforcer, operations, clock),
         inventory=keeper_of_inventory,
-        upgrades=Upgrades(
-            UpgradeStores(checks=UpgradeChecks(database), leases=leases),
-            fleet,
-            keeper_of_inventory,
-            lookups,
-            operations,
-            clock,
-            holder=frontend_id,
-            policy=config.upgrades,
-        ),
+        upgrades=upgrades,
         galleries=lookups.galleries,
         progress=progress,
         watch=OperationWatch(operations, progress, clock, frontend=frontend_id),
-        peers=PeerOperations(operations, progress, clock, frontend=frontend_id, inventory=keeper_of_inventory.poke),
+        peers=PeerOperations(operations, progress, clock, frontend=frontend_id, caches=caches),
         view=ViewKeeper(
             ViewSources(
                 models=models,

@@ -10,7 +10,7 @@ import msgspec
 from corral.cli.humane import age, size
 from corral.cli.operation_words import listed
 from corral.cli.output import Column, plain, table
-from corral.domain.upgrades import Build, usual_build
+from corral.domain.upgrades import Build, is_alike, usual_build
 from corral.protocol.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Row:
     is_system: bool
     nodes: list[NodeBackendView]
     differs: bool
-    """Whether more nodes have another build, or a newer one is on as many."""
+    """Whether more nodes have another build, or a newer one is on as many. What is not told is no difference."""
 
 
 def rows(found: FleetBackends) -> list[Row]:
@@ -38,13 +38,13 @@ def rows(found: FleetBackends) -> list[Row]:
 
 
 def _rows_of(backend: FleetBackendView) -> list[Row]:
-    usual = usual_build((build_of(node), node.installed_at) for node in backend.nodes)
+    usual = usual_build((build_of(node), node.installed_at) for node in backend.nodes) or ("", "")
     groups: dict[tuple[Build, bool], list[NodeBackendView]] = {}
     for node in backend.nodes:
         groups.setdefault((build_of(node), node.is_system), []).append(node)
     ordered = sorted(groups.items(), key=lambda item: (item[0][0] != usual, -len(item[1])))
     return [
-        Row(name=backend.name, build=build, is_system=is_system, nodes=nodes, differs=build != usual)
+        Row(name=backend.name, build=build, is_system=is_system, nodes=nodes, differs=not is_alike(build, usual))
         for (build, is_system), nodes in ordered
     ]
 

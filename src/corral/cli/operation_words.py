@@ -6,7 +6,8 @@ from typing import Final
 
 from corral.app.exit_codes import ExitCode
 from corral.base.sizes import format_size
-from corral.domain.backend import Rung, Verb
+from corral.domain.backend import UNPROVABLE, Rung, Verb
+from corral.domain.intent_steps import CONTRADICTED
 from corral.domain.operation import FINAL, OperationState, TargetStatus
 from corral.protocol.operation_views import OperationView, TargetView
 
@@ -40,6 +41,15 @@ _ADVICE: Final = {
     TargetStatus.SUPERSEDED: "Nothing to do: a newer operation decides what is there; see: corral ops list",
     TargetStatus.CANCELLED: "If it is still wanted, start it anew: corral backends {verb} {backend}",
 }
+_CONTRADICTED_ADVICE: Final = (
+    "The node's own report counts, and shows something else than its answer. Look into the log of its worker for the "
+    "reason. It is tried again by itself, after 30 s to 15 min; this does not wait: corral ops retry {id}"
+)
+_UNPROVABLE_ADVICE: Final = (
+    "It may well have been replaced, but this worker reports too little to know. To be sure, delete it there and "
+    "install it again, of which both can be seen: corral backends delete {backend} --node …, then corral backends "
+    "install {backend} --node …"
+)
 _KEPT_ADVICE: Final = "What the node has of the model stays there. Delete it on the machine if it is in the way."
 _WAITS_ADVICE: Final = (
     "Nothing to do: the node gets it with its first heartbeat. If it never comes back, remove it (corral nodes "
@@ -117,7 +127,14 @@ def _advice(target: TargetView, operation: OperationView) -> str:
     known = TargetStatus(target.status) if target.status in list(TargetStatus) else None
     if known is TargetStatus.CANCELLED and operation.verb == Verb.REMOVE:
         return _KEPT_ADVICE
-    sentence = _WAITS_ADVICE if waits(target) else _ADVICE.get(known, "") if known else ""
+    if waits(target):
+        sentence = _WAITS_ADVICE
+    elif known is TargetStatus.ERROR and target.message.startswith(CONTRADICTED):
+        sentence = _CONTRADICTED_ADVICE
+    elif known is TargetStatus.BLOCKED and target.message.endswith(UNPROVABLE):
+        sentence = _UNPROVABLE_ADVICE
+    else:
+        sentence = _ADVICE.get(known, "") if known else ""
     return sentence.format(id=operation.id[:SHORT_ID], verb=operation.verb, backend=quote(operation.backend))
 
 
@@ -126,7 +143,8 @@ def summary(operation: OperationView) -> str:
     targets = operation.targets
     done = _names(targets, lambda one: one.status == TargetStatus.SUCCESS)
     away = _names(targets, waits)
-    bad = _names(targets, lambda one: one.status in _BAD and not waits(one))
+    failed = _names(targets, lambda one: one.status == TargetStatus.ERROR and not waits(one))
+    blocked = _names(targets, lambda one: one.status == TargetStatus.BLOCKED)
     busy = _names(targets, lambda one: one.status not in (*FINAL, *_BAD) and not waits(one))
     gone = _names(targets, lambda one: one.status in ("cancelled", "superseded"))
     verb = operation.verb
@@ -134,7 +152,8 @@ def summary(operation: OperationView) -> str:
         return f"{operation.backend}: {_DONE.get(verb, verb)}; no node had to do anything."
     parts = [
         f"{_DONE.get(verb, verb)} on {_count(done)}" if done else "",
-        f"failed on {listed(bad)}" if bad else "",
+        f"failed on {listed(failed)}" if failed else "",
+        f"blocked on {listed(blocked)}" if blocked else "",
         f"under way on {listed(busy)}" if busy else "",
         f"waiting for {listed(away)} to come back, which is no failure" if away else "",
         f"no longer wanted on {listed(gone)}" if gone else "",

@@ -48,13 +48,24 @@ def tell(found: UpgradesView, now: datetime, *, width: int) -> None:
         say("Nothing is outdated.")
     else:
         say("No backend is installed that could be outdated.")
-    lacking = [one.name for one in found.items if all(node.freshness == "unknown" for node in one.nodes)]
-    if lacking:
-        say(f"Compared only between nodes, because no registry tells what it should be: {listed(lacking)}.")
+    _tell_unknown([one for one in found.items if all(node.freshness == "unknown" for node in one.nodes)])
     if found.problem:
         say(f"Not up to date: {found.problem}.")
     when = "never asked yet" if found.checked_at is None else f"asked {age(found.checked_at, now)}"
     say(f"Galleries and registries were {when}; --refresh asks again.")
+
+
+def _tell_unknown(unknown: Sequence[BackendUpgradeView]) -> None:
+    """Of which nodes tell too little, as LocalAI's do of images from a uri, and those that nobody offers."""
+    untold = [one.name for one in unknown if one.available_version or one.available_digest]
+    if untold:
+        say(
+            "Whether it is outdated nobody can tell, because its nodes report neither digest nor version of it: "
+            f"{listed(untold)}. `corral backends upgrade` fetches what is offered now."
+        )
+    lacking = [one.name for one in unknown if one.name not in untold]
+    if lacking:
+        say(f"Compared only between nodes, because no registry tells what it should be: {listed(lacking)}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,7 @@ class Dispatcher:
             await self._rest(seen, is_corral=is_corral)
             return
         intent = await self._tools.tags.followed(intent, seen)
-        life = node.facts.incarnation if is_corral else ""
+        life = node.facts.incarnation
         match intent_steps.look(intent, seen, self._clock.now(), self._policy, is_corral=is_corral, life=life):
             case Rest(intent=rested):
                 await self._rest(rested, is_corral=is_corral)
@@ -239,6 +239,7 @@ class Dispatcher:
         at, woken = self._clock.now(), 0
         if back:
             woken += await self._stores.intents.wake(sorted(back), at=at)
+            woken += await self._stores.intents.look_at(sorted(back), at=at)
         if heard:
             woken += await self._stores.intents.wake_unmissed(sorted(heard), at=at)
         if woken:

@@ -1,6 +1,6 @@
 """What a cold load means for what is wanted of a node: it may bring a deleted backend back, never one that is going."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.errors import Conflict
@@ -21,16 +21,16 @@ class LoadNeeds:
         self._intents = intents
         self._operations = operations
 
-    async def admit(self, node: Node, spec: ModelSpec) -> None:
+    async def admit(self, node: Node, spec: ModelSpec, *, since: datetime, now: datetime) -> None:
         """Conflict when the backend, or what the node has of the model, is about to be deleted there.
 
-        A backend that was deleted is wanted again from now on.
+        A backend that was deleted is wanted again from now on. `since` is when the model's file came to be as it is.
         """
         backend = spec.backend
         for intent in await self._intents.of_node(node.id):
             if not intent.wish.names & {backend, model_key(spec.name)}:
                 continue
-            match needed_by_load(intent):
+            match needed_by_load(intent, since=since, now=now):
                 case LoadNeed.REFUSED:
                     raise Conflict(f"{intent.wish.artefact.backend} is about to be deleted there")
                 case LoadNeed.REPLACE:

@@ -77,7 +77,7 @@ class Loading:
 
     async def load(self, replica: Replica, node: Node, spec: ModelSpec, policy: LoadPolicy, clock: Clock) -> Replica:
         """The replica as it is when it serves. Doing this again for the same place finds the same process."""
-        await self._needs.admit(node, spec)
+        await self._needs.admit(node, spec, since=self._models.time_of(spec), now=clock.now())
         request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index)
         if node.peer is not None and Feature.ADAPTER in node.peer.features:
             request.corral = CorralInstall(model=adapter_model(spec))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from corral.base.errors import NotFound
+from corral.base.tasks import Poke
 from corral.control.model_files import Mark, ReadFile, read_file
 from corral.domain.model import Catalogue, ModelProblem, ModelSpec, collect, with_last_good
 
@@ -30,6 +31,7 @@ class Models:
         self.catalogue = Catalogue()
         self.is_readable = True
         """Whether the last look found the directory. Without it, nothing can be said of what is not in it."""
+        self.poke = Poke()
         self._known: Mapping[str, ReadFile] = {}
         self._removed: Mapping[str, datetime] = {}
 

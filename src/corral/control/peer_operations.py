@@ -17,7 +17,6 @@ from msgspec import UNSET
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput
 from corral.base.ids import FrontendId, OperationId
-from corral.base.tasks import Poke
 from corral.bus.port import Handler, Message
 from corral.control.operations import Operations
 from corral.control.peer_staging import PeerStaging
@@ -54,6 +53,18 @@ class PeerOperation:
     heard_at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caches:
+    """What we keep of things that LocalAI's frontends change as well, each by how it is made anew."""
+
+    models: Callable[[], None]
+    """Files of a directory that we may share."""
+    inventory: Callable[[], None]
+    """Backends on nodes that we may share."""
+    upgrades: Callable[[], None]
+    """What galleries and registries offer for them."""
+
+
 class PeerOperations:
     def __init__(
         self,
@@ -62,13 +73,13 @@ class PeerOperations:
         clock: Clock,
         *,
         frontend: FrontendId,
-        inventory: Poke,
+        caches: Caches,
     ) -> None:
         self._operations = operations
         self._progress = progress
         self._clock = clock
         self._frontend = frontend
-        self._inventory = inventory
+        self._caches = caches
         self._known: OrderedDict[str, PeerOperation] = OrderedDict()
         self.staging = PeerStaging(clock)
 
@@ -79,7 +90,8 @@ class PeerOperations:
             subjects.OPERATION_END: _understood(OperationMark, self._on_end),
             subjects.OPERATIONS_PROGRESS: _understood(OperationProgress, self._on_progress),
             subjects.OPERATIONS_CANCEL: _understood(OperationCancel, self._on_cancel),
-            subjects.INVALIDATE_BACKENDS: _understood(Invalidation, self._on_invalidation),
+            subjects.INVALIDATE_MODELS: _understood(Invalidation, self._on_changed_models),
+            subjects.INVALIDATE_BACKENDS: _understood(Invalidation, self._on_changed_backends),
             subjects.STAGINGS_PROGRESS: _understood(StagingProgress, self.staging.hear),
         }
 
@@ -120,10 +132,15 @@ class PeerOperations:
         if cancel.corral is UNSET and cancel.id not in self._known:
             await self._operations.take_back(OperationId(cancel.id), by=_ANOTHER)
 
-    async def _on_invalidation(self, told: Invalidation) -> None:
-        """LocalAI's frontend changed backends on nodes that we may share."""
+    async def _on_changed_models(self, told: Invalidation) -> None:
+        """Corral's frontends tell each other by their feed."""
         if told.corral is UNSET:
-            self._inventory.ring()
+            self._caches.models()
+
+    async def _on_changed_backends(self, told: Invalidation) -> None:
+        if told.corral is UNSET:
+            self._caches.inventory()
+            self._caches.upgrades()
 
     def _of(self, job_id: str) -> PeerOperation:
         now = self._clock.monotonic()

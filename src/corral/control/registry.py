@@ -4,12 +4,12 @@ Every change is load, decide (in `domain/`), apply guarded by the revision that 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, NotFound
-from corral.base.ids import NodeId, new_node_id
+from corral.base.ids import NodeId, new_incarnation, new_node_id
 from corral.base.tasks import Poke
 from corral.control.feed import Feed
 from corral.domain import labels as node_labels
@@ -45,6 +45,8 @@ class Registry:
 
     async def register(self, registration: Registration, *, secret: str | None, trusted_by: str | None) -> Registered:
         """Admit a worker, or take it back. Idempotent: the same request again gives the same node."""
+        if not registration.incarnation:  # LocalAI's workers do not tell it, and register once in their life
+            registration = replace(registration, incarnation=new_incarnation())
         approved_by = trusted_by or (AUTO_APPROVE if self._auto_approve else None)
         for _ in range(_TRIES):
             registered = await self._try_register(registration, secret=secret, approved_by=approved_by)

@@ -137,6 +137,9 @@ def before_of(inventory: Inventory, key: str) -> Before:
     return Before(present=False) if entry is None else Before(present=True, installed_at=entry.installed_at)
 
 
+UNPROVABLE: Final = "nothing can prove that it was replaced"
+
+
 class Rung(StrEnum):
     DIGEST = "digest"
     VERSION = "version"
@@ -201,7 +204,7 @@ def _renewed(wish: Wish, entry: BackendEntry, *, is_new: bool) -> Proof:
     if artefact.digests and entry.digests and (is_new or not artefact.renewal):
         return _by_digest(artefact, entry, is_new=is_new)
     if not entry.installed_at:
-        reason = f"the node tells neither a digest nor a date of {entry.name}: nothing can prove that it was replaced"
+        reason = f"the node tells neither a digest nor a date of {entry.name}: {UNPROVABLE}"
         return Unproven(reason=reason, is_hopeless=True)
     if not is_new:
         return Unproven(reason=f"{entry.name} is still the one of {entry.installed_at}")

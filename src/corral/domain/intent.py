@@ -11,8 +11,8 @@ A newer intent replaces an older one in any state and counts one generation up. 
 still be under way at the node: until it was answered, its effect shows or its time is over it is kept, as *outstanding*
 by the intent that sent it and as a *doubt* by whatever comes after. Of a node in doubt no report proves anything about
 a newer wish. A Corral worker is asked all the same, since it finishes what it was told first; a LocalAI worker, whose
-deletes overtake its installs, is not asked for anything else before. Corral's workers tell their *life*, which is
-another one after each start: what an earlier life was asked for has ended with it.
+deletes overtake its installs, is not asked for anything else before. Each start of a worker is another *life*, which
+Corral's workers tell and those of LocalAI begin by registering: what an earlier life was asked for has ended with it.
 
 Everything here is decided from the intent, a report of the node and the time. Whoever does the work stores the intent
 that comes out, and only if it still holds the lease on the one that went in.
@@ -222,11 +222,12 @@ class LoadNeed(StrEnum):
     """It is about to be deleted."""
 
 
-def needed_by_load(intent: Intent | None) -> LoadNeed:
+def needed_by_load(intent: Intent | None, *, since: datetime, now: datetime) -> LoadNeed:
+    """`since` is when the model came to be as it is."""
     if intent is None or not intent.wish.verb.deletes:
         return LoadNeed.FREE
-    if intent.wish.verb is Verb.REMOVE:  # one that is over was followed by the same model, added anew
-        return LoadNeed.REFUSED if intent.state is IntentState.OPEN else LoadNeed.FREE
+    if intent.wish.verb is Verb.REMOVE:
+        return LoadNeed.REFUSED if _may_take_files(intent, since, now) else LoadNeed.FREE
     match intent.state:
         case IntentState.SATISFIED:
             return LoadNeed.REPLACE
@@ -234,6 +235,17 @@ def needed_by_load(intent: Intent | None) -> LoadNeed:
             return LoadNeed.REFUSED
         case IntentState.CANCELLED:
             return LoadNeed.FREE
+
+
+def _may_take_files(removal: Intent, since: datetime, now: datetime) -> bool:
+    """Whether a load would leave files that nobody deletes any more, or have them deleted under its hands.
+
+    Others than open ones were followed by the same model, added anew, unless the frontend that loads does not know yet.
+    """
+    unanswered = together(removal.outstanding, removal.doubt)
+    if removal.state is IntentState.OPEN or (unanswered is not None and unanswered.until > now):
+        return True
+    return removal.state is not IntentState.CANCELLED and since <= removal.accepted_at
 
 
 def is_due(intent: Intent, now: datetime, policy: IntentPolicy) -> bool:

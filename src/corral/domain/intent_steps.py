@@ -157,8 +157,11 @@ def answered(intent: Intent, error: str | None, inventory: Inventory, now: datet
     return failed(intent, contradicted(proof) if error is None else error, now, policy)
 
 
+CONTRADICTED: Final = "the node says that it is done, but"
+
+
 def contradicted(proof: Unproven) -> str:
-    return f"the node says that it is done, but {proof.reason}"
+    return f"{CONTRADICTED} {proof.reason}"
 
 
 def answered_unseen(intent: Intent, error: str | None, now: datetime, policy: IntentPolicy) -> Intent:

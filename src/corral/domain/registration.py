@@ -32,6 +32,7 @@ class Registration:
     peer: Peer | None = None
     secret_hash: str | None = None
     incarnation: Incarnation = Incarnation("")
+    """Empty until the registry has given it one, since LocalAI's workers do not say."""
     interval: timedelta | None = None
     problems: tuple[str, ...] = ()
 
@@ -62,8 +63,8 @@ def register_again(node: Node, registration: Registration, *, at: datetime, appr
 
 
 def is_new_life(node: Node, registration: Registration) -> bool:
-    """Did the worker process restart? LocalAI workers do not say, so for them every registration is one."""
-    return not registration.incarnation or registration.incarnation != node.facts.incarnation
+    """Did the worker process restart?"""
+    return registration.incarnation != node.facts.incarnation
 
 
 def _take_in(node: Node, registration: Registration, at: datetime) -> Node:

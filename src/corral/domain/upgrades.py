@@ -160,7 +160,7 @@ def offer_for(entry: BackendEntry, offers: Sequence[Offer]) -> Offer | None:
 
 def _judged(holding: Holding, offer: Offer | None, usual: Build) -> Judged:
     freshness = freshness_of(holding.entry, offer)
-    is_odd = holding.is_telling and not _is_alike(holding.build, usual)
+    is_odd = holding.is_telling and not is_alike(holding.build, usual)
     return Judged(holding=holding, freshness=freshness, differs=is_odd and freshness is not Freshness.CURRENT)
 
 
@@ -174,6 +174,6 @@ def freshness_of(entry: BackendEntry, offer: Offer | None) -> Freshness:
     return Freshness.UNKNOWN
 
 
-def _is_alike(one: Build, other: Build) -> bool:
+def is_alike(one: Build, other: Build) -> bool:
     """Whether nothing that both tell is different: LocalAI's workers tell no digests of some images."""
     return all(a == b for a, b in zip(one, other, strict=True) if a and b)

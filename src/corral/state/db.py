@@ -17,8 +17,10 @@ from corral.state.urls import shown_url, sqlite_path
 class Database:
     """An open database. Close it, and every connection and the lock on the file are gone."""
 
-    def __init__(self, where: str, engines: Engines, resources: ExitStack) -> None:
+    def __init__(self, where: str, engines: Engines, resources: ExitStack, *, is_ours_alone: bool) -> None:
         self._where = where
+        self.is_ours_alone = is_ours_alone
+        """Whether no other frontend can use it for as long as we have it open."""
         self._engines = engines
         self._resources = resources
         self._closed = False
@@ -27,14 +29,15 @@ class Database:
     async def open(cls, url: str, *, lock: bool = True, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Self:
         """Open and try it once. `lock` keeps a second frontend off an SQLite file; tools that only look go without."""
         with ExitStack() as resources:
-            if (path := sqlite_path(url)) is None:
+            path = sqlite_path(url)
+            if path is None:
                 where, engines = shown_url(url), postgres_engines(url, timeouts)
             else:
                 where, engines = str(path), sqlite_engines(path, timeouts)
                 prepare_file(path)
                 if lock:
                     resources.enter_context(held_lock(path))
-            database = cls(where, engines, resources.pop_all())
+            database = cls(where, engines, resources.pop_all(), is_ours_alone=path is not None and lock)
         try:
             await database._try_once()
         except BaseException:

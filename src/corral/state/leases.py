@@ -7,12 +7,21 @@ from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, update
 from corral.base.ids import LeaseToken
 from corral.state.db import Database
 from corral.state.dialect import insert_into
-from corral.state.schema import leases
+from corral.state.schema import backend_intents, leases, load_jobs
 
 
 def guard(name: str, token: LeaseToken) -> ColumnElement[bool]:
     """For the WHERE of a write: true while this token holds the lease, which nobody can take before the commit."""
     return exists(select(1).where(leases.c.name == name, leases.c.token == token).with_for_update(read=True))
+
+
+async def free_all(database: Database, *, at: datetime) -> None:
+    """Nobody holds anything any more. For whoever is alone with the database: all that held a lease are dead."""
+    held = backend_intents.c.lease_token.is_not(None)
+    async with database.begin() as connection:
+        await connection.execute(delete(leases))
+        await connection.execute(update(backend_intents).where(held).values(lease_token=None, lease_until=None))
+        await connection.execute(update(load_jobs).where(load_jobs.c.lease_until > at).values(lease_until=at))
 
 
 class Leases:

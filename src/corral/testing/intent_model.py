@@ -36,7 +36,10 @@ class FleetModel:
         self.operations = 0
         self.serial_at_acceptance: dict[tuple[Key, int], int] = {}
         self.sent: dict[tuple[Key, int], int] = {}
-        self.heard_success: set[tuple[Key, int]] = set()
+        self.told: set[tuple[Key, int]] = set()
+        """Places and generations of which their node said that it is done."""
+        self.deceived: set[Key] = set()
+        """Where a node said last that a model's files are gone, and had deleted nothing."""
         self.rules: dict[str, FleetRule] = {}
         """By name, which is that of their backend here."""
         self.started_by_rules = 0
@@ -52,23 +55,24 @@ class FleetModel:
         wish = Wish(verb=verb, key=key, artefact=artefact)
         if not chosen or any(self._contradicts(wish, node) for node in chosen):
             return False
-        self._start(wish, chosen)
+        self.start(wish, chosen)
         return True
 
     def _contradicts(self, wish: Wish, node: str) -> bool:
         return contradicting(self.rules.values(), wish, self.workers[node].labels, NAMES, "") is not None
 
-    def _start(self, wish: Wish, nodes: list[str]) -> None:
+    def start(self, wish: Wish, nodes: list[str]) -> OperationId:
         self.operations += 1
         operation = OperationId(f"op{self.operations}")
         self.targets[operation] = {}
         for node in nodes:
             self._wish(operation, node, self._with_digest(wish, node))
+        return operation
 
     def _with_digest(self, wish: Wish, node: str) -> Wish:
         """As it is planned: what is there already need not be what the tag names, unless it shall be upgraded."""
         is_there = isinstance(prove(wish, self.workers[node].report(self.now), None), Proven)
-        if wish.verb is Verb.DELETE or is_there:
+        if wish.verb.deletes or is_there:
             return wish
         return replace(wish, artefact=replace(wish.artefact, digests=frozenset({self.digest})))
 
@@ -98,7 +102,12 @@ class FleetModel:
         is_install = known.wish.verb is Verb.INSTALL
         if is_install and self._contradicts(replace(known.wish, verb=Verb.DELETE), place[0]):
             return
-        self._put(place, intents.cancel(known, "cancelled", self.now))
+        self.take_back(place)
+
+    def take_back(self, place: Key) -> None:
+        known = self.stored[place]
+        if intents.may_cancel(known):
+            self._put(place, intents.cancel(known, "cancelled", self.now))
 
     def retry(self, place: Key) -> None:
         known = self.stored.get(place)
@@ -107,7 +116,7 @@ class FleetModel:
 
     def cold_load(self, node: str, key: str) -> None:
         """A model wants its backend there, without anybody's operation."""
-        match intents.needed_by_load(self.stored.get((node, key))):
+        match intents.needed_by_load(self.stored.get((node, key)), since=self.now, now=self.now):
             case LoadNeed.REPLACE:
                 self.accept(Verb.INSTALL, key, [node])
             case LoadNeed.FREE | LoadNeed.REFUSED:
@@ -150,7 +159,7 @@ class FleetModel:
             if all(self._generation((node, key)) == seen for node, seen in one.seen.items()):
                 assert not any(self._is_awaited(one.rule, node) for node in one.seen), "a rule asks for what is awaited"
                 self.started_by_rules += 1
-                self._start(Wish(verb=Verb.INSTALL, key=key, artefact=one.rule.artefact), list(one.seen))
+                self.start(Wish(verb=Verb.INSTALL, key=key, artefact=one.rule.artefact), list(one.seen))
         frontend.decided = []
 
     def enforce(self, number: int) -> None:
@@ -180,7 +189,7 @@ class FleetModel:
         claimed = replace(known, lease_token=frontend.token, lease_until=self.now + POLICY.lease)
         self._put(place, claimed)
         worker = self.workers[place[0]]
-        if not worker.up:
+        if not worker.up and claimed.wish.verb.is_about_backends:
             self._release(place, frontend, intent_steps.unreachable(claimed, self.now, POLICY))
             return
         claimed = self._followed(claimed, worker)
@@ -201,22 +210,27 @@ class FleetModel:
         in_doubt = sent.doubt is not None and sent.doubt.generation < sent.generation
         assert in_doubt or not isinstance(seen, Proven), "what is proven was sent again"
         self._put(place, sent)
-        frontend.working[place] = Work(intent=sent, token=frontend.token)
+        request = Request(
+            key=place[1],
+            wish=sent.wish,
+            force=force,
+            frontend=frontend.number,
+            life=frontend.life,
+            generation=sent.generation,
+            accepted_at=sent.accepted_at,
+            until=sent.outstanding.until,
+        )
+        frontend.working[place] = Work(intent=sent, request=request)
         if crash:
             self.crash(frontend.number)
-            return
-        counted = (place, sent.generation)
-        self.sent[counted] = self.sent.get(counted, 0) + 1
-        worker.door.append(
-            Request(
-                key=place[1],
-                wish=sent.wish,
-                force=force,
-                frontend=frontend.number,
-                life=frontend.life,
-                until=sent.outstanding.until,
-            )
-        )
+        elif not worker.up:
+            del frontend.working[place]
+            self._release(place, frontend, intent_steps.undelivered(sent, self.now, POLICY))
+        else:
+            counted = (place, sent.generation)
+            assert sent.wish.verb.is_about_backends or counted not in self.told, "what was told was sent again"
+            self.sent[counted] = self.sent.get(counted, 0) + 1
+            worker.door.append(request)
 
     def hear(self, index: int, *, twice: bool = False) -> None:
         """An answer arrives: the inventory is asked, and decides."""
@@ -226,10 +240,15 @@ class FleetModel:
         work = frontend.working.get(place)
         if work is None or frontend.life != answer.request.life or work.intent.wish != answer.request.wish:
             return
+        is_about_backends = answer.request.wish.verb.is_about_backends
+        if not is_about_backends and work.request is not answer.request:
+            return  # where the answer decides, each request has an address of its own for it
         del frontend.working[place]
+        if answer.error is None:
+            self.told.add((place, answer.request.generation))
         worker = self.workers[answer.node]
         work.intent = intent_steps.heard(work.intent, is_corral=worker.is_corral)
-        if worker.up:
+        if worker.up or not is_about_backends:
             followed = self._followed(work.intent, worker)
             settled = intent_steps.answered(followed, answer.error, worker.report(self.now), self.now, POLICY)
         else:
@@ -283,7 +302,12 @@ class FleetModel:
         if worker.is_corral:
             request = next(one for one in worker.door if one.key == request.key)
         worker.door.remove(request)
-        error = worker.do(request, self.now, self.digest) if deed in (Deed.HONEST, Deed.MODEST) else None
+        does = deed in (Deed.HONEST, Deed.MODEST)
+        error = worker.do(request, self.now, self.digest) if does else None
+        if does:
+            self.deceived.discard((node, request.key))
+        if deed is Deed.BOASTS:
+            self.deceived.add((node, request.key))
         if deed in (Deed.REFUSES, Deed.MODEST):
             error = error or "no"
         self.answers.append(Answer(request=request, node=node, error=error))
@@ -293,13 +317,21 @@ class FleetModel:
         self.workers[node].door.clear()
 
     def come_back(self, node: str) -> None:
-        """Its first heartbeat pokes the dispatcher."""
+        """It registers: the dispatcher is poked, and whoever waited for an answer of its earlier life gives up."""
         worker = self.workers[node]
-        worker.lives += not worker.up
+        if not worker.up:
+            worker.lives += 1
+            self._give_up_on_earlier_lives(node)
         worker.up = True
         for place, known in self.stored.items():
-            if place[0] == node and known.waits_for_node:
+            if place[0] == node and (known.waits_for_node or (known.outstanding and not known.lease_token)):
                 self._put(place, replace(known, next_try=self.now))
+
+    def _give_up_on_earlier_lives(self, node: str) -> None:
+        for frontend in self.frontends:
+            for place in [one for one in frontend.working if one[0] == node]:
+                unheard = intent_steps.unheard(frontend.working.pop(place).intent, "restarted", self.now, POLICY)
+                self._release(place, frontend, unheard)
 
     def move_tag(self) -> None:
         self.digest = f"sha256:{int(self.digest.split(':')[1]) + 1}"
@@ -338,6 +370,9 @@ class FleetModel:
     def is_true(self, place: Key, intent: Intent) -> bool:
         """Whether the disk is as wished, which only the oracle knows."""
         worker, key = self.workers[place[0]], place[1]
+        if intent.wish.verb is Verb.REMOVE:
+            is_gone = worker.files.get(key, intent.accepted_at + timedelta(seconds=1)) > intent.accepted_at
+            return (place, intent.generation) in self.told and (is_gone or place in self.deceived)
         if intent.wish.verb is Verb.DELETE:
             return key not in worker.disk
         if key not in worker.disk:

@@ -30,6 +30,8 @@ class Request:
     force: bool
     frontend: int
     life: int
+    generation: int
+    accepted_at: datetime
     until: datetime
 
 
@@ -48,11 +50,13 @@ class Worker:
     serials: dict[str, int] = field(default_factory=dict)
     """How often each backend was written, which no report tells."""
     door: list[Request] = field(default_factory=list)
+    files: dict[str, datetime] = field(default_factory=dict)
+    """Of models, by their key: when the model came to be that they were loaded for. No report tells them."""
 
     @property
     def life(self) -> str:
-        """What it tells of its life, if it is one of Corral's."""
-        return str(self.lives) if self.is_corral else ""
+        """Another one after each start: Corral's workers tell it, those of LocalAI register anew."""
+        return str(self.lives)
 
     def report(self, now: datetime) -> Inventory:
         return Inventory(entries=tuple(self.disk.values()), seen_at=now)
@@ -60,6 +64,10 @@ class Worker:
     def do(self, request: Request, now: datetime, digest: str) -> str | None:
         """As an honest worker; returns its error."""
         wish, key = request.wish, request.key
+        if wish.verb is Verb.REMOVE:
+            since = self.files.pop(key, request.accepted_at)
+            assert since <= request.accepted_at, "a removal took the files of a model that was added later"
+            return None
         if wish.verb is Verb.DELETE:
             return None if self.disk.pop(key, None) is not None else f'backend "{key}": backend not found'
         if key in self.disk and wish.verb is Verb.INSTALL and not request.force:
@@ -83,7 +91,7 @@ class Work:
     """An intent that a frontend has claimed, with its request open."""
 
     intent: Intent
-    token: LeaseToken
+    request: Request
 
 
 @dataclass(kw_only=True)

@@ -142,8 +142,10 @@ class FrontendProcess(HttpProcess):
 class ControlProcess(HttpProcess):
     """`corral control` alone: nobody starts it again."""
 
-    def __init__(self, session: aiohttp.ClientSession, environment: Mapping[str, str]) -> None:
-        super().__init__("control", "control", session, environment)
+    def __init__(
+        self, session: aiohttp.ClientSession, environment: Mapping[str, str], *, name: str = "control"
+    ) -> None:
+        super().__init__(name, "control", session, environment)
 
 
 class GatewayProcess(HttpProcess):

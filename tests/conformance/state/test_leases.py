@@ -7,9 +7,14 @@ from sqlalchemy import select, update
 
 from corral.base.ids import LeaseToken
 from corral.state.db import Database
-from corral.state.leases import Leases, guard
+from corral.state.intents import Intents
+from corral.state.leases import Leases, free_all, guard
+from corral.state.load_jobs import LoadJobs
+from corral.state.operations import Operations
 from corral.state.schema import hearing
-from corral.testing.samples import after
+from corral.state.secrets import Secrets
+from corral.state.secrets_key import SecretsKey
+from corral.testing.samples import a_load_job, after, an_operation
 
 A, B = LeaseToken("a"), LeaseToken("b")
 
@@ -122,3 +127,26 @@ async def test_a_lease_cannot_be_taken_between_a_guarded_write_and_its_commit(
         assert taken == []
 
     assert taken == [True]
+
+
+async def test_whoever_is_alone_frees_all_that_the_dead_held(database: Database, leases: Leases) -> None:
+    jobs = LoadJobs(database, await Secrets.open(database, SecretsKey(bytes(32)), at=after(0)))
+    intents, job = Intents(database), a_load_job()
+    operation, wishes = an_operation("op1", "w1")
+    await Operations(database).start(operation, wishes, events=[])
+    await jobs.open(job)
+    await claim(leases, A)
+    assert await intents.claim(A, now=after(1), until=after(7), limit=1)
+    assert await jobs.claim(job, A, now=after(1), until=after(30))
+    assert not await intents.claim(B, now=after(2), until=after(8), limit=1)
+    assert not await jobs.due(after(2))
+
+    await free_all(database, at=after(2))
+
+    assert await claim(leases, B, now=2)
+    assert await intents.claim(B, now=after(2), until=after(8), limit=1)
+    assert [one.model for one in await jobs.due(after(2))] == [job.model]
+
+
+def test_only_who_holds_the_lock_of_a_file_is_alone(database: Database) -> None:
+    assert database.is_ours_alone is (database.dialect == "sqlite")

@@ -19,6 +19,7 @@ from corral.testing.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
+NEVER = timedelta(days=1)
 JOB = "fa3763ad-e12b-11f1-ad65-020000000001"
 STATUS = {
     "deletion": False,
@@ -270,3 +271,34 @@ async def test_what_nobody_understands_is_ignored(world: World) -> None:
             await handler(Message(subject="gallery.x.progress", data=nonsense, reply=_nowhere))
     assert world.control.context.peers.listed() == []
     assert world.control.context.progress.of(OperationId("")) == {}
+
+
+async def test_what_a_localai_frontend_changed_is_looked_at_anew(world: World) -> None:
+    context = (await listening(world, world.control)).context
+    await context.upgrades.look()
+    looked_at = world.clock.now()
+    await world.clock.advance(timedelta(seconds=5))
+    await context.upgrades.tick()  # hours too early
+    assert (await context.upgrades.found()).check.at == looked_at  # type: ignore[union-attr]
+    async with asyncio.timeout(30):
+        await say(world, "cache.invalidate.models", {"element": "small", "op": "install"})
+        await context.models.poke.wait(world.clock, NEVER)
+        await say(world, "cache.invalidate.backends", {"element": "echo", "op": "upgrade"})
+        await context.inventory.poke.wait(world.clock, NEVER)
+    await context.upgrades.tick()
+    assert (await context.upgrades.found()).check.at == world.clock.now()  # type: ignore[union-attr]
+
+
+async def test_what_corrals_own_frontends_tell_of_it_is_known_from_elsewhere(world: World) -> None:
+    context = (await listening(world, world.control)).context
+    ours = {"element": "echo", "op": "upgrade", "corral": {"frontend": "another"}}
+    theirs = {"element": "small", "op": "install"}
+    await say(world, "cache.invalidate.backends", ours)
+    await say(world, "cache.invalidate.models", theirs)
+    async with asyncio.timeout(30):
+        await context.models.poke.wait(world.clock, NEVER)
+    await context.upgrades.look()
+    looked_at = world.clock.now()
+    await world.clock.advance(timedelta(seconds=5))
+    await context.upgrades.tick()
+    assert (await context.upgrades.found()).check.at == looked_at  # type: ignore[union-attr]

@@ -18,6 +18,7 @@ from corral.protocol.registration import FEATURES, CorralHello
 from corral.state.db import Database
 from corral.testing.bus import MemoryBus, MemoryServer
 from corral.testing.clock import ManualClock
+from corral.testing.frontend import TRUSTED_TOKEN
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import SECRET, World, open_world
 
@@ -188,31 +189,39 @@ async def test_an_operation_that_meets_no_bus_goes_on_when_there_is_one(
 # Workers that die.
 
 
-async def registers(world: World, life: str) -> None:
-    hello = CorralHello(version="1", features=list(FEATURES), secret=SECRET + "w", incarnation=life)
-    body = {"name": "w", "address": "127.0.0.1:50051", "corral": msgspec.to_builtins(hello)}
-    assert (await world.frontend.register(body)).status == 201
+async def registers(world: World, life: str, *, is_corral: bool = True, address: str = "127.0.0.1:50051") -> None:
+    """A LocalAI worker tells nothing of its life."""
+    body: dict[str, object] = {"name": "w", "address": address}
+    if is_corral:
+        hello = CorralHello(version="1", features=list(FEATURES), secret=SECRET + "w", incarnation=life)
+        body["corral"] = msgspec.to_builtins(hello)
+    assert (await world.frontend.register(body, token=TRUSTED_TOKEN)).status == 201
 
 
-async def starts_anew(world: World, node: SimulatedBackends, *, life: str) -> None:
-    """A Corral worker is killed and comes back, with all that it tells a frontend then."""
+async def starts_anew(world: World, node: SimulatedBackends, *, life: str, address: str = "127.0.0.1:50051") -> None:
+    """A worker is killed and comes back, with all that it tells a frontend then."""
     node.die()
     node.gate.set()
-    await registers(world, life)
-    beat = await world.frontend.call("POST", f"/api/node/{node.node_id}/heartbeat", {}, key=SECRET + "w")
+    await registers(world, life, is_corral=node.is_corral, address=address)
+    key = SECRET + "w" if node.is_corral else TRUSTED_TOKEN
+    beat = await world.frontend.call("POST", f"/api/node/{node.node_id}/heartbeat", {}, key=key)
     assert beat.status == 200
     await world.frontend.settle()
 
 
-async def test_a_worker_that_died_in_the_middle_of_an_install_is_asked_again_soon(world: World) -> None:
-    node = await world.backends("w")
+@pytest.mark.parametrize("address", ["127.0.0.1:50051", "127.0.0.2:50099"], ids=["there", "elsewhere"])
+@pytest.mark.parametrize("is_corral", [True, False], ids=["corral", "localai"])
+async def test_a_worker_that_died_in_the_middle_of_an_install_is_asked_again_soon(
+    world: World, is_corral: bool, address: str
+) -> None:
+    node = await world.backends("w", is_corral=is_corral)
     await world.control.dispatcher.notice_returns()
     node.gate.clear()
     id = await ask(world)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(world.control.dispatcher.tick())
         await node.begun.wait()
-        await starts_anew(world, node, life="2")
+        await starts_anew(world, node, life="2", address=address)
         await world.control.dispatcher.notice_returns()  # ends the wait for an answer that cannot come
     await pass_time(world, IntentPolicy().look_again)
     await world.control.dispatcher.tick()
@@ -221,10 +230,41 @@ async def test_a_worker_that_died_in_the_middle_of_an_install_is_asked_again_soo
     assert node.written["echo"] == 1
 
 
-async def test_what_a_dead_frontend_asked_of_a_dead_worker_is_asked_of_the_next_one(world: World) -> None:
-    node = await world.backends("w")
+@pytest.mark.parametrize("is_corral", [True, False], ids=["corral", "localai"])
+async def test_a_worker_that_died_after_its_time_was_over_is_asked_again_at_once(hasty: World, is_corral: bool) -> None:
+    node = await hasty.backends("w", is_corral=is_corral)
+    await hasty.control.dispatcher.notice_returns()
+    node.gate.clear()
+    id = await ask(hasty)
+    await hasty.control.dispatcher.tick()
+    assert (await target(hasty, id)).status is TargetStatus.RUNNING_ON_WORKER
+    await starts_anew(hasty, node, life="2")
+    await hasty.control.dispatcher.notice_returns()
+    await hasty.control.dispatcher.tick()
+    assert ((await get(hasty, id)).state, node.written["echo"]) == (OperationState.DONE, 1)
+
+
+@pytest.mark.parametrize("is_corral", [True, False], ids=["corral", "localai"])
+async def test_a_delete_does_not_wait_for_an_install_that_died_with_its_worker(world: World, is_corral: bool) -> None:
+    node = await world.backends("w", is_corral=is_corral)
+    node.gate.clear()
+    await ask(world)
+    await dies_with_its_request_open(world, node, world.control)
+    id = await ask(world, {"verb": "delete", "backend": "echo"})
+    await starts_anew(world, node, life="2")
+    await pass_time(world, A_LEASE)
+    await (await world.again()).dispatcher.tick()
+    assert ((await get(world, id)).state, node.written["echo"]) == (OperationState.DONE, 0)
+
+
+@pytest.mark.parametrize("is_corral", [True, False], ids=["corral", "localai"])
+async def test_what_a_dead_frontend_asked_of_a_dead_worker_is_asked_of_the_next_one(
+    world: World, is_corral: bool
+) -> None:
+    node = await world.backends("w", is_corral=is_corral)
     await ask(world)
     await world.control.dispatcher.tick()
+    await pass_time(world, timedelta(minutes=2))
     node.gate.clear()
     id = await ask(world, {"verb": "upgrade", "backend": "echo"})
     await dies_with_its_request_open(world, node, world.control)

@@ -70,6 +70,14 @@ class TestList:
         newer = on("w2", version="2.0", installed_at="2026-03-02T12:00:00Z")
         assert [row.differs for row in rows(FleetBackends(items=[backend("a", on("w1"), newer)]))] == [False, True]
 
+    def test_a_node_that_tells_no_digest_has_a_row_of_its_own_and_does_not_differ(self) -> None:
+        silent = on("w3", digest="")
+        found = rows(FleetBackends(items=[backend("a", on("w1"), on("w2"), silent)]))
+        assert [([node.node_name for node in row.nodes], row.differs) for row in found] == [
+            (["w1", "w2"], False),
+            (["w3"], False),
+        ]
+
     def test_may_ask_now_and_be_of_some_nodes(self, connected: Any, frontend: Any, make_node: Any) -> None:
         frontend.tell_nodes(make_node("w1", "id-of-w1"))
         frontend.tell("GET /api/v1/backends?refresh=1", FleetBackends(items=[backend("a", on("w1"), on("w2"))]))
@@ -129,14 +137,19 @@ class TestOutdated:
             standing("w4", "unknown", version="0.9", differs=True),
         )
         items = [mixed, upgrade_of("b", standing("w1", "current")), upgrade_of("c", standing("w1", "unknown"))]
+        items.append(upgrade_of("d", standing("w1", "unknown"), available_version="", available_digest=""))
         frontend.tell("GET /api/v1/backends/upgrades", UpgradesView(checked_at=self.CHECKED, items=items))
         outcome = connected("backends", "outdated")
         assert outcome.code == 0
-        header, first, second, lacking, asked = outcome.out.splitlines()
+        header, first, second, untold, lacking, asked = outcome.out.splitlines()
         assert header.split() == ["NAME", "STATE", "INSTALLED", "AVAILABLE", "NODES", "FROM"]
         assert first.split() == ["a", "outdated", "1.0", *SHORT_A, "2.0", *SHORT_B, "w1,", "w2", "–"]
         assert second.split() == ["a", "differs", "0.9", *SHORT_A, "2.0", *SHORT_B, "w4", "–"]
-        assert lacking.endswith("no registry tells what it should be: c.")
+        assert untold == (
+            "Whether it is outdated nobody can tell, because its nodes report neither digest nor version of it: c. "
+            "`corral backends upgrade` fetches what is offered now."
+        )
+        assert lacking.endswith("no registry tells what it should be: d.")
         assert asked.startswith("Galleries and registries were asked ")
         assert connected("backends", "outdated", "--json").json()["checked_at"] == self.CHECKED
 

@@ -104,6 +104,19 @@ def test_nodes_in_the_same_plight_share_their_advice(make_operation: Any, make_t
     )
 
 
+def test_a_node_whose_word_and_report_differ_is_not_said_to_complain(make_operation: Any, make_target: Any) -> None:
+    liar = make_target("w1", "error", message="the node says that it is done, but the node does not have echo")
+    ((_, sentence),) = advice(make_operation(liar))
+    assert sentence.startswith("The node's own report counts")
+    assert sentence.endswith("corral ops retry 0123abcd")
+
+
+def test_what_nothing_can_prove_is_not_said_to_be_mended_by_a_retry(make_operation: Any, make_target: Any) -> None:
+    message = "the node tells neither a digest nor a date of echo: nothing can prove that it was replaced"
+    ((_, sentence),) = advice(make_operation(make_target("w1", "blocked", message=message)))
+    assert "corral backends delete echo --node" in sentence
+
+
 def test_a_name_is_quoted_in_commands_to_paste(make_operation: Any, make_target: Any) -> None:
     ((_, sentence),) = advice(make_operation(make_target("w1", "cancelled"), backend="a; rm {x}"))
     assert sentence.endswith("corral backends install 'a; rm {x}'")
@@ -115,14 +128,16 @@ def test_the_summary_names_who_failed_and_who_is_away(make_operation: Any, make_
         make_target("w2", "error", message="no", attempts=1),
         make_target("w3", "queued", waits_for_node=True),
         make_target("w4", "superseded"),
+        make_target("w5", "blocked", message="no build fits"),
     ]
     failed = make_operation(*targets)
     assert summary(failed) == (
-        "echo: installed on w1; failed on w2; waiting for w3 to come back, which is no failure; no longer wanted on w4."
+        "echo: installed on w1; failed on w2; blocked on w5; waiting for w3 to come back, which is no failure; "
+        "no longer wanted on w4."
     )
-    assert problems(failed) == ["w2: no (tried once)"]
+    assert problems(failed) == ["w2: no (tried once)", "w5: no build fits"]
     assert what_next(failed) == "What to do about it tells: corral ops show 0123abcd"
-    assert accepted(failed) == "Operation 0123abcd: install echo on w1, w2, w3, w4."
+    assert accepted(failed) == "Operation 0123abcd: install echo on w1, w2, w3, w4, w5."
 
 
 def test_a_summary_of_what_goes_on_says_how_to_watch_it(make_operation: Any, make_target: Any) -> None:

@@ -1,7 +1,7 @@
 """What proves a wish, and what becomes of an intent: the ladder, rung by rung, and the stories that went wrong once."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -155,12 +155,34 @@ def test_an_upgrade_within_the_second_of_an_install_waits_until_dates_can_differ
     assert isinstance(intent_steps.look(step.intent, seen(just), later, POLICY, is_corral=False), Send)
 
 
+def needed(intent: Intent | None, *, since: datetime = START, now: datetime = START) -> LoadNeed:
+    return intents.needed_by_load(intent, since=since, now=now)
+
+
 def test_a_cold_load_replaces_a_finished_delete_and_never_an_open_one() -> None:
     delete = an_intent(Verb.DELETE)
-    assert intents.needed_by_load(None) is LoadNeed.FREE
-    assert intents.needed_by_load(an_intent()) is LoadNeed.FREE
-    assert intents.needed_by_load(delete) is LoadNeed.REFUSED
-    assert intents.needed_by_load(replace(delete, state=IntentState.SATISFIED)) is LoadNeed.REPLACE
+    assert needed(None) is LoadNeed.FREE
+    assert needed(an_intent()) is LoadNeed.FREE
+    assert needed(delete) is LoadNeed.REFUSED
+    assert needed(replace(delete, state=IntentState.SATISFIED)) is LoadNeed.REPLACE
+
+
+def test_a_load_waits_for_every_removal_of_its_model_that_may_still_take_its_files() -> None:
+    later = START + timedelta(seconds=1)
+    over = START + 2 * POLICY.remove
+    step = intent_steps.look(an_intent(Verb.REMOVE), seen(), START, POLICY, is_corral=True)
+    assert isinstance(step, Send)
+    taken_back = intents.cancel(step.intent, "the model was added again", later)
+    done = intent_steps.answered(intent_steps.heard(step.intent, is_corral=True), None, seen(), START, POLICY)
+    assert needed(step.intent, since=later, now=over) is LoadNeed.REFUSED
+    assert needed(taken_back, since=later, now=later) is LoadNeed.REFUSED
+    assert needed(taken_back, since=later, now=over) is LoadNeed.FREE
+    assert needed(done, since=later, now=later) is LoadNeed.FREE
+
+
+def test_a_frontend_that_does_not_know_of_a_removal_yet_loads_nothing() -> None:
+    done = intent_steps.answered(an_intent(Verb.REMOVE), None, seen(), START, POLICY)
+    assert needed(done, since=START) is LoadNeed.REFUSED
 
 
 @pytest.mark.parametrize("node", ["c", "l"])

@@ -14,6 +14,7 @@ from corral.domain.backend import BACKEND_VERBS, Verb
 from corral.testing.intent_model import FleetModel
 from corral.testing.intent_model_checks import check_enforcement, check_operations, check_rest, settle
 from corral.testing.intent_model_parts import Deed
+from corral.testing.intent_model_removals import KEY, ModelShelf
 
 CASES = int(os.environ.get("CORRAL_MODEL_CASES", "100"))
 STEPS = 40
@@ -22,7 +23,7 @@ NODES = st.sampled_from(["c", "l"])
 VERBS = st.sampled_from(BACKEND_VERBS)
 KEYS = st.sampled_from(["echo"])
 FRONTENDS = st.integers(0, 1)
-PLACES = st.tuples(NODES, KEYS)
+PLACES = st.tuples(NODES, st.sampled_from(["echo", KEY]))
 SELECTORS = st.sampled_from([{}, {"zone": "a"}])
 
 
@@ -30,6 +31,7 @@ class Story(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model = FleetModel()
+        self.shelf = ModelShelf(self.model)
 
     @rule(
         verb=VERBS,
@@ -52,9 +54,53 @@ class Story(RuleBasedStateMachine):
     def somebody_retries(self, place: tuple[str, str]) -> None:
         self.model.retry(place)
 
-    @rule(place=PLACES)
-    def a_model_is_loaded(self, place: tuple[str, str]) -> None:
-        self.model.cold_load(*place)
+    @rule(node=NODES, key=KEYS)
+    def a_load_needs_a_backend(self, node: str, key: str) -> None:
+        self.model.cold_load(node, key)
+
+    @rule()
+    def somebody_writes_the_model(self) -> None:
+        self.shelf.write()
+
+    @rule(number=FRONTENDS)
+    def somebody_removes_the_model(self, number: int) -> None:
+        self.shelf.remove(number)
+
+    @rule(number=FRONTENDS, node=NODES)
+    def the_model_is_loaded(self, number: int, node: str) -> None:
+        self.shelf.load(number, node)
+
+    @rule(number=FRONTENDS, crash=st.booleans())
+    def a_frontend_looks_for_removed_models(self, number: int, crash: bool) -> None:
+        self.shelf.sweep(number, crash_before_forgetting=crash)
+
+    @rule(number=FRONTENDS, node=NODES, deed=st.sampled_from(Deed))
+    def a_model_is_removed_and_loaded_where_that_is_not_known_yet(self, number: int, node: str, deed: Deed) -> None:
+        """What single steps hardly ever come to."""
+        self._remove_what_was_loaded(number, node)
+        self.model.work(node, len(self.model.workers[node].door) - 1, deed)
+        if self.model.answers:
+            self.model.hear(len(self.model.answers) - 1)
+        self.shelf.load(1 - number, node)
+
+    @rule(number=FRONTENDS, node=NODES, seconds=st.sampled_from([0, 70]))
+    def a_frontend_dies_during_a_removal_and_the_model_is_added_again(
+        self, number: int, node: str, seconds: int
+    ) -> None:
+        self._remove_what_was_loaded(number, node)
+        self.model.crash(number)
+        self.shelf.write()
+        self.shelf.sweep(1 - number)
+        self.model.pass_time(timedelta(seconds=seconds))
+        self.shelf.load(1 - number, node)
+
+    def _remove_what_was_loaded(self, number: int, node: str) -> None:
+        self.model.come_back(node)
+        self.shelf.write()
+        self.shelf.sweep(number)
+        self.shelf.load(number, node)
+        self.shelf.remove(number)
+        self.model.step(number, (node, KEY))
 
     @rule(key=KEYS, selector=SELECTORS, uri=st.sampled_from(["", "oci://a", "oci://b"]))
     def a_rule_demands(self, key: str, selector: dict[str, str], uri: str) -> None:
@@ -104,7 +150,8 @@ class Story(RuleBasedStateMachine):
 
     @rule(place=PLACES)
     def somebody_deletes_by_hand(self, place: tuple[str, str]) -> None:
-        self.model.delete_by_hand(place)
+        if place[1] != KEY:
+            self.model.delete_by_hand(place)
 
     @rule(number=FRONTENDS, place=PLACES, crash=st.booleans())
     def a_frontend_takes_a_step(self, number: int, place: tuple[str, str], crash: bool) -> None:
@@ -167,8 +214,11 @@ class Story(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Whatever happened: once it stops happening, every disk is as it was last wished, and stays so."""
+        for frontend in self.model.frontends:
+            self.shelf.sweep(frontend.number)
         settle(self.model)
         check_rest(self.model)
+        self.shelf.check_rest()
         check_operations(self.model)
         check_enforcement(self.model)
 

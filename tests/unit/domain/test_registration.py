@@ -112,4 +112,3 @@ def test_a_refresh_by_the_same_process_is_not_a_new_life() -> None:
     known = joined()
     assert not is_new_life(known, FIRST)
     assert is_new_life(known, replace(FIRST, incarnation=Incarnation("two")))
-    assert is_new_life(known, replace(FIRST, incarnation=Incarnation("")))
