@@ -41,7 +41,7 @@ class Minter:
 
     def __init__(self, account_seed: str, lifetime: timedelta) -> None:
         self._account = _account(account_seed)
-        self._lifetime = lifetime
+        self.lifetime = lifetime
 
     def mint(self, node_id: NodeId, *, node_type: str, at: datetime) -> UserJwt:
         """A new key pair each time, for a node that was admitted."""
@@ -49,7 +49,7 @@ class Minter:
         account = self._account.public_key.decode()
         may_say, may_hear = _agent(node_id) if node_type == "agent" else _backend(node_id)
         claims: dict[str, object] = {
-            "exp": int((at + self._lifetime).timestamp()),
+            "exp": int((at + self.lifetime).timestamp()),
             "iat": int(at.timestamp()),
             "iss": account,
             "name": f"localai-{node_type}-{subjects.token(node_id)}",

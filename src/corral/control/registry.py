@@ -5,6 +5,7 @@ Every change is load, decide (in `domain/`), apply guarded by the revision that 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Final
 
 from corral.base.clock import Clock
@@ -16,7 +17,7 @@ from corral.domain import labels as node_labels
 from corral.domain import node as domain
 from corral.domain.event import Event, EventKind
 from corral.domain.node import BY_WORKER, Node
-from corral.domain.registration import Registration, is_new_life, register_again, register_new
+from corral.domain.registration import Registration, is_new_life, is_renewal, register_again, register_new
 from corral.state.nodes import Nodes
 from corral.state.secrets import SealedSecret, Secrets, node_secret_name
 
@@ -34,19 +35,27 @@ class Registry:
     """Changes nodes. Names in `by` are those of keys, or `worker` for the node itself."""
 
     def __init__(
-        self, nodes: Nodes, secrets: Secrets, feed: Feed, clock: Clock, *, health: Poke, auto_approve: bool
+        self,
+        nodes: Nodes,
+        secrets: Secrets,
+        feed: Feed,
+        clock: Clock,
+        *,
+        health: Poke,
+        auto_approve: bool,
+        credentials_last: timedelta | None = None,
     ) -> None:
+        """`credentials_last` is how long NATS users live that nodes are given with their registration."""
         self._nodes = nodes
         self._secrets = secrets
         self._feed = feed
         self._clock = clock
         self._health = health
         self._auto_approve = auto_approve
+        self._credentials_last = credentials_last
 
     async def register(self, registration: Registration, *, secret: str | None, trusted_by: str | None) -> Registered:
         """Admit a worker, or take it back. Idempotent: the same request again gives the same node."""
-        if not registration.incarnation:  # LocalAI's workers do not tell it, and register once in their life
-            registration = replace(registration, incarnation=new_incarnation())
         approved_by = trusted_by or (AUTO_APPROVE if self._auto_approve else None)
         for _ in range(_TRIES):
             registered = await self._try_register(registration, secret=secret, approved_by=approved_by)
@@ -73,6 +82,7 @@ class Registry:
     async def _new(
         self, registration: Registration, *, secret: str | None, approved_by: str | None
     ) -> Registered | None:
+        registration = self._with_life(registration, None)
         node = register_new(registration, id=new_node_id(), at=self._clock.now(), approved_by=approved_by)
         event = self._event(EventKind.NODE_REGISTERED, node, BY_WORKER, address=node.address, approved_by=approved_by)
         if not await self._nodes.insert(node, secret=self._sealed(node, secret), events=[event]):
@@ -81,6 +91,7 @@ class Registry:
 
     async def _stranger(self, registration: Registration, namesake: Node) -> Registered | None:
         """Somebody without the secret uses the name of a node that has one: never approved by itself."""
+        registration = self._with_life(registration, None)
         node = register_new(registration, id=new_node_id(), at=self._clock.now(), approved_by=None)
         alarm = self._event(
             EventKind.NODE_IMPERSONATION,
@@ -97,6 +108,7 @@ class Registry:
     async def _again(
         self, known: Node, registration: Registration, *, secret: str | None, approved_by: str | None
     ) -> Registered | None:
+        registration = self._with_life(registration, known)
         node = register_again(known, registration, at=self._clock.now(), approved_by=approved_by)
         events = []
         if is_new_life(known, registration):
@@ -104,6 +116,14 @@ class Registry:
         if not await self._nodes.register(node, secret=self._sealed(node, secret), events=events):
             return None
         return Registered(node=node, is_new=False)
+
+    def _with_life(self, registration: Registration, known: Node | None) -> Registration:
+        """LocalAI's workers tell none: each registration of theirs begins one, unless it only renews credentials."""
+        if registration.incarnation:
+            return registration
+        if known is not None and is_renewal(known, registration, self._clock.now(), self._credentials_last):
+            return replace(registration, incarnation=known.facts.incarnation)
+        return replace(registration, incarnation=new_incarnation())
 
     def _sealed(self, node: Node, secret: str | None) -> SealedSecret | None:
         return None if secret is None else self._secrets.seal(node_secret_name(node.id), secret, at=node.updated_at)

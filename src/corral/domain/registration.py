@@ -7,10 +7,14 @@ node that has one is a stranger: it becomes a new pending node, and people are a
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from corral.base.ids import Incarnation, NodeId
 from corral.domain.labels import NodeLabels, automatic_labels, report
 from corral.domain.node import BY_WORKER, Gpu, Node, NodeFacts, NodeType, Peer
+
+_BEATS_WITHIN: Final = timedelta(minutes=1)
+_RENEWED_AFTER: Final = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,15 @@ def register_again(node: Node, registration: Registration, *, at: datetime, appr
 def is_new_life(node: Node, registration: Registration) -> bool:
     """Did the worker process restart?"""
     return registration.incarnation != node.facts.incarnation
+
+
+def is_renewal(node: Node, registration: Registration, at: datetime, lifetime: timedelta | None) -> bool:
+    """Does LocalAI's worker, which tells no life, register only because its NATS user of this lifetime runs out? It does
+    so after three quarters of it, from where it was, and beats until then. A restart at just that time looks the same."""
+    if lifetime is None or registration.address != node.address:
+        return False
+    beats = at - node.facts.last_heartbeat < _BEATS_WITHIN
+    return beats and at - node.updated_at > _RENEWED_AFTER * lifetime
 
 
 def _take_in(node: Node, registration: Registration, at: datetime) -> Node:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from corral.base.ids import Incarnation, NodeId
 from corral.domain import labels, node
 from corral.domain.node import BY_WORKER, Hearing, LivenessPolicy, Node, NodeStatus, status_of
-from corral.domain.registration import Registration, is_new_life, register_again, register_new
+from corral.domain.registration import Registration, is_new_life, is_renewal, register_again, register_new
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 T1 = T0 + timedelta(minutes=1)
@@ -112,3 +112,18 @@ def test_a_refresh_by_the_same_process_is_not_a_new_life() -> None:
     known = joined()
     assert not is_new_life(known, FIRST)
     assert is_new_life(known, replace(FIRST, incarnation=Incarnation("two")))
+
+
+def test_localai_s_worker_renews_its_credentials_after_three_quarters_of_their_life() -> None:
+    lifetime = timedelta(hours=24)
+    silent = replace(FIRST, incarnation=Incarnation(""))
+    due = T0 + timedelta(hours=18)
+    known = joined(silent)
+    beating = replace(known, facts=replace(known.facts, last_heartbeat=due - timedelta(seconds=10)))
+    assert is_renewal(beating, silent, due, lifetime)
+    assert not is_renewal(beating, silent, due, None), "nobody minted any"
+    assert not is_renewal(known, silent, due, lifetime), "it was silent: it was started anew"
+    assert not is_renewal(beating, replace(silent, address="10.0.0.2:50051"), due, lifetime)
+    early = T0 + timedelta(hours=3)
+    lively = replace(known, facts=replace(known.facts, last_heartbeat=early))
+    assert not is_renewal(lively, silent, early, lifetime)
