@@ -34,7 +34,7 @@ class Registered:
 class Registry:
     """Changes nodes. Names in `by` are those of keys, or `worker` for the node itself."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator or a setting
         self,
         nodes: Nodes,
         secrets: Secrets,

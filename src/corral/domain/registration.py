@@ -72,8 +72,10 @@ def is_new_life(node: Node, registration: Registration) -> bool:
 
 
 def is_renewal(node: Node, registration: Registration, at: datetime, lifetime: timedelta | None) -> bool:
-    """Does LocalAI's worker, which tells no life, register only because its NATS user of this lifetime runs out? It does
-    so after three quarters of it, from where it was, and beats until then. A restart at just that time looks the same."""
+    """Does LocalAI's worker, which tells no life, register only because its NATS user of this lifetime runs out?
+
+    It does so after three quarters of it, from where it was, and beats until then. A restart at that time looks alike.
+    """
     if lifetime is None or registration.address != node.address:
         return False
     beats = at - node.facts.last_heartbeat < _BEATS_WITHIN
