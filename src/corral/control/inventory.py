@@ -67,6 +67,10 @@ class InventoryKeeper:
         """The last reports, however old."""
         return await self._inventories.of(ids) if ids else {}
 
+    async def aliased(self, alias: str) -> dict[NodeId, str]:
+        """The backends that were installed under this alias, by node: no report tells it."""
+        return await self._intents.aliased(alias)
+
     # What nodes say by themselves.
 
     def hear(self, node_id: NodeId, told: str) -> None:

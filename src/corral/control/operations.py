@@ -119,7 +119,9 @@ class Operations:
         """What would be done where. At least one node, or an error that says why there is none."""
         ask = checked(ask)
         nodes = await self._meant(ask)
-        planned = await self._planner.plan(ask, nodes, await self._reports(ask, nodes), id or OperationId("plan"))
+        reports = await self._reports(ask, nodes)
+        aliased = {} if ask.verb is Verb.INSTALL else await self._inventory.aliased(ask.backend)
+        planned = await self._planner.plan(ask, nodes, reports, id or OperationId("plan"), aliased=aliased)
         await self._rules.refuse([(one.node, one.wish) for one in planned], rules)
         if not planned:
             raise Conflict(f'backend "{ask.backend}" is not installed on any node')

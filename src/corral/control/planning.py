@@ -110,11 +110,25 @@ class Planner:
         self._lookups = lookups
 
     async def plan(
-        self, ask: Ask, nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory], id: OperationId
+        self,
+        ask: Ask,
+        nodes: Sequence[SeenNode],
+        known: Mapping[NodeId, Inventory],
+        id: OperationId,
+        *,
+        aliased: Mapping[NodeId, str],
     ) -> list[Planned]:
-        """For each node; an upgrade leaves out those that do not have the backend by their last report."""
+        """For each node; an upgrade leaves out those that do not have the backend by their last report.
+
+        `aliased` are the backends that the name stands for on nodes, since no report tells that.
+        """
         catalogue = None if ask.uri else await self._lookups.galleries.catalogue()
-        drafts = [_draft(ask, one, catalogue, known.get(one.node.id)) for one in nodes]
+        drafts = []
+        for one in nodes:
+            report = known.get(one.node.id)
+            is_itself_there = report is not None and report.find(ask.backend) is not None
+            meant = ask.backend if is_itself_there else aliased.get(one.node.id, ask.backend)
+            drafts.append(_draft(replace(ask, backend=meant), one, catalogue, report))
         if ask.verb is Verb.UPGRADE:
             drafts = [one for one in drafts if one.entry is not None]
         builds = [one.build for one in drafts if one.build is not None and not one.unknown]

@@ -64,6 +64,15 @@ class Intents:
     async def open(self) -> list[Intent]:
         return await self._fetch(select(backend_intents).where(backend_intents.c.state == IntentState.OPEN.value))
 
+    async def aliased(self, alias: str) -> dict[NodeId, str]:
+        """The backends that were given this alias with their install, by node."""
+        given = backend_intents.c.artefact["alias"].as_string() == alias
+        installed = backend_intents.c.verb == Verb.INSTALL.value
+        columns = (backend_intents.c.node_id, backend_intents.c.backend)
+        async with self._db.read() as connection:
+            found = await connection.execute(select(*columns).where(given, installed))
+            return {NodeId(row.node_id): row.backend for row in found}
+
     async def unsettled(
         self, nodes: Sequence[NodeId], backends: Sequence[str], *, whole: Sequence[NodeId]
     ) -> list[Intent]:

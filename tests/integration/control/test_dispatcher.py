@@ -109,6 +109,18 @@ async def test_a_request_carries_exactly_what_was_asked_for_also_when_it_is_retr
     )
 
 
+async def test_the_alias_of_an_install_by_uri_means_the_backend_it_was_given_to(world: World) -> None:
+    """No report lists it: without that, a delete by it would find nothing there, and call that done."""
+    corral, localai = await world.backends("c"), await world.backends("l", is_corral=False)
+    await done(world, backend="", uri="oci://r/custom:v1", name="custom", alias="mine")
+    assert {*corral.disk} == {*localai.disk} == {"custom"}
+
+    deleted = await done(world, Verb.DELETE, "mine")
+    assert [one.status for one in deleted.targets] == [TargetStatus.SUCCESS, TargetStatus.SUCCESS]
+    assert not corral.disk
+    assert not localai.disk
+
+
 async def test_what_is_there_is_neither_sent_again_nor_downloaded_twice(world: World) -> None:
     node = await world.backends("w")
     await done(world)
