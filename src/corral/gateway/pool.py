@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Container
 
 from corral.gateway.config import Limits, TimeOuts
+from corral.gateway.rests import Rests
 from corral.gateway.upstream import Origin, UpstreamConnection
 
 
@@ -24,6 +25,7 @@ class Pool:
         self._time_outs = time_outs
         self._loop = loop
         self._tls = tls
+        self._rests = Rests(loop)
         self._open: set[UpstreamConnection] = set()
         self._idle: dict[Origin, list[UpstreamConnection]] = {}
 
@@ -48,7 +50,7 @@ class Pool:
         """A new connection. OSError or TimeoutError when it cannot be made."""
 
         def make() -> UpstreamConnection:
-            return UpstreamConnection(self, origin)
+            return UpstreamConnection(self, origin, self._rests)
 
         async with asyncio.timeout(self._time_outs.connect):
             if origin.socket:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from corral.base.errors import InvalidInput
+from corral.gateway.rests import Rests
 
 _END: Final = b"\r\n\r\n"
 _START: Final = b"HTTP/1."
@@ -131,6 +132,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_own_length",
         "_parser",
         "_paused",
+        "_rests",
         "_seen",
         "_taker",
         "_transport",
@@ -140,8 +142,9 @@ class UpstreamConnection(asyncio.Protocol):
         "served",
     )
 
-    def __init__(self, keeper: Keeper, origin: Origin) -> None:
+    def __init__(self, keeper: Keeper, origin: Origin, rests: Rests) -> None:
         self.origin = origin
+        self._rests = rests
         self.served = 0
         self.idle_since = 0.0
         self._keeper = keeper
@@ -215,6 +218,8 @@ class UpstreamConnection(asyncio.Protocol):
             taker.upstream_data(data)
             if self._complete:
                 self._finish(taker)
+            else:
+                self._rests.after(data)
         else:
             self._fail(Failure.GARBAGE)
 
