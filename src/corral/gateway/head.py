@@ -41,6 +41,7 @@ class RequestHead:
         "is_http10",
         "keep_alive",
         "key",
+        "key_hash",
         "length",
         "lines",
         "method",
@@ -62,6 +63,8 @@ class RequestHead:
         self.authorization: bytes | None = None
         self.key: str | None = None
         """What the sender presented as its API key."""
+        self.key_hash: str | None = None
+        """Of that key, once somebody asked for it: a head that comes again has the same one."""
         self.api_key = b""
         """The lines that present it in a header of its own: for control, and not for replicas."""
         self.length: int | None = None
