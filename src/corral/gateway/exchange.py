@@ -103,7 +103,7 @@ class Exchange:
     _connection: UpstreamConnection | None = None
     _dialling: asyncio.Task[None] | None = None
     _status = 0
-    _added = b""
+    _told_beside = b""
     """Header lines for the client, beside those of the answer."""
     _keep = False
     _moved = False
@@ -219,7 +219,7 @@ class Exchange:
         self._begin(head)
         self._keep = head.own_length or self._head.method == b"HEAD"
         closes = self._client.closes or not self._keep
-        self._client.write(head.for_client(closes=closes, added=self._added) + first)
+        self._client.write(head.for_client(closes=closes, added=self._told_beside) + first)
 
     def _begin(self, head: AnswerHead) -> None:
         """From here on nothing can be asked again."""

@@ -109,7 +109,7 @@ class Inference(Exchange):
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
         if self._services.config.expose_node and self._replica is not None:
-            self._added = b"X-LocalAI-Node: %b\r\n" % self._replica.node_id.encode("latin-1", "replace")
+            self._told_beside = b"X-LocalAI-Node: %b\r\n" % self._replica.node_id.encode("latin-1", "replace")
         super().upstream_began(head, first)
         if first:
             self._tail.add(first)
