@@ -24,18 +24,14 @@ _OPENING: Final = {
 """Scopes of a key that allow what a scope stands for."""
 
 
-def admit_key(directory: Directory, presented: str | None, clock: Clock, *, scope: Scope = Scope.INFERENCE) -> KeyEntry:
+def admit_key(directory: Directory, head: RequestHead, clock: Clock, *, scope: Scope = Scope.INFERENCE) -> KeyEntry:
     """The key of a request, valid now and for this scope. Refusal otherwise.
 
     Keys are found by their hash, so how long the search takes says nothing about the key.
     """
     if directory.version is None:
         raise Refusal.busy(503, "the gateway has not heard from control yet", code="no_view")
-    if not presented:
-        raise _denied("an API key is required: send it as `Authorization: Bearer …`", "missing_api_key")
-    if len(presented) > _MAX_KEY:
-        raise _denied("this API key is not valid", "invalid_api_key")
-    hash = hash_secret(presented)
+    hash = head.key_hash or _hash_of_key(head)
     entry = directory.find_key(hash)
     if entry is None or not compare_digest(entry.hash, hash):
         raise _denied("this API key is not valid", "invalid_api_key")
@@ -44,6 +40,15 @@ def admit_key(directory: Directory, presented: str | None, clock: Clock, *, scop
     if _OPENING[scope].isdisjoint(entry.scopes):
         raise Refusal(403, f"this API key may not do that; it needs the scope {scope}", code="missing_scope")
     return entry
+
+
+def _hash_of_key(head: RequestHead) -> str:
+    if not head.key:
+        raise _denied("an API key is required: send it as `Authorization: Bearer …`", "missing_api_key")
+    if len(head.key) > _MAX_KEY:
+        raise _denied("this API key is not valid", "invalid_api_key")
+    head.key_hash = hash_secret(head.key)
+    return head.key_hash
 
 
 def _denied(message: str, code: str) -> Refusal:

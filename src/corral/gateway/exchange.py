@@ -97,20 +97,24 @@ class Exchange:
     idle_seconds: float | None = None
     """How long an answer may pause; None is for ever."""
 
+    # An exchange begins like this. Values of the class cost nothing, and there is an exchange for every request.
+    _phase = _WAITING
+    _deadline: float | None = None
+    _connection: UpstreamConnection | None = None
+    _dialling: asyncio.Task[None] | None = None
+    _status = 0
+    _told_beside = b""
+    """Header lines for the client, beside those of the answer."""
+    _keep = False
+    _moved = False
+    _moved_at = 0.0
+
     def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes) -> None:
         self.first_byte_seconds = services.config.time_outs.first_byte
         self._services = services
         self._client = client
         self._head = head
         self._body = body
-        self._phase = _WAITING
-        self._deadline: float | None = None
-        self._connection: UpstreamConnection | None = None
-        self._dialling: asyncio.Task[None] | None = None
-        self._status = 0
-        self._keep = False
-        self._moved = False
-        self._moved_at = 0.0
 
     # For subclasses to fill in.
 
@@ -214,7 +218,8 @@ class Exchange:
             return
         self._begin(head)
         self._keep = head.own_length or self._head.method == b"HEAD"
-        self._client.write(head.for_client(closes=self._client.closes or not self._keep) + first)
+        closes = self._client.closes or not self._keep
+        self._client.write(head.for_client(closes=closes, added=self._told_beside) + first)
 
     def _begin(self, head: AnswerHead) -> None:
         """From here on nothing can be asked again."""

@@ -1,4 +1,4 @@
-"""Heads of requests: read strictly, and written anew for whoever answers.
+"""Heads of requests: what they say, and how they are written anew for whoever answers.
 
 What a client sent is never copied into an upstream head as it was: the head is put together from what the parser
 understood, and the body gets a Content-Length of its own. So nobody behind the gateway can understand another request
@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import httptools
-
 from corral.gateway.answers import Refusal
 from corral.protocol.keys import bearer
 
@@ -20,7 +18,7 @@ _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
 _HOST: Final = re.compile(rb"[!-~]*")
 _KNOWN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b""})
 WEBSOCKET: Final = b"websocket"
-API_KEY: Final = b"x-api-key: "
+_API_KEY: Final = b"x-api-key"
 _END: Final = b"\r\n\r\n"
 _VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
 _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
@@ -34,14 +32,16 @@ class RequestHead:
     """One request without its body."""
 
     __slots__ = (
+        "api_key",
         "authorization",
         "expects_continue",
-        "has_api_key",
+        "fields",
         "host",
         "is_chunked",
         "is_http10",
         "keep_alive",
         "key",
+        "key_hash",
         "length",
         "lines",
         "method",
@@ -57,13 +57,17 @@ class RequestHead:
         self.query = b""
         self.lines: list[bytes] = []
         """Header fields that are passed on unchanged."""
+        self.fields = b""
+        """The same as they are written."""
         self.host: bytes | None = None
         self.authorization: bytes | None = None
         self.key: str | None = None
         """What the sender presented as its API key."""
+        self.key_hash: str | None = None
+        """Of that key, once somebody asked for it: a head that comes again has the same one."""
+        self.api_key = b""
+        """The lines that present it in a header of its own: for control, and not for replicas."""
         self.length: int | None = None
-        self.has_api_key = False
-        """Whether one of the lines is its own header for that."""
         self.is_chunked = False
         self.is_http10 = False
         self.keep_alive = False
@@ -102,6 +106,7 @@ def read_head(raw: bytes) -> RequestHead:
             lines.append(field)
             _remember(field)
     _check(head)
+    head.fields = b"\r\n".join([*head.lines, b""])
     return head
 
 
@@ -131,8 +136,7 @@ def _take_authorization(head: RequestHead, value: bytes) -> None:
 
 
 def _take_api_key(head: RequestHead, value: bytes) -> None:
-    head.lines.append(API_KEY + value)
-    head.has_api_key = True
+    head.api_key += b"%b: %b\r\n" % (_API_KEY, value)
     head.key = head.key or value.decode("latin-1") or None
 
 
@@ -168,7 +172,7 @@ _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
     b"expect": _take_expectation,
     b"upgrade": _take_upgrade,
     b"authorization": _take_authorization,
-    b"x-api-key": _take_api_key,
+    _API_KEY: _take_api_key,
     **dict.fromkeys(
         [
             b"keep-alive",
@@ -199,80 +203,23 @@ def _check(head: RequestHead) -> None:
     if head.options and not head.options <= _KNOWN_OPTIONS:
         options = head.options
         head.lines = [line for line in head.lines if line[: line.index(b":")].lower() not in options]
-
-
-class RequestReader:
-    """Reads the requests of one connection in turn. The parser says what is well-formed, and where it ends."""
-
-    def __init__(self) -> None:
-        self._parser = httptools.HttpRequestParser(self)
-        self._in_head = False
-        self.body: list[bytes] = []
-        self.body_size = 0
-        self.is_complete = False
-        self.has_overrun = False
-        """More than the message came in one piece with its last chunk. The excess was not kept."""
-
-    def read_head(self, raw: bytes) -> RequestHead:
-        """From the first byte to the empty line, and nothing after it. Raises Refusal."""
-        self._in_head = True
-        self.body = []
-        self.body_size = 0
-        self.is_complete = self.has_overrun = False
-        try:
-            self._parser.feed_data(raw)
-        except httptools.HttpParserUpgrade:
-            self._parser = httptools.HttpRequestParser(self)
-        except httptools.HttpParserError as error:
-            raise Refusal.bad_framing(str(error)) from None
-        if self._in_head:
-            raise Refusal.bad_framing("the head has no end")
-        head = read_head(raw)
-        if self.is_complete == (head.is_chunked or bool(head.length)):
-            raise Refusal.bad_framing("the length of the body is unclear")
-        return head
-
-    def feed(self, data: bytes) -> None:
-        """A piece of the body. Raises Refusal."""
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # by another request, sent together with the last chunk
-            self.has_overrun = True
-        except httptools.HttpParserError as error:
-            raise Refusal.bad_framing(str(error)) from None
-
-    def take_body(self) -> bytes:
-        body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
-        self.body = []
-        return body
-
-    # What the parser calls. Headers are not among it, so trailers are dropped: some would trust them.
-
-    def on_message_begin(self) -> None:
-        if self.is_complete:
-            self.has_overrun = True
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-
-    def on_body(self, body: bytes) -> None:
-        if not self.is_complete:
-            self.body.append(body)
-            self.body_size += len(body)
-
-    def on_message_complete(self) -> None:
-        self.is_complete = True
+        if _API_KEY in options:
+            head.api_key = b""
 
 
 def write_head(
     head: RequestHead, *, target: bytes, host: bytes, authorization: bytes | None, added: bytes, length: int
 ) -> bytes:
     """The head as it goes upstream; `added` are whole header lines."""
-    first = b"%b %b HTTP/1.%b\r\nHost: %b" % (head.method, target, b"0" if head.is_http10 else b"1", host)
-    lines = [first, *head.lines]
+    written = b"%b %b HTTP/1.%b\r\nHost: %b\r\n%b" % (
+        head.method,
+        target,
+        b"0" if head.is_http10 else b"1",
+        host,
+        head.fields,
+    )
     if authorization is not None:
-        lines.append(b"Authorization: " + authorization)
+        written += b"Authorization: %b\r\n" % authorization
     if length or head.is_chunked or head.length is not None:
-        lines.append(b"Content-Length: %d" % length)
-    lines += (added, b"")
-    return b"\r\n".join(lines)
+        written += b"Content-Length: %d\r\n" % length
+    return b"%b%b\r\n" % (written, added)

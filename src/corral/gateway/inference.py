@@ -6,7 +6,7 @@ from typing import Final, cast
 from corral.gateway.admit import asked_in_form, asked_model
 from corral.gateway.answers import Refusal
 from corral.gateway.exchange import Client, Exchange, Outcome, Services
-from corral.gateway.head import API_KEY, RequestHead, write_head
+from corral.gateway.head import RequestHead, write_head
 from corral.gateway.upstream import TIME_OUTS, AnswerHead, Failure
 from corral.gateway.usage import Tail
 from corral.gateway.view import Replica
@@ -41,16 +41,17 @@ _WAITED_FOR: Final = {"model_busy": "queue", "replica_failed": "replacement"}
 class Inference(Exchange):
     """Counts at its replica from `assign` until it leaves it, and never otherwise."""
 
+    model = ""
+    _replica: Replica | None = None
+    _is_counted = False
+    _is_second_try = False
+    _waits_since: float | None = None
+
     def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes, key: KeyEntry) -> None:
         super().__init__(services, client, head, body)
-        self.model = ""
         self.owner = key.id or key.hash
         self.excluded: set[str] = set()
         self.idle_seconds = services.config.time_outs.idle
-        self._replica: Replica | None = None
-        self._is_counted = False
-        self._is_second_try = False
-        self._waits_since: float | None = None
         self._tail = Tail()
 
     def start(self) -> None:
@@ -91,8 +92,6 @@ class Inference(Exchange):
     def _request_head(self) -> bytes:
         head = self._head
         replica = cast(Replica, self._replica)
-        if head.has_api_key:
-            head.lines = [line for line in head.lines if not line.startswith(API_KEY)]
         target = ROUTES[head.path]
         return write_head(
             head,
@@ -110,7 +109,7 @@ class Inference(Exchange):
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
         if self._services.config.expose_node and self._replica is not None:
-            head.add(b"X-LocalAI-Node: " + self._replica.node_id.encode("latin-1", "replace"))
+            self._told_beside = b"X-LocalAI-Node: %b\r\n" % self._replica.node_id.encode("latin-1", "replace")
         super().upstream_began(head, first)
         if first:
             self._tail.add(first)

@@ -43,7 +43,7 @@ class Metrics(Passing):
         """The rule is control's own: administrators, or everybody where the setting says so."""
         services = self._services
         if not services.directory.control.metrics_public:
-            admit_key(services.directory, self._head.key, services.clock, scope=Scope.ADMIN)
+            admit_key(services.directory, self._head, services.clock, scope=Scope.ADMIN)
 
     def _text(self) -> str:
         services = self._services

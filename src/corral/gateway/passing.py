@@ -36,10 +36,10 @@ class Passing(Exchange):
         )
 
     def _added(self) -> bytes:
-        forwarded = self._client.forwarded
+        added = self._head.api_key + self._client.forwarded
         if self._head.host:
-            forwarded += b"X-Forwarded-Host: " + self._head.host + b"\r\n"
-        return forwarded + _TUNNEL if self._head.wants_tunnel else forwarded
+            added += b"X-Forwarded-Host: " + self._head.host + b"\r\n"
+        return added + _TUNNEL if self._head.wants_tunnel else added
 
     def _accept(self, head: AnswerHead) -> Failure | None:
         return Failure.GARBAGE if head.status == 101 and not self._head.wants_tunnel else None

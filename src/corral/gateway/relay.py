@@ -13,7 +13,8 @@ from typing import Final, Protocol, cast
 
 from corral.gateway.answers import CONTINUE, Answer, Refusal
 from corral.gateway.exchange import Exchange, Services
-from corral.gateway.head import RequestHead, RequestReader
+from corral.gateway.head import RequestHead
+from corral.gateway.reader import RequestReader
 from corral.gateway.routes import Router
 from corral.protocol.view import KeyEntry
 
@@ -205,8 +206,11 @@ class ClientConnection(asyncio.Protocol):
         if self._reader.is_complete:
             self._dispatch(head)
             return
-        self._state = _BODY
         self._remaining = head.length or 0
+        if 0 < self._remaining <= len(rest):  # as most bodies do: it came with its head
+            self._take_body(rest)
+            return
+        self._state = _BODY
         self._progress_mark = 0
         self._deadline = self._time() + self._time_outs.body
         if head.expects_continue and not rest and not head.is_http10:

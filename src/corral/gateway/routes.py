@@ -36,7 +36,7 @@ class Router:
         elif not (path in _MODELS or path.startswith(_MODEL)) or head.method not in _READING:
             return None
         self._check_age()
-        return admit_key(self._services.directory, head.key, self._services.clock)
+        return admit_key(self._services.directory, head, self._services.clock)
 
     def exchange(self, client: Client, head: RequestHead, body: bytes, key: KeyEntry | None) -> Exchange | None:
         """What relays this request; None when `answer` has to."""

@@ -21,6 +21,9 @@ _MAX_HEAD: Final = 64 * 1024
 _LENGTH: Final = b"\r\ncontent-length:"
 _CODING: Final = b"\r\ntransfer-encoding:"
 _HOP_BY_HOP: Final = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade):[^\r\n]*", re.IGNORECASE)
+_CLOSE: Final = b"Connection: close\r\n"
+_LONGEST_KEPT: Final = 1024
+"""Bytes of a head that are kept to know it again."""
 _PORTS: Final = {"http": 80, "https": 443}
 _BODILESS: Final = frozenset({204, 304})
 
@@ -75,28 +78,32 @@ TIME_OUTS: Final = {
 
 
 class AnswerHead:
-    """The head of an answer, and how its end will be known."""
+    """The head of an answer, and how its end will be known. May stand for several answers with the same head."""
 
-    __slots__ = ("_lower", "is_chunked", "own_length", "raw", "status")
+    __slots__ = ("_for_client", "is_chunked", "own_length", "raw", "status")
 
     def __init__(self, status: int, raw: bytes) -> None:
         self.status = status
         self.raw = raw
-        self._lower = lower = raw.lower()
+        lower = raw.lower()
         self.is_chunked = _CODING in lower
         self.own_length = self.is_chunked or _LENGTH in lower or status in _BODILESS
         """Otherwise the answer ends when the connection does."""
+        is_ours = b"connection:" in lower or b"keep-alive:" in lower or b"upgrade:" in lower
+        self._for_client = _HOP_BY_HOP.sub(b"", raw) if is_ours else raw
 
-    def add(self, line: bytes) -> None:
-        """One more header for the client."""
-        self.raw = self.raw[:-2] + line + b"\r\n\r\n"
+    def for_client(self, *, closes: bool, added: bytes = b"") -> bytes:
+        """Without what was meant for us; headers that describe the connection are the gateway's own.
 
-    def for_client(self, *, closes: bool) -> bytes:
-        """Without what was meant for us; headers that describe the connection are the gateway's own."""
-        lower, raw = self._lower, self.raw
-        if b"connection:" in lower or b"keep-alive:" in lower or b"upgrade:" in lower:
-            raw = _HOP_BY_HOP.sub(b"", raw)
-        return raw[:-2] + b"Connection: close\r\n\r\n" if closes else raw
+        `added` are whole header lines.
+        """
+        if not closes and not added:
+            return self._for_client
+        return b"%b%b%b\r\n" % (self._for_client[:-2], added, _CLOSE if closes else b"")
+
+
+_NO_ANSWER: Final = AnswerHead(0, b"HTTP/1.1 ?")
+"""Different from whatever the parser accepts."""
 
 
 class Taker(Protocol):
@@ -128,6 +135,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_is_head_request",
         "_keep_alive",
         "_keeper",
+        "_known",
         "_overrun",
         "_own_length",
         "_parser",
@@ -151,6 +159,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._parser = httptools.HttpResponseParser(self)
         self._taker: Taker | None = None
+        self._known = _NO_ANSWER
+        """The head of the last answer. Who answers in the same words again is not asked what they mean."""
         self._held = b""
         self._in_head = False
         self._is_head_request = False
@@ -263,6 +273,9 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _read_head(self, taker: Taker, data: bytes) -> None:
         """All that came of the answer so far. Heads that only say that one is to come are swallowed."""
+        if data.startswith(self._known.raw) and not self._is_head_request:
+            self._begin_again(taker, data)
+            return
         while True:
             end = data.find(_END) + len(_END)
             if not data.startswith(_START[: len(data)]) or end > _MAX_HEAD:
@@ -279,7 +292,9 @@ class UpstreamConnection(asyncio.Protocol):
             if status == 101 or status >= 200:
                 break
             self._complete = False
-        self._begin(taker, AnswerHead(status, raw), data)
+        head = AnswerHead(status, raw)
+        self._known = head if status != 101 and len(raw) <= _LONGEST_KEPT else _NO_ANSWER
+        self._begin(taker, head, data)
 
     def _hold(self, data: bytes) -> None:
         self._held = data
@@ -299,6 +314,18 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail(Failure.GARBAGE)
             return
         taker.upstream_began(head, first)
+        if self._complete and self._taker is taker:
+            self._finish(taker)
+
+    def _begin_again(self, taker: Taker, data: bytes) -> None:
+        """An answer with the last one's head; the parser takes all of it that is there at once."""
+        head = self._known
+        self._in_head = False
+        self._own_length = head.own_length
+        if not self._is_sound(data):
+            self._fail(Failure.GARBAGE)
+            return
+        taker.upstream_began(head, data[len(head.raw) :])
         if self._complete and self._taker is taker:
             self._finish(taker)
 

@@ -8,7 +8,7 @@ TAIL: Final = 4096
 _MOST: Final = 2 * TAIL
 """Bytes that are kept before the front of them goes."""
 
-_OBJECT: Final = re.compile(rb'"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
+_OBJECT: Final = re.compile(rb'"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 """The rest of a name, and a whole object with at most one level of objects inside."""
 _TRIES: Final = 4
 
