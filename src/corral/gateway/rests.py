@@ -1,34 +1,45 @@
 """Rests while events rush in, so that the next look at the sockets finds several of each stream at once.
 
-Most of what an event costs is being woken for it and writing it alone, in the kernel. Network cards hold back their
-interrupts for the same reason.
+Most of what an event costs is in the kernel: being woken for it, and writing it alone. Network cards hold back their
+interrupts for the same reason. Who gets an event every few milliseconds never waits for it.
 """
 
 import asyncio
-import os
 import time
+from collections.abc import Callable
 from typing import Final
 
-_RUSH_SECONDS: Final = float(os.environ.get("RUSH", "0.001"))
-_REST_SECONDS: Final = float(os.environ.get("REST", "0.00005"))
-_SMALL: Final = 4096
+RUSH_SECONDS: Final = 0.001
+"""Pieces that follow each other within this time are a rush, of whatever streams they are."""
+REST_SECONDS: Final = 0.00005
+"""With what the kernel adds to it, a tenth of a millisecond: the most that an event is held back."""
+SMALL: Final = 4096
+"""Pieces of this size are worth being passed on alone."""
 
 
 class Rests:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._loop = loop
+        self._now = now
+        self._sleep = sleep
         self._is_due = False
-        self._last = 0.0
+        self._looked_at = 0.0
 
     def after(self, piece: bytes) -> None:
         """A piece of an answer was passed on."""
-        if not self._is_due and len(piece) < _SMALL:
+        if not self._is_due and len(piece) < SMALL:
             self._is_due = True
-            self._loop.call_soon(self._rest)
+            self._loop.call_soon(self._rest)  # when all that the loop has found by now is passed on
 
     def _rest(self) -> None:
-        """Before the loop looks at its sockets again."""
+        """The whole process does: it has nothing else to do than what comes next from those sockets."""
         self._is_due = False
-        if time.monotonic() - self._last < _RUSH_SECONDS:
-            time.sleep(_REST_SECONDS)
-        self._last = time.monotonic()
+        if self._now() - self._looked_at < RUSH_SECONDS:
+            self._sleep(REST_SECONDS)
+        self._looked_at = self._now()
