@@ -25,7 +25,7 @@ class Pool:
         self._time_outs = time_outs
         self._loop = loop
         self._tls = tls
-        self._rests = Rests(loop)
+        self._rests = Rests(loop.call_soon)
         self._open: set[UpstreamConnection] = set()
         self._idle: dict[Origin, list[UpstreamConnection]] = {}
 

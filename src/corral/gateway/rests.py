@@ -4,7 +4,6 @@ Most of what an event costs is in the kernel: being woken for it, and writing it
 interrupts for the same reason. Who gets an event every few milliseconds never waits for it.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
@@ -20,12 +19,13 @@ SMALL: Final = 4096
 class Rests:
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        call_soon: Callable[[Callable[[], None]], object],
         *,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._loop = loop
+        """`call_soon` is the loop's: it calls when all that the loop has found by then is passed on."""
+        self._call_soon = call_soon
         self._now = now
         self._sleep = sleep
         self._is_due = False
@@ -35,7 +35,7 @@ class Rests:
         """A piece of an answer was passed on."""
         if not self._is_due and len(piece) < SMALL:
             self._is_due = True
-            self._loop.call_soon(self._rest)  # when all that the loop has found by now is passed on
+            self._call_soon(self._rest)
 
     def _rest(self) -> None:
         """The whole process does: it has nothing else to do than what comes next from those sockets."""

@@ -1,6 +1,5 @@
 """Who passes on many small pieces in a rush rests between two looks at the sockets, and nobody else does."""
 
-import asyncio
 from collections.abc import Callable
 
 from corral.gateway.rests import REST_SECONDS, RUSH_SECONDS, SMALL, Rests
@@ -8,34 +7,20 @@ from corral.gateway.rests import REST_SECONDS, RUSH_SECONDS, SMALL, Rests
 PIECE = b"data: x\n\n"
 
 
-class Loop(asyncio.AbstractEventLoop):
-    """Does at its next turn what it was asked to."""
-
-    def __init__(self) -> None:
-        self.soon: list[Callable[[], object]] = []
-
-    def call_soon(self, callback: Callable[..., object], *_: object, **__: object) -> asyncio.Handle:  # type: ignore[override]
-        self.soon.append(callback)
-        return asyncio.Handle(callback, (), self)
-
-    def turn(self) -> None:
-        soon, self.soon = self.soon, []
-        for callback in soon:
-            callback()
-
-
 class Gateway:
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.soon: list[Callable[[], None]] = []
         self.time = 100.0
         self.rested: list[float] = []
-        self.rests = Rests(self.loop, now=lambda: self.time, sleep=self.rested.append)
+        self.rests = Rests(self.soon.append, now=lambda: self.time, sleep=self.rested.append)
 
     def passes_on(self, *pieces: bytes, after: float = RUSH_SECONDS / 10) -> None:
         self.time += after
         for piece in pieces:
             self.rests.after(piece)
-        self.loop.turn()
+        soon, self.soon[:] = list(self.soon), []
+        for callback in soon:
+            callback()
 
 
 def test_a_rush_is_met_with_one_rest_for_each_turn_of_the_loop() -> None:
