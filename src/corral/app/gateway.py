@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +15,7 @@ import uvloop
 from corral.app.signals import stop_on_signals
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import AddressInUse, SettingInvalid
+from corral.base.garbage import look_for_garbage_rarely
 from corral.base.ids import new_incarnation
 from corral.base.tasks import run_services
 from corral.gateway.config import GatewayConfig
@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096
 _GOODBYE_SECONDS: Final = 1.0
-_COLLECT_AFTER: Final = 20_000
-"""Allocations between two looks for garbage that only cycles keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +48,7 @@ class Gateway:
 
 def main(config: GatewayConfig, *, ready: Callable[[int], None] = lambda port: None) -> None:
     """Run one gateway to its end. SIGTERM and SIGINT let it finish its answers, up to the bound."""
-    # What is there at the start lasts, and exchanges leave no cycles behind: to look for some costs more than it finds.
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER)
+    look_for_garbage_rarely()
     uvloop.run(_run_until_signalled(config, ready))
 
 

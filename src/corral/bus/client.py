@@ -238,13 +238,27 @@ class NatsBus:
         await link.publish(subject, data, reply_to)
 
     async def _reply(self, reply_to: str, data: bytes) -> None:
-        if not self.connected:
-            try:
-                async with asyncio.timeout(REPLY_PATIENCE.total_seconds()):
+        """What a dying link does not take any more goes out on the next one."""
+        try:
+            async with asyncio.timeout(REPLY_PATIENCE.total_seconds()):
+                while not await self._is_taken(reply_to, data):
                     await self.wait_connected()
-            except TimeoutError:
-                raise BusUnavailable("an answer could not be sent") from None
-        await self._current_link().publish(reply_to, data)
+        except TimeoutError:
+            raise BusUnavailable("an answer could not be sent") from None
+
+    async def _is_taken(self, reply_to: str, data: bytes) -> bool:
+        if self._closed or self._link is not None:
+            link = self._current_link()
+            try:
+                await link.publish(reply_to, data)
+            except BusUnavailable:
+                if self._closed:
+                    raise
+                await link.lost()
+                await asyncio.sleep(0)  # until whoever keeps the link has noticed too
+            else:
+                return True
+        return False
 
     async def _on_reply(self, arrival: Arrival) -> None:
         if arrival.nobody_listens:

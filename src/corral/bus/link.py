@@ -228,6 +228,10 @@ class Link:
             self._lose()
             raise BusUnavailable(self.reason)
 
+    async def lost(self) -> None:
+        """Return when the connection is gone."""
+        await asyncio.wait({self._lost})
+
     async def until_lost(self, heartbeat: timedelta, *, each: "Callable[[Link], Awaitable[None]]") -> None:
         """Return when the connection is gone, or silent for longer than a heartbeat and a ping. `each` is called at
         every heartbeat."""

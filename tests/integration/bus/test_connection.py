@@ -159,6 +159,19 @@ async def test_a_ping_stays_behind_what_was_sent_before_it() -> None:
     assert commands == [b"CONNECT", b"PING", b"SUB", b"PING"]
 
 
+async def test_an_answer_that_a_dying_connection_does_not_take_is_sent_on_the_next_one(
+    server: NatsServer, open_bus: Any
+) -> None:
+    worker, frontend = await open_bus(server.worker_url), await open_bus(server.frontend_url)
+
+    async def answer(message: Message) -> None:
+        await worker.bus._link._client.close()
+        await message.respond(b"late")
+
+    await worker.bus.subscribe("nodes.n1.backend.list", answer)
+    assert await frontend.bus.request("nodes.n1.backend.list", b"{}", timeout=timedelta(seconds=60)) == b"late"
+
+
 @pytest.mark.parametrize("outcome", ["goes on", "fails"])
 async def test_a_cancellation_that_the_client_swallowed_is_raised(outcome: str) -> None:
     async def swallow() -> None:
