@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-RUSH_SECONDS: Final = 0.001
+RUSH_SECONDS: Final = 0.0001
 """Pieces that follow each other within this time are a rush, of whatever streams they are."""
 REST_SECONDS: Final = 0.00005
 """With what the kernel adds to it, a tenth of a millisecond: the most that an event is held back."""
