@@ -16,8 +16,12 @@ def guard(name: str, token: LeaseToken) -> ColumnElement[bool]:
 
 
 async def free_all(database: Database, *, at: datetime) -> None:
-    """Nobody holds anything any more. For whoever is alone with the database: all that held a lease are dead."""
-    held = backend_intents.c.lease_token.is_not(None)
+    """Nobody holds anything any more. For whoever is alone with the database: all that held a lease are dead.
+
+    What nodes were asked for keeps its lease to the end: they may be about to finish it, and asked again at once they
+    would do it twice.
+    """
+    held = and_(backend_intents.c.lease_token.is_not(None), backend_intents.c.outstanding.is_(None))
     async with database.begin() as connection:
         await connection.execute(delete(leases))
         await connection.execute(update(backend_intents).where(held).values(lease_token=None, lease_until=None))

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 from sqlalchemy import select, update
 
 from corral.base.ids import LeaseToken
+from corral.domain.backend import Before, Verb
+from corral.domain.intent import Outstanding
 from corral.state.db import Database
-from corral.state.intents import Intents
+from corral.state.intents import Change, Intents
 from corral.state.leases import Leases, free_all, guard
 from corral.state.load_jobs import LoadJobs
 from corral.state.operations import Operations
@@ -146,6 +149,24 @@ async def test_whoever_is_alone_frees_all_that_the_dead_held(database: Database,
     assert await claim(leases, B, now=2)
     assert await intents.claim(B, now=after(2), until=after(8), limit=1)
     assert [one.model for one in await jobs.due(after(2))] == [job.model]
+
+
+async def test_what_a_node_was_asked_for_is_left_to_it_for_a_while(database: Database) -> None:
+    intents = Intents(database)
+    operation, wishes = an_operation("op1", "w1", "w2")
+    await Operations(database).start(operation, wishes, events=[])
+    first, _ = await intents.claim(A, now=after(1), until=after(7), limit=2)
+    request = Outstanding(
+        generation=1, verb=Verb.INSTALL, sent_at=after(1), until=after(90), before=Before(present=False)
+    )
+    sent = Change(intent=replace(first, outstanding=request), keeps_lease=True, is_corral=True)
+    assert await intents.store(A, [sent]) == [True]
+
+    await free_all(database, at=after(2))
+
+    (free,) = await intents.claim(B, now=after(2), until=after(8), limit=2)
+    assert free.node_id != first.node_id
+    assert [one.node_id for one in await intents.claim(B, now=after(7), until=after(9), limit=2)] == [first.node_id]
 
 
 def test_only_who_holds_the_lock_of_a_file_is_alone(database: Database) -> None:
