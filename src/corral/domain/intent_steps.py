@@ -203,8 +203,12 @@ def held(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Inten
 
 
 def absent(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
-    """The node is away. It is waited for, however long that takes."""
-    away = _look_again(intent, now, now + policy.absent, intent.message)
+    """The node is away. It is waited for, however long that takes.
+
+    At first it is looked for again soon: it may have come back while this was decided, and then nobody tells.
+    """
+    pause = min(policy.absent, max(policy.hold, now - intent.accepted_at))
+    away = _look_again(intent, now, now + pause, intent.message)
     return replace(away, waits_for_node=True)
 
 

@@ -265,6 +265,20 @@ async def test_a_node_that_was_away_gets_it_with_its_first_heartbeat(world: Worl
     assert (await world.control.context.operations.get(operation.id)).state is OperationState.DONE
 
 
+async def test_a_node_that_came_back_while_it_was_found_away_is_looked_for_again_soon(world: World) -> None:
+    """Its return was told before anybody waited for it."""
+    node = await world.backends("w")
+    for _ in range(40):
+        await world.clock.advance(timedelta(seconds=2))
+        await world.frontend.settle()
+    operation = await done(world)
+    assert operation.state is OperationState.WAITING
+    beat = await world.frontend.call("POST", f"/api/node/{node.node_id}/heartbeat", {}, key="s" * 40 + "w")
+    assert beat.status == 200
+    operation = await later(world, operation, timedelta(seconds=2))
+    assert operation.state is OperationState.DONE
+
+
 async def test_a_later_wish_wins_and_waits_until_the_earlier_request_has_ended(world: World) -> None:
     node = await world.backends("w", is_corral=False)
     node.gate.clear()
