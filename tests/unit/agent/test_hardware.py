@@ -23,6 +23,7 @@ from corral.agent.hardware import (
     usable_cpus,
 )
 from corral.agent.space import Space
+from corral.testing.patience import PATIENCE
 
 GIB = 1024**3
 
@@ -193,10 +194,12 @@ class Stuck:
 
     def __init__(self) -> None:
         self.let_go = threading.Event()
+        self.begun = threading.Event()
         self.started = 0
 
     def take(self) -> int | None:
         self.started += 1
+        self.begun.set()
         self.let_go.wait()
         return 42
 
@@ -205,6 +208,8 @@ async def test_a_reading_that_hangs_is_left_out_and_takes_only_one_thread(caplog
     stuck = Stuck()
     reading = BoundedReading(stuck.take, timeout=timedelta(milliseconds=1), name="disk")
 
+    assert await reading.read() is None
+    assert await asyncio.to_thread(stuck.begun.wait, PATIENCE.total_seconds())
     assert [await reading.read() for _ in range(5)] == [None] * 5
     assert stuck.started == 1
     assert [record.message for record in caplog.records] == ["disk does not answer; leaving it out"]
