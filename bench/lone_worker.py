@@ -17,7 +17,7 @@ from corral.base.ids import NodeId
 from corral.base.processes import Command, Output, Process, start_process
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
-from corral.bus.server import NatsServer, free_port
+from corral.bus.server import NatsServer
 from corral.protocol import subjects
 from corral.testing.ports import lasting_port
 
@@ -55,7 +55,7 @@ async def lone_worker(folder: Path, settings: Mapping[str, str] | None = None) -
     """Registered and connected. Its models and backends are in the folder."""
     port = lasting_port()
     async with (
-        NatsServer(folder / "nats", port=free_port(HOST)) as nats,
+        NatsServer(folder / "nats", port=lasting_port()) as nats,
         _listening(frontend := Frontend()) as url,
         start_process(_command(folder, port, {**_reached(url, nats), **(settings or {})})) as process,
         NatsBus(BusConfig(url=nats.frontend_url)) as bus,

@@ -17,10 +17,12 @@ from corral.bus.port import Bus, Message
 from corral.bus.server import NatsServer
 from corral.testing import bus as memory
 from corral.testing.bus import MemoryBus, MemoryServer
+from corral.testing.loop_time import let_loop_time_pass
 from corral.testing.ports import lasting_port
 
 LONG = timedelta(seconds=20)
 SHORT = timedelta(milliseconds=30)
+WINDOW = timedelta(seconds=10)
 
 
 class World(Protocol):
@@ -228,10 +230,21 @@ async def test_gather_hears_everybody(bus: Bus, peer: Bus) -> None:
 
 
 async def test_gather_ends_with_its_window(bus: Bus, peer: Bus) -> None:
-    await peer.subscribe("corral.who", echo())
+    asked = asyncio.Event()
+
+    async def answer(message: Message) -> None:
+        await message.respond(message.data)
+        asked.set()
+
+    await peer.subscribe("corral.who", answer)
     await peer.subscribe("corral.who", silence)
 
-    assert await bus.gather("corral.who", b"me", window=timedelta(milliseconds=200)) == [b"me"]
+    gathering = asyncio.create_task(bus.gather("corral.who", b"me", window=WINDOW))
+    await until(asked)
+    for member in (peer, bus):
+        await member.flush()  # whatever was sent before has arrived
+    let_loop_time_pass(WINDOW)
+    assert await gathering == [b"me"]
 
 
 async def test_gather_from_nobody_is_empty_at_once(bus: Bus) -> None:

@@ -20,7 +20,6 @@ SHIPPED: Final = tuple(sorted(json.loads(file.read_text())["name"] for file in B
 """Names of the backends that lie there."""
 TOKEN: Final = "token-of-the-tests"
 KEY: Final = "key-of-the-tests"
-SECOND: Final = timedelta(seconds=1)
 SOON: Final = timedelta(seconds=30)
 _LOOK_SECONDS: Final = 0.02
 
@@ -72,7 +71,7 @@ async def until_healthy(client: Backend, process: Process) -> None:
     async with asyncio.timeout(SOON.total_seconds()):
         while True:
             try:
-                return await client.health(timeout=SECOND)
+                return await client.health(timeout=SOON)
             except BackendGone:
                 if process.returncode is not None:
                     raise AssertionError("\n".join(["the backend died", *process.tail])) from None

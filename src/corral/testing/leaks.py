@@ -25,10 +25,10 @@ LASTING_THREADS: Final = "asyncio_"
 _STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
 _ROUNDS: Final = 50
 """Turns that ending tasks and closing transports get: enough for a chain of callbacks without I/O."""
-_THREAD_SECONDS: Final = 2.0
-"""How long a thread that nobody can await, such as a look at the disk, may still take."""
+_THREAD_SECONDS: Final = 30.0
+"""How long a thread that nobody can await, such as a look at the disk, may still take on a busy machine."""
 _SHOWN: Final = 200
-_GRPC_SECONDS: Final = 10.0
+_GRPC_SECONDS: Final = 30.0
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 

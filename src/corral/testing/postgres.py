@@ -5,17 +5,18 @@ import itertools
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final, Self
 
 import psutil
 
 from corral.base.errors import ChildFailed
+from corral.testing.ports import lasting_port
 from corral.testing.postgres_binaries import Launcher, find_binaries
 
 _START_SECONDS: Final = 60.0
@@ -55,7 +56,7 @@ class PostgresServer:
         self._home = Path(tempfile.mkdtemp(prefix="corral-postgres-", dir=directory))
         self._launcher = Launcher(binaries or find_binaries(), self._home)
         self._password = secrets.token_urlsafe(16)
-        self._port = _free_port()
+        self._port = lasting_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._console: _Console | None = None
         self._numbers = itertools.count(1)
@@ -86,11 +87,24 @@ class PostgresServer:
 
     @property
     def processes(self) -> list[psutil.Process]:
-        """The server and its children, for tests that freeze them."""
+        """The server and its children; none while it does not run."""
         if self._process is None:
             return []
         server = psutil.Process(self._process.pid)
         return [server, *server.children(recursive=True)]
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Nothing of it moves inside the block. The server stops first: then no child of it comes or goes."""
+        self.processes[0].suspend()
+        everything = self.processes
+        try:
+            for process in everything:
+                process.suspend()
+            yield
+        finally:
+            for process in everything:
+                process.resume()
 
     def run(self, statement: str) -> None:
         """Run a statement as the administrator, outside of a transaction."""
@@ -264,9 +278,3 @@ def _fast_directory() -> str | None:
         if shutil.disk_usage(_MEMORY).free > _MEMORY_NEEDED:
             return _MEMORY
     return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -13,6 +13,7 @@ from corral.base.errors import DatabaseUnavailable
 from corral.state.db import Database
 from corral.state.failures import ConstraintViolated
 from corral.state.schema import leases, marks
+from corral.testing.patience import PATIENCE
 from corral.testing.samples import after
 
 
@@ -174,5 +175,5 @@ async def test_a_transaction_cancelled_in_the_middle_is_undone_and_holds_no_lock
     task.cancel()
     await asyncio.wait([task])
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE.total_seconds()):
         await write(database, mark("one"))

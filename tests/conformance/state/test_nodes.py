@@ -21,6 +21,7 @@ from corral.state.node_looks import Verdict
 from corral.state.nodes import Beat, Nodes
 from corral.state.schema import nodes as nodes_table
 from corral.state.secrets import Secrets, SecretsKey, node_secret_name
+from corral.testing.patience import PATIENCE
 from corral.testing.samples import a_key, a_node, after, an_event
 
 Statements = Callable[[], AbstractContextManager[list[str]]]
@@ -379,7 +380,7 @@ async def test_a_batch_waits_for_its_first_row_before_it_takes_its_last(database
 
 async def until_somebody_waits(database: Database) -> None:
     waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE.total_seconds()):
         while True:
             async with database.read() as connection:
                 if (await connection.execute(waiting)).scalar_one():

@@ -12,7 +12,7 @@ import pytest
 from corral.base.errors import ChildFailed
 from corral.protocol.adapter import AdapterModel, AdapterReplica, PromptTemplates
 from corral.rpc.messages import StatusResponse
-from corral.testing.backends import SECOND, SOON
+from corral.testing.backends import SOON
 
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "echo-model", "messages": [{"role": "user", "content": "hello brave new world"}]}
@@ -148,11 +148,11 @@ async def test_a_client_that_goes_ends_its_own_call_and_no_other(served: Any) ->
                 goes.close()
         await until(served, in_flight=1)
         assert not stays.content.at_eof()
-        assert (await served.echo.client.status(timeout=SECOND)).state == StatusResponse.BUSY
+        assert (await served.echo.client.status(timeout=SOON)).state == StatusResponse.BUSY
         stays.close()
     await until(served, in_flight=0)
     async with asyncio.timeout(SOON.total_seconds()):
-        while (await served.echo.client.status(timeout=SECOND)).state != StatusResponse.READY:
+        while (await served.echo.client.status(timeout=SOON)).state != StatusResponse.READY:
             pass
 
 

@@ -15,7 +15,7 @@ import pytest
 from corral.protocol.adapter import AdapterModel, AdapterReplica
 from corral.rpc.messages import StatusResponse
 from corral.testing.adapters import RunningAdapter, running_adapter
-from corral.testing.backends import SECOND, SOON, TOKEN, RunningBackend
+from corral.testing.backends import SOON, TOKEN, RunningBackend
 from corral.testing.speech import SENTENCE, UNDERSTOOD, loaded_backend, rate_of, samples_of, wave_file
 from corral.testing.waiting import wait_until
 
@@ -219,7 +219,7 @@ async def test_what_a_killed_adapter_left_is_removed_by_the_next(tmp_path: Path)
 
 async def until_idle(backend: RunningBackend) -> None:
     async with asyncio.timeout(SOON.total_seconds()):
-        while (await backend.client.status(timeout=SECOND)).state != StatusResponse.READY:
+        while (await backend.client.status(timeout=SOON)).state != StatusResponse.READY:
             pass
 
 

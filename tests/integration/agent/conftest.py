@@ -1,7 +1,6 @@
 """A frontend in LocalAI's form, on a real port, that answers as its golden messages say or as a test wants."""
 
 import asyncio
-import socket
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -20,12 +19,14 @@ from corral.app.worker import run_worker
 from corral.base.retry import Backoff
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
-from corral.bus.server import NatsServer, free_port
+from corral.bus.server import NatsServer
 from corral.testing.clock import ManualClock
 from corral.testing.node_asker import Asker
+from corral.testing.ports import lasting_port, lasting_range
 
 EVERY_SECOND = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=1), spread=0)
 """So that each passing second is one attempt."""
+PORTS = 20
 GOLDEN_ID = "11111111-2222-4333-8444-555555555555"
 
 
@@ -157,21 +158,10 @@ def answer() -> type[Answer]:
     return Answer
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return False
-    return True
-
-
 @pytest.fixture
-def base_port(request: pytest.FixtureRequest) -> int:
-    """A base port whose neighbour below is free, outside the range that the kernel hands out by itself."""
-    start = 20000 + hash(request.node.nodeid) % 8000
-    return next(port for port in range(start, 32000, 2) if _is_free(port) and _is_free(port - 1))
+def base_port() -> int:
+    """A base port for a few backends, whose neighbour below is free."""
+    return lasting_range(PORTS).start
 
 
 @pytest.fixture
@@ -240,7 +230,7 @@ def worker() -> type[RunningWorker]:
 
 @pytest.fixture
 async def nats(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    async with NatsServer(tmp_path / "nats", port=free_port("127.0.0.1")) as server:
+    async with NatsServer(tmp_path / "nats", port=lasting_port()) as server:
         yield server
 
 

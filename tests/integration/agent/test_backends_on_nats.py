@@ -58,7 +58,7 @@ async def test_a_process_is_installed_listed_and_stopped(joined: Any, asker: Ask
         "models": [{"model_id": "m1", "replica_index": 0, "address": address}]
     }
     async with Backend(address, token="tok") as client:
-        await client.health(timeout=SECOND)
+        await client.health(timeout=SOON)
 
     await asker.stop(b'{"backend":"m1"}')
 
@@ -217,7 +217,7 @@ async def test_a_frontend_that_wants_to_is_told_of_a_death(
         await running.clock.until_sleeping(1)
         reply = await asker.install("echo", "m1")
         async with Backend(reply.address, token=_secret_of(on_nats)) as client:
-            await client.health(timeout=SECOND)
+            await client.health(timeout=SOON)
         record = next((on_nats.data_path / "processes").iterdir())
         os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
         while await asker.running():

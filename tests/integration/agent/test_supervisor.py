@@ -33,10 +33,12 @@ from corral.testing.backend_scripts import (
     write_serving_backend,
 )
 from corral.testing.clock import ManualClock
+from corral.testing.loop_time import let_loop_time_pass, without_waiting
+from corral.testing.patience import PATIENCE
 from corral.testing.ports import lasting_port
 
 TOKEN = "node-secret"
-SECOND = timedelta(seconds=1)
+LONG = timedelta(seconds=20)
 QUICK = SupervisionConfig(ready_within=timedelta(seconds=20), stop_grace=timedelta(seconds=10))
 
 
@@ -83,10 +85,10 @@ async def test_a_backend_is_started_and_asks_for_the_token(running: Rig) -> None
     assert launch.address == f"127.0.0.1:{running.ports[0]}"
     assert (launch.http_port, running.running()) == (None, ["m1#0"])
     async with Backend(launch.address, token=TOKEN) as client:
-        await client.health(timeout=SECOND)
+        await client.health(timeout=LONG)
     async with Backend(launch.address, token="inherited") as stranger:
         with pytest.raises(TokenRefused):
-            await stranger.health(timeout=SECOND)
+            await stranger.health(timeout=LONG)
 
 
 async def test_six_installs_of_one_key_share_one_process(running: Rig) -> None:
@@ -159,13 +161,15 @@ async def test_one_that_is_no_program_is_reported(running: Rig) -> None:
 
 
 async def test_one_that_never_becomes_ready_is_ended_and_reported(rig: Rig, pipe: Pipe) -> None:
-    short = SupervisionConfig(ready_within=timedelta(seconds=0.5), stop_grace=timedelta(seconds=0.2))
+    short = SupervisionConfig(ready_within=LONG, stop_grace=timedelta(seconds=0.2))
     rig = Rig(rig.folder, rig.clock, rig.ports, short)
     write_backend(rig.installed, "hangs", shell=f"trap '' TERM; echo $$ > {pipe.path}; while :; do sleep 1; done")
     async with rig:
-        with pytest.raises(ChildFailed, match=r"m1#0 did not become ready within 0\.5s\. Last stderr:"):
-            await rig.install("hangs", "m1")
-        assert not psutil.pid_exists(int(await pipe.line()))
+        install = asyncio.create_task(rig.install("hangs", "m1"))
+        pid = int(await pipe.line())
+        with pytest.raises(ChildFailed, match=r"m1#0 did not become ready within 20s\. Last stderr:"):
+            await without_waiting(install)
+        assert not psutil.pid_exists(pid)
 
 
 async def test_a_stop_during_the_start_ends_the_start(running: Rig, pipe: Pipe) -> None:
@@ -216,13 +220,15 @@ server.Service._free = told
 
 
 async def test_one_that_ignores_sigterm_is_killed(rig: Rig, pipe: Pipe) -> None:
-    rig = Rig(rig.folder, rig.clock, rig.ports, SupervisionConfig(stop_grace=timedelta(seconds=0.3)))
+    rig = Rig(rig.folder, rig.clock, rig.ports, SupervisionConfig(stop_grace=LONG))
     write_serving_backend(rig.installed, "stubborn", pipe=pipe.path, body=IGNORES_SIGTERM)
     async with rig:
         await rig.install("stubborn", "m1")
         pid = rig.pid("m1")
-        await rig.backends.stop("m1", force=False)
+        stopping = asyncio.create_task(rig.backends.stop("m1", force=False))
         assert await pipe.line() == "SIGTERM"
+        let_loop_time_pass(LONG)
+        await stopping
         assert not psutil.pid_exists(pid)
         assert rig.supervisor.launches() == []
 
@@ -251,7 +257,7 @@ async def test_what_a_backend_started_ends_with_it(running: Rig, pipe: Pipe) -> 
 
     await running.backends.stop("forks", force=False)
 
-    await asyncio.to_thread(psutil.wait_procs, [grandchild], timeout=5)
+    await asyncio.to_thread(psutil.wait_procs, [grandchild], timeout=PATIENCE.total_seconds())
     assert not grandchild.is_running()
 
 
@@ -358,7 +364,7 @@ async def test_nothing_is_remembered_of_what_has_ended(running: Rig) -> None:
 
 async def test_all_are_stopped_at_once(rig: Rig, pipe: Pipe) -> None:
     """Each hears the request to end before any of them is gone."""
-    rig = Rig(rig.folder, rig.clock, rig.ports, SupervisionConfig(stop_grace=timedelta(seconds=1)))
+    rig = Rig(rig.folder, rig.clock, rig.ports, SupervisionConfig(stop_grace=LONG))
     write_serving_backend(rig.installed, "stubborn", pipe=pipe.path, body=IGNORES_SIGTERM)
     async with rig:
         async with asyncio.TaskGroup() as group:
@@ -367,6 +373,7 @@ async def test_all_are_stopped_at_once(rig: Rig, pipe: Pipe) -> None:
         closing = asyncio.create_task(rig.supervisor.close())
         assert [await pipe.line() for _ in range(3)] == ["SIGTERM"] * 3
         assert len(rig.supervisor.launches()) == 3
+        let_loop_time_pass(LONG)
         await closing
 
 

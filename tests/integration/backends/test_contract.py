@@ -19,7 +19,7 @@ from corral.rpc import errors
 from corral.rpc._generated import backend_pb2
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions, PredictOptions, StatusResponse
-from corral.testing.backends import BACKENDS, SECOND, SOON, TOKEN, RunningBackend, backend_command
+from corral.testing.backends import BACKENDS, SOON, TOKEN, RunningBackend, backend_command
 from corral.testing.ports import lasting_port
 from corral.testing.waiting import wait_until
 
@@ -30,8 +30,8 @@ OFFERED = {"Predict", "PredictStream", "Embedding", "TokenizeString"}
 
 
 async def test_it_is_healthy_before_there_is_a_model(echo: RunningBackend) -> None:
-    await echo.client.health(timeout=SECOND)
-    assert (await echo.client.status(timeout=SECOND)).state == StatusResponse.UNINITIALIZED
+    await echo.client.health(timeout=SOON)
+    assert (await echo.client.status(timeout=SOON)).state == StatusResponse.UNINITIALIZED
 
 
 async def test_it_answers_once_a_model_is_loaded(echo: RunningBackend) -> None:
@@ -76,7 +76,7 @@ async def test_free_waits_a_little_for_requests_and_then_ends_them(echo: Running
     await echo.client.load(ModelOptions(Model="m", Options=["hang_after:1"]), timeout=SOON)
     async with aclosing(echo.client.predict_stream(PredictOptions(Prompt="a b"))) as parts:
         await anext(parts)
-        await echo.client.free(timeout=timedelta(seconds=5))
+        await echo.client.free(timeout=SOON)
         with pytest.raises(errors.ModelNotLoaded, match="it was freed"):
             await anext(parts)
 
@@ -93,13 +93,13 @@ async def test_it_stays_healthy_while_it_loads_and_while_it_answers(echo: Runnin
         load = group.create_task(
             echo.client.load(ModelOptions(Model="m", Options=["hang_at_load"]), timeout=timedelta(minutes=1))
         )
-        await echo.client.health(timeout=SECOND)
+        await echo.client.health(timeout=SOON)
         load.cancel()
     await echo.client.load(ModelOptions(Model="m", Options=["hang_after:1"]), timeout=SOON)
     async with aclosing(echo.client.predict_stream(PredictOptions(Prompt="a b c"))) as parts:
         assert (await anext(parts)).message == b"a"
-        await echo.client.health(timeout=SECOND)
-        assert (await echo.client.status(timeout=SECOND)).state == StatusResponse.BUSY
+        await echo.client.health(timeout=SOON)
+        assert (await echo.client.status(timeout=SOON)).state == StatusResponse.BUSY
 
 
 async def test_a_closed_stream_ends_the_work_on_it_and_no_other(echo: RunningBackend) -> None:
@@ -108,13 +108,13 @@ async def test_a_closed_stream_ends_the_work_on_it_and_no_other(echo: RunningBac
         await anext(stays)
         async with aclosing(echo.client.predict_stream(PredictOptions(Prompt="a b"))) as goes:
             await anext(goes)
-        assert (await echo.client.status(timeout=SECOND)).state == StatusResponse.BUSY
+        assert (await echo.client.status(timeout=SOON)).state == StatusResponse.BUSY
     await until_idle(echo.client)
 
 
 async def until_idle(client: Backend) -> None:
     async with asyncio.timeout(SOON.total_seconds()):
-        while (await client.status(timeout=SECOND)).state != StatusResponse.READY:
+        while (await client.status(timeout=SOON)).state != StatusResponse.READY:
             pass
 
 
@@ -145,7 +145,7 @@ async def test_a_process_that_dies_is_gone(echo: RunningBackend) -> None:
     assert heard in ([], [b"a"])
     assert await echo.process.wait() == 3
     with pytest.raises(errors.BackendGone):
-        await echo.client.health(timeout=SECOND)
+        await echo.client.health(timeout=SOON)
 
 
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN.upper()])
@@ -171,11 +171,11 @@ async def codes_of_all(
             if method.name in but:
                 continue
             if method.client_streaming:
-                call: Any = channel.stream_stream(path)(metadata=metadata, timeout=10)
+                call: Any = channel.stream_stream(path)(metadata=metadata, timeout=SOON.total_seconds())
             elif method.server_streaming:
-                call = channel.unary_stream(path)(b"", metadata=metadata, timeout=10)
+                call = channel.unary_stream(path)(b"", metadata=metadata, timeout=SOON.total_seconds())
             else:
-                call = channel.unary_unary(path)(b"", metadata=metadata, timeout=10)
+                call = channel.unary_unary(path)(b"", metadata=metadata, timeout=SOON.total_seconds())
             codes[method.name] = await call.code()
     return codes
 
@@ -201,7 +201,7 @@ async def test_it_ends_at_sigterm_although_a_request_hangs(echo: RunningBackend)
     async with aclosing(echo.client.predict_stream(PredictOptions(Prompt="a b"))) as parts:
         await anext(parts)
         echo.process.terminate()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(SOON.total_seconds()):
             assert await echo.process.wait() == 0
         with pytest.raises(errors.BackendGone):
             await anext(parts)
@@ -254,7 +254,7 @@ async def until_answers(client: Backend) -> None:
     async with asyncio.timeout(SOON.total_seconds()):
         while True:
             with contextlib.suppress(errors.BackendGone):
-                return await client.health(timeout=SECOND)
+                return await client.health(timeout=SOON)
 
 
 async def until_gone(pid: int) -> None:

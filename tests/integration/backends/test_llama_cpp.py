@@ -14,7 +14,7 @@ import pytest
 from corral.base.processes import Process
 from corral.rpc import errors
 from corral.rpc.messages import Message, ModelOptions, PredictOptions, StatusResponse
-from corral.testing.backends import KEY, SECOND, SOON, RunningBackend, running_backend
+from corral.testing.backends import KEY, SOON, RunningBackend, running_backend
 from corral.testing.models import QUESTION
 from corral.testing.waiting import wait_until
 
@@ -173,7 +173,7 @@ async def test_it_is_healthy_while_it_loads(chat_model_file: Path) -> None:
     async with running_backend("llama_cpp") as backend, asyncio.TaskGroup() as group:
         load = group.create_task(backend.client.load(options(chat_model_file), timeout=SOON))
         while not load.done():
-            await backend.client.health(timeout=SECOND)
+            await backend.client.health(timeout=timedelta(seconds=10))
 
 
 async def test_freeing_ends_the_engine_and_closes_its_port(chat_model_file: Path) -> None:
@@ -183,7 +183,7 @@ async def test_freeing_ends_the_engine_and_closes_its_port(chat_model_file: Path
         assert not engine.is_running()
         with pytest.raises(aiohttp.ClientConnectorError):
             await post(backend, "/v1/completions", {"prompt": "x"})
-        assert (await backend.client.status(timeout=SECOND)).state == StatusResponse.UNINITIALIZED
+        assert (await backend.client.status(timeout=SOON)).state == StatusResponse.UNINITIALIZED
         await backend.client.load(options(chat_model_file), timeout=SOON)
 
 

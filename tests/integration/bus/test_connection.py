@@ -18,7 +18,9 @@ from corral.bus.config import BusConfig
 from corral.bus.endpoints import Endpoint
 from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
-from corral.bus.server import NatsServer, free_port
+from corral.bus.server import NatsServer
+from corral.testing.loop_time import let_loop_time_pass
+from corral.testing.ports import lasting_port
 from corral.testing.relay import Relay
 
 LONG = timedelta(seconds=20)
@@ -41,7 +43,7 @@ async def test_a_server_that_is_there_is_connected_on_return(server: NatsServer,
 async def test_an_absent_server_is_no_error_and_is_found_when_it_comes(
     tmp_path: Path, open_bus: Any, heard: Any
 ) -> None:
-    server = NatsServer(tmp_path, port=free_port("127.0.0.1"))
+    server = NatsServer(tmp_path, port=lasting_port())
     server.prepare()
     watched = await open_bus(server.frontend_url)
     assert not watched.bus.connected
@@ -112,12 +114,14 @@ async def test_a_frozen_server_is_noticed_by_its_silence(
     server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_HEARTBEAT", timedelta(milliseconds=20))
-    monkeypatch.setattr(link, "PING_SECONDS", 0.1)
-    monkeypatch.setattr(link, "CONNECT_SECONDS", 0.1)
     watched = await open_bus(server.frontend_url)
+    await watched.becomes(connected=True)
     assert server.process is not None
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
+        while watched.bus.connected:
+            let_loop_time_pass(timedelta(seconds=1))
+            await asyncio.sleep(0)
         await watched.becomes(connected=False)
     finally:
         os.kill(server.process.pid, signal.SIGCONT)
@@ -239,33 +243,51 @@ async def test_handlers_that_do_not_keep_up_are_surfaced(
 
 
 @pytest.fixture
-async def mute_server() -> AsyncIterator[int]:
-    """Takes connections and says nothing."""
-    writers: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
-    yield server.sockets[0].getsockname()[1]
+async def mute_server() -> AsyncIterator["MuteServer"]:
+    mute = MuteServer()
+    server = await asyncio.start_server(mute.take, "127.0.0.1", 0)
+    mute.port = server.sockets[0].getsockname()[1]
+    yield mute
     server.close()
-    for writer in writers:
+    for writer in mute.writers:
         writer.close()
         await writer.wait_closed()
     await server.wait_closed()
 
 
+class MuteServer:
+    """Takes connections and says nothing."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.writers: list[asyncio.StreamWriter] = []
+        self.taken = asyncio.Event()
+
+    def take(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        self.taken.set()
+
+
 async def test_a_mute_server_is_passed_over(
-    mute_server: int, server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch
+    mute_server: MuteServer, server: NatsServer, open_bus: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(client, "FIRST_ATTEMPT", LONG)
     monkeypatch.setattr("random.sample", lambda endpoints, _: list(endpoints))
 
-    watched = await open_bus(f"nats://127.0.0.1:{mute_server},{server.frontend_url}")
+    opening = asyncio.create_task(open_bus(f"nats://127.0.0.1:{mute_server.port},{server.frontend_url}"))
+    await mute_server.taken.wait()
+    for _ in range(20):  # until the client has noticed that too, and waits for a word
+        await asyncio.sleep(0)
+    let_loop_time_pass(timedelta(seconds=link.CONNECT_SECONDS))
+    watched = await opening
 
     assert watched.bus.connected
     assert (await watched.has(ProblemKind.UNREACHABLE)).detail.endswith("TimeoutError")
 
 
-async def test_leaving_while_it_still_tries_is_quick_and_clean(mute_server: int) -> None:
+async def test_leaving_while_it_still_tries_is_quick_and_clean(mute_server: MuteServer) -> None:
     async with asyncio.timeout(20):
-        bus = NatsBus(BusConfig(url=f"nats://127.0.0.1:{mute_server}"))
+        bus = NatsBus(BusConfig(url=f"nats://127.0.0.1:{mute_server.port}"))
         entering = asyncio.create_task(bus.__aenter__())
         await asyncio.sleep(0)
         entering.cancel()

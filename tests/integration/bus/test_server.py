@@ -17,8 +17,9 @@ from corral.app.children import Children
 from corral.base.clock import SystemClock
 from corral.base.errors import AddressInUse, ChildFailed, InvalidInput, PathNotUsable
 from corral.bus import server as server_module
-from corral.bus.server import NatsServer, find_nats_server, free_port
+from corral.bus.server import NatsServer, find_nats_server
 from corral.bus.server_config import MAX_PAYLOAD
+from corral.testing.ports import lasting_port
 
 HOST = "127.0.0.1"
 
@@ -76,7 +77,7 @@ async def test_two_servers_side_by_side_get_different_ports(server: NatsServer, 
 
 
 async def test_a_port_that_was_asked_for_is_taken_or_refused(tmp_path: Path, taken_port: int) -> None:
-    wanted = free_port(HOST)
+    wanted = lasting_port()
     async with NatsServer(tmp_path, port=wanted) as server:
         assert server.port == wanted
     with pytest.raises(AddressInUse, match=f"port {taken_port} on {HOST} is taken .* change --nats-port"):
@@ -110,7 +111,7 @@ async def test_an_address_of_another_machine_is_said_clearly(tmp_path: Path) -> 
 
 
 async def test_a_wildcard_address_is_reached_through_loopback(tmp_path: Path, open_bus: Any) -> None:
-    async with NatsServer(tmp_path, host="0.0.0.0", port=free_port(HOST)) as server:
+    async with NatsServer(tmp_path, host="0.0.0.0", port=lasting_port()) as server:
         assert f"@{HOST}:" in server.worker_url
         assert (await open_bus(server.worker_url)).bus.connected
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -16,6 +15,7 @@ from corral.state.engines import Timeouts
 from corral.state.events import Events
 from corral.state.keys import Keys
 from corral.testing.databases import DatabaseSource
+from corral.testing.loop_time import without_waiting
 from corral.testing.samples import a_key, an_event
 
 pytestmark = pytest.mark.postgres
@@ -79,30 +79,29 @@ async def test_a_host_that_does_not_exist_is_unavailable() -> None:
 
 
 async def test_a_frozen_server_is_unavailable_in_time_and_recovers(database_source: DatabaseSource, url: str) -> None:
-    quick = Timeouts(connect=timedelta(seconds=0.4), statement=timedelta(seconds=0.4))
-    database = await Database.open(url, timeouts=quick)
+    database = await Database.open(url)
     events = Events(database)
     await events.record([an_event()])
-    frozen = database_source.postgres.processes
-    for process in frozen:
-        process.suspend()
-    try:
-        started = time.monotonic()
+    with database_source.postgres.frozen():
+        recording = asyncio.create_task(events.record([an_event()]))
         with pytest.raises(DatabaseUnavailable):
-            await events.record([an_event()])
-        assert time.monotonic() - started < 6
-    finally:
-        for process in frozen:
-            process.resume()
+            await without_waiting(recording)
 
     await events.record([an_event()])
     await database.close()
 
 
+async def setting(database: Database, name: str) -> str:
+    async with database.begin() as connection:
+        return str((await connection.execute(text(f"SHOW {name}"))).scalar_one())
+
+
 async def test_a_statement_that_takes_too_long_is_ended(url: str) -> None:
-    database = await Database.open(url, timeouts=Timeouts(statement=timedelta(milliseconds=100)))
+    database = await Database.open(url, timeouts=Timeouts(statement=timedelta(seconds=77)))
+    assert await setting(database, "statement_timeout") == "77s"
     with pytest.raises(DatabaseUnavailable, match="timeout"):
         async with database.begin() as connection:
+            await connection.execute(text("SET LOCAL statement_timeout = 100"))  # nobody should have to wait that long
             await connection.execute(text("SELECT pg_sleep(30)"))
 
     await database.check()
@@ -110,14 +109,15 @@ async def test_a_statement_that_takes_too_long_is_ended(url: str) -> None:
 
 
 async def test_a_frontend_that_freezes_inside_a_transaction_loses_its_locks(url: str) -> None:
-    frozen = await Database.open(url, timeouts=Timeouts(idle_in_transaction=timedelta(milliseconds=100)))
+    frozen = await Database.open(url, timeouts=Timeouts(idle_in_transaction=timedelta(seconds=77)))
     other = await Database.open(url)
+    assert await setting(frozen, "idle_in_transaction_session_timeout") == "77s"
 
     async def freeze() -> None:
         async with frozen.begin() as connection:
             await connection.execute(text("UPDATE event_sequence SET last = 77"))
-            async with asyncio.timeout(10):
-                await Events(other).record([an_event()])
+            await connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 100"))
+            await Events(other).record([an_event()])
             await connection.execute(text("SELECT 1"))
 
     with pytest.raises(DatabaseUnavailable):

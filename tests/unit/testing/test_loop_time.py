@@ -1,0 +1,48 @@
+"""Time-outs of the event loop that are over when a test says so."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from corral.testing.loop_time import let_loop_time_pass, without_waiting
+
+HOUR = timedelta(hours=1)
+
+
+async def wait_for_ever(bound: timedelta) -> None:
+    async with asyncio.timeout(bound.total_seconds()):
+        await asyncio.Event().wait()
+
+
+async def test_a_time_out_is_over_when_its_time_has_passed() -> None:
+    waiting = asyncio.create_task(wait_for_ever(HOUR))
+    await asyncio.sleep(0)
+    let_loop_time_pass(HOUR)
+    with pytest.raises(TimeoutError):
+        await waiting
+
+
+async def test_a_longer_one_and_a_later_one_are_not() -> None:
+    longer = asyncio.create_task(wait_for_ever(HOUR * 3))
+    await asyncio.sleep(0)
+    let_loop_time_pass(HOUR)
+    later = asyncio.create_task(wait_for_ever(HOUR))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not longer.done()
+    assert not later.done()
+    let_loop_time_pass(HOUR * 2)
+    for task in (longer, later):
+        with pytest.raises(TimeoutError):
+            await task
+
+
+async def test_a_task_need_not_be_waited_for_however_long_it_waits() -> None:
+    async def patient() -> str:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await wait_for_ever(HOUR)
+        return "done"
+
+    assert await without_waiting(asyncio.create_task(patient())) == "done"
