@@ -78,7 +78,7 @@ def test_a_killed_launcher_takes_control_with_it(start: Any, call: Any, port: in
 
     running.stop(signal.SIGKILL)
 
-    wait_until(lambda: not running.left(), "the end of control", seconds=5)
+    wait_until(lambda: not running.left(), "the end of control")
 
 
 def test_a_second_frontend_on_one_sqlite_file_is_refused(start: Any, call: Any, port: int) -> None:

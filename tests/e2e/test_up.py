@@ -190,7 +190,7 @@ def test_a_killed_up_leaves_nothing_and_starts_again_with_the_same_nodes_and_key
 
     up.stop(signal.SIGKILL)
 
-    wait_until(lambda: not up.left(), "the end of all its processes", seconds=5)
+    wait_until(lambda: not up.left(), "the end of all its processes")
     assert up.file.exists(), "only a kill leaves it"
 
     again = start_up()

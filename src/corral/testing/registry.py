@@ -257,10 +257,12 @@ def stalling(after: int, until: asyncio.Event, *, reached: asyncio.Event | None 
     return fault
 
 
-def silent(until: asyncio.Event) -> Fault:
+def silent(until: asyncio.Event, *, reached: asyncio.Event | None = None) -> Fault:
     """Takes the request and says nothing until the event."""
 
     async def fault(_: web.Request, __: bytes) -> web.StreamResponse:
+        if reached is not None:
+            reached.set()
         await until.wait()
         return web.Response(status=500)
 

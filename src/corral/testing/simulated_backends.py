@@ -93,6 +93,8 @@ class SimulatedBackends:
     """Set when a request has come to the gate."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when one has been carried out, whatever was answered."""
+    looked_at: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when somebody has asked what it has."""
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -157,6 +159,7 @@ class SimulatedBackends:
 
     async def _on_list(self, message: Message) -> None:
         self.lists += 1
+        self.looked_at.set()
         if not self.faults.mute:
             self._shown = {one.backend: one.operation for one in self.journal if one.backend in self.disk}
             told = [_undated(one) if self.faults.undated else one for one in self.disk.values()]

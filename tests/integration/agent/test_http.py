@@ -14,6 +14,7 @@ from corral.agent.presence import Member, Presence
 from corral.agent.readiness import Readiness
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import NodeId
+from corral.testing.patience import PATIENCE
 from corral.testing.ports import lasting_port
 
 LOOPBACK = HostPort("127.0.0.1", 0)
@@ -168,13 +169,14 @@ async def test_a_port_is_free_again_after_the_end() -> None:
     socket.create_server(("127.0.0.1", port)).close()
 
 
-async def test_an_idle_connection_does_not_delay_the_end() -> None:
+async def test_an_idle_connection_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.agent.http.CLOSE_SECONDS", 1000)
     worker = Worker("own-secret")
     async with worker.server:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.server.port)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         await reader.readuntil(b"ok")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE.total_seconds()):
             await worker.server.close()
     writer.close()
 

@@ -13,6 +13,7 @@ from corral.agent.config import DepartureConfig, WorkerConfig
 from corral.agent.identity import SECRET_FILE, Identity
 from corral.app.exit_codes import ExitCode
 from corral.images.platforms import this_platform
+from corral.testing.loop_time import let_loop_time_pass
 
 AUTHORIZED = {"Authorization": "Bearer tok"}
 WITH_BODY = {**AUTHORIZED, "Content-Type": "application/json"}
@@ -302,11 +303,14 @@ async def test_stopping_before_the_first_registration_ends_at_once(
 async def test_stopping_while_the_frontend_hangs_is_bounded(worker: Any, config: WorkerConfig, frontend: Any) -> None:
     for action in ("drain", "deregister"):
         frontend.hold(action)
-    bounded = replace(config, departure=DepartureConfig(call_timeout=timedelta(milliseconds=20)))
+    bounded = replace(config, departure=DepartureConfig(call_timeout=timedelta(seconds=10)))
 
     async with worker(bounded) as running:
         await running.clock.until_sleeping(1)
         running.stop.set()
+        for action in ("drain", "deregister"):
+            await frontend.until_received(action)
+            let_loop_time_pass(bounded.departure.call_timeout)
         assert await running.ended() is ExitCode.OK
 
     assert frontend.actions == ["register", "drain", "deregister"]

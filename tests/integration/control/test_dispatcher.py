@@ -20,18 +20,19 @@ from corral.protocol.backend_changes import UpgradeRequest
 from corral.protocol.install import InstallRequest
 from corral.state.db import Database
 from corral.testing.clock import ManualClock
+from corral.testing.loop_time import overdue
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.waiting import eventually
 from corral.testing.world import World, open_world
 
-HASTY = IntentPolicy(
-    install=timedelta(milliseconds=300), upgrade=timedelta(milliseconds=300), delete=timedelta(milliseconds=300)
-)
+HASTE = timedelta(seconds=3)
+"""Shorter than any time-out of the database, which must not be over as well."""
+HASTY = IntentPolicy(install=HASTE, upgrade=HASTE, delete=HASTE)
 
 
 @pytest.fixture
 async def hasty(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
-    """A frontend that waits for nobody longer than a third of a second."""
+    """A frontend that waits for nobody longer than a moment."""
     async with open_world(database, clock, bus, tmp_path, intents=HASTY) as world:
         yield world
 
@@ -213,7 +214,7 @@ async def test_upgrading_what_no_node_has_is_an_error(world: World) -> None:
 async def test_a_time_out_is_shown_as_running_counts_nothing_and_turns_green_by_the_inventory(hasty: World) -> None:
     node = await hasty.backends("w", is_corral=False)
     node.gate.clear()
-    operation = await done(hasty)
+    operation = await overdue(done(hasty), node.begun, by=HASTE)
     target = only(operation)
     assert (target.status, target.attempts) == (TargetStatus.RUNNING_ON_WORKER, 0)
     assert "may still be working" in target.message
@@ -229,7 +230,8 @@ async def test_a_lost_answer_costs_no_second_download(hasty: World) -> None:
     node = await hasty.backends("w")
     await done(hasty)
     node.faults.silent = True
-    operation = await done(hasty, Verb.UPGRADE)
+    node.finished.clear()
+    operation = await overdue(done(hasty, Verb.UPGRADE), node.finished, by=HASTE)
     assert only(operation).status is TargetStatus.RUNNING_ON_WORKER
     await hasty.control.context.inventory.sweep()
     await hasty.control.dispatcher.tick()
@@ -405,7 +407,8 @@ async def test_a_node_that_does_not_tell_what_it_has_is_asked_again_and_not_beli
     node = await hasty.backends("w")
     node.faults.mute = True
     operation = await ask(hasty)
-    await hasty.control.context.inventory.refresh([node.node_id], within=timedelta(milliseconds=50))
+    asking = hasty.control.context.inventory.refresh([node.node_id], within=HASTE)
+    await overdue(asking, node.looked_at, by=HASTE)
     assert (await hasty.control.context.operations.get(operation.id)).state is OperationState.RUNNING
     node.faults.mute = False
     await hasty.control.dispatcher.tick()

@@ -10,6 +10,7 @@ from corral.bus.port import Message
 from corral.control import inventory
 from corral.protocol import subjects
 from corral.protocol.inventory import InstalledBackend, InventoryReport, fingerprint
+from corral.testing.loop_time import overdue
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import SECRET, World
 
@@ -138,7 +139,7 @@ async def test_a_silent_node_delays_nobody(world: World) -> None:
     node, mute = await world.backends("w"), await world.backends("m")
     mute.faults.mute = True
     node.disk["echo"] = ECHO
-    found = await world.control.context.inventory.refresh(
-        [mute.node_id, node.node_id], within=timedelta(milliseconds=50)
-    )
+    within = timedelta(seconds=3)
+    asking = world.control.context.inventory.refresh([mute.node_id, node.node_id], within=within)
+    found = await overdue(asking, mute.looked_at, node.looked_at, by=within)
     assert list(found) == [node.node_id]

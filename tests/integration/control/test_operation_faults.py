@@ -19,6 +19,7 @@ from corral.state.db import Database
 from corral.testing.bus import MemoryBus, MemoryServer
 from corral.testing.clock import ManualClock
 from corral.testing.frontend import TRUSTED_TOKEN
+from corral.testing.loop_time import overdue
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import SECRET, World, open_world
 
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""
 
 INSTALL = {"verb": "install", "backend": "echo"}
-TIMEOUT = timedelta(milliseconds=300)
+TIMEOUT = timedelta(seconds=3)
+"""Shorter than any time-out of the database, which must not be over as well."""
 HASTY = IntentPolicy(install=TIMEOUT, upgrade=TIMEOUT, delete=TIMEOUT)
 A_LEASE = IntentPolicy().lease + timedelta(seconds=1)
 
@@ -79,13 +81,14 @@ async def test_an_install_four_times_as_long_as_its_time_out_is_yellow_then_gree
     node = await hasty.backends("w", is_corral=False)
     node.gate.clear()
     id = await ask(hasty)
+    await overdue(hasty.control.dispatcher.tick(), node.begun, by=TIMEOUT)
     for _ in range(3):
-        await hasty.control.dispatcher.tick()
         seen, shown = await target(hasty, id), await job(hasty, id)
         assert (seen.status, seen.attempts) == (TargetStatus.RUNNING_ON_WORKER, 0)
         assert (shown.processed, shown.error) == (True, msgspec.UNSET)
         assert shown.message == "still installing in background on w; the nodes' own reports will confirm it"
         await pass_time(hasty, TIMEOUT)
+        await hasty.control.dispatcher.tick()
     node.gate.set()
     async with asyncio.timeout(30):
         await node.finished.wait()
@@ -236,7 +239,7 @@ async def test_a_worker_that_died_after_its_time_was_over_is_asked_again_at_once
     await hasty.control.dispatcher.notice_returns()
     node.gate.clear()
     id = await ask(hasty)
-    await hasty.control.dispatcher.tick()
+    await overdue(hasty.control.dispatcher.tick(), node.begun, by=TIMEOUT)
     assert (await target(hasty, id)).status is TargetStatus.RUNNING_ON_WORKER
     await starts_anew(hasty, node, life="2")
     await hasty.control.dispatcher.notice_returns()

@@ -18,10 +18,12 @@ from corral.protocol.view import GatewayReport
 from corral.state.db import Database
 from corral.state.restorations import Restorations
 from corral.testing.clock import ManualClock
+from corral.testing.loop_time import overdue
 from corral.testing.simulated_worker import SimulatedWorker
 from corral.testing.world import World, open_world, view_of
 
-HASTE = timedelta(milliseconds=300)
+HASTE = timedelta(seconds=3)
+"""Shorter than any time-out of the database, which must not be over as well."""
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 
@@ -58,6 +60,11 @@ async def step(world: World, control: Control, *, after: timedelta = HEARD_AFTER
     await control.unloading.sweep()
     await control.restoring.sweep()
     await control.context.loads.tick()
+
+
+async def steps(world: World, count: int) -> None:
+    for _ in range(count):
+        await step(world, world.control)
 
 
 async def until_over(world: World, operation: Operation, control: Control | None = None) -> Operation:
@@ -132,9 +139,9 @@ async def test_the_last_one_waits_also_while_the_other_node_has_nothing_at_all(h
     slow, last = [await hasty.worker(name, "echo") for name in "ab"]
     await on_all(hasty, [slow, last])
     slow.gate.clear()
+    slow.begun.clear()
     operation = await upgrade(hasty, nodes=(slow.node_id,))
-    for _ in range(3):
-        await step(hasty, hasty.control)
+    await overdue(steps(hasty, 3), slow.begun, by=HASTE)
     assert slow.processes == {}
     second = await upgrade(hasty, nodes=(last.node_id,))
     await step(hasty, hasty.control)

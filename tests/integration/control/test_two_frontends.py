@@ -19,12 +19,15 @@ from corral.protocol.registration import FEATURES, CorralHello
 from corral.state.db import Database
 from corral.testing.asgi import call
 from corral.testing.clock import ManualClock
+from corral.testing.loop_time import overdue
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import SECRET, World, open_world
 
 pytestmark = [pytest.mark.parametrize("database", ["postgres"], indirect=True), pytest.mark.postgres]
 
-POLICY = IntentPolicy(upgrade=timedelta(seconds=1))
+HASTE = timedelta(seconds=3)
+"""Shorter than any time-out of the database, which must not be over as well."""
+POLICY = IntentPolicy(upgrade=HASTE)
 
 
 @dataclass(kw_only=True)
@@ -114,8 +117,10 @@ async def test_an_upgrade_whose_answer_is_lost_is_proven_once_and_shown_alike(pa
     await pair.work()
     await pair.minutes_later()
     pair.workers["c1"].faults.silent = pair.workers["l1"].faults.silent = True
+    for worker in pair.workers.values():
+        worker.finished.clear()
     id = await pair.ask(second, "upgrade")
-    await pair.work()
+    await overdue(pair.work(), *(worker.finished for worker in pair.workers.values()), by=HASTE)
     native, compat = await pair.shown(id)
     assert native.counts == {"success": 3, "running_on_worker": 2}
     assert compat.message.startswith("still installing in background on c1, l1")

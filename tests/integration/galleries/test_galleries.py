@@ -23,6 +23,7 @@ from corral.galleries.readings import GalleryReading
 from corral.galleries.registry import Artefact
 from corral.testing.certificates import Authority
 from corral.testing.clock import ManualClock
+from corral.testing.loop_time import overdue
 
 from .conftest import INDEX, Opener, Origin, serving
 
@@ -221,12 +222,14 @@ class TestBadAnswers:
             response = web.StreamResponse()
             await response.prepare(request)
             await response.write(b"- name: x\n")
+            begun.set()
             await origin.over.wait()
             return response
 
+        begun, patience = asyncio.Event(), timedelta(seconds=10)
         origin.answers["/index.yaml"] = slow
-        async with opener(timeout=timedelta(milliseconds=200)) as galleries:
-            reading = await one(galleries, origin.source("/index.yaml", "/mirror"))
+        async with opener(timeout=patience) as galleries:
+            reading = await overdue(one(galleries, origin.source("/index.yaml", "/mirror")), begun, by=patience)
         assert (names(reading), reading.url) == (["x"], f"{origin.url}/mirror")
         assert "timed out; the setting gallery.timeout allows more" in reading.problem
 

@@ -16,6 +16,7 @@ from corral.images.config import ImagesConfig
 from corral.images.platforms import Platform
 from corral.testing.clock import START, HurriedClock
 from corral.testing.images import a_layer
+from corral.testing.loop_time import overdue
 from corral.testing.registry import FakeRegistry, answering, silent
 
 NAME = "backends/echo"
@@ -70,10 +71,11 @@ async def test_a_registry_that_does_not_answer_is_left_alone_for_a_while(
 
 
 async def test_nobody_waits_long_for_a_registry_that_hangs(registry: FakeRegistry) -> None:
-    hasty = RegistryImages(ImagesConfig(), HurriedClock(), patience=timedelta(milliseconds=50))
-    over = asyncio.Event()
-    registry.faults["manifests"].append(silent(over))
-    assert await hasty.facts(build(registry.reference(NAME))) is None
+    patience = timedelta(seconds=10)
+    hasty = RegistryImages(ImagesConfig(), HurriedClock(), patience=patience)
+    asked, over = asyncio.Event(), asyncio.Event()
+    registry.faults["manifests"].append(silent(over, reached=asked))
+    assert await overdue(hasty.facts(build(registry.reference(NAME))), asked, by=patience) is None
     assert await hasty.facts(build(registry.reference(NAME))) is None
     assert len(registry.heard) == 1
     over.set()

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from corral.testing.loop_time import let_loop_time_pass, without_waiting
+from corral.testing.loop_time import let_loop_time_pass, overdue, without_waiting
 
 HOUR = timedelta(hours=1)
 
@@ -46,3 +46,26 @@ async def test_a_task_need_not_be_waited_for_however_long_it_waits() -> None:
         return "done"
 
     assert await without_waiting(asyncio.create_task(patient())) == "done"
+
+
+async def test_work_is_overdue_when_the_signs_are_there_and_not_before() -> None:
+    begun, answered = asyncio.Event(), asyncio.Event()
+
+    async def ask() -> str:
+        begun.set()
+        try:
+            async with asyncio.timeout(HOUR.total_seconds()):
+                await answered.wait()
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return "one answer"
+        return "two"
+
+    async def answer() -> None:
+        await begun.wait()
+        answered.set()
+
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(overdue(ask(), begun, answered, by=HOUR))
+        group.create_task(answer())
+    assert asking.result() == "one answer"

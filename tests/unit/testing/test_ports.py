@@ -1,15 +1,14 @@
 """Ports for servers that come back."""
 
+import itertools
 import socket
 
 from corral.testing.ports import is_free, lasting_port, lasting_range, own_part
 
 
 def test_processes_of_one_run_take_from_parts_of_their_own() -> None:
-    parts = [
-        own_part({"PYTEST_XDIST_WORKER": f"gw{number}", "PYTEST_XDIST_WORKER_COUNT": "3"}) for number in range(3)
-    ]
-    for earlier, later in zip(parts, parts[1:], strict=False):
+    parts = [own_part({"PYTEST_XDIST_WORKER": f"gw{number}", "PYTEST_XDIST_WORKER_COUNT": "3"}) for number in range(3)]
+    for earlier, later in itertools.pairwise(parts):
         assert earlier[-1] < later[0] - 1, "the port below each belongs to it"
     assert {len(part) for part in parts} == {2000}
     assert own_part({}) == range(parts[0].start, parts[-1].stop, 2)

@@ -14,7 +14,10 @@ from corral.agent.backend_logs import MOST_WAITING, Stream
 from corral.agent.log_routes import LiveTimes
 from corral.testing.clock import ManualClock
 from corral.testing.file_worker import FileWorker, open_file_worker
+from corral.testing.loop_time import let_loop_time_pass
+from corral.testing.patience import PATIENCE
 
+SILENCE = timedelta(seconds=30)
 AUTHORIZED = {"Authorization": "Bearer tok"}
 
 
@@ -106,7 +109,7 @@ async def test_who_reads_too_slowly_misses_lines_and_nothing_else(worker: FileWo
 
 @pytest.fixture
 async def impatient(tmp_path: Path) -> AsyncIterator[FileWorker]:
-    times = LiveTimes(ping=0.01, silence=0.2, write=5)
+    times = LiveTimes(ping=0.01, silence=SILENCE.total_seconds())
     async with open_file_worker(tmp_path / "node", times=times) as worker:
         yield worker
 
@@ -120,19 +123,34 @@ async def test_a_client_is_asked_whether_it_is_there(impatient: FileWorker) -> N
 
 async def test_a_client_that_does_not_answer_is_let_go(impatient: FileWorker) -> None:
     async with follow(impatient, "m", autoping=False, autoclose=False) as socket:
+        await socket.receive_json()
+        let_loop_time_pass(SILENCE)
         kinds = {(await socket.receive()).type for _ in range(1000) if not socket.closed}
 
         assert aiohttp.WSMsgType.CLOSE in kinds
 
 
 async def test_a_client_that_answers_stays(impatient: FileWorker) -> None:
-    async with follow(impatient, "m") as socket:
+    async with follow(impatient, "m", autoping=False) as socket:
         await socket.receive_json()
-        reading = asyncio.create_task(socket.receive_json())
-        await asyncio.wait([reading], timeout=3 * 0.2)
+        for _ in range(3):
+            await answer_one_question(socket)
+            let_loop_time_pass(SILENCE * 0.6)
         impatient.logs.of("m#0").add(Stream.STDOUT, "still there")
+        while (message := await socket.receive()).type is aiohttp.WSMsgType.PING:
+            pass
 
-        assert (await reading)["line"]["text"] == "still there"
+        assert json.loads(message.data)["line"]["text"] == "still there"
+
+
+async def answer_one_question(socket: Any) -> None:
+    """Returns when the worker has heard the answer: it has answered a question of ours that came after it."""
+    question = await socket.receive()
+    assert question.type is aiohttp.WSMsgType.PING
+    await socket.pong(question.data)
+    await socket.ping()
+    while (await socket.receive()).type is not aiohttp.WSMsgType.PONG:
+        pass
 
 
 async def test_a_client_may_ask_too(worker: FileWorker) -> None:
@@ -172,8 +190,9 @@ async def test_what_is_no_web_socket_is_refused(worker: FileWorker) -> None:
     assert (await worker.ask("GET", "/v1/backend-logs/m/ws")).status == 400
 
 
-async def test_followers_do_not_delay_the_end(tmp_path: Path) -> None:
-    async with asyncio.timeout(4):
+async def test_followers_do_not_delay_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.agent.http.CLOSE_SECONDS", 1000)
+    async with asyncio.timeout(PATIENCE.total_seconds()):
         async with open_file_worker(tmp_path) as worker:
             socket = await follow(worker, "m")
             await socket.receive_json()

@@ -84,7 +84,10 @@ async def send_and_cut(worker: FileWorker, headers: dict[str, str], body: bytes,
 async def nobody_writes(worker: FileWorker) -> bool:
     """Nothing is held by an upload: another one can hold it."""
     for path in worker.root.rglob(".corral-*"):
-        file = os.open(path, os.O_RDWR)
+        try:
+            file = os.open(path, os.O_RDWR)
+        except FileNotFoundError:  # the upload ends while we look
+            continue
         try:
             if not disk.hold(file):
                 return False
@@ -419,13 +422,16 @@ async def test_many_senders_of_one_file(worker: FileWorker) -> None:
 
 
 async def test_a_sender_that_falls_silent_makes_way(tmp_path: Path) -> None:
-    config = FilesConfig(stall_timeout=timedelta(milliseconds=50))
-    async with open_file_worker(tmp_path / "node", config=config) as worker:
+    config = FilesConfig(stall_timeout=timedelta(seconds=1))
+    async with (
+        open_file_worker(tmp_path / "node", config=config) as worker,
+        open_file_worker(tmp_path / "node") as patient,  # the other sender may be as slow as the machine is
+    ):
         sender = Sender(worker, DATA, ranged(DATA))
         await sender.begin()
 
         await eventually(lambda: nobody_writes(worker), "the end of the silent upload")
-        await stage(worker, KEY, DATA)
+        await stage(patient, KEY, DATA)
         silent = await asyncio.gather(sender.finish(), return_exceptions=True)
 
         assert isinstance(silent[0], aiohttp.ClientError | Answer | OSError)
