@@ -15,6 +15,7 @@ from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
 from corral.files.s3 import S3Objects
 from corral.protocol import subjects
+from corral.testing.ports import lasting_port
 from corral.testing.s3 import S3Server
 
 GOLDEN_ID = NodeId("11111111-2222-4333-8444-555555555555")
@@ -60,9 +61,9 @@ async def test_a_model_comes_and_an_output_goes(
 
 
 async def test_a_storage_that_is_away_stops_nothing_else(
-    worker: Any, on_nats: WorkerConfig, frontend: Any, control: NatsBus, s3_server: S3Server, unused_tcp_port: int
+    worker: Any, on_nats: WorkerConfig, frontend: Any, control: NatsBus, s3_server: S3Server
 ) -> None:
-    nobody = replace(s3_server.config(), url=f"http://127.0.0.1:{unused_tcp_port}")
+    nobody = replace(s3_server.config(), url=f"http://127.0.0.1:{lasting_port()}")
 
     async with worker(replace(on_nats, storage=nobody)) as running:
         await running.clock.until_sleeping(1)

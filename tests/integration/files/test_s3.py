@@ -10,6 +10,7 @@ import pytest
 
 from corral.files.s3 import S3Objects
 from corral.files.storage import ObjectMissing, StorageUnavailable
+from corral.testing.ports import lasting_port
 from corral.testing.s3 import S3Server
 
 LARGE = 40 * 1024 * 1024
@@ -81,8 +82,8 @@ async def test_wrong_keys_are_told_without_being_told(s3_server: S3Server) -> No
     assert "this-is-wrong" not in repr(s3_server.config())
 
 
-async def test_a_server_that_is_away_is_told(s3_server: S3Server, tmp_path: Path, unused_tcp_port: int) -> None:
-    nobody = S3Objects(replace(s3_server.config(), url=f"http://127.0.0.1:{unused_tcp_port}"))
+async def test_a_server_that_is_away_is_told(s3_server: S3Server, tmp_path: Path) -> None:
+    nobody = S3Objects(replace(s3_server.config(), url=f"http://127.0.0.1:{lasting_port()}"))
 
     with pytest.raises(StorageUnavailable):
         await nobody.look("models/x")

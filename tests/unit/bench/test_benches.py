@@ -15,6 +15,8 @@ from bench.readings import ProcessorShare, memory_of
 from bench.report import Row, Table
 from bench.start import start
 
+from corral.testing.ports import lasting_port
+
 
 def figures(table: Table) -> dict[object, Row]:
     return {row["what"]: row for row in table.rows}
@@ -128,9 +130,9 @@ def test_the_kernel_says_what_a_process_uses() -> None:
     assert ProcessorShare(os.getpid()).percent() >= 0
 
 
-async def test_a_server_that_hangs_up_is_an_error(unused_tcp_port: int) -> None:
+async def test_a_server_that_hangs_up_is_an_error() -> None:
     with pytest.raises(OSError):  # noqa: PT011 - which one depends on the event loop
-        await Connection.open("127.0.0.1", unused_tcp_port)
+        await Connection.open("127.0.0.1", lasting_port())
 
 
 def test_a_request_states_what_it_carries() -> None:
