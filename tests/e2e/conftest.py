@@ -20,7 +20,8 @@ from corral.testing.models import write_model
 from corral.testing.waiting import wait_until
 
 CORRAL = [sys.executable, "-P", "-m", "corral"]
-STOP_SECONDS = 10
+STOP_SECONDS = 60
+"""Far more than it takes: how quickly it stops depends on the machine."""
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -43,7 +44,7 @@ def call(method: str, url: str, body: object = None, *, key: str = "") -> Answer
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return Answer(response.status, response.read())
     except urllib.error.HTTPError as error:
         return Answer(error.code, error.read())

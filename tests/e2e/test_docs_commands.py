@@ -197,7 +197,7 @@ def _look_again(shell: Shell, step: Step) -> Outcome:
         return not _problem(step, last[0])
 
     with suppress(AssertionError):  # the caller tells what was seen last
-        wait_until(is_as_shown, step.command, seconds=20)
+        wait_until(is_as_shown, step.command, seconds=90)
     return last[0]
 
 

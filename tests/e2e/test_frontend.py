@@ -86,7 +86,7 @@ def test_a_second_frontend_on_one_sqlite_file_is_refused(start: Any, call: Any, 
 
     second = start("--port", "0")
 
-    assert second.process.wait(timeout=30) == 75
+    assert second.process.wait(timeout=90) == 75
     assert "an SQLite file serves one frontend" in second.output
     assert call("GET", f"http://127.0.0.1:{port}/healthz").status == 200
 
@@ -99,7 +99,7 @@ def test_another_secrets_key_ends_it_with_78(start: Any, call: Any, port: int, t
 
     again = start("--port", str(port))
 
-    assert again.process.wait(timeout=30) == 78
+    assert again.process.wait(timeout=90) == 78
     assert "child died" not in again.output, "it is not worth a restart"
 
 
@@ -107,7 +107,7 @@ def test_a_taken_port_ends_it_with_75(start: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
         running = start("--port", str(number))
-        assert running.process.wait(timeout=30) == 75
+        assert running.process.wait(timeout=90) == 75
     assert f"port {number} on 127.0.0.1 is taken by another program; choose another with --port" in running.output
 
 
@@ -125,7 +125,7 @@ def test_mistakes_are_told_in_a_sentence(
     start: Any, arguments: list[str], variables: dict[str, str], code: int | None, sentence: str
 ) -> None:
     running = start("--port", "0", *arguments, **variables)
-    ended = running.process.wait(timeout=30)
+    ended = running.process.wait(timeout=90)
     assert ended in ((64, 77, 78) if code is None else (code,)), running.output
     assert sentence in running.output
     assert "Traceback" not in running.output
@@ -134,4 +134,4 @@ def test_mistakes_are_told_in_a_sentence(
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_data_directory_that_is_not_writable_ends_it_with_73(start: Any, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o500)
-    assert start("--port", "0").process.wait(timeout=30) == 73
+    assert start("--port", "0").process.wait(timeout=90) == 73

@@ -130,7 +130,7 @@ def test_mistakes_are_told_in_a_sentence(
     start: Any, arguments: list[str], variables: dict[str, str], code: int, sentence: str
 ) -> None:
     running = start("gateway", "--port", "0", *arguments, **variables)
-    assert running.process.wait(timeout=30) == code
+    assert running.process.wait(timeout=90) == code
     assert sentence in running.output
     assert "Traceback" not in running.output
 
@@ -139,5 +139,5 @@ def test_a_taken_port_is_told(start: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         running = start("gateway", "--control", "http://127.0.0.1:9", "--port", port, CORRAL_GATEWAY_KEY="k")
-        assert running.process.wait(timeout=30) == 75
+        assert running.process.wait(timeout=90) == 75
     assert f"port {port} on 127.0.0.1 is taken by another program" in running.output

@@ -28,7 +28,7 @@ def pipe(tmp_path: Path) -> Iterator[Pipe]:
 @pytest.fixture
 async def fleet(tmp_path: Path, pipe: Pipe) -> AsyncIterator[ServingFleet]:
     """Its model `paced` is served by an engine that tells what becomes of every request."""
-    async with serving_fleet(tmp_path) as made:
+    async with serving_fleet(tmp_path, beat_seconds=5) as made:  # a slow machine makes no node silent
         engine = write_serving_backend(made.backends, "paced", pipe=pipe.path, body=PACED_ENGINE)
         (engine / "corral.json").write_text(OPENAI_PORT, encoding="utf-8")
         write_model(made.models, "paced", backend="paced")

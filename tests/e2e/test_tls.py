@@ -24,7 +24,7 @@ def ask(authority: Authority, url: str) -> dict[str, Any]:
     """Checked against the authority; nothing when there is no good answer."""
     context = ssl.create_default_context(cafile=authority.file)
     try:
-        with urllib.request.urlopen(url, context=context, timeout=10) as response:
+        with urllib.request.urlopen(url, context=context, timeout=60) as response:
             found: dict[str, Any] = json.loads(response.read())
             return found
     except OSError:
@@ -78,6 +78,6 @@ def test_a_bad_certificate_ends_the_start_with_a_sentence(
     nats = ["--nats", "nats://127.0.0.1:9"] if command == "frontend" else []
     arguments = [command, "--data", str(tmp_path / "data"), "--port", "0", *nats]
     with start_process([*arguments, "--tls-cert", str(certificate), "--tls-key", str(key)]) as running:
-        assert running.process.wait(timeout=30) == 64
+        assert running.process.wait(timeout=90) == 64
         assert f"tls_key: {key} is not the key of the certificate in {certificate}" in running.output
         assert "Traceback" not in running.output

@@ -278,6 +278,6 @@ class TestWhatCannotStart:
 
     def test_a_setting_that_stops_a_child_ends_up_with_its_code(self, start_up: Any) -> None:
         up = start_up(CORRAL_MAX_BODY="huge")
-        assert up.process.wait(timeout=30) == 64
+        assert up.process.wait(timeout=90) == 64
         assert 'max_body: "huge" from the environment variable CORRAL_MAX_BODY cannot be used' in up.output
         assert not up.file.exists()

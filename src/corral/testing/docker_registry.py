@@ -23,7 +23,7 @@ from corral.images.platforms import Platform
 from corral.testing.ports import lasting_port
 
 _LOOPBACK: Final = "127.0.0.1"
-_START_SECONDS: Final = 30.0
+_START_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.02
 _FETCHED: Final = Path(__file__).absolute().parents[3] / ".build" / "programs" / "docker-registry"
 

@@ -37,7 +37,7 @@ KEY: Final = "corral_test-key-with-the-scope-inference"
 GATEWAY_KEY: Final = "corral_test-key-with-the-scope-gateway"
 MODEL: Final = "echo"
 _BEAT_SECONDS: Final = 3.0
-PATIENCE: Final = 30.0
+PATIENCE: Final = 60.0
 """How long a test waits for anything before it counts as a hang."""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final, TypeVar
 
-PATIENCE: Final = timedelta(seconds=30)
+PATIENCE: Final = timedelta(seconds=60)
 """How long any single wait may take on a busy machine before the test fails."""
 
 T = TypeVar("T")

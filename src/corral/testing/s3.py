@@ -116,7 +116,7 @@ class S3Server:
         return self._answers("master", "/dir/assign") == 200 and self._answers("s3", "/") in (200, 403)
 
     def _answers(self, part: str, path: str) -> int:
-        connection = http.client.HTTPConnection(_LOOPBACK, self._ports[part], timeout=5)
+        connection = http.client.HTTPConnection(_LOOPBACK, self._ports[part], timeout=30)
         try:
             connection.request("GET", path)
             return connection.getresponse().status

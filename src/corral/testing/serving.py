@@ -165,7 +165,7 @@ async def until_gone(pids: Mapping[int, str]) -> None:
     async def are_gone() -> bool:
         return not any(map(_runs, pids))
 
-    await eventually(are_gone, f"the end of {dict(pids)}", seconds=10)
+    await eventually(are_gone, f"the end of {dict(pids)}")
 
 
 def _runs(pid: int) -> bool:

@@ -9,7 +9,7 @@ T = TypeVar("T")
 _LOOK_SECONDS: Final = 0.02
 
 
-def wait_until(condition: Callable[[], T], what: str, *, seconds: float = 30.0) -> T:
+def wait_until(condition: Callable[[], T], what: str, *, seconds: float = 60.0) -> T:
     """Look until the condition gives something true, and return that; AssertionError at the deadline."""
     deadline = time.monotonic() + seconds
     while True:
@@ -21,7 +21,7 @@ def wait_until(condition: Callable[[], T], what: str, *, seconds: float = 30.0) 
         time.sleep(_LOOK_SECONDS)
 
 
-async def eventually(condition: Callable[[], Awaitable[T]], what: str, *, seconds: float = 30.0) -> T:
+async def eventually(condition: Callable[[], Awaitable[T]], what: str, *, seconds: float = 60.0) -> T:
     """The same for conditions that must be awaited; the event loop goes on meanwhile."""
     deadline = time.monotonic() + seconds
     while True:
