@@ -1,6 +1,6 @@
 """What a worker can be told: plain values with their units and the reasons of their defaults.
 
-Knows neither flags nor the environment; `app/settings.py` fills it. Rules that turn these values into addresses are
+Knows neither flags nor the environment; `app/configs/` fills it. Rules that turn these values into addresses are
 in `addresses.py`.
 """
 

@@ -23,9 +23,11 @@ from corral.app.children import Child, Children
 from corral.app.exit_codes import NOT_WORTH_A_RESTART, ExitCode, exit_code_of
 from corral.app.failures import sole_cause
 from corral.app.listening import take_port
+from corral.app.own_program import own_command
 from corral.app.probe import dialled, http_url, until_ok, until_ok_behind_tls, until_socket_ok
-from corral.app.settings import FrontendSettings, LogSettings, child_environment, own_command
+from corral.app.settings import child_environment
 from corral.app.settings_sources import Sources
+from corral.app.settings_table import FrontendSettings, LogSettings
 from corral.app.signals import stop_on_signals
 from corral.app.starting import start_patiently
 from corral.app.tls import server_tls

@@ -20,8 +20,9 @@ from corral.app.failures import sole_cause
 from corral.app.first_model import NAME, give_first_model
 from corral.app.listening import take_port
 from corral.app.probe import http_url
-from corral.app.settings import FrontendSettings, LogSettings, UpSettings, child_environment
+from corral.app.settings import child_environment
 from corral.app.settings_sources import Sources, without_settings
+from corral.app.settings_table import FrontendSettings, LogSettings, UpSettings
 from corral.app.signals import stop_on_signals
 from corral.app.starting import FINAL, start_patiently
 from corral.app.tls import server_tls

@@ -14,8 +14,8 @@ import msgspec
 from corral.app.children import Child
 from corral.app.exit_codes import NOT_WORTH_A_RESTART, ExitCode
 from corral.app.launcher import CONTROL, GATEWAY
+from corral.app.own_program import own_command
 from corral.app.probe import Answer, ask, dialled, http_url, until_ok
-from corral.app.settings import own_command
 from corral.app.up_file import UpKeys
 from corral.base.errors import PathNotUsable
 from corral.base.private_files import read_private

@@ -9,9 +9,10 @@ from typing import Final
 from corral.app.children import Child
 from corral.app.exit_codes import NOT_WORTH_A_RESTART, ExitCode
 from corral.app.listening import is_free
+from corral.app.own_program import own_command
 from corral.app.probe import Answer, ask, until_ok
-from corral.app.settings import WorkerSettings, own_command
 from corral.app.settings_sources import without_settings
+from corral.app.settings_table import WorkerSettings
 from corral.base.errors import AddressInUse, PathNotUsable
 from corral.base.private_files import make_private_directory, read_private, write_private
 from corral.base.processes import Command

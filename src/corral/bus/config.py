@@ -1,4 +1,4 @@
-"""How to reach NATS: plain values, filled by `app/settings.py`."""
+"""How to reach NATS: plain values, filled by `app/configs/`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

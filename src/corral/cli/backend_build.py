@@ -98,7 +98,7 @@ async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | 
     """The layout is made in any case; without --output it goes again when all else is made of it."""
     import tempfile
 
-    from corral.app.settings import shipped_installers
+    from corral.app.own_program import shipped_installers
     from corral.images.patience import in_thread
     from corral.packaging.archive import write_archive
     from corral.packaging.build import build as make

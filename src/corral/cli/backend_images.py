@@ -21,7 +21,8 @@ def registry_options(function: F) -> F:
 
 def images() -> "ImagesConfig":
     """What the running command was told about registries."""
-    from corral.app.settings import images_config, resolve
+    from corral.app.configs.backends import images_config
+    from corral.app.settings_sources import resolve
 
     found = sources()
     config = images_config(resolve(ImageSettings, found), found.environment)

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from corral.app.settings import MACHINE_SETTINGS
-from corral.app.settings_table import WorkerSettings
+from corral.app.settings_table import MACHINE_SETTINGS, WorkerSettings
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import say
 
@@ -39,7 +38,8 @@ def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
     from datetime import timedelta
 
     from corral.app.backend_run import RunWish, find_backend, run_backend
-    from corral.app.settings import backend_environment, machine_config
+    from corral.app.configs.machine import machine_config
+    from corral.app.settings import backend_environment
 
     found = sources()
     home = find_backend(backend, machine_config(found))

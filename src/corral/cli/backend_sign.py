@@ -113,7 +113,8 @@ def sign(
 def _signed(reference: "Reference", key: "SigningKey", annotations: dict[str, str]) -> "list[SignedDigest]":
     import asyncio
 
-    from corral.app.settings import images_config, resolve
+    from corral.app.configs.backends import images_config
+    from corral.app.settings_sources import resolve
     from corral.base.clock import SystemClock
     from corral.images.signing import sign_image
 
@@ -164,7 +165,7 @@ def _password(file: Path | None, *, is_wanted: bool, is_new: bool) -> bytes:
 
 
 def _stated_password() -> str:
-    from corral.app.settings import resolve
+    from corral.app.settings_sources import resolve
 
     return resolve(SigningSettings, sources()).password
 

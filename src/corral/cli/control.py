@@ -18,15 +18,11 @@ def control(gateway_key_descriptor: int | None) -> None:
 
     import uvloop
 
+    from corral.app.configs.backends import galleries_config, images_config
+    from corral.app.configs.control import control_config
     from corral.app.control import run_control
-    from corral.app.settings import (
-        GallerySettings,
-        ImageSettings,
-        control_config,
-        galleries_config,
-        images_config,
-        resolve,
-    )
+    from corral.app.settings_sources import resolve
+    from corral.app.settings_table import GallerySettings, ImageSettings
     from corral.app.signals import stop_on_signals
     from corral.base.garbage import look_for_garbage_rarely
     from corral.base.logs import set_up_logs

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from corral.app.exit_codes import ExitCode
-from corral.app.settings import MACHINE_SETTINGS
-from corral.app.settings_table import GallerySettings, ImageSettings, WorkerSettings
+from corral.app.settings_table import MACHINE_SETTINGS, GallerySettings, ImageSettings, WorkerSettings
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import Column, console, facts, json_option, plain, print_json, say, show, table
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from corral.app.settings import galleries_config, images_config, machine_config, resolve
-from corral.app.settings_sources import Sources
+from corral.app.configs.backends import galleries_config, images_config
+from corral.app.configs.machine import machine_config
+from corral.app.settings_sources import Sources, resolve
 from corral.app.settings_table import GallerySettings, ImageSettings
 from corral.app.this_machine import measure
 from corral.base.clock import SystemClock

@@ -14,8 +14,9 @@ def gateway(key_descriptor: int | None) -> None:
 
     It needs the URL of a frontend and a key of the scope gateway, and neither the database nor NATS.
     """
+    from corral.app.configs.gateway import gateway_config
     from corral.app.gateway import main
-    from corral.app.settings import gateway_config, resolve
+    from corral.app.settings_sources import resolve
     from corral.base.logs import set_up_logs
     from corral.base.processes import secret_from
 

@@ -144,7 +144,8 @@ def _reset_config(sources: "Sources") -> "ControlConfig":
     """The database's settings. A credentials file of `corral up` is kept right, too."""
     from dataclasses import replace
 
-    from corral.app.settings import control_config, resolve
+    from corral.app.configs.control import control_config
+    from corral.app.settings_sources import resolve
     from corral.app.up_frontend import CREDENTIALS_FILE
 
     config = control_config(resolve(FrontendSettings, sources, without=frozenset({"nats_url"})))

@@ -87,7 +87,9 @@ def complete_node(context: click.Context, parameter: click.Parameter, incomplete
 
 def quick_client(context: click.Context) -> Client:
     """A client that gives up before anybody at a prompt would."""
-    from corral.app.settings import ClientSettings, gather, resolve
+    from corral.app.settings import gather
+    from corral.app.settings_sources import resolve
+    from corral.app.settings_table import ClientSettings
     from corral.cli.frontend_target import target_of
     from corral.cli.options import given_flags
 

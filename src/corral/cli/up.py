@@ -27,7 +27,7 @@ def up() -> int:
     Starts a NATS server, a frontend and workers, keeps them alive, and writes up.json into the data directory for
     scripts. Needs no configuration. Ctrl-C stops everything.
     """
-    from corral.app.settings import resolve
+    from corral.app.settings_sources import resolve
     from corral.app.up import run_up
 
     found = process_sources()

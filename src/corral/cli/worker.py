@@ -26,7 +26,9 @@ worker.add_command(backends)
 
 
 def _run() -> int:
-    from corral.app.settings import galleries_config, images_config, keep_previous, resolve, worker_config
+    from corral.app.configs.backends import galleries_config, images_config
+    from corral.app.configs.worker import keep_previous, worker_config
+    from corral.app.settings_sources import resolve
     from corral.base.logs import set_up_logs
 
     found = process_sources()

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from corral.app.exit_codes import ExitCode
-from corral.app.settings import MACHINE_SETTINGS
 from corral.app.settings_sources import settings_of
-from corral.app.settings_table import GallerySettings, ImageSettings, WorkerSettings
+from corral.app.settings_table import MACHINE_SETTINGS, GallerySettings, ImageSettings, WorkerSettings
 from corral.base.errors import CorralError, InvalidInput
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import Column, console, json_option, plain, print_json, say, show, table
@@ -186,9 +185,12 @@ def repair(as_json: bool) -> None:
 
 
 def _config() -> "LocalConfig":
+    from corral.app.configs.backends import galleries_config, images_config
+    from corral.app.configs.machine import machine_config
+    from corral.app.configs.worker import keep_previous
     from corral.app.installing import InstallingConfig
     from corral.app.local_backends import LocalConfig
-    from corral.app.settings import galleries_config, images_config, keep_previous, machine_config, resolve
+    from corral.app.settings_sources import resolve
 
     found = sources()
     machine = machine_config(found)

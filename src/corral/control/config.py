@@ -1,4 +1,4 @@
-"""What the control process needs to know; `app/settings.py` fills it."""
+"""What the control process needs to know; `app/configs/` fills it."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -11,7 +11,7 @@ from typing import Final, Self
 import aiohttp
 import psutil
 
-from corral.app.settings import own_command
+from corral.app.own_program import own_command
 from corral.base.processes import Command, Output, Process, start_process
 from corral.testing.admin_api import AdminApi
 from corral.testing.ports import lasting_port, lasting_range

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.app.settings import shipped_installers
+from corral.app.own_program import shipped_installers
 from corral.images.platforms import this_platform
 from corral.packaging.build import Build, BuildOrder, build
 from corral.packaging.layers import Compression, Packing

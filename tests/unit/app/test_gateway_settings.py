@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from corral.app.settings import FrontendSettings, GatewaySettings, control_config, gateway_config, gather, resolve
+from corral.app.configs.control import control_config
+from corral.app.configs.gateway import gateway_config
+from corral.app.settings import gather
+from corral.app.settings_sources import resolve
+from corral.app.settings_table import FrontendSettings, GatewaySettings
 from corral.app.tls import client_tls, server_tls
 from corral.base.errors import SettingInvalid
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from corral.app.settings import gather, resolve
-from corral.app.settings_sources import Group, Setting, Sources, settings_of
+from corral.app.settings import gather
+from corral.app.settings_sources import Group, Setting, Sources, resolve, settings_of
 from corral.app.settings_table import GROUPS, FrontendSettings, WorkerSettings
 from corral.base.errors import SettingInvalid
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from corral.app.settings import UpSettings, gather, resolve
+from corral.app.settings import gather
+from corral.app.settings_sources import resolve
+from corral.app.settings_table import UpSettings
 from corral.app.up_file import UpKeys
 from corral.cli.up import TerminalWords, client_command
 

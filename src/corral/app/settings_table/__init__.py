@@ -17,11 +17,12 @@ from corral.app.settings_table.localai import ACCEPTED_WITHOUT_EFFECT
 from corral.app.settings_table.logs import LogSettings
 from corral.app.settings_table.signing import SigningSettings
 from corral.app.settings_table.up import UpSettings
-from corral.app.settings_table.worker import WorkerSettings
+from corral.app.settings_table.worker import MACHINE_SETTINGS, WorkerSettings
 
 __all__ = [
     "ACCEPTED_WITHOUT_EFFECT",
     "GROUPS",
+    "MACHINE_SETTINGS",
     "ClientSettings",
     "FrontendSettings",
     "GallerySettings",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from corral.app.settings_kinds import (
     ADDRESS,
@@ -24,10 +24,11 @@ from corral.app.settings_kinds import (
     duration,
 )
 from corral.app.settings_sources import Derived, setting
-from corral.app.settings_table.defaults import (
-    WORKER_DATA_DEFAULT,
-)
+from corral.app.settings_table.defaults import WORKER_DATA_DEFAULT
 from corral.app.settings_table.shared import nats_authorities, nats_certificate, nats_key
+
+MACHINE_SETTINGS: Final = frozenset({"capability", "capability_run_file", "data", "backends", "system_backends"})
+"""Of a worker's settings those that say which backends are on this machine, and which would fit it."""
 
 
 def _host_name(_: Mapping[str, str]) -> str:

@@ -34,7 +34,8 @@ def doctor(as_json: bool) -> int:
     Looks at this machine, and at the frontend if there is one. Ends with 1 when there is a problem, with 0 when there
     are only warnings.
     """
-    from corral.app.settings import ClientSettings, resolve
+    from corral.app.settings_sources import resolve
+    from corral.app.settings_table import ClientSettings
     from corral.cli.doctor.examination import examine
 
     found = sources()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from corral.app.settings import ClientSettings
+from corral.app.settings_table import ClientSettings
 from corral.app.up_file import UpFile, read_up_file
 from corral.base.errors import AccessDenied, CorralError
 from corral.cli.client import Client

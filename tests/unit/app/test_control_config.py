@@ -1,0 +1,54 @@
+"""What the control process is configured with, and which settings contradict each other."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from corral.app.configs.control import control_config
+from corral.app.settings import gather
+from corral.app.settings_sources import resolve
+from corral.app.settings_table import FrontendSettings
+from corral.base.errors import SettingInvalid
+
+FRONTEND = {"HOME": "/home/someone", "CORRAL_NATS_URL": "nats://bus:4222"}
+
+
+def test_control_gets_every_setting() -> None:
+    environment = {
+        **FRONTEND,
+        "CORRAL_UNHEALTHY_AFTER": "2",
+        "CORRAL_OFFLINE_AFTER": "5",
+        "CORRAL_EVENT_RETENTION": "7d",
+        "CORRAL_MAX_BODY": "64KiB",
+        "CORRAL_METRICS_PUBLIC": "yes",
+        "LOCALAI_INSTANCE_ID": "blue",
+        "LOCALAI_REGISTRATION_TOKEN": "join",
+    }
+    config = control_config(resolve(FrontendSettings, gather({"--data": "/srv"}, environment)))
+    assert (config.liveness.unhealthy_after, config.liveness.offline_after) == (2, 5)
+    assert config.event_retention == timedelta(days=7)
+    assert config.max_body == 65536
+    assert config.metrics_public
+    assert config.instance_id == "blue"
+    assert config.registration_token == "join"
+    assert config.bus.url == "nats://bus:4222"
+    assert config.secrets_key_file == Path("/srv/secrets.key")
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"CORRAL_UNHEALTHY_AFTER": "6"}, "offline_after: must be more than unhealthy_after, which is 6"),
+        ({"CORRAL_NATS_JWT": "x"}, "nats_seed: is needed beside nats_jwt"),
+        ({"CORRAL_NATS_SEED": "x"}, "nats_jwt: is needed beside nats_seed"),
+        (
+            {"LOCALAI_NATS_ACCOUNT_SEED": "x"},
+            "nats_account_seed: is no seed; that of an account starts with SA",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(environment: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SettingInvalid) as refused:
+        control_config(resolve(FrontendSettings, gather({}, {**FRONTEND, **environment})))
+    assert str(refused.value) == sentence
