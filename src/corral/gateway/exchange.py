@@ -7,6 +7,7 @@ from typing import Protocol
 
 from corral.base.clock import Clock
 from corral.gateway.answers import Answer, Refusal
+from corral.gateway.bodies import Bodies
 from corral.gateway.config import GatewayConfig
 from corral.gateway.dispatch import Dispatcher, Tasks
 from corral.gateway.head import RequestHead
@@ -25,13 +26,6 @@ class Outcome(StrEnum):
     FAILED = "failed"
     TIMED_OUT = "timed_out"
     CLIENT_GONE = "client_gone"
-
-
-@dataclass(slots=True, kw_only=True)
-class Bodies:
-    """How many bytes of bodies are held at the moment."""
-
-    held: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

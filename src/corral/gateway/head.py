@@ -223,3 +223,11 @@ def write_head(
     if length or head.is_chunked or head.length is not None:
         written += b"Content-Length: %d\r\n" % length
     return b"%b%b\r\n" % (written, added)
+
+
+def forwarded_lines(peer: object, *, is_secure: bool) -> bytes:
+    """What the gateway itself says of the sender, in place of what the sender said."""
+    lines = b"X-Forwarded-Proto: https\r\n" if is_secure else b"X-Forwarded-Proto: http\r\n"
+    if isinstance(peer, tuple) and peer:
+        lines += b"X-Forwarded-For: " + str(peer[0]).encode() + b"\r\n"
+    return lines

@@ -6,20 +6,20 @@ answer, since only the parser knows where the body ended. A client that closes i
 """
 
 import asyncio
-import re
 from collections.abc import Callable
 from enum import Enum
 from typing import Final, Protocol, cast
 
 from corral.gateway.answers import CONTINUE, Answer, Refusal
+from corral.gateway.bodies import HeldBody, body_too_large
 from corral.gateway.exchange import Exchange, Services
-from corral.gateway.head import RequestHead
+from corral.gateway.head import RequestHead, forwarded_lines
+from corral.gateway.partial_head import END, PartialHead, head_too_large
 from corral.gateway.reader import RequestReader
 from corral.gateway.routes import Router
+from corral.gateway.stalls import Stall
 from corral.protocol.view import KeyEntry
 
-_END: Final = b"\r\n\r\n"
-_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _EMPTY_LINES: Final = b"\r\n" * 4
 _NO_HEAD: Final = RequestHead()
 _LINGER_BYTES: Final = 1024 * 1024
@@ -66,17 +66,16 @@ class ClientConnection(asyncio.Protocol):
         self.write: Callable[[bytes], None] = _nowhere
         """Goes to the transport without a step in between: it is called for every event of every stream."""
         self._held = b""
-        self._partial = bytearray()
-        self._scanned = 0
+        self._partial: PartialHead | None = None
         self._head = _NO_HEAD
         self._key: KeyEntry | None = None
         self._remaining = 0
-        self._body_held = 0
+        body = HeldBody(services.bodies, self._limits)
+        self._hold_body, self.body_sent = body.add, body.release
         self._progress_mark = 0
         self._exchange: Exchange | None = None
         self._advancing = self._reading_paused = False
-        self._stalled_at: float | None = None
-        self._stalled_size = 0
+        self._stall: Stall | None = None
         self.closes = False
         self.is_full = False
         self.forwarded = b""
@@ -87,7 +86,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer)
-        self.forwarded = _forwarded(self._transport)
+        is_secure = transport.get_extra_info("sslcontext") is not None
+        self.forwarded = forwarded_lines(transport.get_extra_info("peername"), is_secure=is_secure)
         self._deadline = self._time() + self._time_outs.head
         self._services.tally.connections += 1
         self._services.tally.open_connections += 1
@@ -124,13 +124,13 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_full = True
-        self._stalled_at, self._stalled_size = self._time(), self._transport.get_write_buffer_size()
+        self._stall = Stall(self._transport, self._time())
         if self._exchange is not None:
             self._exchange.client_full()
 
     def resume_writing(self) -> None:
         self.is_full = False
-        self._stalled_at = None
+        self._stall = None
         if self._exchange is not None:
             self._exchange.client_writable()
         elif self._state is _HEAD:  # requests that waited until their answers have room
@@ -162,39 +162,30 @@ class ClientConnection(asyncio.Protocol):
             self._advancing = False
 
     def _take_head(self, data: bytes) -> None:
-        if self._partial or not (end := data.find(_END) + 1):
+        if self._partial is not None or not (end := data.find(END) + 1):
             data = self._joined(data)
             if not data:
                 return
-            end = data.find(_END) + 1
+            end = data.find(END) + 1
         if data.startswith(b"\r\n"):
             if data.startswith(_EMPTY_LINES):
                 raise Refusal.bad_framing("there are only empty lines")
             self._held = data[2:]  # some clients send an empty line after a body
             return
-        end += len(_END) - 1
+        end += len(END) - 1
         if end > self._limits.head:
-            raise _head_too_large()
+            raise head_too_large()
         self._begin_request(data[:end], data[end:])
 
     def _joined(self, data: bytes) -> bytes:
         """What came of a head so far, once it is whole; empty until then."""
-        if not self._partial:
-            self._deadline = self._time() + self._time_outs.head
         partial = self._partial
-        partial += data
-        since = max(self._scanned - len(_END), 0)
-        self._scanned = len(partial)
-        found = partial.find(_END, since)
-        if _BARE_LF.search(partial, since, found if found >= 0 else len(partial)):
-            raise Refusal.bad_framing("a line ends without a carriage return")
-        if found < 0:
-            if len(partial) > self._limits.head:
-                raise _head_too_large()
-            return b""
-        whole = bytes(partial)
-        partial.clear()
-        self._scanned = 0
+        if partial is None:
+            partial = self._partial = PartialHead(self._limits.head)
+            self._deadline = self._time() + self._time_outs.head
+        whole = partial.add(data)
+        if whole:
+            self._partial = None
         return whole
 
     def _begin_request(self, raw: bytes, rest: bytes) -> None:
@@ -219,7 +210,7 @@ class ClientConnection(asyncio.Protocol):
     def _admitted(self, head: RequestHead) -> KeyEntry | None:
         try:
             if (head.length or 0) > self._limits.body:
-                raise _body_too_large(self._limits.body)
+                raise body_too_large(self._limits.body)
             return self._router.admit(head)
         except Refusal as refusal:
             refusal.closes = refusal.closes or not self._reader.is_complete
@@ -239,17 +230,6 @@ class ClientConnection(asyncio.Protocol):
             self.closes = True
         self._dispatch(head)
 
-    def _hold_body(self, size: int) -> None:
-        bodies = self._services.bodies
-        self._body_held += size
-        bodies.held += size
-        if self._body_held > self._limits.body:
-            raise _body_too_large(self._limits.body)
-        if bodies.held > self._limits.bodies:
-            refusal = Refusal.busy(503, "too many requests are being received", code="overloaded")
-            refusal.closes = True
-            raise refusal
-
     def _dispatch(self, head: RequestHead) -> None:
         """Raises Refusal; what the exchange refuses later comes through `refuse` as well."""
         self._state = _BUSY
@@ -267,10 +247,6 @@ class ClientConnection(asyncio.Protocol):
         """The whole of it at once."""
         self.write(answer.as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
         self.finish(keep=True)
-
-    def body_sent(self) -> None:
-        self._services.bodies.held -= self._body_held
-        self._body_held = 0
 
     def finish(self, *, keep: bool) -> None:
         self._exchange = None
@@ -321,27 +297,20 @@ class ClientConnection(asyncio.Protocol):
 
     def drain(self) -> None:
         """No further request; one that is being answered is finished first."""
-        if self._state is _HEAD and not self._partial:
+        if self._state is _HEAD and self._partial is None:
             self._close()
         elif self._state is _TUNNEL:
             self.abort()
 
     def sweep(self, now: float) -> None:
         """Called every now and then: time-outs end here."""
-        if self._stalled_at is not None and self._is_stalled(now):
+        if self._stall is not None and self._stall.seconds(now) >= self._time_outs.stalled_client:
             self._services.tally.time_outs["stalled_client"] += 1
             self.abort()
         elif self._exchange is not None:
             self._exchange.sweep(now)
         elif self._deadline and now >= self._deadline:
             self._expire(now)
-
-    def _is_stalled(self, now: float) -> bool:
-        size = self._transport.get_write_buffer_size()
-        if size != self._stalled_size:
-            self._stalled_at, self._stalled_size = now, size
-            return False
-        return now - (self._stalled_at or now) >= self._time_outs.stalled_client
 
     def _expire(self, now: float) -> None:
         match self._state:
@@ -351,7 +320,7 @@ class ClientConnection(asyncio.Protocol):
             case _State.BODY:
                 self._services.tally.time_outs["body"] += 1
                 self.refuse(Refusal(408, "the body did not come in time", code="request_timeout", closes=True))
-            case _State.HEAD if self._partial:
+            case _State.HEAD if self._partial is not None:
                 self._services.tally.time_outs["head"] += 1
                 self.refuse(Refusal(408, "the head did not come in time", code="request_timeout", closes=True))
             case _:
@@ -362,7 +331,7 @@ class ClientConnection(asyncio.Protocol):
         self.body_sent()
         self._state = _LINGERING
         self._held = b""
-        self._partial.clear()
+        self._partial = None
         self._remaining = _LINGER_BYTES
         self._deadline = self._time() + self._time_outs.linger
         self.resume()
@@ -384,21 +353,3 @@ class ClientConnection(asyncio.Protocol):
 
 def _nowhere(data: bytes) -> None:
     """The connection is gone; whoever still writes will hear of it."""
-
-
-def _forwarded(transport: asyncio.Transport) -> bytes:
-    """What the gateway itself says of the sender."""
-    peer = transport.get_extra_info("peername")
-    scheme = b"https" if transport.get_extra_info("sslcontext") is not None else b"http"
-    lines = b"X-Forwarded-Proto: " + scheme + b"\r\n"
-    if isinstance(peer, tuple) and peer:
-        lines += b"X-Forwarded-For: " + str(peer[0]).encode() + b"\r\n"
-    return lines
-
-
-def _head_too_large() -> Refusal:
-    return Refusal(431, "the head of the request is too large", code="head_too_large", closes=True)
-
-
-def _body_too_large(limit: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {limit} bytes", code="body_too_large", closes=True)
