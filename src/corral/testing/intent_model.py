@@ -12,12 +12,12 @@ from corral.base.ids import NodeId, OperationId
 from corral.domain import intent as intents
 from corral.domain import intent_steps
 from corral.domain.backend import Artefact, Proven, Verb, Wish, prove
-from corral.domain.fleet_rule import FleetRule, Names, contradicting, is_missing
+from corral.domain.fleet_rule import FleetRule, Names, contradicting
 from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed
 from corral.domain.intent_steps import Rest, Send
 from corral.domain.operation import FINAL, Target, TargetStatus, status_of
 from corral.testing.clock import START
-from corral.testing.intent_model_parts import Answer, Decision, Deed, Frontend, Key, Request, Work, Worker
+from corral.testing.intent_model_parts import Answer, Deed, Frontend, Key, Request, Work, Worker
 
 POLICY: Final = IntentPolicy()
 NAMES: Final = Names(catalogue=None)
@@ -126,58 +126,6 @@ class FleetModel:
         """On the machine, where no frontend sees it."""
         self.touched.add(place)
         self.workers[place[0]].disk.pop(place[1], None)
-
-    # Rules.
-
-    def demand(self, key: str, selector: dict[str, str], *, uri: str = "") -> None:
-        artefact = Artefact(backend=key, uri=uri, name=key if uri else "")
-        self.rules[key] = FleetRule(name=key, artefact=artefact, selector=selector, made_by="", made_at=self.now)
-
-    def poll(self, node: str) -> None:
-        """Ask a node what it has, and keep that."""
-        worker = self.workers[node]
-        if worker.up:
-            worker.told = worker.report(self.now)
-
-    def look_at_rules(self, number: int) -> None:
-        """Decide what is missing. What happens before it is started, the decision does not know."""
-        decided = []
-        for rule in self.rules.values():
-            applies = [one for one in self.workers.values() if rule.applies_to(one.labels)]
-            stored = {one.name: self.stored.get((one.name, rule.backend)) for one in applies}
-            lacking = [one.name for one in applies if is_missing(rule, rule.backend, stored[one.name], one.told)]
-            if lacking:
-                seen = {node: self._generation((node, rule.backend)) for node in lacking}
-                decided.append(Decision(rule=rule, seen=seen))
-        self.frontends[number].decided = decided
-
-    def start_decided(self, number: int) -> None:
-        """As the database does it: only if nothing else has been wanted since."""
-        frontend = self.frontends[number]
-        for one in frontend.decided:
-            key = one.rule.backend
-            if all(self._generation((node, key)) == seen for node, seen in one.seen.items()):
-                assert not any(self._is_awaited(one.rule, node) for node in one.seen), "a rule asks for what is awaited"
-                self.started_by_rules += 1
-                self.start(Wish(verb=Verb.INSTALL, key=key, artefact=one.rule.artefact), list(one.seen))
-        frontend.decided = []
-
-    def enforce(self, number: int) -> None:
-        self.look_at_rules(number)
-        self.start_decided(number)
-        self.look_at_rules(number)
-        assert not self.frontends[number].decided, "a rule starts again what it has just started"
-
-    def _is_awaited(self, rule: FleetRule, node: str) -> bool:
-        """Whether the same is under way there, or failed for good and waits for people."""
-        known = self.stored.get((node, rule.backend))
-        if known is None or known.wish.verb is not Verb.INSTALL or known.wish.artefact.uri != rule.artefact.uri:
-            return False
-        return known.state in (IntentState.OPEN, IntentState.BLOCKED)
-
-    def _generation(self, place: Key) -> int:
-        known = self.stored.get(place)
-        return 0 if known is None else known.generation
 
     # Frontends.
 
@@ -332,6 +280,12 @@ class FleetModel:
             for place in [one for one in frontend.working if one[0] == node]:
                 unheard = intent_steps.unheard(frontend.working.pop(place).intent, "restarted", self.now, POLICY)
                 self._release(place, frontend, unheard)
+
+    def poll(self, node: str) -> None:
+        """Ask a node what it has, and keep that."""
+        worker = self.workers[node]
+        if worker.up:
+            worker.told = worker.report(self.now)
 
     def move_tag(self) -> None:
         self.digest = f"sha256:{int(self.digest.split(':')[1]) + 1}"

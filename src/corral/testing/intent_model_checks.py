@@ -8,6 +8,7 @@ from corral.domain.intent import Intent, IntentState
 from corral.domain.operation import OperationState, TargetStatus, state_of
 from corral.testing.intent_model import FleetModel
 from corral.testing.intent_model_parts import Deed
+from corral.testing.intent_model_rules import enforce
 
 
 def settle(model: FleetModel) -> None:
@@ -26,7 +27,7 @@ def _settle_once(model: FleetModel) -> bool:
     started = model.started_by_rules
     for node in model.workers:
         model.poll(node)
-    model.enforce(0)
+    enforce(model, 0)
     _work_off(model)
     return started != model.started_by_rules or any(_is_open(one) for one in model.stored.values())
 
@@ -57,7 +58,7 @@ def check_rest(model: FleetModel) -> None:
     model.pass_time(timedelta(days=1))
     for node in model.workers:
         model.poll(node)
-    model.enforce(1)
+    enforce(model, 1)
     for place in model.stored:
         model.step(1, place)
     assert (model.started_by_rules, model.sent) == (started, sent)

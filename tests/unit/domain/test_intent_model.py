@@ -15,6 +15,7 @@ from corral.testing.intent_model import FleetModel
 from corral.testing.intent_model_checks import check_enforcement, check_operations, check_rest, settle
 from corral.testing.intent_model_parts import Deed
 from corral.testing.intent_model_removals import KEY, ModelShelf
+from corral.testing.intent_model_rules import demand, enforce, look_at_rules, start_decided
 
 CASES = int(os.environ.get("CORRAL_MODEL_CASES", "100"))
 STEPS = 40
@@ -104,7 +105,7 @@ class Story(RuleBasedStateMachine):
 
     @rule(key=KEYS, selector=SELECTORS, uri=st.sampled_from(["", "oci://a", "oci://b"]))
     def a_rule_demands(self, key: str, selector: dict[str, str], uri: str) -> None:
-        self.model.demand(key, selector, uri=uri)
+        demand(self.model, key, selector, uri=uri)
 
     @rule(key=KEYS)
     def a_rule_is_deleted(self, key: str) -> None:
@@ -116,29 +117,29 @@ class Story(RuleBasedStateMachine):
 
     @rule(number=FRONTENDS)
     def a_frontend_looks_at_the_rules(self, number: int) -> None:
-        self.model.look_at_rules(number)
+        look_at_rules(self.model, number)
 
     @rule(number=FRONTENDS)
     def a_frontend_starts_what_the_rules_lack(self, number: int) -> None:
-        self.model.start_decided(number)
+        start_decided(self.model, number)
 
     @rule(number=FRONTENDS)
     def a_frontend_enforces_the_rules(self, number: int) -> None:
-        self.model.enforce(number)
+        enforce(self.model, number)
 
     @rule(node=NODES, deed=st.sampled_from(Deed), number=FRONTENDS)
     def a_rule_asks_for_what_somebody_deleted(self, node: str, deed: Deed, number: int) -> None:
         """What single steps hardly ever come to."""
-        self.model.demand("echo", {})
+        demand(self.model, "echo", {})
         self.model.poll(node)
         self.model.pass_time(timedelta(seconds=1))
-        self.model.enforce(number)
+        enforce(self.model, number)
         started = self.model.started_by_rules
         self.model.step(number, (node, "echo"))
         self.model.work(node, 0, deed)
         if self.model.answers:
             self.model.hear(len(self.model.answers) - 1)
-        self.model.enforce(number)
+        enforce(self.model, number)
         assert self.model.started_by_rules == started
         self.model.pass_time(timedelta(seconds=1))
         self.model.delete_by_hand((node, "echo"))
