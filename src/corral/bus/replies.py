@@ -3,7 +3,6 @@ after a reconnect still finds who asked.
 """
 
 import asyncio
-import itertools
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -64,7 +63,6 @@ class Replies:
 
     def __init__(self, prefix: str) -> None:
         self._inbox = f"{prefix}.{secrets.token_hex(11)}"
-        self._numbers = itertools.count(1)
         self._open: dict[str, _One | _Many] = {}
 
     @property
@@ -119,5 +117,6 @@ class Replies:
                 waiting.put(error)
 
     def _next_subject(self) -> str:
-        """Never the same again, so that a late answer finds nobody. The inbox is what nobody can guess."""
-        return f"{self._inbox}.{next(self._numbers)}"
+        """Never the same again, so that a late answer finds nobody. Whoever is asked learns the inbox, which all share:
+        it is the rest that nobody can guess, so that nobody can answer for another."""
+        return f"{self._inbox}.{secrets.token_hex(8)}"
