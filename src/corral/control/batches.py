@@ -41,32 +41,35 @@ class Batches(Generic[ItemT, ResultT]):
         self._not_before = 0.0
 
     async def store(self, item: ItemT) -> ResultT:
-        """What `write` answers for it. Fails as that does; then nothing was stored."""
+        """What `write` answers for it. Fails as that does; then nothing was stored. When cancelled, it is stored only if
+        its transaction is under way already."""
         waiting = _Waiting[ItemT, ResultT](item)
         self._queue.append(waiting)
-        async with self._writing:  # across the transaction on purpose: so the others come together, and share
-            try:
+        try:
+            async with self._writing:  # across the transaction on purpose: so the others come together, and share
                 while not waiting.stored.done():
                     await self._write()
-            finally:
-                if not waiting.stored.done() and waiting in self._queue:  # this one gives up, the others do not
-                    self._queue.remove(waiting)
+        finally:
+            waiting.stored.cancel()  # if there is no answer yet: this one gives up, the others do not
         return await waiting.stored
 
     async def _write(self) -> None:
         await self._gather()
-        batch, self._queue = self._queue[:_LARGEST], self._queue[_LARGEST:]
+        wanted = [one for one in self._queue if not one.stored.cancelled()]
+        batch, self._queue = wanted[:_LARGEST], wanted[_LARGEST:]
         try:
             results = await self._write_all([one.item for one in batch])
         except CorralError as error:
             for one in batch:
-                one.stored.set_exception(error)
+                if not one.stored.cancelled():
+                    one.stored.set_exception(error)
             return
         except BaseException:
             self._queue = batch + self._queue
             raise
         for one, result in zip(batch, results, strict=True):
-            one.stored.set_result(result)
+            if not one.stored.cancelled():
+                one.stored.set_result(result)
 
     async def _gather(self) -> None:
         loop = asyncio.get_running_loop()

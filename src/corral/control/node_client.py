@@ -8,7 +8,7 @@ NodeRefused      the node says why not
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 import msgspec
@@ -139,12 +139,13 @@ class NodeClient:
         try:
             return await self._ask(node_id, subject, request, answer, timeout)
         except NodeUnreachable:
-            await self._marks.store(node_id)
+            await self._marks.store((node_id, self._clock.now()))
             raise
 
-    async def _mark(self, ids: Sequence[NodeId]) -> Sequence[None]:
-        await self._nodes.mark_no_responders(sorted(set(ids)), at=self._clock.now())
-        return [None] * len(ids)
+    async def _mark(self, silent: Sequence[tuple[NodeId, datetime]]) -> Sequence[None]:
+        """As of the first of them: writing may take a while, and whoever was heard meanwhile is there."""
+        await self._nodes.mark_no_responders(sorted({id for id, _ in silent}), at=min(at for _, at in silent))
+        return [None] * len(silent)
 
     async def _ask(self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta) -> T:
         try:

@@ -96,3 +96,28 @@ async def test_one_that_is_cancelled_while_it_waits_takes_nobody_along() -> None
     writer.gate.set()
     assert await first
     assert await third
+
+
+async def test_one_that_gave_up_while_it_waited_is_not_stored() -> None:
+    """Nobody would know of it, and what it was about may have changed by the time that somebody else writes."""
+    writer = Writer()
+    first, (second,) = await storing(writer, "w1", "w2")
+    await end_tasks(second)
+    writer.gate.set()
+    assert await first
+    assert await writer.store("w3")
+    assert writer.batches == [["w1"], ["w3"]]
+
+
+async def test_one_that_gave_up_does_not_come_back_when_its_transaction_breaks_off() -> None:
+    writer = Writer()
+    first, (second, third) = await storing(writer, "w1", "w2", "w3")
+    writer.gate.set()
+    assert await first
+    writer.gate.clear()
+    await writer.begun.acquire()  # the second writes for the third as well
+    await end_tasks(third)
+    await end_tasks(second)
+    writer.gate.set()
+    assert await writer.store("w4")
+    assert writer.batches == [["w1"], ["w2", "w3"], ["w4"]]

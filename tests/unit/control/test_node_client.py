@@ -1,0 +1,73 @@
+"""Nodes for which nobody answers are marked as of when that was noticed, however long it takes to be written."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import cast
+
+from corral.base.errors import NoResponders
+from corral.base.ids import NodeId
+from corral.base.tasks import end_tasks, start_task
+from corral.bus.port import Bus
+from corral.control.node_client import NodeClient, NodeUnreachable
+from corral.state.nodes import Nodes
+from corral.testing.clock import START, ManualClock
+from corral.testing.gates import Gates, gated
+
+
+class Silence:
+    """A bus on which nobody listens."""
+
+    async def request(self, subject: str, data: bytes, *, timeout: timedelta) -> bytes:
+        raise NoResponders(subject=subject)
+
+
+class Marks:
+    """A store of nodes that keeps only this of them."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[list[NodeId], datetime]] = []
+
+    async def mark_no_responders(self, ids: Sequence[NodeId], *, at: datetime) -> set[NodeId]:
+        self.written.append((list(ids), at))
+        return set(ids)
+
+
+async def asked(client: NodeClient, node: str) -> "asyncio.Task[None]":
+    """Nobody answered, and that is being written or about to be."""
+
+    async def ask() -> None:
+        try:
+            await client.running(NodeId(node))
+        except NodeUnreachable:
+            pass
+
+    task = start_task(ask(), name=node)
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_whoever_is_heard_before_the_mark_is_written_was_heard_since() -> None:
+    clock, gates, marks = ManualClock(), Gates(), Marks()
+    client = NodeClient(cast(Bus, Silence()), cast(Nodes, gated(marks, gates, "mark_no_responders")), clock)
+    async with gates.held_inside("mark_no_responders") as held:
+        tasks = [await asked(client, "first")]
+        await held.until_inside()
+        tasks += [await asked(client, "second"), await asked(client, "second")]
+        await clock.advance(timedelta(seconds=5))
+    for task in tasks:
+        await task
+    assert marks.written == [([NodeId("first")], START), ([NodeId("second")], START)]
+
+
+async def test_who_is_not_waited_for_any_more_is_not_marked_later() -> None:
+    """Its worker was started anew meanwhile, which is why: see `open_requests.py`."""
+    clock, gates, marks = ManualClock(), Gates(), Marks()
+    client = NodeClient(cast(Bus, Silence()), cast(Nodes, gated(marks, gates, "mark_no_responders")), clock)
+    async with gates.held_inside("mark_no_responders") as held:
+        first = await asked(client, "first")
+        await held.until_inside()
+        await end_tasks(await asked(client, "restarted"))
+    await first
+    await (await asked(client, "third"))
+    assert [ids for ids, _ in marks.written] == [[NodeId("first")], [NodeId("third")]]
