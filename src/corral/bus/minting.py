@@ -1,7 +1,8 @@
 """User JWTs that a frontend mints for the nodes of LocalAI, so that each may use its own subjects and no others.
 
-The lists and the claims are LocalAI's, since its workers rely on them. The account's seed must be that of its identity:
-an account's signing key would need the identity beside it.
+The lists and the claims are LocalAI's, since its workers rely on them, but for one thing: LocalAI lets its nodes listen
+to `_INBOX.>`, where all that others answer can be read. They answer questions and never ask any, so they do without. The
+account's seed must be that of its identity: an account's signing key would need the identity beside it.
 """
 
 import base64
@@ -18,7 +19,7 @@ from corral.base.ids import NodeId
 from corral.bus.credentials import UserJwt
 from corral.protocol import subjects
 
-_INBOX: Final = "_INBOX.>"
+_ANSWERS: Final = "_INBOX.>"
 _HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}
 _UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
 _AGENT_HEARS: Final = (
@@ -85,11 +86,11 @@ def _account(seed: str) -> nkeys.KeyPair:
 
 def _backend(node_id: NodeId) -> tuple[list[str], list[str]]:
     node = f"nodes.{subjects.token(node_id)}"
-    return [f"{node}.backend.install.*.progress", f"{node}.files.>", _INBOX], [f"{node}.>", _INBOX]
+    return [f"{node}.backend.install.*.progress", f"{node}.files.>", _ANSWERS], [f"{node}.>"]
 
 
 def _agent(node_id: NodeId) -> tuple[list[str], list[str]]:
-    return ["agent.>", "jobs.>", _INBOX], [*_AGENT_HEARS, subjects.backend_stop(node_id), _INBOX]
+    return ["agent.>", "jobs.>", _ANSWERS], [*_AGENT_HEARS, subjects.backend_stop(node_id)]
 
 
 def _digest(claims: dict[str, object]) -> str:
