@@ -166,11 +166,20 @@ def supersede(old: Intent | None, new: Intent) -> Intent:
         return new
     return replace(
         new,
+        wish=_called_as_before(new.wish, old),
         generation=old.generation + 1,
         doubt=together(old.outstanding, old.doubt),
         lease_token=old.lease_token,
         lease_until=old.lease_until,
     )
+
+
+def _called_as_before(wish: Wish, old: Intent) -> Wish:
+    """Workers keep the alias of what they replace unless they are given another one, and do not tell it."""
+    is_there = wish.verb is Verb.UPGRADE or old.state is IntentState.SATISFIED
+    if wish.verb.deletes or wish.artefact.alias or not is_there:
+        return wish
+    return replace(wish, artefact=replace(wish.artefact, alias=old.wish.artefact.alias))
 
 
 def overtaken(intent: Intent, worked: Intent, *, is_corral: bool) -> Intent:

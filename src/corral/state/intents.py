@@ -67,10 +67,10 @@ class Intents:
     async def aliased(self, alias: str) -> dict[NodeId, str]:
         """The backends that were given this alias with their install, by node."""
         given = backend_intents.c.artefact["alias"].as_string() == alias
-        installed = backend_intents.c.verb == Verb.INSTALL.value
+        kept = backend_intents.c.verb != Verb.DELETE.value
         columns = (backend_intents.c.node_id, backend_intents.c.backend)
         async with self._db.read() as connection:
-            found = await connection.execute(select(*columns).where(given, installed))
+            found = await connection.execute(select(*columns).where(given, kept))
             return {NodeId(row.node_id): row.backend for row in found}
 
     async def unsettled(

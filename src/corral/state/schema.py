@@ -1,7 +1,7 @@
 """The tables. The comment above each group of columns names its one owner; nobody else writes them.
 
 No foreign keys: removing a node must never be blocked, and what belongs to it is removed in the same transaction.
-JSON is the plain text type on PostgreSQL as well: it keeps every value exactly and nothing is ever searched inside.
+JSON is the plain text type on PostgreSQL as well: it keeps every value exactly, and is hardly ever searched inside.
 """
 
 from typing import Final
@@ -65,10 +65,10 @@ nodes: Final = Table(
     _document("problems"),
     # Owner: control sets the mark (Nodes.mark_no_responders), a later heartbeat takes it away.
     Column("no_responders_at", UtcTime),
-    # Owner: health (Nodes.announce).
+    # Owner: health (Nodes.judge).
     Column("announced", Words),
     Column("announced_at", UtcTime),
-    # Owner: whoever changed something that status follows from; health moves it on (Nodes.settle, Nodes.announce).
+    # Owner: whoever changed something that status follows from; health moves it on (Nodes.judge).
     Column("next_look", UtcTime),
     Index(None, "name", "id"),
     # A node is found by its secret, or without one by its name: neither may mean two nodes.

@@ -122,6 +122,36 @@ async def test_the_alias_of_an_install_by_uri_means_the_backend_it_was_given_to(
     assert not localai.disk
 
 
+@pytest.mark.parametrize("name", ["mine", "custom"])
+async def test_an_alias_outlives_upgrades(world: World, name: str) -> None:
+    node = await world.backends("w")
+    await done(world, backend="", uri="oci://r/custom:v1", name="custom", alias="mine")
+    for _ in range(2):
+        upgraded = await done(world, Verb.UPGRADE, name)
+        assert [one.status for one in upgraded.targets] == [TargetStatus.SUCCESS]
+
+    await done(world, Verb.DELETE, "mine")
+    assert not node.disk
+
+
+async def test_an_alias_outlives_that_its_backend_is_installed_anew(world: World) -> None:
+    """Workers keep it, unless they are given another one."""
+    node = await world.backends("w")
+    await done(world, backend="", uri="oci://r/custom:v1", name="custom", alias="mine")
+    await done(world, backend="", uri="oci://r/custom:v2", name="custom", force=True)
+    await done(world, Verb.DELETE, "mine")
+    assert not node.disk
+
+
+async def test_an_alias_that_never_came_to_be_is_forgotten(world: World) -> None:
+    node = await world.backends("w")
+    node.faults.refusal = "disk full"
+    await done(world, backend="", uri="oci://r/custom:v1", name="custom", alias="mistyped")
+    node.faults.refusal = ""
+    await done(world, backend="", uri="oci://r/custom:v1", name="custom")
+    assert [request.alias for _, request in node.requests if isinstance(request, InstallRequest)] == ["mistyped", ""]
+
+
 async def test_what_is_there_is_neither_sent_again_nor_downloaded_twice(world: World) -> None:
     node = await world.backends("w")
     await done(world)
