@@ -36,5 +36,6 @@ def _node(number: int, now: datetime) -> Node:
         labels=NodeLabels(reported={"zone": f"zone-{number % 3}", "rack": f"rack-{number % 40}"}),
         announced=NodeStatus.HEALTHY,
         created_at=now,
+        registered_at=now,
         updated_at=now + _HOUR,  # health looks at a node that was changed; this way it does not look at all of them now
     )

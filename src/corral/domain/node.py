@@ -134,6 +134,8 @@ class Node:
     announced: NodeStatus | None = None
     """The status that everyone was last told."""
     created_at: datetime
+    registered_at: datetime
+    """For the last time."""
     updated_at: datetime
     revision: int = 1
     """Counts every change except heartbeats: the guard of writes that were decided on an earlier read."""

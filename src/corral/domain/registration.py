@@ -48,7 +48,7 @@ def register_new(registration: Registration, *, id: NodeId, at: datetime, approv
         approved_by=approved_by or "",
         last_heartbeat=at,
     )
-    blank = Node(id=id, name=registration.name, facts=facts, created_at=at, updated_at=at)
+    blank = Node(id=id, name=registration.name, facts=facts, created_at=at, registered_at=at, updated_at=at)
     return _take_in(blank, registration, at)
 
 
@@ -79,7 +79,7 @@ def is_renewal(node: Node, registration: Registration, at: datetime, lifetime: t
     if lifetime is None or registration.address != node.address:
         return False
     beats = at - node.facts.last_heartbeat < _BEATS_WITHIN
-    return beats and at - node.updated_at > _RENEWED_AFTER * lifetime
+    return beats and at - node.registered_at > _RENEWED_AFTER * lifetime
 
 
 def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
@@ -108,6 +108,7 @@ def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
             no_responders_at=None,
             incarnation=registration.incarnation,
         ),
+        registered_at=at,
         updated_at=at,
     )
     return replace(updated, labels=_reported_labels(updated, registration))

@@ -46,6 +46,7 @@ def registered_values(node: Node) -> dict[str, object]:
         "reported_vram_budget": node.reported_vram_budget,
         "peer": _peer_document(node.peer),
         "secret_hash": node.secret_hash,
+        "registered_at": node.registered_at,
         "approved_at": facts.approved_at,
         "approved_by": facts.approved_by,
         "draining_since": facts.draining_since,
@@ -129,6 +130,7 @@ def node_from(row: RowMapping) -> Node:
         problems=tuple(_read(row["problems"])),
         announced=None if row["announced"] is None else NodeStatus(row["announced"]),
         created_at=row["created_at"],
+        registered_at=row["registered_at"] or row["updated_at"],
         updated_at=row["updated_at"],
         revision=row["revision"],
     )

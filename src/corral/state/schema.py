@@ -70,6 +70,8 @@ nodes: Final = Table(
     Column("announced_at", UtcTime),
     # Owner: whoever changed something that status follows from; health moves it on (Nodes.judge).
     Column("next_look", UtcTime),
+    # Owner: registration, as above. Not known of nodes that have not registered since there is this column.
+    Column("registered_at", UtcTime),
     Index(None, "name", "id"),
     # A node is found by its secret, or without one by its name: neither may mean two nodes.
     Index("ix_nodes_secret_hash", "secret_hash", unique=True),

@@ -30,6 +30,7 @@ def a_node(**fields: Any) -> Node:
         **{
             "id": NodeId(f"node-{number:06}"),
             "name": f"worker-{number:06}",
+            "registered_at": at,
             "updated_at": at,
             "facts": NodeFacts(**{"approved_at": at, "approved_by": "admin", "last_heartbeat": at, **facts}),
             **fields,

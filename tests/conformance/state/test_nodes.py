@@ -64,6 +64,7 @@ async def test_a_node_comes_back_as_it_was_stored(nodes: Nodes) -> None:
         admin_vram_budget="",
         peer=Peer(version="1.0", features=frozenset({"b", "a"})),
         secret_hash="abc",
+        registered_at=after(2),
         problems=("the clock is wrong", "ünïcode"),
         announced=NodeStatus.DRAINING,
         stated_interval=timedelta(seconds=2.5),

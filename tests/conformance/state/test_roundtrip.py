@@ -56,6 +56,7 @@ NODES = st.builds(
     problems=st.lists(ANY_TEXT, max_size=3).map(tuple),
     announced=st.none() | st.sampled_from(NodeStatus),
     created_at=TIMES,
+    registered_at=TIMES,
     updated_at=TIMES,
     revision=st.integers(1, 2**62),
 )

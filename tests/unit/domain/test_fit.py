@@ -242,6 +242,7 @@ def test_what_a_frontend_knows_of_a_node(
         capability=capability,
         peer=peer,
         created_at=NOW,
+        registered_at=NOW,
         updated_at=NOW,
     )
     traits = traits_of(node)

@@ -35,7 +35,7 @@ APPROVED = NodeFacts(approved_at=T0, approved_by="ada", last_heartbeat=T0)
 
 
 def node(facts: NodeFacts = APPROVED) -> Node:
-    return Node(id=NodeId("n"), name="n", facts=facts, created_at=T0, updated_at=T0)
+    return Node(id=NodeId("n"), name="n", facts=facts, created_at=T0, registered_at=T0, updated_at=T0)
 
 
 def hearing_until(moment: datetime, since: datetime = ALWAYS.since) -> Hearing:

@@ -124,6 +124,9 @@ def test_localai_s_worker_renews_its_credentials_after_three_quarters_of_their_l
     assert not is_renewal(beating, silent, due, None), "nobody minted any"
     assert not is_renewal(known, silent, due, lifetime), "it was silent: it was started anew"
     assert not is_renewal(beating, replace(silent, address="10.0.0.2:50051"), due, lifetime)
+    labelled = node.relabel(beating, labels.merge(beating.labels, {"rack": "7"}), at=due - timedelta(hours=1))
+    drained = node.drain(labelled, by="alice", at=due - timedelta(minutes=1))
+    assert is_renewal(drained, silent, due, lifetime), "what people change is no registration"
     early = T0 + timedelta(hours=3)
     lively = replace(known, facts=replace(known.facts, last_heartbeat=early))
     assert not is_renewal(lively, silent, early, lifetime)
