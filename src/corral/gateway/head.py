@@ -18,7 +18,8 @@ _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
 _HOST: Final = re.compile(rb"[!-~]*")
 _KNOWN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b""})
 WEBSOCKET: Final = b"websocket"
-_API_KEY: Final = b"x-api-key"
+_API_KEYS: Final = (b"x-api-key", b"xi-api-key")
+"""As some client libraries name it; control knows both."""
 _END: Final = b"\r\n\r\n"
 _VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
 _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
@@ -136,7 +137,7 @@ def _take_authorization(head: RequestHead, value: bytes) -> None:
 
 
 def _take_api_key(head: RequestHead, value: bytes) -> None:
-    head.api_key += b"%b: %b\r\n" % (_API_KEY, value)
+    head.api_key += b"%b: %b\r\n" % (_API_KEYS[0], value)
     head.key = head.key or value.decode("latin-1") or None
 
 
@@ -172,7 +173,7 @@ _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
     b"expect": _take_expectation,
     b"upgrade": _take_upgrade,
     b"authorization": _take_authorization,
-    _API_KEY: _take_api_key,
+    **dict.fromkeys(_API_KEYS, _take_api_key),
     **dict.fromkeys(
         [
             b"keep-alive",
@@ -203,7 +204,7 @@ def _check(head: RequestHead) -> None:
     if head.options and not head.options <= _KNOWN_OPTIONS:
         options = head.options
         head.lines = [line for line in head.lines if line[: line.index(b":")].lower() not in options]
-        if _API_KEY in options:
+        if not options.isdisjoint(_API_KEYS):
             head.api_key = b""
 
 

@@ -36,14 +36,15 @@ def test_a_field_that_this_request_calls_its_own_is_dropped_though_others_passed
     assert read(b"X-Hop: 1").lines == [b"X-Hop: 1"]
 
 
-def test_a_key_is_told_from_other_fields_and_stays_for_who_checks_it() -> None:
-    head = read(b"Accept: */*", b"x-API-key: secret")
+@pytest.mark.parametrize("name", [b"x-API-key", b"xi-Api-Key"])
+def test_a_key_is_told_from_other_fields_and_stays_for_who_checks_it(name: bytes) -> None:
+    head = read(b"Accept: */*", name + b": secret")
 
     assert head.key == "secret"
     assert head.api_key == b"x-api-key: secret\r\n"
     assert head.lines == [b"Accept: */*"]
     assert not read(b"Accept: */*").api_key
-    assert not read(b"X-Api-Key: secret", b"Connection: x-api-key").api_key
+    assert not read(name + b": secret", b"Connection: " + name).api_key
 
 
 def test_few_and_short_fields_are_remembered_and_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
