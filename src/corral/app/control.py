@@ -17,6 +17,7 @@ from corral.base.errors import DatabaseUnavailable, SecretsKeyMismatch
 from corral.base.private_files import make_private_directory
 from corral.base.retry import Backoff
 from corral.bus.client import NatsBus
+from corral.bus.replies import FRONTEND_INBOX
 from corral.control.artefacts import RegistryImages
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
@@ -55,7 +56,7 @@ async def open_control(
             early.pop_all()
         key = await load_secrets_key(config, database)
         stores = Stores(database, await Secrets.open(database, key, at=the_clock.now()))
-        bus = await stack.enter_async_context(NatsBus(config.bus, name="corral-control"))
+        bus = await stack.enter_async_context(NatsBus(config.bus, name="corral-control", inbox_prefix=FRONTEND_INBOX))
         lookups = await stack.enter_async_context(_open_lookups(config, the_clock))
         control = await wire(config, the_clock, stores, bus, lookups=lookups)
         yield control, AdminServer(build_app(control.context), listener)

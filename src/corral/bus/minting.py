@@ -1,8 +1,8 @@
 """User JWTs that a frontend mints for the nodes of LocalAI, so that each may use its own subjects and no others.
 
-The lists and the claims are LocalAI's, since its workers rely on them, but for one thing: LocalAI lets its nodes listen
-to `_INBOX.>`, where all that others answer can be read. They answer questions and never ask any, so they do without. The
-account's seed must be that of its identity: an account's signing key would need the identity beside it.
+The lists and the claims are LocalAI's, since its workers rely on them, with one thing added: LocalAI lets its nodes
+listen to all of `_INBOX.>`, and here not to that part of it where the frontends are answered. The account's seed must
+be that of its identity: an account's signing key would need the identity beside it.
 """
 
 import base64
@@ -17,9 +17,10 @@ from cryptography.hazmat.primitives import hashes
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
 from corral.bus.credentials import UserJwt
+from corral.bus.replies import FRONTEND_INBOX
 from corral.protocol import subjects
 
-_ANSWERS: Final = "_INBOX.>"
+_INBOX: Final = "_INBOX.>"
 _HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}
 _UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
 _AGENT_HEARS: Final = (
@@ -57,7 +58,7 @@ class Minter:
             "sub": nkeys.from_seed(bytearray(seed)).public_key.decode(),
             "nats": {
                 "pub": {"allow": may_say},
-                "sub": {"allow": may_hear},
+                "sub": {"allow": may_hear, "deny": [f"{FRONTEND_INBOX}.>"]},
                 **_UNLIMITED,
                 "issuer_account": account,
                 "type": "user",
@@ -86,11 +87,11 @@ def _account(seed: str) -> nkeys.KeyPair:
 
 def _backend(node_id: NodeId) -> tuple[list[str], list[str]]:
     node = f"nodes.{subjects.token(node_id)}"
-    return [f"{node}.backend.install.*.progress", f"{node}.files.>", _ANSWERS], [f"{node}.>"]
+    return [f"{node}.backend.install.*.progress", f"{node}.files.>", _INBOX], [f"{node}.>", _INBOX]
 
 
 def _agent(node_id: NodeId) -> tuple[list[str], list[str]]:
-    return ["agent.>", "jobs.>", _ANSWERS], [*_AGENT_HEARS, subjects.backend_stop(node_id)]
+    return ["agent.>", "jobs.>", _INBOX], [*_AGENT_HEARS, subjects.backend_stop(node_id), _INBOX]
 
 
 def _digest(claims: dict[str, object]) -> str:

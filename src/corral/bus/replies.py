@@ -13,6 +13,8 @@ from corral.base.errors import BusTimeout, CorralError, NoResponders
 
 log = logging.getLogger(__name__)
 
+FRONTEND_INBOX: Final = "_INBOX.frontend"
+"""Where frontends are answered: a part of the inbox that other users can be kept from."""
 _MOST_ANSWERS: Final = 65536
 
 Send = Callable[[str], Awaitable[None]]

@@ -27,7 +27,7 @@ def claims_of(jwt: str) -> dict[str, Any]:
     return claims
 
 
-def test_the_claims_are_localai_s_but_for_the_answers_of_others() -> None:
+def test_the_claims_are_localai_s_but_for_what_frontends_are_answered() -> None:
     minted = Minter(SEED, timedelta(hours=24)).mint(NodeId("a.b c"), node_type="backend", at=NOW)
     header, body, signature = minted.jwt.split(".")
     assert json.loads(opened(header)) == {"typ": "JWT", "alg": "ed25519-nkey"}
@@ -39,7 +39,7 @@ def test_the_claims_are_localai_s_but_for_the_answers_of_others() -> None:
     assert claims["name"] == "localai-backend-a-b-c"
     assert claims["nats"] == {
         "pub": {"allow": ["nodes.a-b-c.backend.install.*.progress", "nodes.a-b-c.files.>", "_INBOX.>"]},
-        "sub": {"allow": ["nodes.a-b-c.>"]},
+        "sub": {"allow": ["nodes.a-b-c.>", "_INBOX.>"], "deny": ["_INBOX.frontend.>"]},
         "subs": -1,
         "data": -1,
         "payload": -1,
@@ -59,8 +59,9 @@ def test_a_jwt_s_id_is_the_digest_of_the_rest() -> None:
 def test_an_agent_hears_what_agents_need() -> None:
     nats = claims_of(Minter(SEED, timedelta(hours=1)).mint(NodeId("n"), node_type="agent", at=NOW).jwt)["nats"]
     assert nats["pub"]["allow"] == ["agent.>", "jobs.>", "_INBOX.>"]
-    assert {"nodes.n.backend.stop", "agent.execute", "mcp.discovery"} <= set(nats["sub"]["allow"])
-    assert not {"nodes.n.>", "_INBOX.>"} & set(nats["sub"]["allow"])
+    assert {"nodes.n.backend.stop", "agent.execute", "mcp.discovery", "_INBOX.>"} <= set(nats["sub"]["allow"])
+    assert "nodes.n.>" not in nats["sub"]["allow"]
+    assert nats["sub"]["deny"] == ["_INBOX.frontend.>"]
 
 
 def test_every_pair_of_keys_is_new() -> None:
