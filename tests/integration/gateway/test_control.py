@@ -147,7 +147,7 @@ async def test_a_hundred_first_requests_wait_for_one_load_and_are_all_served() -
 
 
 async def test_a_load_that_takes_longer_than_the_budget_tells_how_far_it_is() -> None:
-    async with world(time_outs=TimeOuts(load=0.2)) as cold:
+    async with world(time_outs=TimeOuts(load=0.75)) as cold:
         cold.control.change(replicas={})
         await cold.until(lambda: cold.gateway.services.directory.version == 2)
         answer = await cold.ask(request(chat()))
@@ -171,7 +171,7 @@ async def test_a_load_that_takes_longer_than_the_budget_tells_how_far_it_is() ->
     ("eta", "retry_after", "header"), [(None, 7, "7"), (None, 0, "1"), (0.2, 7, "1"), (41.5, 7, "42"), (1e9, 7, "300")]
 )
 async def test_what_is_not_known_of_a_load_is_left_out(eta: float | None, retry_after: int, header: str) -> None:
-    async with world(time_outs=TimeOuts(load=0.2)) as cold:
+    async with world(time_outs=TimeOuts(load=0.75)) as cold:
         cold.control.loading = Loading(
             model="", state="pending", message="no node", eta_seconds=eta, retry_after_seconds=retry_after
         )
@@ -199,7 +199,7 @@ async def test_a_load_that_cannot_succeed_is_told_at_once() -> None:
 
 
 async def test_a_cold_model_without_control_is_told_after_the_budget() -> None:
-    async with world(time_outs=TimeOuts(load=0.2)) as cold:
+    async with world(time_outs=TimeOuts(load=0.75)) as cold:
         cold.control.change(replicas={})
         await cold.until(lambda: cold.gateway.services.directory.version == 2)
         await cold.control.stop()

@@ -3,6 +3,8 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -22,28 +24,35 @@ from corral.testing.engine import (
 )
 from corral.testing.gateway import World, chat, replicas, request, world
 
-SHORT = TimeOuts(
-    first_byte=0.15,
-    idle=0.15,
-    connect=0.5,
-    head=0.15,
-    body=0.15,
-    keep_alive=0.3,
-    linger=0.1,
-    replacement=0.15,
-)
+ALONE = TimeOuts(replacement=0.15)
+"""Nobody comes in place of a replica that hung up. Whoever answers may take as long as the machine makes it."""
+HANGING = replace(ALONE, first_byte=1.0, idle=1.0)
+"""For replicas that say nothing: the other one must have answered by then."""
+STRICT = TimeOuts(head=0.15, body=0.15, linger=0.1)
+"""For clients that send too slowly."""
 
 
 @pytest.fixture
 async def pair() -> AsyncIterator[World]:
-    async with world(engines=2, time_outs=SHORT) as made:
+    async with world(engines=2, time_outs=ALONE) as made:
         yield made
 
 
 @pytest.fixture
-async def hasty() -> AsyncIterator[World]:
-    async with world(time_outs=SHORT) as made:
+async def lone() -> AsyncIterator[World]:
+    async with world(time_outs=ALONE) as made:
         yield made
+
+
+@pytest.fixture
+async def strict() -> AsyncIterator[World]:
+    async with world(time_outs=STRICT) as made:
+        yield made
+
+
+def failing(name: str, *, engines: int = 1) -> AbstractAsyncContextManager[World]:
+    """For a failure of this name."""
+    return world(engines=engines, time_outs=HANGING if name.startswith("hangs") else ALONE)
 
 
 def saying(data: bytes, *, then: str = "hang") -> Behaviour:
@@ -68,7 +77,7 @@ BEFORE_THE_FIRST_BYTE = {
     "hangs in the head": saying(b"HTTP/1.1 200 OK\r\nContent-Le"),
     "garbage": saying(b"SSH-2.0-OpenSSH_9.2\r\n"),
     "binary": saying(bytes(range(256)) * 4),
-    "bare line feeds": saying(b"HTTP/1.1 200 OK\nContent-Length: 2\n\n{}"),
+    "hangs after bare line feeds": saying(b"HTTP/1.1 200 OK\nContent-Length: 2\n\n{}"),
     "two lengths": saying(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n"),
     "endless head": saying(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000),
     "more than one answer": saying(json_answer(b"{}") + json_answer(b"{}"), then="go on"),
@@ -84,45 +93,48 @@ AFTER_THE_FIRST_BYTE = {
 
 
 @pytest.mark.parametrize("name", BEFORE_THE_FIRST_BYTE)
-async def test_a_failure_before_the_first_byte_is_retried_on_the_other_replica(pair: World, name: str) -> None:
-    pair.engines[0].behave = BEFORE_THE_FIRST_BYTE[name]
+async def test_a_failure_before_the_first_byte_is_retried_on_the_other_replica(name: str) -> None:
+    async with failing(name, engines=2) as pair:
+        pair.engines[0].behave = BEFORE_THE_FIRST_BYTE[name]
 
-    answers = [await pair.ask(request(chat())) for _ in range(2)]
+        answers = [await pair.ask(request(chat())) for _ in range(2)]
 
-    assert [answer.status for answer in answers] == [200, 200]
-    assert all(EVENTS[0] in answer.body for answer in answers)
-    await pair.until_quiet()
-    await pair.until(lambda: any(report.failures for report in pair.control.reports))
-    [failure] = [one for report in pair.control.reports for one in report.failures]
-    assert failure.replica == "r0"
+        assert [answer.status for answer in answers] == [200, 200]
+        assert all(EVENTS[0] in answer.body for answer in answers)
+        await pair.until_quiet()
+        await pair.until(lambda: any(report.failures for report in pair.control.reports))
+        [failure] = [one for report in pair.control.reports for one in report.failures]
+        assert failure.replica == "r0"
 
 
 @pytest.mark.parametrize("name", BEFORE_THE_FIRST_BYTE)
-async def test_a_failure_of_the_only_replica_is_an_error(hasty: World, name: str) -> None:
-    hasty.engine.behave = BEFORE_THE_FIRST_BYTE[name]
+async def test_a_failure_of_the_only_replica_is_an_error(name: str) -> None:
+    async with failing(name) as lone:
+        lone.engine.behave = BEFORE_THE_FIRST_BYTE[name]
 
-    answer = await hasty.ask(request(chat()))
+        answer = await lone.ask(request(chat()))
 
-    assert answer.status in (502, 504)
-    assert answer.error["code"] in ("replica_failed", "replica_timed_out")
-    await hasty.until_quiet()
-    assert hasty.gateway.services.pool.open_count == 0
+        assert answer.status in (502, 504)
+        assert answer.error["code"] in ("replica_failed", "replica_timed_out")
+        await lone.until_quiet()
+        assert lone.gateway.services.pool.open_count == 0
 
 
 @pytest.mark.parametrize("name", AFTER_THE_FIRST_BYTE)
-async def test_a_failure_after_the_first_byte_is_not_hidden(pair: World, name: str) -> None:
-    for engine in pair.engines:
-        engine.behave = AFTER_THE_FIRST_BYTE[name]
+async def test_a_failure_after_the_first_byte_is_not_hidden(name: str) -> None:
+    async with failing(name, engines=2) as pair:
+        for engine in pair.engines:
+            engine.behave = AFTER_THE_FIRST_BYTE[name]
 
-    answer = await pair.ask(request(chat()))
+        answer = await pair.ask(request(chat()))
 
-    assert answer.status == 200
-    assert not answer.is_whole
-    assert sum(len(engine.requests) for engine in pair.engines) == 1
-    await pair.until_quiet()
+        assert answer.status == 200
+        assert not answer.is_whole
+        assert sum(len(engine.requests) for engine in pair.engines) == 1
+        await pair.until_quiet()
 
 
-async def test_garbage_in_the_middle_of_an_answer_ends_it(hasty: World) -> None:
+async def test_garbage_in_the_middle_of_an_answer_ends_it(lone: World) -> None:
     sent = asyncio.Event()
 
     async def behave(_: EngineRequest, connection: Connection) -> bool:
@@ -132,13 +144,13 @@ async def test_garbage_in_the_middle_of_an_answer_ends_it(hasty: World) -> None:
         await connection.until_gone()
         return False
 
-    hasty.engine.behave = behave
-    async with hasty.client() as client:
+    lone.engine.behave = behave
+    async with lone.client() as client:
         await client.send(request(chat()))
         await client.read_head()
         sent.set()
         assert b"not a chunk" not in await client.until_closed()
-    await hasty.until_quiet()
+    await lone.until_quiet()
 
 
 async def test_an_engine_that_refuses_costs_nothing(pair: World) -> None:
@@ -184,7 +196,7 @@ async def test_a_client_that_goes_away_while_its_replica_is_replaced_is_forgotte
 
 
 async def test_a_second_replica_that_dies_of_the_same_request_is_the_last() -> None:
-    async with world(engines=3, time_outs=SHORT) as made:
+    async with world(engines=3, time_outs=ALONE) as made:
         for engine in made.engines:
             engine.behave = BEFORE_THE_FIRST_BYTE["breaks"]
         answer = await made.ask(request(chat()))
@@ -202,69 +214,69 @@ async def test_all_engines_refusing_is_an_error(pair: World) -> None:
     await pair.until_quiet()
 
 
-async def test_a_kept_connection_that_died_unnoticed_is_replaced(hasty: World) -> None:
+async def test_a_kept_connection_that_died_unnoticed_is_replaced(lone: World) -> None:
     """As llama.cpp does: it closes after an answer without saying so."""
     closing = asyncio.Event()
 
     async def behave(request: EngineRequest, connection: Connection) -> bool:
-        if request.connection == 1 and len(hasty.engine.requests) == 2:
+        if request.connection == 1 and len(lone.engine.requests) == 2:
             connection.cut()
             return False
         closing.set()
         return await streaming(request, connection)
 
-    hasty.engine.behave = behave
-    async with hasty.client() as client:
+    lone.engine.behave = behave
+    async with lone.client() as client:
         for _ in range(2):
             await client.send(request(chat()))
             assert (await client.read_answer()).is_whole
 
-    assert hasty.engine.accepted == 2
-    assert not any(report.failures for report in hasty.control.reports)
-    await hasty.until_quiet()
+    assert lone.engine.accepted == 2
+    assert not any(report.failures for report in lone.control.reports)
+    await lone.until_quiet()
 
 
-async def test_a_connection_that_the_engine_closes_is_not_used_again(hasty: World) -> None:
+async def test_a_connection_that_the_engine_closes_is_not_used_again(lone: World) -> None:
     async def behave(request: EngineRequest, connection: Connection) -> bool:
         await streaming(request, connection)
         return False
 
-    hasty.engine.behave = behave
-    async with hasty.client() as client:
+    lone.engine.behave = behave
+    async with lone.client() as client:
         for _ in range(3):
             await client.send(request(chat()))
             assert (await client.read_answer()).is_whole
-            await hasty.until(lambda: hasty.gateway.services.pool.open_count == 0)
-    assert hasty.engine.accepted == 3
+            await lone.until(lambda: lone.gateway.services.pool.open_count == 0)
+    assert lone.engine.accepted == 3
 
 
-async def test_an_answer_without_a_length_ends_with_its_connection(hasty: World) -> None:
-    hasty.engine.behave = saying(b"HTTP/1.1 200 OK\r\n\r\nto the end", then="close")
-    async with hasty.client() as client:
+async def test_an_answer_without_a_length_ends_with_its_connection(lone: World) -> None:
+    lone.engine.behave = saying(b"HTTP/1.1 200 OK\r\n\r\nto the end", then="close")
+    async with lone.client() as client:
         await client.send(request(chat()))
         answer = await client.read_answer()
     assert (answer.body, answer.headers["connection"]) == (b"to the end", "close")
 
 
-async def test_words_before_the_answer_are_swallowed(hasty: World) -> None:
+async def test_words_before_the_answer_are_swallowed(lone: World) -> None:
     early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
-    hasty.engine.behave = saying(early + json_answer(b"{}", head=b"Keep-Alive: timeout=5\r\n"), then="go on")
-    async with hasty.client() as client:
+    lone.engine.behave = saying(early + json_answer(b"{}", head=b"Keep-Alive: timeout=5\r\n"), then="go on")
+    async with lone.client() as client:
         for _ in range(2):
             await client.send(request(chat()))
             answer = await client.read_answer()
             assert (answer.status, answer.body) == (200, b"{}")
             assert "keep-alive" not in answer.headers
-    assert hasty.engine.accepted == 1
+    assert lone.engine.accepted == 1
 
 
-async def test_errors_of_an_engine_are_passed_on(hasty: World) -> None:
+async def test_errors_of_an_engine_are_passed_on(lone: World) -> None:
     text = b'{"error":{"message":"the request exceeds the available context size","code":400}}'
-    hasty.engine.behave = saying(json_answer(text, status=400), then="go on")
-    answer = await hasty.ask(request(chat()))
+    lone.engine.behave = saying(json_answer(text, status=400), then="go on")
+    answer = await lone.ask(request(chat()))
     assert (answer.status, answer.body) == (400, text)
-    await hasty.until(lambda: any(report.finished for report in hasty.control.reports))
-    [line] = [line for report in hasty.control.reports for line in report.finished]
+    await lone.until(lambda: any(report.finished for report in lone.control.reports))
+    [line] = [line for report in lone.control.reports for line in report.finished]
     assert (line.outcome, line.usage_unknown) == ("refused", 1)
 
 
@@ -396,28 +408,29 @@ async def test_requests_sent_ahead_wait_while_their_answers_are_not_read() -> No
         await sending
 
 
-async def test_a_head_sent_too_slowly_is_cut_off(hasty: World) -> None:
-    async with hasty.client() as client:
+async def test_a_head_sent_too_slowly_is_cut_off(strict: World) -> None:
+    async with strict.client() as client:
         await client.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost:")
         assert (await client.read_answer()).status == 408
         await client.until_closed()
-    async with hasty.client() as client:
+    async with strict.client() as client:
         assert await client.until_closed() == b""
 
 
-async def test_a_body_sent_too_slowly_is_cut_off(hasty: World) -> None:
-    async with hasty.client() as client:
+async def test_a_body_sent_too_slowly_is_cut_off(strict: World) -> None:
+    async with strict.client() as client:
         await client.send(request(chat())[:-5])
         assert (await client.read_answer()).status == 408
         await client.until_closed()
-    await hasty.until_quiet()
+    await strict.until_quiet()
 
 
-async def test_an_idle_connection_is_closed(hasty: World) -> None:
-    async with hasty.client() as client:
-        await client.send(request(chat()))
-        assert (await client.read_answer()).status == 200
-        assert await client.until_closed() == b""
+async def test_an_idle_connection_is_closed() -> None:
+    async with world(time_outs=TimeOuts(keep_alive=1.0)) as made:
+        async with made.client() as client:
+            await client.send(request(chat()))
+            assert (await client.read_answer()).status == 200
+            assert await client.until_closed() == b""
 
 
 async def test_a_head_may_come_byte_by_byte(gateway: World) -> None:
@@ -445,7 +458,7 @@ async def test_requests_wait_for_a_place_and_are_served_in_fair_order() -> None:
 
 
 async def test_a_full_queue_refuses_and_a_long_wait_ends() -> None:
-    async with world(limit=1, limits=Limits(queue=1), time_outs=TimeOuts(queue=0.1)) as narrow:
+    async with world(limit=1, limits=Limits(queue=1), time_outs=TimeOuts(queue=1.0)) as narrow:
         narrow.engine.behave = pace = Pace()
         async with asyncio.TaskGroup() as group:
             first = group.create_task(narrow.ask(request(chat())))
