@@ -95,7 +95,7 @@ class Heard:
         self._messages.put_nowait(message)
 
     async def next(self) -> Message:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self._messages.get()
 
     async def data(self, count: int) -> list[bytes]:
@@ -118,7 +118,7 @@ async def silence(_: Message) -> None:
 
 
 async def until(event: asyncio.Event) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await event.wait()
 
 
@@ -458,7 +458,7 @@ async def test_what_happens_when_the_server_goes_and_comes_back(world: World, bu
     question = await questions.next()
 
     await world.go_down()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await changes.get() is False
     assert not bus.connected
     with pytest.raises(BusUnavailable):
@@ -471,7 +471,7 @@ async def test_what_happens_when_the_server_goes_and_comes_back(world: World, bu
     await bus.subscribe("corral.later", later)
 
     await world.come_up()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await bus.wait_connected()
         await peer.wait_connected()
     assert await changes.get() is True

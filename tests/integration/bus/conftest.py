@@ -42,12 +42,12 @@ class Watched:
         self.bus.problems.listen(self.problems.put_nowait)
 
     async def becomes(self, connected: bool) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await self.changes.get() is not connected:
                 pass
 
     async def has(self, kind: ProblemKind) -> Problem:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (problem := await self.problems.get()).kind is not kind:
                 pass
         return problem
@@ -80,7 +80,7 @@ class Heard:
         self._messages.put_nowait(message)
 
     async def next(self) -> Message:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self._messages.get()
 
 

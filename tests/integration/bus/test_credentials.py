@@ -98,7 +98,7 @@ async def test_files_are_read_at_every_connection(realm: Realm, open_bus: Any, t
     seed_file.write_text("")
     await realm.server.kill()
     await realm.server.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "no user seed" not in (await watched.problems.get()).detail:
             pass
     seed_file.write_text(user.seed)

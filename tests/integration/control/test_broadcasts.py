@@ -280,7 +280,7 @@ async def test_what_a_localai_frontend_changed_is_looked_at_anew(world: World) -
     await world.clock.advance(timedelta(seconds=5))
     await context.upgrades.tick()  # hours too early
     assert (await context.upgrades.found()).check.at == looked_at  # type: ignore[union-attr]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await say(world, "cache.invalidate.models", {"element": "small", "op": "install"})
         await context.models.poke.wait(world.clock, NEVER)
         await say(world, "cache.invalidate.backends", {"element": "echo", "op": "upgrade"})
@@ -295,7 +295,7 @@ async def test_what_corrals_own_frontends_tell_of_it_is_known_from_elsewhere(wor
     theirs = {"element": "small", "op": "install"}
     await say(world, "cache.invalidate.backends", ours)
     await say(world, "cache.invalidate.models", theirs)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await context.models.poke.wait(world.clock, NEVER)
     await context.upgrades.look()
     looked_at = world.clock.now()

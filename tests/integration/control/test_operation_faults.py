@@ -68,7 +68,7 @@ async def dies_with_its_request_open(world: World, node: SimulatedBackends, cont
     """A frontend that has sent its request is killed before any answer."""
     node.begun.clear()
     dying = asyncio.ensure_future(control.dispatcher.tick())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await node.begun.wait()
     dying.cancel()
     await asyncio.gather(dying, return_exceptions=True)
@@ -90,7 +90,7 @@ async def test_an_install_four_times_as_long_as_its_time_out_is_yellow_then_gree
         await pass_time(hasty, TIMEOUT)
         await hasty.control.dispatcher.tick()
     node.gate.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await node.finished.wait()
     await hasty.control.context.inventory.sweep()
     await hasty.control.dispatcher.tick()
@@ -137,7 +137,7 @@ async def test_what_a_dead_frontend_asked_for_is_proven_and_not_asked_for_again(
     asked = len(node.requests)
     node.finished.clear()
     node.gate.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await node.finished.wait()
     await pass_time(world, A_LEASE)
     await (await world.again()).dispatcher.tick()
@@ -221,7 +221,7 @@ async def test_a_worker_that_died_in_the_middle_of_an_install_is_asked_again_soo
     await world.control.dispatcher.notice_returns()
     node.gate.clear()
     id = await ask(world)
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(world.control.dispatcher.tick())
         await node.begun.wait()
         await starts_anew(world, node, life="2", address=address)
@@ -282,7 +282,7 @@ async def test_a_worker_that_registers_again_in_the_same_life_is_still_waited_fo
     await world.control.dispatcher.notice_returns()
     node.gate.clear()
     id = await ask(world)
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         work = group.create_task(world.control.dispatcher.tick())
         await node.begun.wait()
         await registers(world, "1")
@@ -343,7 +343,7 @@ async def test_a_clock_that_was_set_while_a_frontend_died_hides_nothing(
     id = await ask(world)
     await dies_with_its_request_open(world, node, world.control)
     node.gate.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await node.finished.wait()
     world.clock.jump(jump)
     await world.frontend.settle()

@@ -104,7 +104,7 @@ async def test_hanging_and_dead_nodes_hold_up_nobody_and_get_there_later(fleet: 
         node.gate.clear()
     operation = await fleet.start(Verb.INSTALL)
     for node in quick:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await node.finished.wait()
     for node in hanging:
         node.gate.set()

@@ -426,11 +426,10 @@ async def test_a_body_sent_too_slowly_is_cut_off(strict: World) -> None:
 
 
 async def test_an_idle_connection_is_closed() -> None:
-    async with world(time_outs=TimeOuts(keep_alive=1.0)) as made:
-        async with made.client() as client:
-            await client.send(request(chat()))
-            assert (await client.read_answer()).status == 200
-            assert await client.until_closed() == b""
+    async with world(time_outs=TimeOuts(keep_alive=1.0)) as made, made.client() as client:
+        await client.send(request(chat()))
+        assert (await client.read_answer()).status == 200
+        assert await client.until_closed() == b""
 
 
 async def test_a_head_may_come_byte_by_byte(gateway: World) -> None:

@@ -39,7 +39,7 @@ class HeldClock:
 
     async def next_read(self) -> None:
         """Wait until somebody looks at the clock."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self._reads.get()
 
     async def sleep(self, seconds: float) -> None:
@@ -49,7 +49,7 @@ class HeldClock:
 
     async def next_sleep(self) -> float:
         """Wait until somebody sleeps, wake them, say how long they meant to."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             seconds, over = await self._sleepers.get()
         over.set()
         return seconds
@@ -65,7 +65,7 @@ class Pids:
         self.told.put_nowait(dict(pids))
 
     async def next(self) -> dict[str, int]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self.told.get()
 
 
@@ -290,7 +290,7 @@ async def test_the_last_group_stops_first(clock: HeldClock, tmp_path: Path) -> N
 
 async def test_the_bound_holds_however_stubborn_the_children_are(clock: HeldClock) -> None:
     stubborn = f"trap '' TERM; {FOREVER}"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async with Children(clock=clock, stop_within=timedelta(0)) as children:
             await children.start(child(stubborn, name="one", stop_grace=timedelta(hours=1)))
             await children.start(child(stubborn, name="two", stop_grace=timedelta(hours=1)))

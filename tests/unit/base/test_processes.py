@@ -38,7 +38,7 @@ class Gate:
         readable = asyncio.Event()
         loop.add_reader(self._reader, readable.set)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await readable.wait()
         finally:
             loop.remove_reader(self._reader)
@@ -66,7 +66,7 @@ async def until_gone(pid: int) -> None:
     ended = asyncio.Event()
     loop.add_reader(descriptor, ended.set)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await ended.wait()
     finally:
         loop.remove_reader(descriptor)

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,14 @@ from corral.images.progress import Scale
 from corral.images.pull import Pull
 from corral.testing.clock import HurriedClock
 from corral.testing.images import a_file, a_layer, a_symlink, gzipped, tar_of, zstandardised
+from corral.testing.loop_time import let_loop_time_pass
 from corral.testing.registry import FakeRegistry, answering, cutting, endless, lying, silent, stalling
 
 NAME = "backends/echo"
 BIG = a_layer({"weights": os.urandom(700_000)})
 SMALL = a_layer({"run.sh": b"#!/bin/sh\n"})
-QUICK = Network(answer_seconds=0.2, stall_seconds=0.2, first_pause_seconds=0.01, attempts=3)
+FEW = Network(attempts=3)
+HASTY = Network(answer_seconds=0.2, attempts=3)
 
 
 class Place:
@@ -190,7 +193,7 @@ async def test_a_later_pull_goes_on_where_an_earlier_one_ended(registry: FakeReg
     small, big = registry.blobs
     registry.faults[big] += [cutting(300_000), *[answering(503)] * 2]
     with pytest.raises(RegistryUnavailable):
-        await place.pull(registry.reference(NAME), network=QUICK)
+        await place.pull(registry.reference(NAME), network=FEW)
     assert place.cached() == sorted([small.partition(":")[2], big.partition(":")[2] + ".part"])
     assert not place.target.exists()
     registry.heard.clear()
@@ -303,7 +306,7 @@ async def test_a_registry_that_says_nothing_is_given_up(registry: FakeRegistry, 
     registry.faults["/manifests/"] += [silent(never)] * 3
 
     with pytest.raises(RegistryUnavailable, match="does not answer in time"):
-        await place.pull(registry.reference(NAME), network=QUICK)
+        await place.pull(registry.reference(NAME), network=HASTY)
 
     never.set()
 
@@ -311,9 +314,15 @@ async def test_a_registry_that_says_nothing_is_given_up(registry: FakeRegistry, 
 async def test_a_layer_that_stands_still_is_asked_for_again(registry: FakeRegistry, place: Place) -> None:
     registry.add_image(NAME, [BIG])
     never = asyncio.Event()
-    registry.faults["/blobs/"].append(stalling(300_000, never))
+    reached = asyncio.Event()
+    registry.faults["/blobs/"].append(stalling(300_000, never, reached=reached))
 
-    await place.pull(registry.reference(NAME), network=QUICK)
+    pulling = asyncio.create_task(place.pull(registry.reference(NAME), network=FEW))
+    await reached.wait()
+    for _ in range(500):  # until all that was sent has been read
+        await asyncio.sleep(0)
+    let_loop_time_pass(timedelta(seconds=FEW.stall_seconds))
+    await pulling
 
     assert [one.range for one in registry.asked_for("/blobs/")] == ["", "bytes=300000-"]
     never.set()
@@ -373,7 +382,7 @@ async def test_what_the_registry_says_is_passed_on(registry: FakeRegistry, place
 
 async def test_nobody_there_is_worth_another_try(place: Place) -> None:
     with pytest.raises(RegistryUnavailable, match="no connection"):
-        await place.pull("127.0.0.1:1/x", network=QUICK)
+        await place.pull("127.0.0.1:1/x", network=FEW)
 
 
 # Logins and redirects.
@@ -465,7 +474,7 @@ async def test_redirects_in_a_circle_end(registry: FakeRegistry, place: Place) -
     registry.faults["/manifests/"] += [answering(302, {"Location": "/v2/x/manifests/y"})] * 99
 
     with pytest.raises(RegistryUnavailable, match="redirects more than"):
-        await place.pull(registry.reference(NAME), network=QUICK)
+        await place.pull(registry.reference(NAME), network=FEW)
 
 
 async def test_tokens_are_not_fetched_where_others_read_along(place: Place) -> None:
@@ -502,7 +511,7 @@ async def test_when_all_mirrors_fail_each_reason_is_told(registry: FakeRegistry,
     registry.faults["/v2/b/"] += [answering(500)] * 9
 
     with pytest.raises(RegistryUnavailable) as caught:
-        await place.pull(registry.reference("a"), registry.reference("b"), network=QUICK)
+        await place.pull(registry.reference("a"), registry.reference("b"), network=FEW)
 
     assert "answered 404" in str(caught.value)
     assert "answered 500" in str(caught.value)

@@ -28,7 +28,7 @@ async def relay() -> AsyncIterator[Relay]:
 
 async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: bytes) -> bytes:
     writer.write(text)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await reader.readexactly(len(text))
 
 
