@@ -17,8 +17,9 @@ from corral.testing.leaks import ChildWatch, Snapshot, report, tasks_left
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 CHILDREN = ChildWatch()
 
-# How long examples take says something about the machine and nothing about the code.
-settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long examples take says something about the machine and nothing about the code. And the same code gets the same
+# examples each time: a run that fails must be about the change that it judges.
+settings.register_profile("corral", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("corral")
 
 
