@@ -12,6 +12,7 @@ from corral.bus.client import NatsBus
 from corral.protocol import go_json, subjects
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.replica import RunningReply
+from corral.testing.waiting import eventually
 
 NODE: Final = NodeId("11111111-2222-4333-8444-555555555555")
 SOON: Final = timedelta(seconds=30)
@@ -38,6 +39,14 @@ class Asker:
         answer = await self.bus.request(subjects.models_running(NODE), b"", timeout=SOON)
         models = msgspec.json.decode(answer, type=RunningReply).models
         return sorted(f"{model.model_id}#{model.replica_index}" for model in models)
+
+    async def until_nothing_runs(self) -> None:
+        """A stop is not answered, so look until it is done."""
+
+        async def is_idle() -> bool:
+            return not await self.running()
+
+        await eventually(is_idle, "the end of all processes")
 
     async def stop(self, payload: bytes) -> None:
         """Sent as a request: the lack of an answer is the only sign that there is none."""

@@ -61,6 +61,7 @@ async def test_a_process_is_installed_listed_and_stopped(joined: Any, asker: Ask
         await client.health(timeout=SOON)
 
     await asker.stop(b'{"backend":"m1"}')
+    await asker.until_nothing_runs()
 
     assert await asker.ask(subjects.models_running) == {"models": []}
 
@@ -174,7 +175,7 @@ async def test_nothing_said_stops_everything(joined: Any, asker: Asker, payload:
     await asker.install("echo", "m1")
     await asker.install("echo")
     await asker.stop(payload)
-    assert await asker.running() == []
+    await asker.until_nothing_runs()
 
 
 @pytest.mark.parametrize("payload", [b"{bad", b"[]", b'"m1"', b'{"backend":["m1"]}'])
@@ -220,8 +221,7 @@ async def test_a_frontend_that_wants_to_is_told_of_a_death(
             await client.health(timeout=SOON)
         record = next((on_nats.data_path / "processes").iterdir())
         os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
-        while await asker.running():
-            pass
+        await asker.until_nothing_runs()
         await asker.bus.flush()
 
         if "replica-exits" not in features:
