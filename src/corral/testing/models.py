@@ -1,6 +1,6 @@
 """A real chat model for tests, and for whoever wants to see Corral answer: SmolLM2-135M-Instruct.
 
-`make setup`, and with it `make test`, keeps it in `.build`: see tools/environment.py.
+`make setup`, and with it `make test`, keeps it in `.build`: see tools/environment/.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Each rule of `tools/check_code.py`, fed with small sources."""
+"""Each rule of `tools/code_rules/`, fed with small sources."""
 
 import ast
 import textwrap
@@ -12,10 +12,10 @@ Check = Callable[[dict[str, str]], list[str]]
 
 
 @pytest.fixture
-def check(check_code: ModuleType) -> Check:
+def check(code_rules: ModuleType) -> Check:
     def run(files: dict[str, str]) -> list[str]:
-        sources = [check_code.Source(file, ast.parse(textwrap.dedent(text))) for file, text in files.items()]
-        return [str(finding) for finding in check_code.check(sources)]
+        sources = [code_rules.sources.Source(file, ast.parse(textwrap.dedent(text))) for file, text in files.items()]
+        return [str(finding) for finding in code_rules.check.check(sources)]
 
     return run
 
@@ -309,19 +309,19 @@ def test_suppressing_everything_is_a_broad_except(check: Check) -> None:
 
 
 def test_findings_are_printed_and_fail_the_run(
-    check_code: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    code_rules: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     domain = tmp_path / "src/corral/domain"
     domain.mkdir(parents=True)
     (domain / "node.py").write_text("import time\n")
 
-    assert check_code.main([str(tmp_path)]) == 1
+    assert code_rules.check.main([str(tmp_path)]) == 1
     assert capsys.readouterr().out == "src/corral/domain/node.py:1: import of time in the domain: it must be pure\n"
 
 
-def test_generated_code_is_left_alone(check_code: ModuleType, tmp_path: Path) -> None:
+def test_generated_code_is_left_alone(code_rules: ModuleType, tmp_path: Path) -> None:
     generated = tmp_path / "src/corral/rpc/_generated"
     generated.mkdir(parents=True)
     (generated / "backend_pb2.py").write_text("import os\nos.environ\n")
 
-    assert check_code.main([str(tmp_path)]) == 0
+    assert code_rules.check.main([str(tmp_path)]) == 0

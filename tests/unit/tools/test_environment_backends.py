@@ -1,0 +1,115 @@
+"""Packages and images of Corral's own backends."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def speaker(checkout: Any) -> Path:
+    """A backend that needs more than `.venv` has, beside one that does not."""
+    checkout.lock("dev").write_text("grpcio==1\n")
+    for name, lock in (("plain", "grpcio==1\n"), ("speaker", "grpcio==1\nespeak==1\n")):
+        (checkout.backends / name).mkdir(parents=True)
+        (checkout.backends / name / "requirements.txt").write_text(lock)
+    return Path(checkout.backends / "speaker")
+
+
+def make_home(*words: str | Path, advice: str) -> None:
+    """What uv leaves behind."""
+    if words[0] == "venv":
+        (Path(words[-1]) / "bin").mkdir(parents=True)
+
+
+def test_a_backend_gets_its_packages_where_it_looks_for_them(
+    environment: ModuleType, checkout: Any, speaker: Path
+) -> None:
+    assert environment.backends.missing_backends(checkout, "runtime") == []
+    assert environment.backends.missing_backends(checkout, "dev") == [speaker]
+
+    environment.backends.provide_backend(speaker, checkout, make_home)
+
+    assert (speaker / "venv" / "bin").is_dir()
+    assert environment.backends.missing_backends(checkout, "dev") == []
+    (speaker / "requirements.txt").write_text("espeak==2\n")
+    assert environment.backends.missing_backends(checkout, "dev") == [speaker]
+    environment.backends.provide_backend(speaker, checkout, make_home)
+    assert len(list((checkout.build / "backends").iterdir())) == 1, "the packages of the old lock are gone"
+
+
+def test_half_the_packages_of_a_backend_are_not_taken_for_all(
+    environment: ModuleType, checkout: Any, speaker: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*words: str | Path, advice: str) -> None:
+        make_home(*words, advice=advice)
+        if words[0] == "pip":
+            raise environment.running.Trouble(advice, "no route")
+
+    environment.backends.provide_backend(speaker, checkout, fail)
+
+    assert "The packages of speaker could not be had" in capsys.readouterr().out
+    assert environment.backends.missing_backends(checkout, "dev") == [speaker]
+    environment.backends.provide_backend(speaker, checkout, make_home)
+    assert environment.backends.missing_backends(checkout, "dev") == []
+
+
+class ImageUv:
+    """Makes what images and an index would be, and remembers with which words."""
+
+    def __init__(self, environment: ModuleType, trouble: Exception | None = None) -> None:
+        self._environment = environment
+        self._trouble = trouble
+        self.asked: list[list[str]] = []
+
+    def build_image(self, *words: str | Path, corral: Path) -> None:
+        self.asked.append(list(map(str, words)))
+        if self._trouble is not None:
+            raise self._trouble
+        Path(words[words.index("--output") + 1]).mkdir(parents=True)
+
+    def index_images(self, *words: str | Path, corral: Path) -> None:
+        self.asked.append(list(map(str, words)))
+        Path(words[words.index("--output") + 1]).write_text("index")
+
+
+def test_images_are_made_once_for_each_input(environment: ModuleType, checkout: Any) -> None:
+    backend = checkout.root / "backends/echo/backend.py"
+    backend.parent.mkdir(parents=True)
+    backend.write_text("one")
+    earlier = checkout.backend_gallery
+    environment.backends.provide_backends(checkout, ImageUv(environment))
+    assert earlier.read_text() == "index"
+
+    backend.write_text("two")
+    (backend.parent / "__pycache__").mkdir()
+    now = checkout.backend_gallery
+    (backend.parent / "__pycache__/backend.pyc").touch()
+
+    assert now != earlier
+    assert now == checkout.backend_gallery
+    environment.backends.provide_backends(checkout, ImageUv(environment))
+    assert [place.name for place in checkout.build.iterdir()] == [now.parent.name]
+
+
+def test_libraries_of_a_bare_machine_go_into_the_images(environment: ModuleType, checkout: Any) -> None:
+    checkout.libraries.mkdir(parents=True)
+    (checkout.libraries / "libgomp.so.1").touch()
+    (checkout.libraries / "other.not-found").touch()
+    uv = ImageUv(environment)
+
+    environment.backends.provide_backends(checkout, uv)
+
+    assert uv.asked[0][-2:] == ["--library", str(checkout.libraries / "libgomp.so.1")]
+    assert uv.asked[-1][1].startswith("default=")
+
+
+def test_without_the_images_all_else_works(
+    environment: ModuleType, checkout: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for trouble in (environment.running.Trouble("no route"), OSError(28, "No space left on device")):
+        environment.backends.provide_backends(checkout, ImageUv(environment, trouble))
+
+    assert capsys.readouterr().out.count("not done") == 2
+    assert not checkout.backend_gallery.exists()

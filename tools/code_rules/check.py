@@ -1,0 +1,41 @@
+"""Which rule holds where."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from .cycles import import_cycles
+from .excepts import broad_excepts_speak
+from .purity import domain_is_pure, environment_is_read_in_settings, tests_do_not_sleep
+from .sources import PRODUCT, Finding, Source, read_sources
+from .tasks import tasks_have_owners
+
+PURE = "src/corral/domain/"
+MAY_READ_ENVIRONMENT = ("src/corral/app/settings.py", "src/corral/testing/")
+Rule = Callable[[Source], Iterator[Finding]]
+
+
+def rules_for(file: str) -> Iterator[Rule]:
+    if file.startswith("tests/"):
+        yield tests_do_not_sleep
+        return
+    yield tasks_have_owners
+    yield broad_excepts_speak
+    if file.startswith(PURE):
+        yield domain_is_pure
+    if not file.startswith(MAY_READ_ENVIRONMENT):
+        yield environment_is_read_in_settings
+
+
+def check(sources: Iterable[Source]) -> list[Finding]:
+    sources = list(sources)
+    findings = [finding for source in sources for rule in rules_for(source.file) for finding in rule(source)]
+    findings += import_cycles(source for source in sources if source.file.startswith(PRODUCT))
+    return sorted(set(findings))
+
+
+def main(words: list[str]) -> int:
+    root = Path(words[0]) if words else Path(__file__).resolve().parents[2]
+    findings = check(read_sources(root))
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0

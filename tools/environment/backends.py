@@ -1,0 +1,75 @@
+"""Corral's own backends: images of them in a gallery, and for tests their packages, where `.venv` lacks them."""
+
+import os
+from pathlib import Path
+
+from .checkout import BASE_PYTHON, OWN_BACKENDS, Checkout, packages_of, remove
+from .running import Trouble, step
+from .uv import Uv
+
+# Says that the packages of a backend are all there.
+BACKEND_STAMP = "corral-complete"
+
+
+def provide_backends(checkout: Checkout, uv: Uv) -> None:
+    """Images of Corral's own backends, and a gallery of them. Corral works without them: a note will do."""
+    corral, draft = checkout.venv / "bin" / "corral", checkout.build / "backends.part"
+    gallery = checkout.backend_gallery
+    libraries = [word for path in sorted(checkout.libraries.glob("*.so*")) for word in ("--library", path)]
+    try:
+        with step("Making images of Corral's own backends"):
+            remove(draft)
+            for name in OWN_BACKENDS:
+                options = ("--compression", "zstd", "--level", "1", *libraries)
+                uv.build_image(checkout.root / "backends" / name, "--output", draft / name, *options, corral=corral)
+            images = [f"{fits}={draft / name}" if fits else draft / name for name, fits in OWN_BACKENDS.items()]
+            uv.index_images(*images, "--output", draft / gallery.name, corral=corral)
+            for earlier in checkout.build.glob("backends-*"):
+                remove(earlier)
+            draft.rename(gallery.parent)
+    except (Trouble, OSError) as trouble:
+        print(trouble, flush=True)
+
+
+def missing_backends(checkout: Checkout, level: str) -> list[Path]:
+    """Those whose packages `.venv` does not have, and which have none of their own. Tests run them all."""
+    if level != "dev":
+        return []
+    ours = packages_of(checkout.lock("dev"))
+    locks = sorted(checkout.backends.glob("*/requirements.txt"))
+    wanting = [lock.parent for lock in locks if packages_of(lock) - ours]
+    return [backend for backend in wanting if not is_at_home(backend, checkout.backend_home(backend))]
+
+
+def is_at_home(backend: Path, home: Path) -> bool:
+    link = backend / "venv"
+    return link.is_symlink() and link.resolve() == home.resolve() and (home / BACKEND_STAMP).exists()
+
+
+def provide_backend(backend: Path, checkout: Checkout, uv: Uv) -> None:
+    """A virtual environment of its own, where `run.sh` looks for one. Everything else works without: a note will do."""
+    home = checkout.backend_home(backend)
+    try:
+        with step(f"Getting what the backend {backend.name} needs"):
+            if not (home / BACKEND_STAMP).exists():
+                create_backend_home(backend, home, uv)
+            remove(backend / "venv")
+            (backend / "venv").symlink_to(os.path.relpath(home, backend))
+    except (Trouble, OSError) as trouble:
+        print(trouble, flush=True)
+
+
+def create_backend_home(backend: Path, home: Path, uv: Uv) -> None:
+    """The stamp comes last: what has none may be half of one, and is made anew."""
+    remove(home)
+    advice = f"The packages of {backend.name} could not be had, and are tried again next time: its tests will fail."
+    uv("venv", "--no-project", "--python", BASE_PYTHON, home, advice=advice)
+    uv(
+        *("pip", "sync", "--require-hashes", "--only-binary", ":all:", "--python", home / "bin" / "python"),
+        backend / "requirements.txt",
+        advice=advice,
+    )
+    (home / BACKEND_STAMP).touch()
+    for earlier in home.parent.glob(f"{backend.name}-*"):
+        if earlier != home:
+            remove(earlier)
