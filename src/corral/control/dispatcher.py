@@ -224,15 +224,15 @@ class Dispatcher:
 
     async def notice_returns(self) -> None:
         """Nodes that were announced to be back get what waited for them at once, and nobody waits for answers from
-        before."""
+        before. What fails is done again with the next call."""
         events = self._stores.events
         if self._heard_of is None:
             self._heard_of = await events.last_sequence()
-        new = await events.after(self._heard_of, limit=_EVENTS)
-        if not new:
-            return
-        self._heard_of = new[-1].sequence
-        happened = [one.event for one in new]
+        while new := await events.after(self._heard_of, limit=_EVENTS):
+            await self._welcome([one.event for one in new])
+            self._heard_of = new[-1].sequence
+
+    async def _welcome(self, happened: Sequence[Event]) -> None:
         back = {one.node_id for one in happened if one.node_id is not None and _is_return(one)}
         heard = {one.node_id for one in happened if one.node_id is not None and _is_healed(one)} - back
         await self._give_up_on_earlier_lives(back & self._requests.nodes)

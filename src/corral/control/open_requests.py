@@ -42,5 +42,5 @@ class OpenRequests:
         """What earlier lives of this node were asked for is not waited for any longer."""
         now = asyncio.get_running_loop().time()
         for (asked, _), (earlier, patience) in self._open.items():
-            if asked == node_id and earlier and earlier != life:
+            if asked == node_id and earlier and earlier != life and not patience.expired():
                 patience.reschedule(now)

@@ -93,14 +93,14 @@ class RuleEnforcer:
             await self._judge_again(places)
 
     async def notice(self) -> None:
-        """The same, only for nodes that something has happened to."""
+        """The same, only for nodes that something has happened to. What fails is done again with the next call."""
         if self._heard_of is None:
             self._heard_of = await self._events.last_sequence()
-        new = await self._events.after(self._heard_of, limit=_EVENTS)
-        if not new:
-            return
-        self._heard_of = new[-1].sequence
-        happened = [one.event for one in new]
+        if new := await self._events.after(self._heard_of, limit=_EVENTS):
+            await self._react([one.event for one in new])
+            self._heard_of = new[-1].sequence
+
+    async def _react(self, happened: Sequence[Event]) -> None:
         meant = None if any(map(_is_of_all, happened)) else {one.node_id for one in happened if one.kind in _OF_NODES}
         if meant == set():
             return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.base.errors import Conflict, InvalidInput, NotFound
+from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.bus.port import Bus
 from corral.control.operations import Ask
@@ -19,6 +19,7 @@ from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Targ
 from corral.protocol.backend_changes import UpgradeRequest
 from corral.protocol.install import InstallRequest
 from corral.state.db import Database
+from corral.state.intents import Intents
 from corral.testing.clock import ManualClock
 from corral.testing.loop_time import overdue
 from corral.testing.simulated_backends import SimulatedBackends
@@ -281,7 +282,8 @@ async def test_nobody_listening_makes_the_node_unhealthy_and_keeps_the_intent(wo
     assert seen.status == "unhealthy"
 
 
-async def test_a_node_that_was_away_gets_it_with_its_first_heartbeat(world: World) -> None:
+async def waited_for_until_it_came_back(world: World) -> Operation:
+    """Of a node that was away and is heard again; nobody has noticed that yet."""
     node = await world.backends("w")
     await world.control.dispatcher.notice_returns()
     for _ in range(40):  # silence counts only while control can hear
@@ -292,6 +294,28 @@ async def test_a_node_that_was_away_gets_it_with_its_first_heartbeat(world: Worl
     beat = await world.frontend.call("POST", f"/api/node/{node.node_id}/heartbeat", {}, key="s" * 40 + "w")
     assert beat.status == 200
     await world.frontend.settle()
+    return operation
+
+
+async def test_a_node_that_was_away_gets_it_with_its_first_heartbeat(world: World) -> None:
+    operation = await waited_for_until_it_came_back(world)
+    await world.control.dispatcher.notice_returns()
+    await world.control.dispatcher.tick()
+    assert (await world.control.context.operations.get(operation.id)).state is OperationState.DONE
+
+
+async def test_a_return_is_noticed_though_the_database_was_away_at_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = await waited_for_until_it_came_back(world)
+
+    async def fail(*_: object, **__: object) -> int:
+        raise DatabaseUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Intents, "wake", fail)
+        with pytest.raises(DatabaseUnavailable):
+            await world.control.dispatcher.notice_returns()
     await world.control.dispatcher.notice_returns()
     await world.control.dispatcher.tick()
     assert (await world.control.context.operations.get(operation.id)).state is OperationState.DONE

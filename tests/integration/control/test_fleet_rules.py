@@ -6,7 +6,7 @@ import pytest
 
 from corral.app.control_loops import Control
 from corral.app.control_wiring import wire
-from corral.base.errors import Conflict, InvalidInput
+from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput
 from corral.control.fleet_rules import ANY_REVISION, Applied, RulesChanged
 from corral.control.planning import Ask, Lookups
 from corral.control.rule_pruning import Prune
@@ -113,6 +113,23 @@ class TestARule:
         assert "echo" in late.disk
         _, second = await operations(world)
         assert [one.node_name for one in second.targets] == ["w2"]
+
+    async def test_hears_of_a_node_though_the_database_was_away_at_first(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await put(world, a_rule())
+        await noticed(world)
+        late = await world.backends("w1")
+
+        async def fail(_: RuleStore) -> list[FleetRule]:
+            raise DatabaseUnavailable("away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RuleStore, "all", fail)
+            with pytest.raises(DatabaseUnavailable):
+                await noticed(world)
+        await noticed(world)
+        assert "echo" in late.disk
 
     async def test_waits_for_a_node_that_is_away_and_asks_for_it_once(self, world: World) -> None:
         node = await world.backends("w1")
