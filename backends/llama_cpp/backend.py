@@ -17,16 +17,20 @@ from corral_backend_sdk import (
     DetokenizeResponse,
     EmbeddingLayout,
     EmbeddingResult,
+    ModelMetadataResponse,
     ModelOptions,
     PredictOptions,
     Reply,
     RequestRefused,
+    RerankRequest,
+    RerankResult,
     TokenizationResponse,
     serve,
 )
 from engine_process import Engine, start_engine
+from llama_media import with_media_inside
 from llama_parameters import parameters_for
-from llama_requests import body_for, is_chat, reply_for
+from llama_requests import body_for, is_chat, reply_for, rerank_body, rerank_result
 
 log = logging.getLogger("backend")
 
@@ -39,7 +43,7 @@ class LlamaCpp(Backend):
     _watch: asyncio.Task[None]
 
     async def load(self, options: ModelOptions) -> str:
-        self._engine = await start_engine(parameters_for(options, self.launch))
+        self._engine = await start_engine(parameters_for(options, self.launch, os.environ))
         self._watch = asyncio.create_task(_end_with(self._engine), name="watch the engine")
         return "Loading succeeded"
 
@@ -48,8 +52,10 @@ class LlamaCpp(Backend):
         await self._engine.end()
 
     async def predict_stream(self, request: PredictOptions) -> AsyncIterator[Reply]:
+        request = await asyncio.to_thread(with_media_inside, request)
         path = "/v1/chat/completions" if is_chat(request) else "/v1/completions"
-        async with aclosing(self._engine.events(path, body_for(request))) as events:
+        body = body_for(request, self._engine.media_mark)
+        async with aclosing(self._engine.events(path, body)) as events:
             async for event in events:
                 yield reply_for(event)
 
@@ -74,6 +80,21 @@ class LlamaCpp(Backend):
     async def detokenize(self, request: DetokenizeRequest) -> DetokenizeResponse:
         answer = await self._engine.ask("/detokenize", {"tokens": list(request.tokens)})
         return DetokenizeResponse(content=answer["content"])
+
+    async def rerank(self, request: RerankRequest) -> RerankResult:
+        return rerank_result(await self._engine.ask("/v1/rerank", rerank_body(request)), request)
+
+    async def model_metadata(self, _: ModelOptions) -> ModelMetadataResponse:
+        """A model can think when its template makes a difference of it."""
+        thinking, plain = await self._rendered(thinks=True), await self._rendered(thinks=False)
+        return ModelMetadataResponse(
+            supports_thinking=thinking != plain, rendered_template=thinking, media_marker=self._engine.media_mark
+        )
+
+    async def _rendered(self, *, thinks: bool) -> str:
+        messages = [{"role": "user", "content": "test"}]
+        body = {"messages": messages, "chat_template_kwargs": {"enable_thinking": thinks}}
+        return str((await self._engine.ask("/apply-template", body))["prompt"])
 
 
 async def _end_with(engine: Engine) -> None:

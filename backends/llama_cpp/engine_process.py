@@ -44,6 +44,8 @@ class Engine:
         self._key = key
         self._host = ""
         self._port = 0
+        self.media_mark = ""
+        """What stands for a picture or a sound in a prompt: another one for each engine."""
 
     async def load(self, parameters: dict[str, Any]) -> None:
         told, telling = self._process.stdin, self._process.stdout
@@ -58,6 +60,7 @@ class Engine:
         parts = urlsplit(answer["address"])
         self._host = _LOOPBACK.get(parts.hostname or "", parts.hostname or "")
         self._port = parts.port or 0
+        self.media_mark = str((await self._look("/props")).get("media_marker", ""))
 
     async def wait(self) -> int:
         """Its exit code, when it has ended."""
@@ -76,12 +79,18 @@ class Engine:
 
     async def ask(self, path: str, body: dict[str, Any]) -> Any:
         """One request, one answer."""
-        return json.loads(b"".join([part async for part in self._post(path, body)]))
+        return await self._whole("POST", path, json.dumps(body).encode())
+
+    async def _look(self, path: str) -> Any:
+        return await self._whole("GET", path, b"")
+
+    async def _whole(self, method: str, path: str, content: bytes) -> Any:
+        return json.loads(b"".join([part async for part in self._request(method, path, content)]))
 
     async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a streamed answer. Closing the iterator ends the work on it."""
         rest = b""
-        async with contextlib.aclosing(self._post(path, body)) as parts:
+        async with contextlib.aclosing(self._request("POST", path, json.dumps(body).encode())) as parts:
             async for part in parts:
                 *lines, rest = (rest + part).split(b"\n")
                 for line in lines:
@@ -90,12 +99,11 @@ class Engine:
                     elif line.startswith(b"error: "):
                         _checked({"error": json.loads(line[7:])})
 
-    async def _post(self, path: str, body: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+    async def _request(self, method: str, path: str, content: bytes) -> AsyncGenerator[bytes, None]:
         """The parts of the answer's body. llama.cpp notices a closed connection and stops the work."""
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=_LINE_BYTES)
         try:
-            content = json.dumps(body).encode()
-            writer.write(_head(path, self._key, len(content)) + content)
+            writer.write(_head(f"{method} {path}", self._key, len(content)) + content)
             head = await reader.readuntil(b"\r\n\r\n")
             status = int(head.split(b" ", 2)[1])
             parts = _body(reader, head.lower())
@@ -107,9 +115,9 @@ class Engine:
             writer.close()
 
 
-def _head(path: str, key: str, length: int) -> bytes:
+def _head(what: str, key: str, length: int) -> bytes:
     lines = (
-        f"POST {path} HTTP/1.1",
+        f"{what} HTTP/1.1",
         "Host: engine",
         f"Authorization: Bearer {key}",
         "Content-Type: application/json",

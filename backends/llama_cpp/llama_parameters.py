@@ -5,14 +5,16 @@ xllamacpp's enumerations.
 """
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from corral_backend_sdk import Launch, LoadFailed, ModelOptions, option_values
 
-_DEFAULT_CONTEXT: Final = 4096
 _DEFAULT_THREADS: Final = 4
 _DEFAULT_BATCH: Final = 512
+_WHOLE_TEXT: Final = 2048
+"""Tokens of a text that is embedded, where the model does not allow fewer."""
 _CACHE_MIB: Final = 512
 """What remembered prompts may take of the memory; llama.cpp's own default is 8 GiB."""
 _HTTP_THREADS: Final = 64
@@ -33,12 +35,22 @@ _REQUEST_DEFAULTS: Final = {
 _KEYS_BYTES: Final = 1024 * 1024
 _FLASH: Final = {"on": "ENABLED", "enabled": "ENABLED", "true": "ENABLED", "off": "DISABLED", "disabled": "DISABLED"}
 
+_YARN: Final = {
+    "YarnExtFactor": "yarn_ext_factor",
+    "YarnAttnFactor": "yarn_attn_factor",
+    "YarnBetaFast": "yarn_beta_fast",
+    "YarnBetaSlow": "yarn_beta_slow",
+}
+_PARALLEL_VARIABLE: Final = "LLAMACPP_PARALLEL"
+"""LocalAI's: slots of models that do not say how many."""
+
 Parameters = dict[str, Any]
 
 
-def parameters_for(options: ModelOptions, launch: Launch) -> Parameters:
+def parameters_for(options: ModelOptions, launch: Launch, environ: Mapping[str, str]) -> Parameters:
     """Parameters of a server that holds this model and listens where the launch says."""
-    values = option_values(options.Options)
+    usual = {"n_parallel": environ[_PARALLEL_VARIABLE]} if environ.get(_PARALLEL_VARIABLE) else {}
+    values = usual | option_values(options.Options)
     weights = weights_of(options)
     return {
         "model.path": str(weights),
@@ -77,10 +89,18 @@ def _engine(options: ModelOptions, values: dict[str, str]) -> Parameters:
         "cache_ram_mib": _number(values, "cache_ram", _CACHE_MIB),
         "ctx_shift": values.get("context_shift", "false") == "true",
     }
+    return found | _rope(options)
+
+
+def _rope(options: ModelOptions) -> Parameters:
+    """How positions are stretched beyond what the model was trained with; nothing said is the model's own way."""
+    found: Parameters = {name: value for field, name in _YARN.items() if (value := getattr(options, field))}
     if options.RopeFreqBase:
         found["rope_freq_base"] = options.RopeFreqBase
     if options.RopeFreqScale:
         found["rope_freq_scale"] = options.RopeFreqScale
+    if options.RopeScaling:
+        found["rope_scaling_type"] = f"llama_rope_scaling_type.LLAMA_ROPE_SCALING_TYPE_{options.RopeScaling.upper()}"
     return found
 
 
@@ -89,7 +109,7 @@ def _batches(options: ModelOptions) -> Parameters:
     batch = options.NBatch if options.NBatch > 0 else _DEFAULT_BATCH
     if not options.Embeddings and not options.Reranking:
         return {"n_batch": batch, "n_ubatch": min(batch, _DEFAULT_BATCH)}
-    whole = max(batch, min(_context(options), 2048))
+    whole = max(batch, min(_context(options) or _WHOLE_TEXT, _WHOLE_TEXT))
     return {"embedding": True, "n_batch": whole, "n_ubatch": whole}
 
 
@@ -109,13 +129,12 @@ def _says_how_to_pool(weights: Path) -> bool:
 
 
 def _placement(options: ModelOptions) -> Parameters:
+    mode = "_".join(word for word, wanted in (("MMAP", options.MMap), ("MLOCK", options.MLock)) if wanted)
     found: Parameters = {
         "n_gpu_layers": options.NGPULayers if options.NGPULayers > 0 else 0,
         "no_kv_offload": options.NoKVOffload,
+        "load_mode": f"llama_load_mode.LLAMA_LOAD_MODE_{mode or 'NONE'}",
     }
-    if options.MLock or options.MMap:
-        mode = "_".join(word for word, wanted in (("MMAP", options.MMap), ("MLOCK", options.MLock)) if wanted)
-        found["load_mode"] = f"llama_load_mode.LLAMA_LOAD_MODE_{mode}"
     if options.MainGPU.isdecimal():
         found["main_gpu"] = int(options.MainGPU)
     if options.TensorSplit:
@@ -167,7 +186,8 @@ def _server(launch: Launch, parallel: int) -> Parameters:
 
 
 def _context(options: ModelOptions) -> int:
-    return options.ContextSize if options.ContextSize > 0 else _DEFAULT_CONTEXT
+    """0 is as much as the model was trained with."""
+    return max(0, options.ContextSize)
 
 
 def _parallel(values: dict[str, str]) -> int:

@@ -4,7 +4,18 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from corral_backend_sdk import ChatDelta, PredictOptions, Reply, RequestRefused, ToolCallDelta
+from corral_backend_sdk import (
+    ChatDelta,
+    DocumentResult,
+    PredictOptions,
+    Reply,
+    RequestRefused,
+    RerankRequest,
+    RerankResult,
+    ToolCallDelta,
+    Usage,
+)
+from llama_media import marked
 
 _SAMPLING: Final = {
     "TopK": "top_k",
@@ -29,8 +40,8 @@ def is_chat(request: PredictOptions) -> bool:
     return request.UseTokenizerTemplate and len(request.Messages) > 0
 
 
-def body_for(request: PredictOptions) -> dict[str, Any]:
-    """The body of a streamed chat, or of a completion where the prompt is ready."""
+def body_for(request: PredictOptions, mark: str) -> dict[str, Any]:
+    """The body of a streamed chat, or of a completion where the prompt is ready; `mark` stands for media in that."""
     body: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     body |= {name: getattr(request, field) for field, name in _SAMPLING.items() if getattr(request, field)}
     body["temperature"] = request.Temperature
@@ -44,19 +55,28 @@ def body_for(request: PredictOptions) -> dict[str, Any]:
         body["ignore_eos"] = True
     if request.LogitBias:
         body["logit_bias"] = _parsed("LogitBias", request.LogitBias)
-    return body | (_chat(request) if is_chat(request) else {"prompt": request.Prompt})
+    return body | (_chat(request) if is_chat(request) else _completion(request, mark))
+
+
+def _completion(request: PredictOptions, mark: str) -> dict[str, Any]:
+    media = [*request.Images, *request.Audios]
+    text = marked(request.Prompt, len(media), mark)
+    completion: dict[str, Any] = {"prompt": {"prompt_string": text, "multimodal_data": media} if media else text}
+    if request.Logprobs > 0:
+        completion["logprobs"] = max(request.Logprobs, request.TopLogprobs)
+    return completion
 
 
 def _chat(request: PredictOptions) -> dict[str, Any]:
     chat: dict[str, Any] = {"messages": [_message(message) for message in request.Messages]}
-    if request.Images:
-        _attach(chat["messages"], list(request.Images))
+    if media := [*map(_image, request.Images), *map(_sound, request.Audios)]:
+        _attach(chat["messages"], media)
     if request.Tools:
         chat["tools"] = _parsed("Tools", request.Tools)
     if request.ToolChoice:
         chat["tool_choice"] = _tool_choice(request.ToolChoice)
     if request.Logprobs > 0:
-        chat |= {"logprobs": True, "top_logprobs": request.TopLogprobs}
+        chat |= {"logprobs": True, "top_logprobs": max(1, request.TopLogprobs)}  # llama.cpp gives none for 0
     if arguments := _template_arguments(request.Metadata):
         chat["chat_template_kwargs"] = arguments
     return chat
@@ -72,11 +92,19 @@ def _message(message: Any) -> dict[str, Any]:
     return plain
 
 
-def _attach(messages: list[dict[str, Any]], images: list[str]) -> None:
-    """Pictures belong to the last thing that the user said."""
+def _attach(messages: list[dict[str, Any]], media: list[dict[str, Any]]) -> None:
+    """Pictures and sounds belong to the last thing that the user said."""
     last = next((message for message in reversed(messages) if message["role"] == "user"), messages[-1])
-    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}} for image in images]
-    last["content"] = [{"type": "text", "text": last["content"]}, *parts]
+    last["content"] = [{"type": "text", "text": last["content"]}, *media]
+
+
+def _image(data: str) -> dict[str, Any]:
+    """The engine looks at the content, whatever the URL says of it; so it does with sounds."""
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
+def _sound(data: str) -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
 
 
 def _tool_choice(text: str) -> Any:
@@ -138,3 +166,23 @@ def _tool_call(call: Mapping[str, Any]) -> ToolCallDelta:
         name=function.get("name") or "",
         arguments=function.get("arguments") or "",
     )
+
+
+def rerank_body(request: RerankRequest) -> dict[str, Any]:
+    if not request.query:
+        raise RequestRefused("query is empty")
+    if not request.documents:
+        raise RequestRefused("documents are missing")
+    return {"query": request.query, "documents": list(request.documents)}
+
+
+def rerank_result(answer: Mapping[str, Any], request: RerankRequest) -> RerankResult:
+    """The best first, and no more than were asked for."""
+    ranked = sorted(answer["results"], key=lambda one: -float(one["relevance_score"]))
+    results = [
+        DocumentResult(index=one["index"], text=request.documents[one["index"]], relevance_score=one["relevance_score"])
+        for one in ranked[: request.top_n if request.top_n > 0 else None]
+    ]
+    usage = answer.get("usage") or {}
+    counts = Usage(prompt_tokens=usage.get("prompt_tokens", 0), total_tokens=usage.get("total_tokens", 0))
+    return RerankResult(usage=counts, results=results)

@@ -5,6 +5,7 @@ without a model, whatever else is going on.
 """
 
 import hmac
+import json
 import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -229,22 +230,34 @@ def _resident_bytes() -> int:
 
 
 def join_replies(parts: Iterable[Reply]) -> Reply:
-    """A streamed answer as one: texts add up, the last counts are the valid ones."""
+    """A streamed answer as one: texts and likelihoods add up, the last counts are the valid ones."""
     whole = Reply()
     text: list[bytes] = []
     deltas: list[ChatDelta] = []
+    logprobs: list[bytes] = []
     for part in parts:
         text.append(part.message)
         deltas.extend(part.chat_deltas)
+        logprobs += [part.logprobs] if part.logprobs else []
         rest = Reply()
         rest.CopyFrom(part)
-        rest.ClearField("message")
-        rest.ClearField("chat_deltas")
+        for field in ("message", "chat_deltas", "logprobs"):
+            rest.ClearField(field)
         whole.MergeFrom(rest)
     whole.message = b"".join(text)
+    whole.logprobs = _join_logprobs(logprobs)
     if deltas:
         whole.chat_deltas.append(_join_deltas(deltas))
     return whole
+
+
+def _join_logprobs(parts: list[bytes]) -> bytes:
+    """One entry for each token, in OpenAI's shape; where a part has another, the last one counts."""
+    try:
+        entries = [entry for part in parts for entry in json.loads(part)["content"]]
+    except (ValueError, KeyError, TypeError):
+        return parts[-1]
+    return json.dumps({"content": entries}).encode() if entries else b""
 
 
 def _join_deltas(deltas: Iterable[ChatDelta]) -> ChatDelta:

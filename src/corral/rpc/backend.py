@@ -21,9 +21,12 @@ from corral.rpc.messages import (
     DetokenizeResponse,
     EmbeddingResult,
     HealthMessage,
+    ModelMetadataResponse,
     ModelOptions,
     PredictOptions,
     Reply,
+    RerankRequest,
+    RerankResult,
     Result,
     StatusResponse,
     TokenizationResponse,
@@ -77,6 +80,10 @@ class _Methods:
         )
         self.transcript = channel.unary_stream(
             _path("AudioTranscriptionStream"), TranscriptRequest.SerializeToString, TranscriptStreamResponse.FromString
+        )
+        self.rerank = channel.unary_unary(_path("Rerank"), RerankRequest.SerializeToString, RerankResult.FromString)
+        self.metadata = channel.unary_unary(
+            _path("ModelMetadata"), ModelOptions.SerializeToString, ModelMetadataResponse.FromString
         )
         self.vad = channel.unary_unary(_path("VAD"), VADRequest.SerializeToString, VADResponse.FromString)
 
@@ -152,6 +159,14 @@ class Backend:
     async def detokenize(self, tokens: Iterable[int], *, timeout: timedelta | None = None) -> str:
         """The text of these tokens."""
         return (await self._call(self._methods.detokenize, DetokenizeRequest(tokens=tokens), timeout)).content
+
+    async def rerank(self, request: RerankRequest, *, timeout: timedelta | None = None) -> RerankResult:
+        """How well documents fit a question."""
+        return await self._call(self._methods.rerank, request, timeout)
+
+    async def metadata(self, *, timeout: timedelta) -> ModelMetadataResponse:
+        """What the backend knows of the model that it has loaded. Few offer it."""
+        return await self._call(self._methods.metadata, ModelOptions(), timeout)
 
     async def speak(self, request: TTSRequest, *, timeout: timedelta | None = None) -> None:
         """Have a text spoken into the file `dst`, which the backend writes on its own machine."""

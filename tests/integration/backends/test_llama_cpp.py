@@ -14,8 +14,8 @@ import pytest
 
 from corral.base.processes import Process
 from corral.rpc import errors
-from corral.rpc.messages import Message, ModelOptions, PredictOptions, StatusResponse
-from corral.testing.backends import KEY, SOON, RunningBackend, running_backend
+from corral.rpc.messages import Message, ModelOptions, PredictOptions, RerankRequest, StatusResponse
+from corral.testing.backends import KEY, SECOND, SOON, RunningBackend, running_backend
 from corral.testing.models import QUESTION
 from corral.testing.waiting import wait_until
 
@@ -86,6 +86,28 @@ async def test_an_embedding_model_embeds_both_ways(chat_model_file: Path) -> Non
         status, text = await post(backend, "/v1/embeddings", {"input": "hello", "model": "the-model"})
         assert status == 200
         assert json.loads(text)["data"][0]["embedding"] == pytest.approx(list(result.embeddings), abs=1e-4)
+
+
+async def test_a_ranking_model_ranks_both_ways_and_others_say_that_they_do_not(chat_model_file: Path) -> None:
+    """Also: what its template and its marks are, and that sounds and pictures need a model for them."""
+    asked = RerankRequest(query="capital of France", documents=["cheese", "Paris", "tea"], top_n=2)
+    async with loaded(chat_model_file) as backend:
+        with pytest.raises(errors.NotOffered, match="reranking"):
+            await backend.client.rerank(asked)
+        with pytest.raises(errors.RequestRefused, match="multimodal"):
+            await backend.client.predict(PredictOptions(Prompt="what is <__media__>?", Images=["QUJD"]))
+        known = await backend.client.metadata(timeout=SOON)
+        assert (known.supports_thinking, known.media_marker[:8]) == (False, "<__media")
+        assert "<|im_start|>user\ntest<|im_end|>" in known.rendered_template
+        await backend.client.load(options(chat_model_file, Reranking=True), timeout=SOON)
+        result = await backend.client.rerank(asked)
+        scores = [one.relevance_score for one in result.results]
+        assert (len(scores), scores) == (2, sorted(scores, reverse=True))
+        assert [one.text for one in result.results] == [asked.documents[one.index] for one in result.results]
+        body = {"query": asked.query, "documents": list(asked.documents)}
+        status, text = await post(backend, "/v1/rerank", body)
+        best = max(json.loads(text)["results"], key=lambda one: float(one["relevance_score"]))
+        assert (status, best["index"]) == (200, result.results[0].index)
 
 
 async def test_tokens_and_texts_turn_into_each_other_both_ways(chat_model_file: Path) -> None:

@@ -1,6 +1,7 @@
 """The parts of the SDK that are plain functions."""
 
 import importlib
+import json
 from typing import Any
 
 import pytest
@@ -62,6 +63,14 @@ def test_a_stream_is_joined_to_one_reply() -> None:
     assert (whole.message, whole.tokens, whole.prompt_tokens) == (b"ab", 2, 4)
     assert whole.chat_deltas[0].content == "ab"
     assert whole.chat_deltas[0].tool_calls[0].arguments == "{}"
+
+
+def test_the_likelihoods_of_a_stream_are_those_of_all_its_tokens() -> None:
+    messages, join = module("messages"), module("server").join_replies
+    parts = [messages.Reply(logprobs=b'{"content": [{"token": "%d"}]}' % number) for number in range(2)]
+    assert json.loads(join([*parts, messages.Reply()]).logprobs) == {"content": [{"token": "0"}, {"token": "1"}]}
+    assert join([*parts, messages.Reply(logprobs=b"{}")]).logprobs == b"{}"
+    assert join([messages.Reply()]).logprobs == b""
 
 
 def test_the_launch_takes_no_secret_from_the_arguments() -> None:
