@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace as replace_struct
 
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
@@ -12,7 +13,7 @@ from corral.control.load_needs import LoadNeeds
 from corral.control.models import Models
 from corral.control.node_client import NodeClient
 from corral.domain.load_job import LoadPolicy
-from corral.domain.model import ModelSpec, load_options
+from corral.domain.model import ModelSpec, load_options, threads_of
 from corral.domain.model_requests import request_rules
 from corral.domain.node import Node
 from corral.domain.replica import Replica
@@ -50,9 +51,11 @@ class Tokens:
         return await self._secrets.get(node_secret_name(node_id)) or self._shared
 
 
-def adapter_model(spec: ModelSpec) -> AdapterModel:
-    """How an adapter translates requests for this model."""
-    return msgspec.convert({"name": spec.name, "identity": spec.model, **request_rules(spec.config)}, AdapterModel)
+def adapter_model(spec: ModelSpec, *, file: str, threads: int) -> AdapterModel:
+    """How an adapter translates requests for this model, whose weights are in this file on the node, if in any."""
+    rules = request_rules(spec.config)
+    told = msgspec.convert({"name": spec.name, "identity": spec.model, "file": file, **rules}, AdapterModel)
+    return replace_struct(told, defaults=replace_struct(told.defaults, threads=threads_of(spec.config, threads)))
 
 
 class Loading:
@@ -80,7 +83,8 @@ class Loading:
         await self._needs.admit(node, spec, since=self._models.time_of(spec), now=clock.now())
         request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index)
         if node.peer is not None and Feature.ADAPTER in node.peer.features:
-            request.corral = CorralInstall(model=adapter_model(spec))
+            file = self._models.file_of(spec)
+            request.corral = CorralInstall(model=adapter_model(spec, file=file, threads=self._threads))
         installed = await self._nodes.install(node.id, request, timeout=policy.install)
         address = installed.address or node.address
         fields = load_options(

@@ -83,13 +83,15 @@ def _document(text: str) -> object:
 
 
 def _models(path: Path, document: object) -> Iterator[Found]:
-    """One model, or a list of them."""
+    """One model, or a list of them, without those that are switched off."""
     if document is None or document == []:
         yield _problem(path, "is empty")
         return
     for config in document if isinstance(document, list) else [document]:
         name = config.get("name") if isinstance(config, dict) else None
         known_as = name if isinstance(name, str) else ""
+        if isinstance(config, dict) and config.get("disabled") is True:
+            continue
         try:
             yield read_model(config, source=path.name)
         except InvalidInput as error:

@@ -111,6 +111,11 @@ class Models:
         if len(new) > _MOST_TOLD:
             log.warning("%d more were passed over", len(new) - _MOST_TOLD, extra={"event": "models.skipped"})
 
+    def file_of(self, spec: ModelSpec) -> str:
+        """Where its weights are; empty when they are not below the directory."""
+        path = self.directory.absolute() / spec.model
+        return str(path) if path.exists() else ""
+
     def size_of(self, spec: ModelSpec) -> int:
         """Bytes of its weights; 0 when they are not below the directory."""
         path = self.directory / spec.model

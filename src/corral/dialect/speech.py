@@ -48,9 +48,9 @@ def speech_options(request: SpeechRequest, model: AdapterModel, *, file: str = "
     """Without a file it is for a stream."""
     return TTSRequest(
         text=request.input,
-        model=model.identity,
+        model=model.file or model.identity,
         dst=file,
-        voice=request.voice or "",
+        voice=request.voice or model.voice,
         language=request.language or "",
         instructions=request.instructions,
         params={} if request.speed is None else {"speed": f"{request.speed:g}"},

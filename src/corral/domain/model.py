@@ -7,22 +7,23 @@ no request, no flag and no machine changes it.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Final, NamedTuple
+from typing import Final
 
 from corral.base.errors import InvalidInput
 from corral.domain import model_fields as fields
+from corral.domain.backend_names import meant_by
 from corral.domain.model_fields import Config
+from corral.domain.model_options import DEFAULT_CONTEXT, FIELDS, REQUEST_DEFAULTS, check_below
 from corral.domain.model_requests import request_rules
 
-ALL_LAYERS: Final = 99_999_999
-DEFAULT_CONTEXT: Final = 4096
 DEFAULT_BATCH: Final = 512
 _LONGEST_NAME: Final = 200
-_LONGEST_PATH: Final = 1024
 _BACKEND: Final = re.compile(r"[A-Za-z0-9_-]+(@[A-Za-z0-9_-]+)?")
+_NOT_MAPPED: Final = ("intel", "sycl")
+"""In the name of a backend: it cannot use weights that are mapped into memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,15 +132,6 @@ def revision_of(config: Config) -> str:
 # What a backend is told.
 
 
-class _Field(NamedTuple):
-    """A field of ModelOptions: its name, the key that feeds it, how it is read, and what is sent without the key."""
-
-    name: str
-    key: str
-    read: "Callable[[Config, str, object], object]"
-    default: object = fields.MISSING
-
-
 def load_options(
     spec: ModelSpec, *, models: PurePath, threads: int, is_asked_directly: bool = False
 ) -> dict[str, object]:
@@ -147,27 +139,44 @@ def load_options(
 
     A replica that is asked directly gets requests as they are: it must know itself what they leave open.
     """
-    options: dict[str, object] = {"Model": spec.model, "Threads": threads, "ModelPath": str(models)}
+    options: dict[str, object] = {"Model": spec.model, "ModelPath": str(models)}
     if "://" not in spec.model:
         options["ModelFile"] = str(models / spec.model)
-    for one in _FIELDS:
+    for one in FIELDS:
         value = one.read(spec.config, one.key, one.default)
         if value is not fields.MISSING:
             options[one.name] = value
+    options["Threads"] = threads_of(spec.config, threads)
+    options.setdefault("NBatch", _batch(options))
+    if any(word in spec.backend.lower() for word in _NOT_MAPPED):
+        options["MMap"] = False
+    if forced := meant_by(fields.text(spec.config, "backend")).type:
+        options["Type"] = forced
     for name in ("MMProj", "DraftModel"):
         if options.get(name):
             options[name] = str(models / str(options[name]))
-    if engine := fields.found(spec.config, "engine_args"):
-        options["EngineArgs"] = json.dumps(engine, sort_keys=True)
     if is_asked_directly and (defaults := _request_defaults(spec.config)):
-        options["Options"] = [*_listed(options.get("Options")), *defaults]
-    options["EnableScore"] = "score" in {str(word).lower().removeprefix("flag_") for word in _usecases(spec.config)}
+        options["Options"] = [*fields.listed(options.get("Options")), *defaults]
     return options
+
+
+def threads_of(config: Config, usual: int) -> int:
+    """Never none: some backends take that literally."""
+    threads = fields.whole(config, "threads", usual)
+    return threads if isinstance(threads, int) and threads > 0 else usual
+
+
+def _batch(options: Mapping[str, object]) -> int:
+    """What is embedded, ranked or scored is one batch, so that has to hold the whole context."""
+    if not any(options.get(name) for name in ("Embeddings", "Reranking", "EnableScore")):
+        return DEFAULT_BATCH
+    context = options["ContextSize"]
+    return max(DEFAULT_BATCH, context if isinstance(context, int) and context else DEFAULT_CONTEXT)
 
 
 def _request_defaults(config: Config) -> list[str]:
     """What requests that say nothing get, as entries of `Options`."""
-    values = ((name, read(config, f"parameters.{name}", fields.MISSING)) for name, read in _REQUEST_DEFAULTS.items())
+    values = ((name, read(config, f"parameters.{name}", fields.MISSING)) for name, read in REQUEST_DEFAULTS.items())
     return [f"default_{name}:{value}" for name, value in values if value is not fields.MISSING]
 
 
@@ -186,124 +195,18 @@ def _backend(config: Config) -> str:
         raise InvalidInput("backend", "is missing")
     if not _BACKEND.fullmatch(backend):
         raise InvalidInput("backend", f"must consist of letters, digits, - and _, got {backend[:40]!r}")
-    return backend
+    return meant_by(backend).backend
 
 
 def _weights(config: Config) -> str:
     model = fields.text(config, "parameters.model")
     if not model:
         raise InvalidInput("parameters.model", "is missing")
-    _check_below(model, "parameters.model")
+    check_below(model, "parameters.model")
     return model
-
-
-def _check_below(path: str, key: str) -> None:
-    if len(path) > _LONGEST_PATH or not path.isprintable():
-        raise InvalidInput(key, f"must be one line of up to {_LONGEST_PATH} characters")
-    if path.startswith("/") or ".." in PurePath(path).parts:
-        raise InvalidInput(key, f"must be below the models directory, got {path[:80]!r}")
-
-
-def _path(config: Config, key: str, default: object) -> object:
-    """Of a file below the models directory."""
-    path = fields.text(config, key, default)
-    if isinstance(path, str):
-        _check_below(path, key)
-    return path
 
 
 def _bounded(value: object, key: str) -> int:
     if not isinstance(value, int) or value < 0:
         raise InvalidInput(key, "must not be negative")
     return value
-
-
-def _usecases(config: Config) -> list[object]:
-    return _listed(fields.found(config, "known_usecases"))
-
-
-def _listed(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _context(config: Config, key: str, default: object) -> object:
-    """-1 asks for what the model was trained with; a backend learns that from the file."""
-    value = fields.whole(config, key, default)
-    return 0 if isinstance(value, int) and value < 0 else value
-
-
-def _flash(config: Config, key: str, default: object) -> object:
-    """YAML reads a bare `on` as true."""
-    value = fields.found(config, key)
-    return ("on" if value else "off") if isinstance(value, bool) else fields.text(config, key, default)
-
-
-_FIELDS: Final = (
-    _Field("ContextSize", "context_size", _context, DEFAULT_CONTEXT),
-    _Field("Seed", "parameters.seed", fields.whole),
-    _Field("NBatch", "parameters.batch", fields.whole, DEFAULT_BATCH),
-    _Field("F16Memory", "f16", fields.switch),
-    _Field("MLock", "mmlock", fields.switch),
-    _Field("MMap", "mmap", fields.switch, True),
-    _Field("LowVRAM", "low_vram", fields.switch),
-    _Field("Embeddings", "embeddings", fields.switch),
-    _Field("NUMA", "numa", fields.switch),
-    _Field("NGPULayers", "gpu_layers", fields.whole, ALL_LAYERS),
-    _Field("MainGPU", "main_gpu", fields.text, fields.MISSING),
-    _Field("TensorSplit", "tensor_split", fields.text, fields.MISSING),
-    _Field("Threads", "threads", fields.whole),
-    _Field("RopeFreqBase", "parameters.rope_freq_base", fields.number),
-    _Field("RopeFreqScale", "parameters.rope_freq_scale", fields.number),
-    _Field("RMSNormEps", "rms_norm_eps", fields.number),
-    _Field("NGQA", "ngqa", fields.whole),
-    _Field("CUDA", "cuda", fields.switch),
-    _Field("CFGScale", "cfg_scale", fields.number),
-    _Field("Tokenizer", "parameters.tokenizer", fields.text, fields.MISSING),
-    _Field("LoraBase", "lora_base", fields.text, fields.MISSING),
-    _Field("LoraAdapter", "lora_adapter", fields.text, fields.MISSING),
-    _Field("NoMulMatQ", "no_mulmatq", fields.switch),
-    _Field("AudioPath", "tts.audio_path", fields.text, fields.MISSING),
-    _Field("DraftModel", "draft_model", _path, fields.MISSING),
-    _Field("Quantization", "quantization", fields.text, fields.MISSING),
-    _Field("MMProj", "mmproj", _path, fields.MISSING),
-    _Field("LoraScale", "lora_scale", fields.number),
-    _Field("RopeScaling", "rope_scaling", fields.text, fields.MISSING),
-    _Field("YarnExtFactor", "yarn_ext_factor", fields.number),
-    _Field("YarnAttnFactor", "yarn_attn_factor", fields.number),
-    _Field("YarnBetaFast", "yarn_beta_fast", fields.number),
-    _Field("YarnBetaSlow", "yarn_beta_slow", fields.number),
-    _Field("Type", "type", fields.text, fields.MISSING),
-    _Field("GPUMemoryUtilization", "gpu_memory_utilization", fields.number),
-    _Field("TrustRemoteCode", "trust_remote_code", fields.switch),
-    _Field("EnforceEager", "enforce_eager", fields.switch),
-    _Field("SwapSpace", "swap_space", fields.whole),
-    _Field("MaxModelLen", "max_model_len", fields.whole),
-    _Field("TensorParallelSize", "tensor_parallel_size", fields.whole),
-    _Field("FlashAttention", "flash_attention", _flash, "auto"),
-    _Field("NoKVOffload", "no_kv_offloading", fields.switch),
-    _Field("LoadFormat", "load_format", fields.text, fields.MISSING),
-    _Field("LoraAdapters", "lora_adapters", fields.texts),
-    _Field("LoraScales", "lora_scales", fields.numbers),
-    _Field("Options", "options", fields.texts),
-    _Field("CacheTypeKey", "cache_type_k", fields.text, fields.MISSING),
-    _Field("CacheTypeValue", "cache_type_v", fields.text, fields.MISSING),
-    _Field("DisableLogStatus", "disable_log_stats", fields.switch),
-    _Field("DType", "dtype", fields.text, fields.MISSING),
-    _Field("LimitImagePerPrompt", "limit_mm_per_prompt.image", fields.whole),
-    _Field("LimitVideoPerPrompt", "limit_mm_per_prompt.video", fields.whole),
-    _Field("LimitAudioPerPrompt", "limit_mm_per_prompt.audio", fields.whole),
-    _Field("Reranking", "reranking", fields.switch),
-    _Field("Overrides", "overrides", fields.texts),
-)
-_REQUEST_DEFAULTS: Final = {
-    "temperature": fields.number,
-    "top_p": fields.number,
-    "top_k": fields.whole,
-    "min_p": fields.number,
-    "typical_p": fields.number,
-    "repeat_penalty": fields.number,
-    "repeat_last_n": fields.whole,
-    "frequency_penalty": fields.number,
-    "presence_penalty": fields.number,
-    "max_tokens": fields.whole,
-}

@@ -88,6 +88,11 @@ def numbers(config: Config, key: str, default: object = MISSING) -> object:
     return [float(one) for one in value]
 
 
+def listed(value: object) -> list[object]:
+    """Nothing, where it is no list."""
+    return value if isinstance(value, list) else []
+
+
 def kind(value: object) -> str:
     names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
     return names.get(type(value), type(value).__name__)

@@ -20,7 +20,7 @@ class _Key(NamedTuple):
 
 
 def request_rules(config: Config) -> dict[str, object]:
-    """Parts by name: `use_tokenizer_template`, `system_prompt`, `templates`, `defaults`. InvalidInput names the key."""
+    """Parts by name: those of `_RULES`, `templates` and `defaults`. InvalidInput names the key."""
     return {
         **_said(config, _RULES),
         "templates": _said(config, _TEMPLATES),
@@ -36,6 +36,7 @@ def _said(config: Config, keys: tuple[_Key, ...]) -> dict[str, object]:
 _RULES: Final = (
     _Key("use_tokenizer_template", "template.use_tokenizer_template", fields.switch),
     _Key("system_prompt", "system_prompt", fields.text),
+    _Key("voice", "tts.voice", fields.text),
 )
 _TEMPLATES: Final = (
     _Key("chat", "template.chat", fields.text),

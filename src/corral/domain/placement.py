@@ -68,8 +68,10 @@ def place(wanted: Wanted, candidates: Iterable[Candidate]) -> Placement | Refusa
     """The best node, or every node's reason why not."""
     reasons: dict[str, str] = {}
     fitting: list[Candidate] = []
+    candidates = list(candidates)
+    filters = (*_FILTERS, _is_out_of_reach) if any(one.node.peer for one in candidates) else _FILTERS
     for candidate in candidates:
-        if why := _why_not(wanted, candidate):
+        if why := _why_not(filters, wanted, candidate):
             reasons[candidate.node.name] = why
         else:
             fitting.append(candidate)
@@ -86,9 +88,9 @@ def free_index(replicas: Iterable[Replica]) -> int:
     return next(index for index in range(len(taken) + 1) if index not in taken)
 
 
-def _why_not(wanted: Wanted, candidate: Candidate) -> str:
+def _why_not(filters: "tuple[_Filter, ...]", wanted: Wanted, candidate: Candidate) -> str:
     """The first filter that takes the node away; empty when none does."""
-    return next((why for judge in _FILTERS if (why := judge(wanted, candidate))), "")
+    return next((why for judge in filters if (why := judge(wanted, candidate))), "")
 
 
 def _is_no_backend_node(wanted: Wanted, candidate: Candidate) -> str:
@@ -117,7 +119,13 @@ def _has_no_room(wanted: Wanted, candidate: Candidate) -> str:
     return f"has {_gib(free)} free and needs {_gib(needed)}" if known and needed > free else ""
 
 
-_FILTERS: Final[tuple[Callable[[Wanted, Candidate], str], ...]] = (
+def _is_out_of_reach(wanted: Wanted, candidate: Candidate) -> str:
+    """A model there would be loaded, and could not be asked; so it goes there only where there are no other nodes."""
+    return "" if candidate.node.peer else "is LocalAI's worker, where models cannot be asked yet"
+
+
+_Filter = Callable[[Wanted, Candidate], str]
+_FILTERS: Final[tuple[_Filter, ...]] = (
     _is_no_backend_node,
     _is_not_healthy,
     _failed_before,

@@ -54,6 +54,10 @@ class AdapterModel(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     """What answers call it."""
     identity: str = ""
     """What the backend compares: `ModelOptions.Model` of its load."""
+    file: str = ""
+    """Where its weights are on the node, if they are a file: some backends for speech want to be told again."""
+    voice: str = ""
+    """Who speaks when the request names nobody."""
     use_tokenizer_template: bool = False
     """Whether the backend renders the prompt from the messages."""
     system_prompt: str = ""

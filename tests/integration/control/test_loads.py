@@ -205,7 +205,7 @@ async def test_a_worker_that_can_translate_is_told_how(world: World) -> None:
         "identity": "small.gguf",
         "system_prompt": "be kind",
         "templates": {"chat": "{{.Input}}"},
-        "defaults": {"stop": ["END"]},
+        "defaults": {"stop": ["END"], "threads": world.control.context.config.threads},
     }
 
 

@@ -120,6 +120,13 @@ def test_honest_yaml_is_read(models: Models, text: str) -> None:
     assert set(models.catalogue.models) == {"good", "merged"}
 
 
+def test_a_model_that_is_switched_off_is_not_there(models: Models) -> None:
+    write(models, "other.yaml", GOOD.format(name="other"))
+    assert (problems(models), set(models.catalogue.models)) == ({}, {"good", "other"})
+    write(models, "other.yaml", GOOD.format(name="other") + "disabled: true\n")
+    assert (problems(models), set(models.catalogue.models)) == ({}, {"good"})
+
+
 def test_what_is_no_readable_file_is_told(models: Models) -> None:
     directory = models.directory
     os.mkfifo(directory / "fifo.yaml")

@@ -56,6 +56,12 @@ def test_a_text_to_speak_says_only_what_was_said() -> None:
     plain = speech_options(speech(), MODEL, file="/x/y.wav")
     assert (plain.text, plain.dst, plain.voice, plain.language, dict(plain.params)) == ("hi", "/x/y.wav", "", "", {})
     assert (plain.model, plain.ModelIdentity, plain.HasField("instructions")) == ("m.bin", "m.bin", False)
+    own = AdapterModel(name="m", identity="m.onnx", file="/models/m.onnx", voice="anna")
+    assert [speech_options(speech(**said), own).voice for said in ({}, {"voice": "nova"})] == ["anna", "nova"]
+    assert (speech_options(speech(), own).model, speech_options(speech(), own).ModelIdentity) == (
+        "/models/m.onnx",
+        "m.onnx",
+    )
     rich = speech_options(speech(voice="nova", speed=1.5, language="de", instructions="softly"), MODEL)
     assert (rich.voice, rich.language, rich.instructions, dict(rich.params)) == (
         "nova",

@@ -115,10 +115,59 @@ def test_what_is_not_said_is_what_localai_would_send() -> None:
     assert "Seed" not in options
 
 
-def test_own_threads_win() -> None:
-    spec = read_model({**SMALL, "threads": 9}, source="s")
+@pytest.mark.parametrize(("own", "threads"), [(9, 9), (0, 4), (-1, 4)])
+def test_own_threads_win_unless_there_are_none(own: int, threads: int) -> None:
+    spec = read_model({**SMALL, "threads": own}, source="s")
 
-    assert load_options(spec, models=PurePath("/m"), threads=4)["Threads"] == 9
+    assert load_options(spec, models=PurePath("/m"), threads=4)["Threads"] == threads
+
+
+@pytest.mark.parametrize(
+    ("more", "batch"),
+    [
+        ({}, 512),
+        ({"embeddings": True}, 4096),
+        ({"reranking": True, "context_size": 2048}, 2048),
+        ({"known_usecases": ["score"], "context_size": 128}, 512),
+        ({"embeddings": True, "context_size": -1}, 4096),
+        ({"embeddings": True, "parameters": {"model": "m", "batch": 64}}, 64),
+    ],
+)
+def test_what_is_embedded_ranked_or_scored_fits_into_one_batch(more: dict[str, object], batch: int) -> None:
+    spec = read_model({**SMALL, **more}, source="s")
+
+    assert load_options(spec, models=PurePath("/m"), threads=4)["NBatch"] == batch
+
+
+def test_backends_for_intel_do_not_map_weights() -> None:
+    spec = read_model({**SMALL, "backend": "intel-sycl-f16-llama-cpp", "mmap": True}, source="s")
+
+    assert load_options(spec, models=PurePath("/m"), threads=4)["MMap"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "type"),
+    [
+        ("llama", "llama-cpp", None),
+        ("LLaMA", "llama-cpp", None),
+        ("sentencetransformers", "transformers", "SentenceTransformer"),
+        ("mamba", "transformers", "Mamba"),
+        ("Own-Backend", "Own-Backend", None),
+    ],
+)
+def test_names_of_backends_mean_what_they_mean_to_localai(name: str, backend: str, type: str | None) -> None:
+    spec = read_model({**SMALL, "backend": name}, source="s")
+
+    assert spec.backend == backend
+    assert load_options(spec, models=PurePath("/m"), threads=4).get("Type") == type
+
+
+def test_grammar_triggers_are_sent_as_words() -> None:
+    triggers = [{"word": "<tool_call>"}, {"word": ""}, "odd"]
+    spec = read_model({**SMALL, "function": {"grammar": {"triggers": triggers}}}, source="s")
+
+    options = ModelOptions(**load_options(spec, models=PurePath("/m"), threads=4))  # type: ignore[arg-type]
+    assert [one.word for one in options.GrammarTriggers] == ["<tool_call>"]
 
 
 def test_weights_that_are_an_address_have_no_file() -> None:

@@ -18,6 +18,8 @@ mirostat: 2
 mirostat_eta: 0.2
 mirostat_tau: 4
 threads: 3
+tts:
+  voice: anna
 template:
   use_tokenizer_template: true
   chat: "{{.Input}} <assistant>"
@@ -42,14 +44,20 @@ parameters:
 """
 
 
+def told(config: object, *, file: str = "") -> AdapterModel:
+    return adapter_model(read_model(config, source="x"), file=file, threads=5)
+
+
 def test_what_is_not_said_is_localais_default() -> None:
-    assert adapter_model(read_model(SMALL, source="x")) == AdapterModel(name="small", identity="small.gguf")
+    assert told(SMALL) == AdapterModel(name="small", identity="small.gguf", defaults=RequestDefaults(threads=5))
 
 
 def test_every_word_of_the_configuration_arrives() -> None:
-    assert adapter_model(read_model(yaml.safe_load(FULL), source="x")) == AdapterModel(
+    assert told(yaml.safe_load(FULL), file="/m/full.gguf") == AdapterModel(
         name="full",
         identity="full.gguf",
+        file="/m/full.gguf",
+        voice="anna",
         use_tokenizer_template=True,
         system_prompt="be kind",
         templates=PromptTemplates(

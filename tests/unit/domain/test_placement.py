@@ -1,9 +1,11 @@
 """Where a model goes, and why not elsewhere."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.node import Capacity, NodeStatus, NodeType
+from corral.domain.node import Capacity, NodeStatus, NodeType, Peer
 from corral.domain.placement import Candidate, Placement, Refusal, Wanted, free_index, place
 from corral.domain.replica import ReplicaState
 from corral.testing.samples import a_node, a_replica
@@ -33,6 +35,21 @@ def test_among_equals_the_one_with_more_room_is_chosen() -> None:
 
     assert isinstance(chosen, Placement)
     assert chosen.node.name == "b"
+
+
+def test_beside_our_own_a_worker_of_localais_gets_no_model() -> None:
+    """It would win: nothing runs there."""
+    ours, theirs = a_candidate("ours", "x", peer=Peer(version="1")), a_candidate("theirs")
+
+    chosen = place(Wanted(model="m"), [ours, theirs])
+    assert isinstance(chosen, Placement)
+    assert (chosen.node.name, chosen.reasons) == (
+        "ours",
+        {"theirs": "is LocalAI's worker, where models cannot be asked yet"},
+    )
+    assert isinstance(place(Wanted(model="m"), [replace(ours, status=NodeStatus.UNHEALTHY), theirs]), Refusal)
+    alone = place(Wanted(model="m"), [theirs])
+    assert isinstance(alone, Placement)
 
 
 def test_every_node_that_cannot_take_it_says_why() -> None:
