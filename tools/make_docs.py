@@ -211,6 +211,9 @@ MODEL_ROUTE_MEANINGS: Final = {
         "A form with a `file`: what is said in it, as `json`, `text`, `srt`, `vtt` or `verbose_json`; "
         "with `stream` as events."
     ),
+    "/v1/rerank": (
+        "How well each of `documents` fits the `query`: `results`, the best first, up to `top_n`. LocalAI's."
+    ),
     "/v1/vad": (
         "Where somebody speaks in `audio`, samples from -1 to 1 at 16,000 a second: `segments` in seconds. LocalAI's."
     ),

@@ -10,6 +10,7 @@ from corral.adapter.chat import chat, completions
 from corral.adapter.embeddings import embeddings
 from corral.adapter.errors import document_of, failure_of
 from corral.adapter.replicas import KeyUnknown, Replicas, Served
+from corral.adapter.rerank import rerank
 from corral.adapter.scratch import Scratch
 from corral.adapter.speech import speech
 from corral.adapter.streams import stream_events
@@ -99,6 +100,7 @@ _ROUTES: Final[dict[str, Translate]] = {
     "/v1/chat/completions": chat,
     "/v1/completions": completions,
     "/v1/embeddings": embeddings,
+    "/v1/rerank": rerank,
     "/v1/vad": voice_activity,
     "/tokenize": tokenize,
     "/detokenize": detokenize,

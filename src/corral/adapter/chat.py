@@ -1,13 +1,15 @@
 """Chats and completions, streamed and not."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from typing import Final
 
 from corral.adapter.replicas import Served
 from corral.base.clock import Clock
 from corral.base.ids import new_answer_id
 from corral.dialect.answers import ChatEvents, CompletionEvents, Stamp, chat_answer, completion_answer
-from corral.dialect.openai import chat_options, completion_options, prompts_of
+from corral.dialect.openai import MEDIA_MARK, chat_options, completion_options, prompts_of
 from corral.dialect.requests import (
     ChatRequest,
     CompletionRequest,
@@ -16,17 +18,29 @@ from corral.dialect.requests import (
     check_completion,
     parse,
 )
+from corral.rpc.errors import BackendError
 from corral.rpc.messages import PredictOptions
+
+_MARK_WITHIN: Final = timedelta(seconds=10)
 
 
 async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
     request = parse(body, ChatRequest)
     check_chat(request)
     options = chat_options(request, served.model)
+    if MEDIA_MARK in options.Prompt and (options.Images or options.Audios):
+        options.Prompt = options.Prompt.replace(MEDIA_MARK, await _media_mark(served))
     stamp = _stamp("chatcmpl", request, served, clock, limit=options.Tokens)
     if request.stream:
         return _chat_events(served, options, stamp)
     return chat_answer(await served.backend.predict(options), stamp)
+
+
+async def _media_mark(served: Served) -> str:
+    """The backend's own, where it tells one: LocalAI's llama.cpp makes one up at every start."""
+    with suppress(BackendError):
+        return (await served.backend.metadata(timeout=_MARK_WITHIN)).media_marker or MEDIA_MARK
+    return MEDIA_MARK
 
 
 async def completions(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from corral.rpc.messages import ChatDelta, EmbeddingResult, Reply, ToolCallDelta
+from corral.base.errors import InvalidInput
+from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.rpc.messages import ChatDelta, EmbeddingLayout, EmbeddingResult, Reply, ToolCallDelta
 
 DONE: Final = b"data: [DONE]\n\n"
 _encode: Final = msgspec.json.encode
@@ -76,9 +78,16 @@ class ChatEvents:
         """What this reply adds; nothing when it adds nothing, or ends inside a character."""
         self._counts.take(reply)
         if reply.chat_deltas:
-            return b"".join(self._delta(delta) for delta in reply.chat_deltas)
-        text = self._decoder.decode(reply.message)
-        return self._content(text) if text else b""
+            made = b"".join(self._delta(delta) for delta in reply.chat_deltas)
+        else:
+            text = self._decoder.decode(reply.message)
+            made = self._content(text) if text else b""
+        return self._with_logprobs(made, logprobs) if (logprobs := _logprobs(reply)) else made
+
+    def _with_logprobs(self, made: bytes, logprobs: bytes) -> bytes:
+        """They belong to the first event of their reply; a reply may hold nothing else."""
+        first, after, rest = (made or self._before + b"{}" + self._after).partition(self._after)
+        return first + b',"logprobs":' + logprobs + after + rest
 
     def closing(self) -> bytes:
         """The rest of an unfinished character, why it ended, and the counts if they were asked for."""
@@ -148,6 +157,14 @@ class CompletionEvents:
         return self._head + b',"choices":[' + _encode(choice) + b"]" + timings + b"}\n\n"
 
 
+def _logprobs(reply: Reply) -> bytes:
+    """As JSON in one line; nothing where the backend says something else."""
+    try:
+        return msgspec.json.format(reply.logprobs, indent=-1) if reply.logprobs else b""
+    except UNREADABLE_JSON:
+        return b""
+
+
 def finish_reason(tokens: int, limit: int, *, called: bool = False) -> str:
     if called:
         return "tool_calls"
@@ -163,7 +180,7 @@ def chat_answer(reply: Reply, stamp: Stamp) -> bytes:
     choice = {
         "index": 0,
         "message": message,
-        "logprobs": msgspec.Raw(reply.logprobs) if reply.logprobs else None,
+        "logprobs": msgspec.Raw(logprobs) if (logprobs := _logprobs(reply)) else None,
         "finish_reason": finish_reason(reply.tokens, stamp.limit, called="tool_calls" in message),
     }
     return _document("chat.completion", stamp, [choice], counts.usage())
@@ -183,7 +200,10 @@ def completion_answer(replies: Sequence[Reply], stamp: Stamp) -> bytes:
 
 
 def embedding_answer(results: Sequence[EmbeddingResult], *, model: str, as_base64: bool) -> bytes:
-    """One vector for each result: a backend that packs several is asked for the first only."""
+    """One vector for each result: of a backend that packs several the first counts. InvalidInput when it says that they
+    are those of single tokens, of which none is the text's."""
+    if any(result.layout == EmbeddingLayout.EMBEDDING_LAYOUT_PER_TOKEN for result in results):
+        raise InvalidInput("model", "gives a vector for each token and none for the text: have its backend pool them")
     data = [
         {"object": "embedding", "index": index, "embedding": _vector(result, as_base64=as_base64)}
         for index, result in enumerate(results)

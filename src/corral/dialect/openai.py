@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from corral.base.errors import InvalidInput
 from corral.dialect.requests import ChatMessage, ChatRequest, CompletionRequest, Part, Sampling
 from corral.dialect.templates import render_chat, render_completion
 from corral.protocol.adapter import AdapterModel
 from corral.rpc.messages import Message, PredictOptions
+
+MEDIA_MARK: Final = "<__media__>"
+"""Where in a prompt that we render a picture or a sound belongs; a backend may want another mark there."""
 
 Value = TypeVar("Value")
 
@@ -19,7 +22,8 @@ def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
     limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     options.Tokens = _limit(limit, model)
     messages = _with_system_prompt(request.messages, model)
-    plain = [_message(message, options) for message in messages]
+    mark = "" if model.use_tokenizer_template else MEDIA_MARK
+    plain = [_message(message, options, mark) for message in messages]
     if model.use_tokenizer_template:
         options.UseTokenizerTemplate = True
         options.Messages.extend(plain)
@@ -105,11 +109,11 @@ def _with_system_prompt(messages: Sequence[ChatMessage], model: AdapterModel) ->
     return [ChatMessage(role="system", content=model.system_prompt), *messages]
 
 
-def _message(message: ChatMessage, options: PredictOptions) -> Message:
-    """Pictures and sounds leave the message: the contract has a place of its own for them."""
+def _message(message: ChatMessage, options: PredictOptions, mark: str) -> Message:
+    """Pictures and sounds leave the message, but for a mark: the contract has a place of its own for them."""
     content = message.content
     if isinstance(content, list):
-        content = "".join(_text_of(part, options) for part in content)
+        content = "".join(_text_of(part, options, mark) for part in content)
     return Message(
         role=message.role,
         content=content or "",
@@ -120,16 +124,16 @@ def _message(message: ChatMessage, options: PredictOptions) -> Message:
     )
 
 
-def _text_of(part: Part, options: PredictOptions) -> str:
+def _text_of(part: Part, options: PredictOptions, mark: str) -> str:
     match part.type:
         case "text":
             return part.text
         case "image_url":
             options.Images.append(_inline(part))
-            return ""
+            return mark
         case "input_audio":
             options.Audios.append(part.input_audio.data if part.input_audio else "")
-            return ""
+            return mark
         case _:
             raise InvalidInput("messages.content.type", f"there are no parts of type {part.type}")
 

@@ -18,6 +18,7 @@ _VERSIONED: Final = (
     b"/embeddings",
     b"/audio/speech",
     b"/audio/transcriptions",
+    b"/rerank",
     b"/vad",
 )
 _UNVERSIONED: Final = (b"/tokenize", b"/detokenize")

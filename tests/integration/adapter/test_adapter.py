@@ -71,6 +71,16 @@ async def test_without_the_tokenizers_template_we_render_the_prompt(served: Any)
     await served.tell("k2", AdapterModel(name="rendered", identity="m.bin", templates=templates))
     _, answer = await served.ask(CHAT, HELLO, key="k2")
     assert answer["choices"][0]["message"]["content"] == "<user> hello brave new world <assistant>"
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
+    _, answer = await served.ask(CHAT, {"messages": [{"role": "user", "content": [picture]}]}, key="k2")
+    assert answer["choices"][0]["message"]["content"] == "<user> <__media__> <assistant>"
+
+
+async def test_what_the_backend_cannot_do_is_said_so(served: Any) -> None:
+    status, answer = await served.ask("/v1/rerank", {"query": "q", "documents": ["a"]})
+    assert (status, answer["error"]["code"]) == (501, "not_offered")
+    status, answer = await served.ask("/v1/rerank", {"query": "q", "documents": []})
+    assert (status, answer["error"]["param"]) == (400, "documents")
 
 
 BAD: list[tuple[Any, str | None]] = [

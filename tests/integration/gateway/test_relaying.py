@@ -196,9 +196,16 @@ async def test_a_form_finds_its_model_and_passes_unchanged(gateway: World) -> No
 
 async def test_every_route_of_models_reaches_the_engine_under_its_one_name(gateway: World) -> None:
     gateway.engine.behave = answering
-    paths = ("/v1/vad", "/vad", "/tts", "/v1/audio/speech", "/v1/tokenize", "/tokenize", "/v1/detokenize")
-    for path in paths:
+    names = {
+        "/v1/vad": "/v1/vad",
+        "/vad": "/v1/vad",
+        "/tts": "/v1/audio/speech",
+        "/v1/audio/speech": "/v1/audio/speech",
+        "/rerank": "/v1/rerank",
+        "/v1/tokenize": "/tokenize",
+        "/tokenize": "/tokenize",
+        "/v1/detokenize": "/detokenize",
+    }
+    for path in names:
         assert (await gateway.ask(request(chat(), path=path))).status == 200
-    assert [got.target for got in gateway.engine.requests] == [
-        *("/v1/vad", "/v1/vad", "/v1/audio/speech", "/v1/audio/speech", "/tokenize", "/tokenize", "/detokenize")
-    ]
+    assert [got.target for got in gateway.engine.requests] == list(names.values())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.base.errors import InvalidInput
 from corral.dialect.answers import (
     DONE,
     ChatEvents,
@@ -21,7 +22,7 @@ from corral.dialect.answers import (
     error_document,
     finish_reason,
 )
-from corral.rpc.messages import ChatDelta, EmbeddingResult, Reply, ToolCallDelta
+from corral.rpc.messages import ChatDelta, EmbeddingLayout, EmbeddingResult, Reply, ToolCallDelta
 
 STAMP = Stamp(id="chatcmpl-1", created=7, model='a "model"', limit=3, include_usage=True)
 
@@ -121,6 +122,33 @@ def test_of_several_vectors_in_a_result_the_first_is_the_embedding() -> None:
     assert plain["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
     packed = json.loads(embedding_answer([result], model="m", as_base64=True))
     assert struct.unpack("<2f", base64.b64decode(packed["data"][0]["embedding"])) == (1.0, 2.0)
+
+
+def test_vectors_of_single_tokens_are_not_taken_for_the_texts() -> None:
+    layout = EmbeddingLayout.EMBEDDING_LAYOUT_PER_TOKEN
+    with pytest.raises(InvalidInput, match="a vector for each token"):
+        embedding_answer([EmbeddingResult(embeddings=[1.0], dim=1, layout=layout)], model="m", as_base64=False)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(message=b"hi", logprobs=b'{"content":\n[]}'),
+        Reply(chat_deltas=[ChatDelta(content="h"), ChatDelta(content="i")], logprobs=b'{"content":\n[]}'),
+        Reply(logprobs=b'{"content":\n[]}'),
+    ],
+)
+def test_likelihoods_are_told_once_with_what_they_belong_to(reply: Reply) -> None:
+    events = decoded(ChatEvents(STAMP).part(reply))
+    told = [choice.get("logprobs") for event in events for choice in event["choices"]]
+    assert told == [{"content": []}, *[None] * (len(events) - 1)]
+    assert json.loads(chat_answer(reply, STAMP))["choices"][0]["logprobs"] == {"content": []}
+
+
+def test_likelihoods_that_are_no_json_break_nothing() -> None:
+    odd = Reply(message=b"hi", logprobs=b"{")
+    assert content_of(ChatEvents(STAMP).part(odd)) == "hi"
+    assert json.loads(chat_answer(odd, STAMP))["choices"][0]["logprobs"] is None
 
 
 @pytest.mark.parametrize(

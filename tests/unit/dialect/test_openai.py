@@ -81,6 +81,17 @@ def test_messages_keep_their_parts_where_the_contract_wants_them() -> None:
     assert json.loads(options.Metadata["chat_template_kwargs"]) == {"enable_thinking": False}
 
 
+def test_in_a_prompt_that_we_render_media_have_their_places() -> None:
+    parts = [
+        {"type": "input_audio", "input_audio": {"data": "QQ=="}},
+        {"type": "text", "text": " and "},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+    ]
+    options = chat({"messages": [{"role": "user", "content": parts}]}, AdapterModel(name="m"))
+    assert options.Prompt == "<__media__> and <__media__>\n"
+    assert (list(options.Images), list(options.Audios)) == (["QUJD"], ["QQ=="])
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

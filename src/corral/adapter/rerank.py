@@ -1,0 +1,12 @@
+"""Documents in the order in which they fit a question."""
+
+from corral.adapter.replicas import Served
+from corral.base.clock import Clock
+from corral.dialect.requests import parse
+from corral.dialect.rerank import RankingRequest, ranking_answer, ranking_options
+
+
+async def rerank(served: Served, body: bytes, _: Clock) -> bytes:
+    request = parse(body, RankingRequest)
+    request.check()
+    return ranking_answer(await served.backend.rerank(ranking_options(request, served.model)), model=served.model.name)
