@@ -7,6 +7,7 @@ from corral.adapter.replicas import KeyUnknown
 from corral.adapter.scratch import ScratchNotUsable
 from corral.base.errors import CorralError, InvalidInput
 from corral.dialect.answers import error_document
+from corral.protocol.adapter import MODEL_GONE_STATUS
 from corral.rpc import errors
 
 _INVALID: Final = "invalid_request_error"
@@ -22,8 +23,8 @@ _TABLE: Final[tuple[tuple[type[CorralError], int, str], ...]] = (
     (errors.NotOffered, 501, "not_supported_error"),
     (errors.BackendBusy, 504, _SERVER),
     (errors.BackendGone, 503, _SERVER),
-    (errors.ModelNotLoaded, 503, _SERVER),
-    (errors.OtherModelLoaded, 503, _SERVER),
+    (errors.ModelNotLoaded, MODEL_GONE_STATUS, _SERVER),
+    (errors.OtherModelLoaded, MODEL_GONE_STATUS, _SERVER),
     (errors.BackendError, 502, _SERVER),
 )
 

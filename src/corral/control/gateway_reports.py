@@ -9,7 +9,7 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.control.replica_health import ReplicaHealth
 from corral.protocol.gateway_counters import GatewayCounts
-from corral.protocol.view import GatewayReport, GatewayShare
+from corral.protocol.view import MODEL_GONE, GatewayReport, GatewayShare
 
 SILENT_AFTER: Final = timedelta(seconds=5)
 """What a gateway said longer ago counts as unknown."""
@@ -62,6 +62,7 @@ class GatewayReports:
             known.sequence = report.sequence
             self._last_used.update((finished.replica, now) for finished in report.finished)
             self._health.suspect(failure.replica for failure in report.failures)
+            self._health.empty(failure.replica for failure in report.failures if failure.reason == MODEL_GONE)
         self._forget_silent(now)
 
     def hear_of(self, share: GatewayShare) -> None:

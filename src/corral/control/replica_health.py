@@ -1,7 +1,8 @@
 """Compares loaded replicas with what their nodes report, and loses those that are gone. Starts nothing.
 
 A node's own report is the authority. No answer proves nothing. A process that is not in one report may be in the next,
-so it takes two; another process in its place, or a refused connection after a gateway met the same, takes one.
+so it takes two; another process in its place, or a refused connection after a gateway met the same, takes one. A
+process that told a gateway that it has no model serves nobody, though it runs.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from corral.control.node_client import NodeClient
 from corral.domain.event import Event, EventKind
 from corral.domain.node import NodeStatus
 from corral.domain.replica import Process, Replica, ReplicaState
+from corral.protocol.view import MODEL_GONE
 from corral.state.nodes import Nodes
 from corral.state.replicas import Replicas
 
@@ -56,6 +58,7 @@ class ReplicaHealth:
         self._brake = brake
         self._missing: dict[ReplicaId, int] = {}
         self._suspects: set[ReplicaId] = set()
+        self._empty: set[ReplicaId] = set()
         self.poke = Poke()
 
     def suspect(self, ids: Iterable[str]) -> None:
@@ -64,10 +67,14 @@ class ReplicaHealth:
         if self._suspects:
             self.poke.ring()
 
+    def empty(self, ids: Iterable[str]) -> None:
+        """These told a gateway that they have no model, or another one."""
+        self._empty.update(map(ReplicaId, ids))
+
     async def sweep(self) -> None:
         suspects, self._suspects = self._suspects, set()
         by_node: dict[NodeId, list[Replica]] = defaultdict(list)
-        living = await self._replicas.living()
+        living = await self._without_empty(await self._replicas.living())
         for replica in living:
             by_node[replica.node_id].append(replica)
         self._missing = {one.id: self._missing[one.id] for one in living if one.id in self._missing}
@@ -76,6 +83,13 @@ class ReplicaHealth:
             for node_id, there in by_node.items():
                 group.create_task(self._look(node_id, there, suspects, slots), name=f"look at {node_id}")
         await self._replicas.trim(self._clock.now() - KEEP_ENDED)
+
+    async def _without_empty(self, living: list[Replica]) -> list[Replica]:
+        """The next request for their model has it loaded again, into the same process if that still runs."""
+        empty, self._empty = self._empty, set()
+        if gone := [replica for replica in living if replica.id in empty]:
+            await self.lose(gone, MODEL_GONE)
+        return [replica for replica in living if replica.id not in empty]
 
     async def _look(
         self, node_id: NodeId, there: list[Replica], suspects: set[ReplicaId], slots: asyncio.Semaphore

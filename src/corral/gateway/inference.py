@@ -10,6 +10,7 @@ from corral.gateway.head import RequestHead, write_head
 from corral.gateway.upstream import TIME_OUTS, AnswerHead, Failure
 from corral.gateway.usage import Tail
 from corral.gateway.view import Replica
+from corral.protocol.adapter import MODEL_GONE_STATUS
 from corral.protocol.view import KeyEntry
 
 _VERSIONED: Final = (
@@ -33,8 +34,8 @@ _FORMS: Final = frozenset({b"/v1/audio/transcriptions", b"/audio/transcriptions"
 """Those whose bodies are forms."""
 _RETRIES: Final = 1
 """On other replicas, before the first byte."""
-_GONE: Final = frozenset({Failure.REFUSED, Failure.CLOSED, Failure.DENIED})
-"""What one meets at the address of a process that has died."""
+_GONE: Final = frozenset({Failure.REFUSED, Failure.CLOSED, Failure.DENIED, Failure.MODEL_GONE})
+"""What one meets at the address of a process that has died, or lost its model."""
 _WAITED_FOR: Final = {"model_busy": "queue", "replica_failed": "replacement"}
 """The time-out of a wait, by the code of what is then said. Any other wait was for a load."""
 
@@ -120,6 +121,8 @@ class Inference(Exchange):
             return Failure.GARBAGE
         if head.status == 401:
             return Failure.DENIED  # another process has this port by now, or this one another key
+        if head.status == MODEL_GONE_STATUS:
+            return Failure.MODEL_GONE
         if self._replica is not None:
             self._replica.restore()
         return None

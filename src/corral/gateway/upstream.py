@@ -14,6 +14,7 @@ import httptools
 
 from corral.base.errors import InvalidInput
 from corral.gateway.rests import Rests
+from corral.protocol import view
 
 _END: Final = b"\r\n\r\n"
 _START: Final = b"HTTP/1."
@@ -65,6 +66,7 @@ class Failure(StrEnum):
     STALE = "a kept connection was closed before the first byte"
     GARBAGE = "the answer was not well-formed HTTP"
     DENIED = "the replica did not take its key"
+    MODEL_GONE = view.MODEL_GONE
     FIRST_BYTE_TIMED_OUT = "no answer came in time"
     IDLE_TIMED_OUT = "the answer stopped before its end"
 

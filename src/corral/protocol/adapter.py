@@ -12,6 +12,10 @@ ORDER_BYTES: Final = 16 * 1024 * 1024
 """Of one line: more than the NATS server takes in a message, so that whatever was sent to a worker fits."""
 
 
+MODEL_GONE_STATUS: Final = 421
+"""HTTP's word for a request that was led to the wrong place: the process has no model, or another one."""
+
+
 class RequestDefaults(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """What a request that says nothing gets, from the model's configuration. The numbers are LocalAI's."""
 

@@ -6,7 +6,7 @@ Whoever sees a version that does not follow its own connects again, and so asks 
 """
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -191,6 +191,10 @@ class Finished(msgspec.Struct, kw_only=True):
     completion_tokens: int = 0
     usage_unknown: int = 0
     """How many of the requests told no usage: their tokens are in neither sum."""
+
+
+MODEL_GONE: Final = "its process does not have the model any more"
+"""The reason of a failure that the replica itself told."""
 
 
 class Failure(msgspec.Struct, kw_only=True):

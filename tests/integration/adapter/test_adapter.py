@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from corral.base.errors import ChildFailed
-from corral.protocol.adapter import AdapterModel, AdapterReplica, PromptTemplates
+from corral.protocol.adapter import MODEL_GONE_STATUS, AdapterModel, AdapterReplica, PromptTemplates
 from corral.rpc.messages import StatusResponse
 from corral.testing.backends import SOON
 
@@ -130,13 +130,13 @@ async def test_a_failure_before_the_first_token_has_a_status(
     assert served.echo.address not in answer["error"]["message"]
 
 
-async def test_a_model_that_is_not_loaded_and_another_one_are_503(served: Any) -> None:
+async def test_a_model_that_is_not_loaded_and_another_one_are_told_by_their_status(served: Any) -> None:
     await served.tell("k2", AdapterModel(name="other", identity="other.bin"))
     status, answer = await served.ask(CHAT, HELLO, key="k2")
-    assert (status, answer["error"]["code"]) == (503, "other_model_loaded")
+    assert (status, answer["error"]["code"]) == (MODEL_GONE_STATUS, "other_model_loaded")
     await served.echo.client.free(timeout=SOON)
     status, answer = await served.ask(CHAT, HELLO)
-    assert (status, answer["error"]["code"]) == (503, "model_not_loaded")
+    assert (status, answer["error"]["code"]) == (MODEL_GONE_STATUS, "model_not_loaded")
 
 
 async def test_a_failure_mid_stream_is_told_in_the_stream(served: Any) -> None:

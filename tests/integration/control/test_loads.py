@@ -10,8 +10,8 @@ import pytest
 from corral.base.errors import NotFound
 from corral.domain.event import EventKind
 from corral.domain.key import Scope
-from corral.protocol.replica import ReplicaAccess
-from corral.protocol.view import Beat, View, ViewChange
+from corral.protocol.replica import ProcessKey, ReplicaAccess
+from corral.protocol.view import MODEL_GONE, Beat, Failure, GatewayReport, View, ViewChange
 from corral.testing.world import MODEL, SECRET, World, view_of
 
 
@@ -150,6 +150,22 @@ async def test_another_process_in_its_place_ends_a_replica_at_once(world: World)
     await world.control.replica_health.sweep()
 
     assert (await view_of(world.control)).replicas == {}
+
+
+async def test_a_process_without_its_model_has_it_loaded_again(world: World) -> None:
+    """Somebody else freed it, say: the process runs on, and its node reports it."""
+    node = await world.node("w1")
+    await world.loaded()
+    (replica,) = (await view_of(world.control)).replicas
+    told = GatewayReport(gateway="g", sequence=1, failures=[Failure(replica=replica, reason=MODEL_GONE)])
+    world.control.context.gateways.take(told)
+    await world.control.replica_health.sweep()
+    assert (await view_of(world.control)).replicas == {}
+    await world.loaded()
+
+    assert len(world.loader.loads) == 2
+    assert [one.process_key for one in node.installs] == [ProcessKey("small", 0)] * 2
+    assert replica not in (await view_of(world.control)).replicas
 
 
 async def test_an_unknown_model_is_not_found(world: World) -> None:

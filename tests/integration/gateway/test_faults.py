@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from corral.gateway.config import Limits, TimeOuts
+from corral.protocol.adapter import MODEL_GONE_STATUS
 from corral.testing.engine import (
     EVENTS,
     STREAM_HEAD,
@@ -82,6 +83,7 @@ BEFORE_THE_FIRST_BYTE = {
     "endless head": saying(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000),
     "more than one answer": saying(json_answer(b"{}") + json_answer(b"{}"), then="go on"),
     "wrong key": saying(json_answer(b"{}", status=401), then="go on"),
+    "no model": saying(json_answer(b"{}", status=MODEL_GONE_STATUS), then="go on"),
     "switches protocols": saying(b"HTTP/1.1 101 Fine\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"),
 }
 AFTER_THE_FIRST_BYTE = {

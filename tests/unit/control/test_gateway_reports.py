@@ -11,7 +11,7 @@ from corral.admin.metrics import gateway_metrics
 from corral.control.gateway_reports import FORGOTTEN_AFTER, GONE_AFTER, SILENT_AFTER, GatewayReports
 from corral.control.replica_health import ReplicaHealth
 from corral.protocol.gateway_counters import GatewayCounts, ModelCounts, RequestCount
-from corral.protocol.view import Failure, Finished, GatewayReport
+from corral.protocol.view import MODEL_GONE, Failure, Finished, GatewayReport
 from corral.testing.clock import ManualClock
 
 TICK = timedelta(milliseconds=1)
@@ -20,9 +20,13 @@ TICK = timedelta(milliseconds=1)
 class Suspicions:
     def __init__(self) -> None:
         self.ids: list[str] = []
+        self.emptied: list[str] = []
 
     def suspect(self, ids: Iterable[str]) -> None:
         self.ids.extend(ids)
+
+    def empty(self, ids: Iterable[str]) -> None:
+        self.emptied.extend(ids)
 
 
 @pytest.fixture
@@ -72,7 +76,9 @@ async def test_a_batch_that_comes_again_is_news_only_once(reports: GatewayReport
         reports.take(report(failures=[Failure(replica="r1", reason="refused")]))
     assert suspicions.ids == ["r1"]
     reports.take(report(sequence=2, failures=[Failure(replica="r2", reason="refused")]))
-    assert suspicions.ids == ["r1", "r2"]
+    assert (suspicions.ids, suspicions.emptied) == (["r1", "r2"], [])
+    reports.take(report(sequence=3, failures=[Failure(replica="r3", reason=MODEL_GONE)]))
+    assert suspicions.emptied == ["r3"]
 
 
 async def test_the_last_use_of_a_replica_is_known_from_reports(reports: GatewayReports, clock: ManualClock) -> None:
