@@ -30,6 +30,25 @@ _FAILURES: Final = (OSError, http.client.HTTPException, UnicodeError)
 """The last one is what a host name gives that cannot be looked up at all."""
 
 
+class Unreachable(PeerUnavailable):
+    """Nothing answers there."""
+
+    def __init__(self, target: FrontendTarget, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"no answer from {target.url} (from {target.origin}): {reason}; is it running? `corral doctor` looks "
+            "closer, `corral up` starts one"
+        )
+
+
+class FrontendFailed(PeerUnavailable):
+    """Something answers there, and cannot do it just now."""
+
+    def __init__(self, target: FrontendTarget, status: int, said: str) -> None:
+        self.said = said
+        super().__init__(f"{target.url} failed to answer ({status}): {said}; try again, or see `corral doctor`")
+
+
 class Client:
     """One frontend. A connection per call: commands are short."""
 
@@ -167,12 +186,8 @@ class Client:
                 f"{self.target.url} did not answer as a Corral frontend does; is the URL right? ({error})", status=200
             ) from error
 
-    def _unreachable(self, error: Exception) -> PeerUnavailable:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return PeerUnavailable(
-            f"no answer from {self.target.url} (from {self.target.origin}): {reason}; is it running? `corral doctor` "
-            "looks closer, `corral up` starts one"
-        )
+    def _unreachable(self, error: Exception) -> "Unreachable":
+        return Unreachable(self.target, getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
     def _refusal(self, status: int, content: bytes) -> CorralError:
         said = said_by(content) or http.client.responses.get(status, "an unknown status")
@@ -184,9 +199,7 @@ class Client:
         if status == 404:
             return NotFound(said)
         if status >= 500:
-            return PeerUnavailable(
-                f"{self.target.url} failed to answer ({status}): {said}; try again, or see `corral doctor`"
-            )
+            return FrontendFailed(self.target, status, said)
         return PeerRefused(said, status=status)
 
 

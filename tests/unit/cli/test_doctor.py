@@ -65,6 +65,15 @@ def test_a_refused_key_is_a_problem_of_its_own(connected: Any, frontend: Any) ->
     assert (found["frontend"], found["key"]) == ("ok", "problem")
 
 
+def test_a_frontend_whose_control_is_away_is_not_said_to_be_started(connected: Any, frontend: Any) -> None:
+    frontend.tell("GET /api/v1/doctor", {"error": {"message": "the control plane is away"}}, 503)
+    outcome = connected("doctor")
+    assert outcome.code == 1
+    assert f"problem: {frontend.url} answers, but: the control plane is away\n" in outcome.out
+    assert "→ What died there is started again within seconds; if not, see the log of the frontend.\n" in outcome.out
+    assert "`corral doctor`" not in outcome.out
+
+
 def test_a_dead_fleet_is_recognised(corral: Any, home: Path) -> None:
     data = home / ".local/share/corral"
     data.mkdir(parents=True, mode=0o700)

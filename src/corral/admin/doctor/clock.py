@@ -29,4 +29,4 @@ async def check_clock(context: AdminContext) -> Finding:
             remedy="Mend what the other checks report: the database or NATS.",
         )
     heard = max(now - hearing.since, timedelta(0))
-    return Finding(check="clock", level=OK, summary=f"control hears its nodes since {format_duration(heard)}")
+    return Finding(check="clock", level=OK, summary=f"control has heard its nodes for {format_duration(heard)}")

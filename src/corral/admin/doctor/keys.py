@@ -27,4 +27,5 @@ async def check_keys(context: AdminContext) -> Finding:
             summary="every administrator key expires within a week",
             remedy="Make a new one with `corral keys create NAME --scope admin`.",
         )
-    return Finding(check="keys", level=OK, summary=f"{len(admins)} administrator key(s) valid")
+    valid = "1 administrator key is" if len(admins) == 1 else f"{len(admins)} administrator keys are"
+    return Finding(check="keys", level=OK, summary=f"{valid} valid")

@@ -14,7 +14,9 @@ from corral.admin.doctor.database import check_database
 from corral.admin.doctor.diagnostic import PROBLEM, Diagnostic
 from corral.admin.doctor.disk import check_disk
 from corral.admin.doctor.keys import check_keys
+from corral.admin.doctor.models import check_models
 from corral.admin.doctor.nodes import check_nodes
+from corral.admin.doctor.operations import check_operations
 from corral.admin.doctor.strangers import check_strangers
 from corral.admin.route import Access, RouteSpec
 from corral.base.errors import CorralError
@@ -28,6 +30,8 @@ DIAGNOSTICS: Final[tuple[tuple[str, Diagnostic], ...]] = (
     ("keys", check_keys),
     ("nodes", check_nodes),
     ("strangers", check_strangers),
+    ("models", check_models),
+    ("operations", check_operations),
 )
 _PATIENCE_SECONDS = 5
 

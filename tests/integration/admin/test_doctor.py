@@ -1,0 +1,90 @@
+"""What the frontend's diagnostics say of models and operations that need a person."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.bus.port import Bus
+from corral.control.planning import Lookups
+from corral.domain.gallery import GalleryEntry, GallerySource
+from corral.state.db import Database
+from corral.testing.clock import ManualClock
+from corral.testing.shelf import Shelf
+from corral.testing.world import World, open_world
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+"""The other database is for the tests of what is stored."""
+
+SHELF = Shelf(
+    GallerySource(name="g", url="https://g.example/index.yaml"),
+    GalleryEntry(name="lonely", gallery="g", uri="oci://r/lonely"),
+)
+
+
+@pytest.fixture
+async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(database, clock, bus, tmp_path, lookups=Lookups(galleries=SHELF)) as world:
+        yield world
+
+
+async def found(world: World, check: str) -> tuple[str, str, str]:
+    report: Any = (await world.frontend.call("GET", "/api/v1/doctor")).json()
+    (finding,) = [one for one in report["findings"] if one["check"] == check]
+    return finding["level"], finding["summary"], finding["remedy"]
+
+
+async def test_a_model_that_cannot_be_loaded_is_a_problem_until_it_is(world: World) -> None:
+    world.write("name: small\nbackend: echo\nparameters: {model: none}\n")
+    await world.node("w1")
+    world.loader.error = "no GPU"
+    await world.loads.ensure("small")
+    await world.loads.tick()
+    assert await found(world, "models") == (
+        "problem",
+        "1 of 1 could not be loaded: small",
+        "`corral models show small` tells why.",
+    )
+
+    world.loader.error = ""
+    await world.clock.advance(timedelta(minutes=5))
+    await world.loaded()
+    assert (await found(world, "models"))[:2] == ("ok", "1 known, none failed to load")
+
+
+async def test_a_model_whose_file_is_gone_is_no_problem_any_more(world: World) -> None:
+    world.write("name: small\nbackend: echo\nparameters: {model: none}\n")
+    await world.node("w1")
+    world.loader.error = "no GPU"
+    await world.loads.ensure("small")
+    await world.loads.tick()
+    world.delete()
+    assert (await found(world, "models"))[0] == "ok"
+
+
+async def test_files_that_were_passed_over_are_warned_of(world: World) -> None:
+    for number in range(7):
+        world.write("name: [", name=f"bad{number}.yaml")
+    level, summary, _ = await found(world, "models")
+    assert level == "warning"
+    assert summary == "files were passed over: bad0.yaml, bad1.yaml, bad2.yaml, bad3.yaml, bad4.yaml and 2 more"
+
+
+async def test_operations_that_failed_are_warned_of_until_somebody_takes_them_back(world: World) -> None:
+    (await world.backends("w1")).faults.refusal = "says no"
+    started: Any = (
+        await world.frontend.call("POST", "/api/v1/operations", {"verb": "install", "backend": "lonely"})
+    ).json()
+    assert (await found(world, "operations"))[:2] == ("ok", "none has failed")
+    await world.control.dispatcher.tick()
+    id = started["id"]
+    assert await found(world, "operations") == (
+        "warning",
+        f"1 failed: install lonely ({id[:8]})",
+        f"See what to do with `corral ops show {id[:8]}`.",
+    )
+
+    await world.frontend.call("POST", f"/api/v1/operations/{id}/cancel")
+    assert (await found(world, "operations"))[0] == "ok"
