@@ -18,4 +18,4 @@ COMMANDS: Final = {
 
 @click.command(cls=lazy_group(COMMANDS))
 def backend() -> None:
-    """Make images of backends, try them, sign them, and list them in a gallery."""
+    """Make backends: images, signatures, galleries."""

@@ -42,11 +42,12 @@ _CHANGED_MEANWHILE: Final = 412
 def apply(
     path: str, dry_run: bool, prune: str | None, no_wait: bool, within: timedelta | None, as_json: bool
 ) -> int | None:
-    """Make the rules in a file those of the fleet, and watch until its nodes have what they demand.
+    """Make the rules in a file those of the fleet.
 
-    A rule names a backend that every node with certain labels shall have. It stays in force: nodes that join later,
-    come back or get the label get the backend as well, and where somebody takes it away it is put back. Applying a file
-    again changes nothing. Rules that are not in the file stay, unless --prune is given.
+    Watches until its nodes have what they demand. A rule names a backend that every node with certain labels shall
+    have. It stays in force: nodes that join later, come back or get the label get the backend as well, and where
+    somebody takes it away it is put back. Applying a file again changes nothing. Rules that are not in the file stay,
+    unless --prune is given.
     """
     from corral.cli.fleet_file import read_fleet_file
 

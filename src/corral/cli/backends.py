@@ -11,10 +11,10 @@ from corral.base.errors import NotFound, PeerRefused
 from corral.cli.backend_apply import apply, rules
 from corral.cli.backend_asks import external, make_ask, source_options, start, target_options
 from corral.cli.connection import connected, open_client
+from corral.cli.installed_backends import complete_installed, unheard_of
 from corral.cli.node_names import all_nodes, complete_node, find_nodes
-from corral.cli.operation_names import complete_installed
 from corral.cli.operation_watch import Watching, wait_options, watched, watched_all
-from corral.cli.options import CorralCommand
+from corral.cli.options import CorralCommand, warn
 from corral.cli.output import console, json_option, print_json, say, show
 from corral.domain.backend import BACKEND_VERBS, Verb
 
@@ -58,7 +58,7 @@ def list_backends(nodes: Sequence[str], refresh: bool, as_json: bool) -> None:
 @json_option
 @connected
 def outdated(refresh: bool, as_json: bool) -> int:
-    """List backends of which something newer is to be had, or that differ between nodes.
+    """List what is outdated, or differs between nodes.
 
     Versions and digests are compared with what galleries and registries had when a frontend last asked them, so that
     a tag which was moved counts as well. Ends with 69 when that is not known, or could not be asked now.
@@ -136,9 +136,10 @@ def upgrade(
     within: timedelta | None,
     as_json: bool,
 ) -> int:
-    """Bring backends to the newest version on the nodes that have them. What is new already is not fetched again.
+    """Bring backends to the newest version.
 
-    Each backend is an operation of its own; --json gives a list of them.
+    On the nodes that have them; what is new already is not fetched again. Each backend is an operation of its own;
+    --json gives a list of them.
     """
     if bool(names) == every:
         raise click.UsageError("Name the backends to upgrade, or give --all.")
@@ -191,6 +192,7 @@ def delete(
 ) -> int:
     """Delete a backend, with its processes. Where it is not installed, that is no mistake."""
     client = open_client()
+    warn(unheard_of(client, backend))
     ask = make_ask(client, Verb.DELETE, backend, nodes=nodes, labels=labels)
     return watched(client, start(client, ask), Watching(wait=not no_wait, within=within, as_json=as_json))
 
@@ -213,7 +215,10 @@ def plan(
     labels: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Show what an operation would do on which node, and where it would be blocked. Nothing is stored or sent."""
+    """Show what an operation would do on which node.
+
+    Also where it would be blocked, and why. Nothing is stored or sent.
+    """
     from corral.cli.backend_tables import plan_table
     from corral.cli.operation_names import PATH
     from corral.protocol.operation_views import Plan

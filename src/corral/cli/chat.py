@@ -11,6 +11,7 @@ import click
 
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.cli.connection import connected, open_client
+from corral.cli.model_names import complete_model
 from corral.cli.options import CorralCommand
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _PATIENCE = timedelta(minutes=15)
 
 
 @click.command(cls=CorralCommand)
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @click.option("--once", metavar="TEXT", default=None, help="Ask this, print the answer, and end.")
 @click.option("--system", metavar="TEXT", default="", help="What the model is told before everything else.")
 @connected

@@ -10,9 +10,10 @@ from corral.cli.options import CorralCommand, process_sources, settings_options,
 @settings_options(GatewaySettings, LogSettings)
 @click.option("--key-descriptor", type=int, default=None, hidden=True)
 def gateway(key_descriptor: int | None) -> None:
-    """Run a gateway: the public port, which relays requests to replicas and everything else to control.
+    """Run a gateway alone, to serve more.
 
-    It needs the URL of a frontend and a key of the scope gateway, and neither the database nor NATS.
+    It has a public port, and relays requests to replicas and everything else to control. It needs the URL of a
+    frontend and a key of the scope gateway, and neither the database nor NATS.
     """
     from corral.app.configs.gateway import gateway_config
     from corral.app.gateway import main

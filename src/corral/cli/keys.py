@@ -11,6 +11,7 @@ import click
 from corral.app.settings_table import FrontendSettings
 from corral.base.errors import Conflict, NotFound
 from corral.cli.connection import connected, open_client
+from corral.cli.durations import duration_text
 from corral.cli.humane import age, moment
 from corral.cli.options import CorralCommand, settings_options
 from corral.cli.options import sources as given_sources
@@ -42,7 +43,13 @@ def keys() -> None:
     show_default=True,
     help="What the key may do; may be given several times. admin implies inference.",
 )
-@click.option("--expires", default="", metavar="DURATION", help="Lifetime, such as 30d; without it there is no end.")
+@click.option(
+    "--expires",
+    default="",
+    callback=duration_text,
+    metavar="DURATION",
+    help="Lifetime, such as 30d; without it there is no end.",
+)
 @json_option
 @connected
 def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) -> None:

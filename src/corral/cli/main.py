@@ -58,8 +58,11 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; failures are told on standard error in one sentence."""
     try:
         outcome = _invoke(arguments)
-    except click.Abort:
-        return _tell("interrupted", ExitCode.INTERRUPTED)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return ExitCode.USAGE
+    except click.Abort as error:
+        return _interrupted(error)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except click.ClickException as error:
@@ -79,6 +82,13 @@ def _invoke(arguments: Sequence[str]) -> object:
         return cli.main(args=list(arguments), prog_name="corral", standalone_mode=False)
     except ExceptionGroup as group:
         raise sole_cause(group) from group
+
+
+def _interrupted(error: click.Abort) -> ExitCode:
+    """Whoever pressed Ctrl-C knows. What comes next on the terminal begins a line of its own."""
+    if not isinstance(error.__cause__, KeyboardInterrupt):  # of those click has ended the line
+        click.echo(err=True)
+    return ExitCode.INTERRUPTED
 
 
 def _tell(sentence: str, code: ExitCode) -> ExitCode:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import click
 
 from corral.cli.connection import connected, open_client
+from corral.cli.model_names import complete_model
 from corral.cli.operation_watch import Watching, wait_options, watched
 from corral.cli.options import CorralCommand, confirm
 from corral.cli.output import Column, console, facts, json_option, plain, print_json, say, show, styled, table
@@ -52,7 +53,7 @@ def _columns() -> "list[Column[ModelView]]":
 
 
 @models.command("show", cls=CorralCommand)
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @json_option
 @connected
 def show_model(model: str, as_json: bool) -> None:
@@ -67,16 +68,17 @@ def show_model(model: str, as_json: bool) -> None:
 
 
 @models.command("remove", cls=CorralCommand)
-@click.argument("model")
+@click.argument("model", shell_complete=complete_model)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @wait_options
 @json_option
 @connected
 def remove_model(model: str, yes: bool, no_wait: bool, within: timedelta | None, as_json: bool) -> int:
-    """Remove a model, with its file, its replicas, and what frontends and nodes have of its weights.
+    """Remove a model from the whole fleet.
 
-    Weights that another model needs stay. Nodes that are away delete theirs when they return. Ends with 0 when all is
-    well (what waits for absent nodes included), 1 when it failed somewhere, 2 when it goes on.
+    With it go its file, its replicas, and what frontends and nodes have of its weights. Weights that another model
+    needs stay. Nodes that are away delete theirs when they return. Ends with 0 when all is well (what waits for absent
+    nodes included), 1 when it failed somewhere, 2 when it goes on.
     """
     from corral.cli.operation_start import accepted_once
     from corral.protocol.model_views import ModelView
@@ -103,14 +105,17 @@ def _facts(model: "ModelView") -> list[tuple[str, str]]:
     ]
     if model.load_job is not None:
         pairs.append(("Load", f"{model.load_job.state}: {model.load_job.message}".rstrip(": ")))
-    pairs += [("Replica", _replica(replica)) for replica in model.replicas]
+    told = model.load_job.message if model.load_job is not None else ""
+    pairs += [("Replica", _replica(replica, told)) for replica in model.replicas]
     pairs += [("Passed over", f"{problem.source}: {problem.problem}") for problem in model.problems]
     return [(name, styled(text) if name == "State" else plain(text)) for name, text in pairs if text]
 
 
-def _replica(replica: "ReplicaView") -> str:
+def _replica(replica: "ReplicaView", load_told: str) -> str:
+    """What its load told of it already is not told twice: errors of nodes may be long."""
     told = f"{replica.node} #{replica.index} {replica.state}"
     if replica.state in ("loaded", "unloading"):
         busy = "an unknown number of" if replica.in_flight is None else str(replica.in_flight)
         told += f", {busy} requests under way"
-    return f"{told} ({replica.reason})" if replica.reason else told
+    reason = "" if replica.reason in load_told else replica.reason
+    return f"{told} ({reason})" if reason else told

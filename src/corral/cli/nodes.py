@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from corral.base.errors import Conflict, InvalidInput, PeerUnavailable
+from corral.cli.backend_asks import read_labels
 from corral.cli.connection import connected, open_client
 from corral.cli.node_names import all_nodes, complete_node, find_node
 from corral.cli.options import CorralCommand, confirm, warn
@@ -51,6 +52,7 @@ def nodes() -> None:
 @connected
 def list_nodes(statuses: Sequence[str], labels: Sequence[str], name: str, watch: bool, as_json: bool) -> None:
     """List the nodes. Filters of one kind add up: --status may be given several times, --label too."""
+    read_labels(labels)
     query = [("status", status) for status in statuses] + [("label", label) for label in labels]
     query += [("name", name)] if name else []
     client = open_client()

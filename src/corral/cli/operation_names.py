@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 from corral.base.errors import Conflict, CorralError, NotFound
 from corral.cli.client import Client, operation_path
 from corral.cli.node_names import quick_client
-from corral.protocol.operation_views import FleetBackends, OperationPage, OperationView
+from corral.protocol.operation_views import OperationPage, OperationView
 
 PATH: Final = "/api/v1/operations"
 _PAGE: Final = 100
@@ -63,17 +63,4 @@ def complete_operation(context: click.Context, parameter: click.Parameter, incom
         CompletionItem(one.id, help=f"{one.verb} {one.backend}: {one.state}")
         for one in found
         if one.id.startswith(incomplete)
-    ]
-
-
-def complete_installed(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of backends that some node has."""
-    try:
-        found = quick_client(context).get("/api/v1/backends", FleetBackends)
-    except (CorralError, OSError, ValueError):
-        return []
-    return [
-        CompletionItem(one.name, help=f"on {len(one.nodes)} nodes")
-        for one in found.items
-        if one.name.startswith(incomplete)
     ]

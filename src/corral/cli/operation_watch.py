@@ -10,10 +10,10 @@ import click
 import msgspec
 
 from corral.app.exit_codes import ExitCode
-from corral.base.durations import parse_duration
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli.client import Client, operation_path
+from corral.cli.durations import Duration
 from corral.cli.operation_bars import bars
 from corral.cli.operation_words import accepted, exit_code, is_over, problems, situation, summary, what_next
 from corral.cli.options import warn
@@ -26,16 +26,6 @@ PAUSES: Final = Backoff(first=timedelta(milliseconds=500), cap=timedelta(seconds
 PATIENCE: Final = timedelta(minutes=1)
 """With a frontend that does not answer: it may be about to start again."""
 _LEAST_SECONDS: Final = 0.1
-
-
-class Duration(click.ParamType[timedelta]):
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        try:
-            return value if isinstance(value, timedelta) else parse_duration(value)
-        except (ValueError, OverflowError) as error:
-            self.fail(str(error), param, ctx)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ _ADVICE: Final = {
     "does not wait: corral ops retry {id}",
     TargetStatus.BLOCKED: "It is not tried again by itself. Mend the cause, then: corral ops retry {id}",
     TargetStatus.SUPERSEDED: "Nothing to do: a newer operation decides what is there; see: corral ops list",
-    TargetStatus.CANCELLED: "If it is still wanted, start it anew: corral backends {verb} {backend}",
+    TargetStatus.CANCELLED: "If it is still wanted, start it anew: {anew}",
 }
 _CONTRADICTED_ADVICE: Final = (
     "The node's own report counts, and shows something else than its answer. Look into the log of its worker for the "
@@ -135,7 +135,15 @@ def _advice(target: TargetView, operation: OperationView) -> str:
         sentence = _UNPROVABLE_ADVICE
     else:
         sentence = _ADVICE.get(known, "") if known else ""
-    return sentence.format(id=operation.id[:SHORT_ID], verb=operation.verb, backend=quote(operation.backend))
+    return sentence.format(id=operation.id[:SHORT_ID], backend=quote(operation.backend), anew=_anew(operation))
+
+
+def _anew(operation: OperationView) -> str:
+    """The command that asks for the same once more."""
+    name = quote(operation.backend)
+    if operation.verb == Verb.INSTALL and operation.uri:
+        return f"corral backends install --uri {quote(operation.uri)} --name {name}"
+    return f"corral backends {operation.verb} {name}"
 
 
 def summary(operation: OperationView) -> str:
@@ -173,7 +181,7 @@ def what_next(operation: OperationView) -> str:
     id = operation.id[:SHORT_ID]
     if not is_over(operation):
         return f"It goes on without this command. Watch it again with: corral ops watch {id}"
-    return f"What to do about it tells: corral ops show {id}" if operation.state == OperationState.FAILED else ""
+    return f"See what to do about it: corral ops show {id}" if operation.state == OperationState.FAILED else ""
 
 
 def accepted(operation: OperationView) -> str:

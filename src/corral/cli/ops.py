@@ -33,9 +33,11 @@ _named_operation = click.argument("operation", shell_complete=complete_operation
 
 @click.group()
 def ops() -> None:
-    """See and steer what was asked of the fleet: installs, upgrades and deletes of backends.
+    """See and steer what was asked of the fleet.
 
-    OPERATION is its id, or a unique beginning of it; without one, the newest is meant.
+    Installs, upgrades and deletes of backends, and removals of models.
+
+    OPERATION is its id, or a unique beginning of it. Without one, show and watch mean the newest.
     """
 
 

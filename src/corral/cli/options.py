@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from corral.app.exit_codes import ExitCode
 from corral.app.settings import gather, variable_warnings
 from corral.app.settings_sources import CONFIG_FLAG, CONFIG_VARIABLE, Group, Setting, Sources, settings_of
 from corral.base.errors import InvalidInput
@@ -38,6 +39,8 @@ class CorralGroup(click.Group):
 def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
     sections: dict[str, list[tuple[str, str]]] = {}
     for parameter in command.get_params(ctx):
+        if isinstance(parameter, click.Argument):
+            continue  # the first line and the text of the command tell of them
         record = parameter.get_help_record(ctx)
         if record is not None:
             heading = parameter.heading if isinstance(parameter, SettingOption) else "Options"
@@ -122,10 +125,12 @@ def given_flags(context: click.Context) -> dict[str, str]:
 
 
 def confirm(question: str) -> None:
-    """Ask on the terminal; whoever says no aborts the command."""
+    """Ask on the terminal; whoever says no ends the command."""
     if not sys.stdin.isatty():
         raise InvalidInput("--yes", "is needed here, because there is no terminal to ask on")
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        click.echo("Nothing was changed.", err=True)
+        click.get_current_context().exit(ExitCode.FAILED)
 
 
 def warn(warnings: list[str]) -> None:

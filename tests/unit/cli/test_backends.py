@@ -333,12 +333,28 @@ class TestUpgrade:
         assert connected("backends", "upgrade").code == 64
 
 
+INSTALLED = FleetBackends(items=[backend("echo")])
+
+
 def test_a_delete_is_an_operation_too(connected: Any, frontend: Any, make_operation: Any, make_target: Any) -> None:
     gone = make_operation(make_target("w1", "success", message="absent"), verb="delete")
     frontend.tell(START, gone, 202)
+    frontend.tell("GET /api/v1/backends", INSTALLED)
     outcome = connected("backends", "delete", "echo")
-    assert (outcome.code, outcome.out.splitlines()[-1]) == (0, "echo: deleted on w1.")
-    assert frontend.calls[0].body["verb"] == "delete"
+    assert (outcome.code, outcome.out.splitlines()[-1], outcome.err) == (0, "echo: deleted on w1.", "")
+    assert frontend.calls[1].body["verb"] == "delete"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("ehco", "did you mean echo?"), ("vllm", "`corral backends list` shows what there is")]
+)
+def test_a_delete_of_what_no_node_has_says_so(
+    connected: Any, frontend: Any, make_operation: Any, make_target: Any, name: str, hint: str
+) -> None:
+    frontend.tell(START, make_operation(make_target("w1", "success", message="absent"), verb="delete"), 202)
+    frontend.tell("GET /api/v1/backends", INSTALLED)
+    outcome = connected("backends", "delete", name)
+    assert (outcome.code, outcome.err) == (0, f"warning: no node is known to have {name}; {hint}\n")
 
 
 def test_a_plan_says_what_would_happen_where(connected: Any, frontend: Any) -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from corral.protocol.model_views import ModelList, ModelView
+
 
 def complete(corral: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
     """What the shell is offered after these words, the last of which is not finished yet."""
@@ -29,6 +31,19 @@ def test_flags_before_the_node_are_heeded(
 ) -> None:
     frontend.tell_nodes(make_node("alpha", "1111"))
     assert complete(corral, monkeypatch, "nodes", "show", "--url", frontend.url, "al") == ["alpha"]
+
+
+@pytest.mark.parametrize("words", [("chat",), ("models", "show"), ("models", "remove")])
+def test_models_are_offered_by_their_names(
+    connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def model(name: str) -> ModelView:
+        return ModelView(name=name, backend="echo", model="", revision="", source="x.yaml", state="cold")
+
+    frontend.tell("GET /api/v1/models", ModelList(items=[model("small"), model("large")]))
+    assert complete(connected, monkeypatch, *words, "s") == ["small"]
+    frontend.tell("GET /api/v1/models", {"error": "no"}, 401)
+    assert complete(connected, monkeypatch, *words, "s") == []
 
 
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:9", "nonsense"])

@@ -58,6 +58,12 @@ def test_an_unknown_scope_is_refused(connected: Any) -> None:
     assert "'root' is not one of 'admin', 'inference', 'node', 'gateway'" in outcome.err
 
 
+def test_what_is_no_duration_is_refused_by_the_name_of_its_flag(connected: Any, frontend: Any) -> None:
+    outcome = connected("keys", "create", "ci", "--expires", "soon")
+    assert (outcome.code, frontend.calls) == (64, [])
+    assert "'--expires': 'soon' is not a duration" in outcome.err
+
+
 def test_what_the_frontend_refuses_is_told_with_its_field(connected: Any, frontend: Any) -> None:
     message = "expires_in: must be more than 0 and at most 3650d, got 0s"
     frontend.tell("POST /api/v1/keys", {"error": {"code": "invalid_input", "message": message}}, 400)

@@ -93,6 +93,14 @@ def test_show_tells_what_is_known_and_leaves_out_the_rest(connected: Any, fronte
     ]
 
 
+def test_what_a_load_tells_of_a_node_is_not_told_twice(connected: Any, frontend: Any) -> None:
+    job = LoadJobView(state="failed", failures=1, message="w1: no GPU", retry_at="2026-03-01T12:00:00Z")
+    failed = [replica(state="failed", reason="no GPU"), replica("w2", state="lost", reason="its node is offline")]
+    frontend.tell("GET /api/v1/models/small", model(state="failed", replicas=failed, load_job=job))
+    told = [" ".join(line.split()) for line in connected("models", "show", "small").out.splitlines()[-3:]]
+    assert told == ["Load failed: w1: no GPU", "Replica w1 #0 failed", "Replica w2 #0 lost (its node is offline)"]
+
+
 def test_requests_that_nobody_knows_of_are_not_shown_as_none(connected: Any, frontend: Any) -> None:
     frontend.tell("GET /api/v1/models/small", model(replicas=[replica(in_flight=None)]))
     assert "w1 #0 loaded, an unknown number of requests under way" in connected("models", "show", "small").out

@@ -122,6 +122,11 @@ def test_a_name_is_quoted_in_commands_to_paste(make_operation: Any, make_target:
     assert sentence.endswith("corral backends install 'a; rm {x}'")
 
 
+def test_what_came_from_a_uri_is_started_anew_from_there(make_operation: Any, make_target: Any) -> None:
+    ((_, sentence),) = advice(make_operation(make_target("w1", "cancelled"), uri="oci://host/echo:1"))
+    assert sentence.endswith("corral backends install --uri oci://host/echo:1 --name echo")
+
+
 def test_the_summary_names_who_failed_and_who_is_away(make_operation: Any, make_target: Any) -> None:
     targets = [
         make_target("w1", "success"),
@@ -136,7 +141,7 @@ def test_the_summary_names_who_failed_and_who_is_away(make_operation: Any, make_
         "no longer wanted on w4."
     )
     assert problems(failed) == ["w2: no (tried once)", "w5: no build fits"]
-    assert what_next(failed) == "What to do about it tells: corral ops show 0123abcd"
+    assert what_next(failed) == "See what to do about it: corral ops show 0123abcd"
     assert accepted(failed) == "Operation 0123abcd: install echo on w1, w2, w3, w4, w5."
 
 

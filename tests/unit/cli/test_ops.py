@@ -99,7 +99,7 @@ class TestWatch:
             "w2: error, disk full (tried once)",
             "echo: installed on w1; failed on w2.",
         ]
-        assert outcome.err == "What to do about it tells: corral ops show 0123abcd\n"
+        assert outcome.err == "See what to do about it: corral ops show 0123abcd\n"
         assert outcome.code == 1
 
     def test_absent_nodes_are_not_watched_for_and_are_told(

@@ -1,0 +1,53 @@
+"""What a command says when it was not told what to do, or was told not to."""
+
+import sys
+from typing import Any
+
+import click
+import pytest
+
+from corral.cli import events
+from corral.protocol.model_views import ModelView
+
+MODEL = ModelView(name="small", backend="echo", model="", revision="", source="small.yaml", state="cold")
+
+
+@pytest.mark.parametrize("words", [(), ("nodes",), ("backends", "rules")])
+def test_a_group_alone_shows_its_help_and_no_error(corral: Any, words: tuple[str, ...]) -> None:
+    outcome = corral(*words)
+    assert (outcome.code, outcome.out) == (64, "")
+    assert outcome.err.startswith(f"Usage: {' '.join(('corral', *words))} [OPTIONS]")
+    assert "see:" not in outcome.err
+
+
+def test_arguments_are_not_listed_among_the_options(corral: Any) -> None:
+    assert "Options:\n  --once" in corral("chat", "--help").out
+
+
+@pytest.mark.parametrize("words", [(), ("backends",), ("ops",), ("models",), ("backend",), ("nodes",)])
+def test_summaries_of_commands_are_whole(corral: Any, words: tuple[str, ...]) -> None:
+    assert "..." not in corral(*words, "--help").out.replace("[ARGS]...", "")
+
+
+def test_who_says_no_changes_nothing(connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    frontend.tell("GET /api/v1/models/small", MODEL)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: False)
+    outcome = connected("models", "remove", "small")
+    assert (outcome.code, outcome.out, outcome.err) == (1, "", "Nothing was changed.\n")
+    assert [call.method for call in frontend.calls] == ["GET"]
+
+
+def test_an_interrupt_is_no_error(connected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(events, "open_client", interrupted)
+    outcome = connected("events", "--follow")
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "\n")
+
+
+def test_labels_are_read_before_anybody_is_asked(connected: Any, frontend: Any) -> None:
+    outcome = connected("nodes", "list", "--label", "zone")
+    assert (outcome.code, frontend.calls) == (64, [])
+    assert outcome.err == "error: --label: 'zone' is no label; write KEY=VALUE\n"
