@@ -4,6 +4,7 @@ Launchers stay small: an HTTP client would cost them more memory than everything
 """
 
 import asyncio
+import json
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,14 @@ _MAX_ANSWER: Final = 16 * 1024 * 1024
 class Answer(NamedTuple):
     status: int
     body: bytes
+
+    @property
+    def sentence(self) -> str:
+        """What it says to people: its message, or all of it."""
+        try:
+            return str(json.loads(self.body)["message"])
+        except (ValueError, LookupError, TypeError):
+            return self.body.decode(errors="replace").strip()
 
 
 async def ask_socket(path: Path, request: str) -> Answer | None:

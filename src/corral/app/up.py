@@ -221,7 +221,7 @@ class Up:
         if answer is None or self._frontend.control_pid is None:
             return ["the frontend, which does not answer yet"]
         if answer.status != 200:
-            return [f"the frontend, which says: {answer.body.decode(errors='replace')}"]
+            return [f"the frontend, which says: {answer.sentence}"]
         page = await self._frontend.nodes()
         if page is None:
             return ["the frontend, which does not show its nodes yet"]
@@ -283,7 +283,7 @@ async def _why_not(worker: UpWorker, status: str | None) -> str:
     if answer is None:
         return f"{worker.name}, which does not answer yet"
     if answer.status != 200:
-        return f"{worker.name}, which says: {answer.body.decode(errors='replace')}"
+        return f"{worker.name}, which says: {answer.sentence}"
     if status != NodeStatus.HEALTHY:
         return f"{worker.name}, whose status is {status or 'unknown'}"
     return ""

@@ -66,6 +66,13 @@ class _Answer:
         self.is_complete = True
 
 
+def _away(error: Exception, what: str) -> PeerUnavailable:
+    """One that is being started, at first or again, is the usual case, and reads like it."""
+    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+        return PeerUnavailable("control does not listen; it is being started, or away")
+    return PeerUnavailable(f"{what}: {error!r}")
+
+
 class ControlLink:
     """Implements `dispatch.Ensurer`."""
 
@@ -95,7 +102,7 @@ class ControlLink:
                 while not answer.is_complete:
                     answer.feed(await reader.read(_PIECE))
         except (OSError, TimeoutError, httptools.HttpParserError) as error:
-            raise PeerUnavailable(f"control did not answer: {error!r}") from error
+            raise _away(error, "control did not answer") from error
         answer.check()
         return bytes(answer.body)
 
@@ -114,7 +121,7 @@ class ControlLink:
                     for line in lines:
                         yield bytes(line)
         except (OSError, TimeoutError, httptools.HttpParserError) as error:
-            raise PeerUnavailable(f"control's view broke off: {error!r}") from error
+            raise _away(error, "control's view broke off") from error
 
     @asynccontextmanager
     async def _asked(self, method: str, path: str, body: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, _Answer]]:

@@ -10,7 +10,7 @@ import pytest
 from corral.app import up_workers
 from corral.app.data_lock import DataInUse, held
 from corral.app.listening import is_free, take_port
-from corral.app.probe import http_url
+from corral.app.probe import Answer, http_url
 from corral.app.up_file import UpFile, UpKeys, UpPids, read_up_file, remove_up_file, write_up_file
 from corral.app.up_workers import STEP, WorkerPorts, worker_environment
 from corral.base.errors import AddressInUse, PathNotUsable, SettingInvalid
@@ -28,6 +28,19 @@ def first_port(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(up_workers, "FIRST_PORT", first)
     monkeypatch.setattr(up_workers, "LAST_PORT", first + 3 * STEP)
     return first
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b'{"status":"no view","message":"no word from control yet"}', "no word from control yet"),
+        (b'{"status":"no view"}', '{"status":"no view"}'),
+        (b"[1]", "[1]"),
+        (b"not ready: \xff\n", "not ready: \ufffd"),
+    ],
+)
+def test_what_a_process_says_of_itself_is_told_without_its_json(body: bytes, sentence: str) -> None:
+    assert Answer(503, body).sentence == sentence
 
 
 class TestWorkerPorts:

@@ -1,11 +1,15 @@
-"""Small parts: the fair queue, the ledger, addresses."""
+"""Small parts: the fair queue, the ledger, addresses, what is said of a control that is away."""
+
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.base.errors import InvalidInput
+from corral.base.errors import InvalidInput, PeerUnavailable
 from corral.gateway.admit import FairQueue
+from corral.gateway.config import GatewayConfig
+from corral.gateway.control_link import ControlLink
 from corral.gateway.ledger import OTHERS, Ledger
 from corral.gateway.upstream import Origin
 from corral.gateway.usage import Usage
@@ -78,3 +82,9 @@ def test_addresses_are_understood() -> None:
 def test_what_cannot_be_dialled_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput):
         Origin.of(url)
+
+
+async def test_a_control_that_does_not_listen_yet_is_told_in_words(tmp_path: Path) -> None:
+    link = ControlLink(GatewayConfig(control_url=f"unix:{tmp_path}/control.sock", control_key="k"))
+    with pytest.raises(PeerUnavailable, match="^control does not listen"):
+        await link.ensure("small")
