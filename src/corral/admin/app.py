@@ -29,8 +29,8 @@ def build_app(context: AdminContext) -> Starlette:
 async def _no_route(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    reason = "no such route" if error.status_code == 404 else error.detail
-    message = f"{reason}: {request.method} {request.url.path[:200]}"
+    reason, hint = ("no such route", "; /docs lists all") if error.status_code == 404 else (error.detail, "")
+    message = f"{reason}: {request.method} {request.url.path[:200]}{hint}"
     body = {"error": {"code": error.status_code, "message": message, "type": "invalid_request_error"}}
     return answer(body, error.status_code, error.headers)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from corral.gateway.inference import ROUTES as MODEL_ROUTES
 from corral.testing.clock import ManualClock
 from corral.testing.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
 
@@ -216,13 +217,17 @@ async def test_the_doctor_finds_nothing_wrong_with_a_sound_frontend(frontend: Fr
     await joined(frontend, "w")
     report = await get(frontend, "/api/v1/doctor")
     assert {finding["check"]: finding["level"] for finding in report["findings"]} == dict.fromkeys(
-        ("database", "nats", "disk", "clock", "keys", "nodes", "strangers"), "ok"
+        ("database", "nats", "disk", "clock", "keys", "nodes", "strangers", "models", "operations"), "ok"
     )
 
 
 async def test_the_api_describes_itself(frontend: Frontend) -> None:
     api = await get(frontend, "/openapi.json")
     assert "/api/nodes/{id}/labels/{key}" in api["paths"]
-    assert (await frontend.call("GET", "/docs", key="")).status == 200
+    page = await frontend.call("GET", "/docs", key="")
+    assert page.status == 200
+    assert [route for route in MODEL_ROUTES if b"/v1/" in route and b"<code>%b</code>" % route not in page.body] == []
+    missing = await frontend.call("POST", "/v1/responses")
+    assert (missing.status, b"no such route: POST /v1/responses; /docs lists all" in missing.body) == (404, True)
     assert (await frontend.call("GET", "/", key="")).status == 200
     assert (await frontend.call("GET", "/readyz", key="")).body == b"ok"
