@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
+from corral.testing.patience import within_patience
+
 _AT_ONCE: Final = timedelta(seconds=1)
 _ROUNDS: Final = 25
 """How often tasks get a turn before the time passes: enough for a chain of awaits without I/O."""
@@ -33,7 +35,7 @@ async def overdue(work: Coroutine[Any, Any, T], *signs: asyncio.Event, by: timed
     async with asyncio.TaskGroup() as group:
         working = group.create_task(work)
         for sign in signs:
-            await sign.wait()
+            await within_patience(sign.wait(), lambda: "what must happen before the time is over")
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
         let_loop_time_pass(by)
