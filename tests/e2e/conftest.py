@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from corral.testing.models import write_model
+from corral.testing.process_lists import words_of
 from corral.testing.waiting import wait_until
 
 CORRAL = [sys.executable, "-P", "-m", "corral"]
@@ -76,7 +77,7 @@ class Running:
 
     def left(self) -> list[str]:
         """What it started and what still lives."""
-        return [f"{process.pid} {_command_line(process)}" for process in self._seen if _is_alive(process)]
+        return [f"{process.pid} {' '.join(words_of(process))}" for process in self._seen if _is_alive(process)]
 
     def stop(self, number: signal.Signals) -> int:
         """Send a signal and wait for the end; the exit code."""
@@ -98,13 +99,6 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _command_line(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return "?"
 
 
 class RunningUp(Running):

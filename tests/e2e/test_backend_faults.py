@@ -13,6 +13,7 @@ import pytest
 
 from corral.testing.backend_scripts import IGNORES_SIGTERM, write_backend, write_serving_backend
 from corral.testing.models import write_model
+from corral.testing.process_lists import words_of
 from corral.testing.waiting import wait_until
 
 FAULTS = {"dies": "echo no such library >&2; exit 3", "hangs": "exec sleep 1000"}
@@ -30,7 +31,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, run_up: Any) -> Iterator[An
         write_model(folder / "models", option, backend="echo", options=[option])
     paths = {"CORRAL_MODELS_PATH": "models", "CORRAL_SYSTEM_BACKENDS_PATH": "backends"}
     settings = {variable: str(folder / path) for variable, path in paths.items()}
-    with run_up(folder, **settings, CORRAL_LOAD_WAIT="12s") as up:
+    with run_up(folder, **settings, CORRAL_LOAD_WAIT="18s") as up:
         up.until_ready()
         yield up
 
@@ -43,7 +44,7 @@ def refused(up: Any, model: str) -> tuple[int, dict[str, str], Any]:
         data=json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]}).encode(),
         headers={"Authorization": f"Bearer {state['keys']['admin']}"},
     )
-    with pytest.raises(urllib.error.HTTPError) as error, urllib.request.urlopen(request, timeout=30):
+    with pytest.raises(urllib.error.HTTPError) as error, urllib.request.urlopen(request, timeout=90):
         pass
     with error.value as answer:
         return answer.code, dict(answer.headers), json.load(answer)
@@ -52,11 +53,11 @@ def refused(up: Any, model: str) -> tuple[int, dict[str, str], Any]:
 def backends_of(up: Any) -> list[str]:
     """What runs below the workers; their adapters are none, and stay for a while after the last replica."""
     lines = [
-        " ".join(process.cmdline())
+        " ".join(words_of(process))
         for worker in up.state()["pids"]["workers"]
         for process in psutil.Process(worker).children(recursive=True)
     ]
-    return [line for line in lines if "corral.app.adapter" not in line]
+    return [line for line in lines if line and "corral.app.adapter" not in line]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from corral.testing.process_lists import running_below
 from corral.testing.waiting import wait_until
 
 NOBODY = "nats://127.0.0.1:9"
@@ -46,8 +47,7 @@ def until_serving(running: Any, port: int, call: Any) -> None:
 
 
 def control_of(running: Any) -> psutil.Process:
-    children = psutil.Process(running.process.pid).children()
-    return next(child for child in children if "control" in child.cmdline())
+    return running_below(running.process.pid, "control")[0]
 
 
 def test_it_serves_without_nats_and_keeps_control_alive(start: Any, call: Any, port: int, corral: Any) -> None:

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
-import psutil
 import pytest
 
 from corral.testing.models import CONTEXT, QUESTION
+from corral.testing.process_lists import running_below, words_of
 from corral.testing.waiting import wait_until
 
 CLIENTS = 100
@@ -208,12 +208,8 @@ class TestMistakes:
 
 def processes_of(up: Any, model: str) -> list[str]:
     """The programs below any worker that were started under the model's name."""
-    found = [
-        process.cmdline()
-        for worker in up.state()["pids"]["workers"]
-        for process in psutil.Process(worker).children(recursive=True)
-    ]
-    return [" ".join(words) for words in found if model in words]
+    workers = up.state()["pids"]["workers"]
+    return [" ".join(words_of(process)) for worker in workers for process in running_below(worker, model)]
 
 
 def test_a_hundred_first_requests_are_answered_by_one_load(answering_up: Any, client: openai.OpenAI) -> None:

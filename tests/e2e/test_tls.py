@@ -7,11 +7,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from corral.testing.certificates import Authority
 from corral.testing.ports import lasting_port
+from corral.testing.process_lists import running_below
 from corral.testing.waiting import wait_until
 
 
@@ -62,8 +62,7 @@ def test_a_frontend_behind_tls_keeps_its_gateways_alive(
         wait_until(lambda: ask(authority, url).get("control") == impaired, "control to say what it lacks")
         wait_until(lambda: "serving" in running.output, "the launcher to be content")
         assert f"url=https://127.0.0.1:{port}" in running.output
-        children = psutil.Process(running.process.pid).children()
-        next(child for child in children if "gateway" in child.cmdline()).kill()
+        running_below(running.process.pid, "gateway")[0].kill()
         wait_until(lambda: running.output.count("gateway is ready") == 2, "another gateway")
         wait_until(lambda: ask(authority, url).get("status") == "ready", "its first view")
         assert running.stop(signal.SIGTERM) == 0

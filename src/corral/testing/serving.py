@@ -20,6 +20,7 @@ from corral.testing.admin_api import open_session
 from corral.testing.asking import Question
 from corral.testing.models import write_model
 from corral.testing.ports import lasting_port
+from corral.testing.process_lists import words_of
 from corral.testing.processes import ControlProcess, GatewayProcess, WorkerProcess, said_once
 from corral.testing.waiting import eventually
 
@@ -73,11 +74,11 @@ class ServingFleet:
     def backend_processes(self) -> dict[int, str]:
         """Pids and command lines of all backends, and of what these started."""
         return {
-            process.pid: " ".join(process.cmdline())
+            process.pid: " ".join(words_of(process))
             for worker in self.workers.values()
             if worker.is_running
             for backend in worker.started()
-            if _ADDRESS in backend.cmdline()
+            if _ADDRESS in words_of(backend)
             for process in [backend, *backend.children(recursive=True)]
         }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -31,6 +32,7 @@ from corral.testing.backend_scripts import write_serving_backend
 from corral.testing.clock import ManualClock
 from corral.testing.loop_time import let_loop_time_pass
 from corral.testing.ports import lasting_port
+from corral.testing.process_lists import running_below
 from corral.testing.waiting import eventually
 
 TOKEN = "secret-of-the-node"
@@ -131,14 +133,7 @@ class Rig:
 
 
 def adapter_processes() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if is_adapter(one)]
-
-
-def is_adapter(process: psutil.Process) -> bool:
-    try:
-        return "corral.app.adapter" in process.cmdline()
-    except psutil.Error:  # it ended while we looked
-        return False
+    return running_below(os.getpid(), "corral.app.adapter")
 
 
 def pids(rig: Rig) -> dict[str, int]:

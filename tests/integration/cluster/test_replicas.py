@@ -20,6 +20,7 @@ from corral.domain.replica import Replica
 from corral.testing.backends import BACKENDS
 from corral.testing.cluster import Cluster, Recorded
 from corral.testing.databases import DatabaseSource
+from corral.testing.process_lists import running_below
 from corral.testing.waiting import eventually
 
 MODEL = """
@@ -73,8 +74,7 @@ class Fleet:
 
 
 def adapters() -> list[psutil.Process]:
-    mine = psutil.Process().children(recursive=True)
-    return [one for one in mine if "corral.app.adapter" in one.cmdline()]
+    return running_below(os.getpid(), "corral.app.adapter")
 
 
 @pytest.fixture
