@@ -15,6 +15,7 @@ OUTAGE_SECONDS = 4.0
 
 
 @pytest.mark.postgres
+@pytest.mark.timeout(600)  # one of them takes most of a minute on a machine that does nothing else
 @pytest.mark.parametrize(
     ("scenario", "seed", "steps"),
     [
