@@ -42,7 +42,7 @@ async def test_an_expired_jwt_is_replaced_by_what_the_provider_gives(
     async def provide() -> UserJwt:
         nonlocal given
         given += 1
-        return realm.user(lives=2 if given == 1 else 3600)
+        return realm.user(lives=4 if given == 1 else 3600)
 
     watched = await open_bus(realm.url, credentials=provide)
     await watched.becomes(connected=True)

@@ -66,10 +66,12 @@ def test_every_kind_of_change_is_seen(memory: FileMemory[str], tmp_path: Path) -
 
 
 def test_what_was_written_just_now_is_not_trusted_to_stay(
-    memory: FileMemory[str], reading: Reading, tmp_path: Path
+    memory: FileMemory[str], reading: Reading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It might change once more within the same tick of the disk's clock."""
     (tmp_path / "a.json").write_text("a")
+    just_now = (tmp_path / "a.json").stat().st_ctime_ns
+    monkeypatch.setattr(time, "time_ns", lambda: just_now)
 
     memory.of(tmp_path)
     memory.of(tmp_path)
