@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from corral.testing.models import write_model
+from corral.testing.ports import lasting_port
 from corral.testing.process_lists import words_of
 from corral.testing.waiting import wait_until
 
@@ -179,9 +180,14 @@ def started(home: Path, arguments: Sequence[str], log: Path, **variables: str) -
 
 @contextmanager
 def running_up(folder: Path, *arguments: str, **variables: str) -> Iterator[RunningUp]:
-    """`corral up` on a free port, in `folder/data`; nothing of it is left afterwards."""
+    """`corral up` on a free port, in `folder/data`; nothing of it is left afterwards.
+
+    At its first start its NATS gets a port that the fleet of another test does not take while this one is away.
+    """
     data = folder / "data"
     everything = ["up", "--data", str(data), "--port", "0", *arguments]
+    if not (data / "nats").exists():
+        variables = {"CORRAL_NATS_PORT": str(lasting_port()), **variables}
     with started(folder, everything, folder / "up.log", **variables) as process:
         up = RunningUp(process, folder / "up.log", folder, data)
         try:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from corral.app.up_workers import STEP
+from corral.testing.ports import lasting_range
 from corral.testing.waiting import wait_until
 
 KILLED = [("control",), ("frontend",), ("nats",), ("workers", 0)]
@@ -183,6 +185,16 @@ def test_a_signal_while_it_starts_ends_it_too(start_up: Any) -> None:
     assert up.left() == []
 
 
+@pytest.fixture
+def own_ports(tmp_path: Path) -> None:
+    """For two workers: the fleets of other tests would take those that everybody begins with."""
+    file = tmp_path / "data" / "workers" / "ports.json"
+    file.parent.mkdir(mode=0o700, parents=True)
+    file.write_text(json.dumps({number: lasting_range(STEP).start for number in (1, 2)}))
+    file.chmod(0o600)
+
+
+@pytest.mark.usefixtures("own_ports")
 def test_a_killed_up_leaves_nothing_and_starts_again_with_the_same_nodes_and_keys(start_up: Any) -> None:
     up = start_up()
     first = up.until_ready()
