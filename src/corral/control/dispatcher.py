@@ -186,6 +186,7 @@ class Dispatcher:
             return intent_steps.timed_out(intent, self._clock.now(), self._policy), None
         except NodeRefused as refusal:
             error = refusal.message
+            await self._tools.rollout.after(intent, refusal.stopped, is_corral=is_corral)
         except CorralError as trouble:
             return intent_steps.unheard(intent, trouble.message, self._clock.now(), self._policy), None
         return await self._judge(intent_steps.heard(intent, is_corral=is_corral), error)

@@ -55,6 +55,11 @@ class NodeRefused(CorralError):
 
     code = "node_refused"
 
+    def __init__(self, message: str, *, node_id: NodeId, stopped: Sequence[str] = ()) -> None:
+        self.stopped = stopped
+        """The processes that had ended for it by then."""
+        super().__init__(message, node_id=node_id)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
@@ -166,9 +171,10 @@ def _listed(node_id: NodeId, reply: ListReply) -> list[InstalledBackend]:
 
 
 def _changed(node_id: NodeId, reply: ChangeReply) -> list[str]:
+    stopped = reply.stopped_process_keys
     if not reply.success:
-        raise NodeRefused(reply.error or "the node did not say why", node_id=node_id)
-    return reply.stopped_process_keys
+        raise NodeRefused(reply.error or "the node did not say why", node_id=node_id, stopped=stopped)
+    return stopped
 
 
 def _processes(node_id: NodeId, reply: RunningReply) -> list[Process]:

@@ -29,7 +29,7 @@ from corral.state.restorations import Restorations
 log = logging.getLogger(__name__)
 
 REPLACED: Final = "its backend is replaced"
-DELETED: Final = "its backend was deleted"
+DELETED: Final = "its backend is deleted"
 _HAD_SERVED: Final = frozenset({ReplicaState.LOADED, ReplicaState.UNLOADING})
 
 
@@ -84,8 +84,8 @@ class Rollout:
         return prepared.hold
 
     async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
-        """The node is done, and tells which processes ended for it; not all of them may have been foreseen, and not
-        every worker tells them all."""
+        """The node is done, or failed, and tells which processes ended for it; not all of them may have been foreseen,
+        and not every worker tells them all."""
         if is_corral and not stopped:
             return
         try:

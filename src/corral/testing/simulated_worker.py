@@ -7,11 +7,11 @@ from msgspec import UNSET
 
 from corral.bus.port import Bus, Message
 from corral.protocol import subjects
-from corral.protocol.backend_changes import ChangeReply, UpgradeRequest
+from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.model_commands import ModelDeleteRequest, Outcome
 from corral.protocol.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
-from corral.testing.simulated_backends import SimulatedBackends
+from corral.testing.simulated_backends import Deed, SimulatedBackends
 
 
 @dataclass(kw_only=True)
@@ -56,11 +56,19 @@ class SimulatedWorker(SimulatedBackends):
         await self._answer(message, reply)
 
     async def _on_upgrade(self, message: Message) -> None:
-        """Ends processes before it does anything else, as real ones do, and starts none."""
         request = msgspec.json.decode(message.data, type=UpgradeRequest)
         self.requests.append(("upgrade", request))
-        stopped = self._end(request.name or request.backend)
-        error = await self._do(request.name or request.backend, self._download(request))
+        await self._change(message, request.name or request.backend, self._download(request))
+
+    async def _on_delete(self, message: Message) -> None:
+        request = msgspec.json.decode(message.data, type=DeleteRequest)
+        self.requests.append(("delete", request))
+        await self._change(message, request.backend, lambda: self._delete(request.backend))
+
+    async def _change(self, message: Message, name: str, deed: Deed) -> None:
+        """Ends processes before it does anything else, as real ones do, and starts none."""
+        stopped = self._end(name)
+        error = await self._do(name, deed)
         reply = ChangeReply(success=not error, error=error, reports_stopped_processes=self.tells_stopped)
         reply.stopped_process_keys = stopped if self.tells_stopped else []
         await self._answer(message, reply)

@@ -223,8 +223,7 @@ async def test_a_node_that_refuses_serves_the_old_one_until_the_next_attempt(wor
     await on_all(world, [worker])
     operation = await upgrade(world)
     worker.faults.refusal = "disk full"
-    for _ in range(4):
-        await step(world, world.control)
+    await step(world, world.control)
     worker.faults.refusal = ""
     for _ in range(3):
         await step(world, world.control)
@@ -235,6 +234,20 @@ async def test_a_node_that_refuses_serves_the_old_one_until_the_next_attempt(wor
     done = await until_over(world, operation)
     assert done.state is OperationState.DONE
     assert [one.state for one in await living(world)] == [ReplicaState.LOADED]
+
+
+@pytest.mark.parametrize("verb", [Verb.UPGRADE, Verb.DELETE])
+async def test_what_a_node_ended_before_it_failed_is_out_of_service_at_once(world: World, verb: Verb) -> None:
+    worker = await world.worker("a", "echo")
+    await on_all(world, [worker])
+    worker.faults.refusal = "disk full"
+    operation = await upgrade(world, verb=verb)
+    await world.control.dispatcher.tick()
+
+    assert ([asked for asked, _ in worker.requests], worker.processes) == (["load", verb], {})
+    assert (await living(world), (await view_of(world.control)).replicas) == ([], {})
+    (target,) = (await world.control.context.operations.get(operation.id)).targets
+    assert (target.status, target.message) == (TargetStatus.ERROR, "disk full")
 
 
 async def test_a_backend_that_is_deleted_meanwhile_brings_nothing_back(world: World) -> None:
