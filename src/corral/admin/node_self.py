@@ -44,7 +44,7 @@ async def register(context: AdminContext, request: Request, caller: Caller) -> R
     claim = _claim(caller)
     header = await context.authenticator.join_token(claim.presented)
     try:
-        body = await _read_request(request, min(MAX_BODY, context.max_body))
+        body = await _read_request(request, context.max_body)
     except BodyTooLarge:
         raise
     except InvalidInput as error:
@@ -85,11 +85,11 @@ def _trusted_by(header: JoinToken, body: JoinToken) -> str | None:
     return _TRUSTED if header.trusted and body.trusted else None
 
 
-async def _read_request(request: Request, limit: int) -> RegisterRequest:
+async def _read_request(request: Request, max_body: int) -> RegisterRequest:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise InvalidInput("Content-Type", f"must be application/json, got {kind[:80] or 'none'}")
-    return decode(await read_body(request, limit), RegisterRequest)
+    return decode(await read_body(request, max_body, at_most=MAX_BODY), RegisterRequest)
 
 
 async def _welcome(context: AdminContext, registered: Registered, *, is_corral: bool) -> RegisterResponse:
@@ -124,7 +124,7 @@ def _join_status(context: AdminContext, node: Node) -> str:
 
 
 async def heartbeat(context: AdminContext, request: Request, caller: Caller) -> Response:
-    body = await read_body(request, min(MAX_BODY, context.max_body))
+    body = await read_body(request, context.max_body, at_most=MAX_BODY)
     beat = read_heartbeat(body, context.clock.now())
     try:
         node = await context.heartbeats.beat(_node_id(request), _claim(caller), beat)

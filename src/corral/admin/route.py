@@ -68,14 +68,16 @@ class BodyTooLarge(InvalidInput):
     code = "body_too_large"
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body, up to a limit that holds also for chunked ones."""
+async def read_body(request: Request, max_body: int, *, at_most: int | None = None) -> bytes:
+    """The whole body, up to what the setting allows, and no more than `at_most`; also where it comes in chunks."""
+    limit = max_body if at_most is None else min(max_body, at_most)
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > limit:
-            raise BodyTooLarge("", f"the body exceeds {limit} bytes")
+            more = "" if limit == at_most else "; the setting frontend.max_body (CORRAL_MAX_BODY) allows more"
+            raise BodyTooLarge("", f"the body exceeds {limit} bytes{more}")
         chunks.append(chunk)
     return b"".join(chunks)
 

@@ -41,4 +41,5 @@ class HeldBody:
 
 
 def body_too_large(limit: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {limit} bytes", code="body_too_large", closes=True)
+    knob = "the setting gateway.max_request (CORRAL_MAX_REQUEST) allows more"
+    return Refusal(413, f"the body is larger than {limit} bytes; {knob}", code="body_too_large", closes=True)

@@ -25,6 +25,7 @@ APPLY = "/backends/apply"
 NODE = "/api/nodes/NODE/backends"
 NATIVE = "/api/v1/operations"
 OCI = "oci://r.example/custom:v1"
+TOO_LARGE = "the body exceeds 2000 bytes; the setting frontend.max_body (CORRAL_MAX_BODY) allows more"
 
 
 WRONG: list[tuple[str, object, int, str]] = [
@@ -41,9 +42,9 @@ WRONG: list[tuple[str, object, int, str]] = [
     (f"{NODE}/install", {}, 400, "backend name or uri required"),
     (f"{NODE}/upgrade", {"uri": OCI}, 400, "backend name required"),
     (f"{NODE}/delete", {}, 400, "backend name required"),
-    (f"{NODE}/install", {"backend": "x" * 3000}, 413, "2000 bytes"),
-    (EXTERNAL, {"uri": "x" * 3000}, 413, "2000 bytes"),
-    (APPLY, {"id": "x" * 3000}, 413, "2000 bytes"),
+    (f"{NODE}/install", {"backend": "x" * 3000}, 413, TOO_LARGE),
+    (EXTERNAL, {"uri": "x" * 3000}, 413, TOO_LARGE),
+    (APPLY, {"id": "x" * 3000}, 413, TOO_LARGE),
     # Uris and names.
     (EXTERNAL, {}, 400, "uri is required"),
     (EXTERNAL, {"uri": OCI}, 400, "name: an install of the image oci://r.example/custom:v1 needs a name"),

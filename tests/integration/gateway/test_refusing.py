@@ -87,7 +87,11 @@ async def test_a_wrong_method_is_named(gateway: World) -> None:
 
 async def test_a_body_over_the_limit_is_refused_before_it_comes_or_as_soon_as_it_does() -> None:
     async with world(limits=Limits(body=1000)) as small:
-        assert await refused(small, request(b"x" * 1001)) == (413, "body_too_large")
+        answer = await small.ask(request(b"x" * 1001))
+        assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+        assert answer.error["message"] == (
+            "the body is larger than 1000 bytes; the setting gateway.max_request (CORRAL_MAX_REQUEST) allows more"
+        )
         async with small.client() as client:
             await client.send(request(None, head=b"Transfer-Encoding: chunked\r\n"))
             await client.send(*[b"64\r\n%b\r\n" % (b"x" * 100)] * 11)
