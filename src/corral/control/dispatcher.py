@@ -219,9 +219,11 @@ class Dispatcher:
         return self._policy.lease / 3
 
     async def renew(self) -> None:
-        """Hold the leases on all that this process works on, by one statement."""
+        """Hold the leases on all that this process works on, by one statement, and on nothing else: what could not be
+        stored is to be found again."""
         if self._working:
-            await self._stores.intents.extend(self._token, until=self._clock.now() + self._policy.lease)
+            until = self._clock.now() + self._policy.lease
+            await self._stores.intents.extend(self._token, list(self._working), until=until)
 
     async def notice_returns(self) -> None:
         """Nodes that were announced to be back get what waited for them at once, and nobody waits for answers from

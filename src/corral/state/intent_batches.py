@@ -50,6 +50,8 @@ _TARGET_STATES: Final = RowSet(*(operation_targets.c[name] for name in (*_TARGET
 _REPORTS: Final = RowSet(*backend_inventory.c)
 
 _AT: Final[Tuple] = tuple_(backend_intents.c.node_id, backend_intents.c.backend)
+_TOKEN: Final = bindparam("token", type_=backend_intents.c.lease_token.type)
+_UNTIL: Final = bindparam("until", type_=backend_intents.c.lease_until.type)
 _LIVING: Final = operation_targets.c.status.not_in([status.value for status in FINAL])
 
 Place = tuple[NodeId, str]
@@ -85,6 +87,12 @@ async def lease(connection: AsyncConnection, places: Sequence[Place], token: Lea
     """Give all of these places the same lease; they are locked."""
     parameters = {**_places(connection, places), "token": token, "until": until}
     await connection.execute(_lease(connection.dialect.name), parameters)
+
+
+async def prolong(connection: AsyncConnection, places: Sequence[Place], token: LeaseToken, until: datetime) -> int:
+    """Have those of these places that have this lease keep it longer; how many that are."""
+    parameters = {**_places(connection, places), "token": token, "until": until}
+    return (await connection.execute(_prolong(connection.dialect.name), parameters)).rowcount
 
 
 async def replace_intents(connection: AsyncConnection, known: Sequence[Place], new: Sequence[Intent]) -> None:
@@ -158,9 +166,14 @@ def _hold(dialect: str) -> Select[Any]:
 @cache
 def _lease(dialect: str) -> Update:
     there = same(backend_intents, _PLACES.table(dialect), *_PLACE)
-    token = bindparam("token", type_=backend_intents.c.lease_token.type)
-    until = bindparam("until", type_=backend_intents.c.lease_until.type)
-    return update(backend_intents).where(there).values(lease_token=token, lease_until=until)
+    return update(backend_intents).where(there).values(lease_token=_TOKEN, lease_until=_UNTIL)
+
+
+@cache
+def _prolong(dialect: str) -> Update:
+    there = _lock(dialect).with_only_columns(*_AT.clauses, maintain_column_froms=True)
+    ours = there.where(backend_intents.c.lease_token == _TOKEN)
+    return update(backend_intents).where(_AT.in_(ours)).values(lease_until=_UNTIL)
 
 
 @cache

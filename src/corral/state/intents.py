@@ -25,6 +25,7 @@ from corral.state.intent_batches import (
     locked,
     locked_places,
     place_of,
+    prolong,
     write_intents,
     write_reports,
     write_targets,
@@ -97,12 +98,10 @@ class Intents:
             await lease(connection, [place_of(one) for one in found], token, until)
         return found
 
-    async def extend(self, token: LeaseToken, *, until: datetime) -> int:
-        """Hold all that this token holds longer; how many that are."""
-        ours = locked_places(backend_intents.c.lease_token == token)
+    async def extend(self, token: LeaseToken, places: Sequence[Place], *, until: datetime) -> int:
+        """Hold what this token holds of these longer; how many that are."""
         async with self._db.begin() as connection:
-            result = await connection.execute(update(backend_intents).where(ours).values(lease_until=until))
-        return result.rowcount
+            return await prolong(connection, places, token, until)
 
     async def store(self, token: LeaseToken, changes: Sequence[Change]) -> list[bool]:
         """Store each that is still ours and still wanted, all in one transaction; each place may come only once."""

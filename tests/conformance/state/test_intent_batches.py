@@ -118,7 +118,7 @@ async def test_a_lost_lease_loses_its_row_and_no_other(operations: Operations, i
 async def test_a_lease_that_was_renewed_meanwhile_stays_renewed(operations: Operations, intents: Intents) -> None:
     await started(operations, "op1", "w1")
     work = await claimed(intents)
-    await intents.extend(MINE, until=after(100))
+    assert await intents.extend(MINE, [(NodeId("w1"), "echo")], until=after(100)) == 1
     await intents.store(MINE, [asked(work["w1"])])
     known = await found(intents, "w1")
     assert (known.lease_token, known.lease_until) == (MINE, after(100))
@@ -190,16 +190,16 @@ async def test_batches_and_renewals_meet_in_any_order(operations: Operations, in
     names = [f"w{number:02}" for number in range(40)]
     for name in reversed(names):
         await started(operations, f"op-{name}", name)
-    work = await claimed(intents)
+    work, places = await claimed(intents), [(NodeId(name), "echo") for name in names]
     held = [
         replace(satisfied(one), intent=replace(one, waits_for_node=True), keeps_lease=True) for one in work.values()
     ]
     for _ in range(5):
         await asyncio.gather(
             intents.store(MINE, held),
-            intents.extend(MINE, until=after(50)),
+            intents.extend(MINE, places, until=after(50)),
             intents.wake([NodeId(name) for name in names], at=after(3)),
             intents.store(MINE, held),
-            intents.extend(MINE, until=after(50)),
+            intents.extend(MINE, places, until=after(50)),
         )
     assert await intents.store(MINE, [satisfied(one) for one in work.values()]) == [True] * 40

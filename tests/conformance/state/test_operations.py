@@ -93,7 +93,9 @@ async def test_a_lease_that_is_not_renewed_ends_and_one_that_is_does_not(
     await started(operations, "op1", "w1")
     assert await claimed(intents)
     assert await claimed(intents, OTHER, at=5) == []
-    assert await intents.extend(MINE, until=after(12)) == 1
+    assert await intents.extend(MINE, [(NodeId("w2"), "echo")], until=after(12)) == 0
+    assert await intents.extend(OTHER, [(NodeId("w1"), "echo")], until=after(12)) == 0
+    assert await intents.extend(MINE, [(NodeId("w1"), "echo")], until=after(12)) == 1
     assert await claimed(intents, OTHER, at=10) == []
     (lost,) = await claimed(intents, OTHER, at=13)
     assert await intents.store(MINE, [settled(lost, message="too late")]) == [False]

@@ -1,14 +1,14 @@
 """Operations brought about on nodes that are only their messages: what is sent, what is proven, what people see."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput, NotFound
-from corral.base.ids import NodeId
+from corral.base.ids import LeaseToken, NodeId
 from corral.bus.port import Bus
 from corral.control.operations import Ask
 from corral.control.progress import ProgressBoard
@@ -19,7 +19,7 @@ from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Targ
 from corral.protocol.backend_changes import UpgradeRequest
 from corral.protocol.install import InstallRequest
 from corral.state.db import Database
-from corral.state.intents import Intents
+from corral.state.intents import Change, Intents
 from corral.testing.clock import ManualClock
 from corral.testing.loop_time import overdue
 from corral.testing.simulated_backends import SimulatedBackends
@@ -351,6 +351,38 @@ async def test_a_later_wish_wins_and_waits_until_the_earlier_request_has_ended(w
     assert node.disk == {}
     assert only(await world.control.context.operations.get(first.id)).status is TargetStatus.SUPERSEDED
     assert (await world.control.context.operations.get(second.id)).state is OperationState.DONE
+
+
+async def test_what_could_not_be_stored_is_done_however_long_others_take(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only work that goes on holds its lease: the rest must be found again."""
+    hanging, quick = await world.backends("h"), await world.backends("q")
+    hanging.gate.clear()
+    operation = await ask(world)
+    store, failed = Intents.store, asyncio.Event()
+
+    async def fail_once(self: Intents, token: LeaseToken, changes: Sequence[Change]) -> list[bool]:
+        if not failed.is_set() and any(one.intent.node_id == quick.node_id and not one.keeps_lease for one in changes):
+            failed.set()
+            raise DatabaseUnavailable("away")
+        return await store(self, token, changes)
+
+    monkeypatch.setattr(Intents, "store", fail_once)
+    async with asyncio.TaskGroup() as group:
+        work = group.create_task(world.control.dispatcher.tick())
+        await hanging.begun.wait()
+        await failed.wait()
+        for _ in range(5):
+            await world.clock.advance(timedelta(seconds=2))
+            await world.control.dispatcher.renew()
+        await world.control.dispatcher.tick()
+        targets = (await world.control.context.operations.get(operation.id)).targets
+        states = {one.node_id: one.status for one in targets}
+        hanging.gate.set()
+        await work
+    assert states[quick.node_id] is TargetStatus.SUCCESS
+    assert [hanging.written["echo"], quick.written["echo"]] == [1, 1]
 
 
 async def test_a_frontend_that_dies_with_requests_open_leaves_them_to_the_next_one(world: World) -> None:
