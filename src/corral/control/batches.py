@@ -41,8 +41,10 @@ class Batches(Generic[ItemT, ResultT]):
         self._not_before = 0.0
 
     async def store(self, item: ItemT) -> ResultT:
-        """What `write` answers for it. Fails as that does; then nothing was stored. When cancelled, it is stored only if
-        its transaction is under way already."""
+        """What `write` answers for it. Fails as that does; then nothing was stored.
+
+        If cancelled, it is stored only when its transaction is under way already.
+        """
         waiting = _Waiting[ItemT, ResultT](item)
         self._queue.append(waiting)
         try:

@@ -102,8 +102,12 @@ class Upgrades:
 
     async def tick(self) -> None:
         """Look if it is time, or if somebody asked for it; while another frontend looks, later."""
-        if (self._is_asked_for or await self._is_due()) and await self.look():
-            self._is_asked_for = False
+        asked, self._is_asked_for = self._is_asked_for, False  # at once: whoever asks during a look wants another one
+        has_looked = False
+        try:
+            has_looked = (asked or await self._is_due()) and await self.look()
+        finally:
+            self._is_asked_for |= asked and not has_looked
 
     async def _is_due(self) -> bool:
         if not self._policy.period:

@@ -10,10 +10,11 @@ import pytest
 
 from corral.base.ids import LeaseToken
 from corral.bus.port import Bus
-from corral.domain.upgrades import UpgradePolicy
+from corral.domain.upgrades import Check, UpgradePolicy
 from corral.images.manifests import Descriptor
 from corral.state.db import Database
 from corral.state.leases import Leases
+from corral.state.upgrade_checks import UpgradeChecks
 from corral.testing.asgi import Answer
 from corral.testing.clock import ManualClock
 from corral.testing.registry import answering
@@ -185,6 +186,26 @@ async def test_while_another_frontend_looks_this_one_waits_and_does_not_forget(w
     await leases.release("upgrade-check", token)
     await service.tick()
     assert shop.registry.heard != []
+
+
+async def test_a_look_that_is_asked_for_during_another_one_comes_after_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it is asked for may have happened after nodes and registries said what they have."""
+    service, put, looks = world.control.context.upgrades, UpgradeChecks.put, 0
+
+    async def asked_meanwhile(self: UpgradeChecks, check: Check) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            service.ask()
+        return await put(self, check)
+
+    monkeypatch.setattr(UpgradeChecks, "put", asked_meanwhile)
+    service.ask()
+    for _ in range(3):
+        await service.tick()
+    assert looks == 2
 
 
 async def test_what_a_registry_said_last_counts_while_it_is_away(world: World, shop: Shop) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import cast
 
@@ -37,10 +38,8 @@ async def asked(client: NodeClient, node: str) -> "asyncio.Task[None]":
     """Nobody answered, and that is being written or about to be."""
 
     async def ask() -> None:
-        try:
+        with suppress(NodeUnreachable):
             await client.running(NodeId(node))
-        except NodeUnreachable:
-            pass
 
     task = start_task(ask(), name=node)
     await asyncio.sleep(0)
