@@ -37,7 +37,7 @@ def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
     if request.logprobs:
         options.Logprobs = 1
         options.TopLogprobs = request.top_logprobs or 0
-    _set_metadata(options, request)
+    _set_metadata(options, request, model)
     return options
 
 
@@ -148,10 +148,13 @@ def _inline(part: Part) -> str:
     return data
 
 
-def _set_metadata(options: PredictOptions, request: ChatRequest) -> None:
+def _set_metadata(options: PredictOptions, request: ChatRequest, model: AdapterModel) -> None:
+    """What the request says comes after what the model's configuration says, and template arguments last."""
+    if model.thinks is not None:
+        options.Metadata["enable_thinking"] = "true" if model.thinks else "false"
     for name, value in (request.metadata or {}).items():
         options.Metadata[name] = value
-    if request.reasoning_effort:
-        options.Metadata["reasoning_effort"] = request.reasoning_effort
-    if request.chat_template_kwargs:
-        options.Metadata["chat_template_kwargs"] = json.dumps(request.chat_template_kwargs)
+    if effort := request.reasoning_effort or model.reasoning_effort:
+        options.Metadata["reasoning_effort"] = effort
+    if arguments := model.template_arguments | (request.chat_template_kwargs or {}):
+        options.Metadata["chat_template_kwargs"] = json.dumps(arguments)

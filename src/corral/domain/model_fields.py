@@ -3,6 +3,7 @@
 Keys are dotted where they lie in a part. A default of MISSING tells a key that is not there from one that is empty.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Final
@@ -86,6 +87,19 @@ def numbers(config: Config, key: str, default: object = MISSING) -> object:
     if not isinstance(value, list) or not all(isinstance(one, int | float) for one in value):
         raise InvalidInput(key, f"must be a list of numbers, got {kind(value)}")
     return [float(one) for one in value]
+
+
+def mapping(config: Config, key: str, default: object = MISSING) -> object:
+    value = found(config, key)
+    if value is None:
+        return default
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidInput(key, f"must be a mapping of names to values, got {kind(value)}")
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(key, f"holds what JSON cannot say: {error}") from error
+    return dict(value)
 
 
 def listed(value: object) -> list[object]:

@@ -33,10 +33,18 @@ def _said(config: Config, keys: tuple[_Key, ...]) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not fields.MISSING}
 
 
+def _opposite(config: Config, key: str, default: object) -> object:
+    value = fields.switch(config, key, default)
+    return not value if isinstance(value, bool) else value
+
+
 _RULES: Final = (
     _Key("use_tokenizer_template", "template.use_tokenizer_template", fields.switch),
     _Key("system_prompt", "system_prompt", fields.text),
     _Key("voice", "tts.voice", fields.text),
+    _Key("reasoning_effort", "reasoning_effort", fields.text),
+    _Key("thinks", "reasoning.disable", _opposite),
+    _Key("template_arguments", "chat_template_kwargs", fields.mapping),
 )
 _TEMPLATES: Final = (
     _Key("chat", "template.chat", fields.text),

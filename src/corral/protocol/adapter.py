@@ -4,7 +4,7 @@ The adapter says first where it listens. Every order has a number, which the ans
 bearer key alone: ordering it again under the same key replaces it. The end of the descriptor is the adapter's end.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -65,6 +65,12 @@ class AdapterModel(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     use_tokenizer_template: bool = False
     """Whether the backend renders the prompt from the messages."""
     system_prompt: str = ""
+    reasoning_effort: str = ""
+    """How much thought a request gets that does not say; empty: as the backend likes."""
+    thinks: bool | None = None
+    """Whether the model shall think before it answers, where the configuration says so."""
+    template_arguments: dict[str, Any] = {}
+    """For the template that the backend renders; those of a request come on top."""
     templates: PromptTemplates = PromptTemplates()
     defaults: RequestDefaults = RequestDefaults()
 

@@ -81,6 +81,18 @@ def test_messages_keep_their_parts_where_the_contract_wants_them() -> None:
     assert json.loads(options.Metadata["chat_template_kwargs"]) == {"enable_thinking": False}
 
 
+def test_how_a_model_thinks_is_said_by_its_configuration_and_then_by_the_request() -> None:
+    model = AdapterModel(name="m", thinks=False, reasoning_effort="low", template_arguments={"a": 1, "b": 2})
+    quiet = chat({}, model).Metadata
+    assert (quiet["enable_thinking"], quiet["reasoning_effort"]) == ("false", "low")
+    assert json.loads(quiet["chat_template_kwargs"]) == {"a": 1, "b": 2}
+    asked = {"metadata": {"enable_thinking": "true"}, "reasoning_effort": "high", "chat_template_kwargs": {"b": 3}}
+    loud = chat(asked, model).Metadata
+    assert (loud["enable_thinking"], loud["reasoning_effort"]) == ("true", "high")
+    assert json.loads(loud["chat_template_kwargs"]) == {"a": 1, "b": 3}
+    assert dict(chat({}).Metadata) == {}
+
+
 def test_in_a_prompt_that_we_render_media_have_their_places() -> None:
     parts = [
         {"type": "input_audio", "input_audio": {"data": "QQ=="}},

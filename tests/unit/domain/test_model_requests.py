@@ -1,5 +1,7 @@
 """What a model's configuration says about its requests, as an adapter is told it."""
 
+from datetime import date
+
 import pytest
 import yaml
 
@@ -20,6 +22,11 @@ mirostat_tau: 4
 threads: 3
 tts:
   voice: anna
+reasoning_effort: low
+reasoning:
+  disable: true
+chat_template_kwargs:
+  depth: 2
 template:
   use_tokenizer_template: true
   chat: "{{.Input}} <assistant>"
@@ -58,6 +65,9 @@ def test_every_word_of_the_configuration_arrives() -> None:
         identity="full.gguf",
         file="/m/full.gguf",
         voice="anna",
+        reasoning_effort="low",
+        thinks=False,
+        template_arguments={"depth": 2},
         use_tokenizer_template=True,
         system_prompt="be kind",
         templates=PromptTemplates(
@@ -98,6 +108,12 @@ def test_every_word_of_the_configuration_arrives() -> None:
         ({"template": {"chat": "\ud800"}}, "template.chat"),
         ({"stopwords": ["\udfff"]}, "stopwords"),
         ({"mirostat_eta": float("inf")}, "mirostat_eta"),
+        ({"reasoning": {"disable": "yes"}}, "reasoning.disable"),
+        ({"chat_template_kwargs": "x"}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {1: 2}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": float("nan")}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": "\ud800"}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": date(2026, 1, 1)}}, "chat_template_kwargs"),
         ({"parameters": {"model": "m", "temperature": float("nan")}}, "parameters.temperature"),
         ({"parameters": {"model": "m", "top_k": 1.5}}, "parameters.top_k"),
     ],
