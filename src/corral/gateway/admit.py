@@ -71,7 +71,8 @@ def asked_model(body: bytes) -> str:
     except msgspec.ValidationError:
         raise Refusal(400, "the body must be a JSON object", code="invalid_body") from None
     except UNREADABLE_JSON as error:
-        raise Refusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+        why = error if body else "it is empty"
+        raise Refusal(400, f"the body is not valid JSON: {why}", code="invalid_json") from None
     if model is msgspec.UNSET or model is None:
         model = ""
     if not isinstance(model, str):

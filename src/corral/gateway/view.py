@@ -175,5 +175,5 @@ class Directory:
 def _unknown(name: str, known: Iterable[str]) -> str:
     shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
     near = difflib.get_close_matches(name[:_SHOWN_NAME], list(known), n=_NEAR_NAMES)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"the model {shown!r} does not exist{hint}"
+    hint = f"did you mean {' or '.join(near)}?" if near else "/v1/models lists those that do"
+    return f"the model {shown!r} does not exist; {hint}"

@@ -48,6 +48,13 @@ async def test_near_names_are_offered(gateway: World) -> None:
 
     assert answer.status == 404
     assert "did you mean echo?" in str(answer.error["message"])
+    stranger = await gateway.ask(request(chat("gpt-9")))
+    assert stranger.error["message"] == "the model 'gpt-9' does not exist; /v1/models lists those that do"
+
+
+async def test_an_empty_body_is_called_so(gateway: World) -> None:
+    answer = await gateway.ask(request(b""))
+    assert answer.error["message"] == "the body is not valid JSON: it is empty"
 
 
 async def test_long_prompts_pass(gateway: World) -> None:
