@@ -27,7 +27,7 @@ _PROOFS: Final = {
     Rung.ABSENT: "its report no longer shows it",
     Rung.DIGEST: "its report shows it, with the right digest",
     Rung.VERSION: "its report shows it, with the right version",
-    Rung.RENEWED: "its report shows it, installed anew",
+    Rung.RENEWED: "its report shows it, dated anew",
     Rung.TOLD: "the node says so",
 }
 _ADVICE: Final = {
