@@ -65,6 +65,16 @@ def test_a_worker_may_be_told_not_to_start_without_a_token(name: str) -> None:
     assert worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
 
 
+def test_localai_s_switch_for_all_credentials_wins_over_the_one_for_registrations() -> None:
+    environment = {
+        **WORKER,
+        "LOCALAI_REGISTRATION_REQUIRE_AUTH": "false",
+        "LOCALAI_DISTRIBUTED_REQUIRE_AUTH": "true",
+    }
+    with pytest.raises(SettingInvalid, match="registration_token: is needed, since require_auth is set"):
+        worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+
+
 def test_a_localai_environment_names_an_object_storage() -> None:
     storage = {
         "LOCALAI_STORAGE_URL": "http://minio:9000",

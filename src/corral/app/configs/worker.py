@@ -29,8 +29,9 @@ def worker_config(
     settings: WorkerSettings, environment: Mapping[str, str], galleries: GallerySettings | None = None
 ) -> WorkerConfig:
     """What a worker process is configured with; the environment is what its backends are started in."""
-    if settings.require_token and not settings.registration_token:
-        raise SettingInvalid("registration_token", "is needed, since require_token is set")
+    required_by = "require_token" if settings.require_token else "require_auth" if settings.require_auth else ""
+    if required_by and not settings.registration_token:
+        raise SettingInvalid("registration_token", f"is needed, since {required_by} is set")
     return WorkerConfig(
         frontend=FrontendConfig(
             urls=settings.register_to,

@@ -62,7 +62,13 @@ class WorkerSettings:
         SWITCH,
         """Do not start without a registration token. Off by default: a frontend that asks for one says so itself.""",
         flag="--require-token",
-        env=("CORRAL_REQUIRE_TOKEN", "LOCALAI_REGISTRATION_REQUIRE_AUTH", "LOCALAI_DISTRIBUTED_REQUIRE_AUTH"),
+        env=("CORRAL_REQUIRE_TOKEN", "LOCALAI_REGISTRATION_REQUIRE_AUTH"),
+        default=False,
+    )
+    require_auth: bool = setting(
+        SWITCH,
+        """The same, whatever is said above: LocalAI's one switch for all credentials. Off by default, as there.""",
+        env=("CORRAL_REQUIRE_AUTH", "LOCALAI_DISTRIBUTED_REQUIRE_AUTH"),
         default=False,
     )
     nats_url: str = setting(
