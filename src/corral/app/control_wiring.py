@@ -191,6 +191,7 @@ async def wire(
             registration_token=credentials.registration_token,
             trusted_token=config.trusted_registration_token,
             gateway_key=config.gateway_key,
+            admin_keys=config.admin_keys,
         ),
         registry=Registry(
             nodes,
@@ -225,6 +226,7 @@ async def wire(
                 replicas=replicas,
                 nodes=nodes,
                 keys=keys,
+                admin_keys=config.admin_keys,
                 fleet=fleet,
                 readiness=readiness,
                 brake=brake,

@@ -37,6 +37,8 @@ class ControlConfig:
     """What workers present to join. Empty: the one in the database, made at first start."""
     trusted_registration_token: str = field(default="", repr=False)
     """Joins that present this one are approved at once. `corral up` gives it to its own workers."""
+    admin_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Whoever presents one of these is an administrator."""
     auto_approve: bool = False
     """Approve every node that knows the registration token."""
     credentials_file: Path | None = None

@@ -4,9 +4,9 @@ Made anew whenever something is announced, and at least every period: so a lost 
 that is away changes nothing: the last view stays what it is.
 """
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
@@ -19,9 +19,10 @@ from corral.control.brake import Brake
 from corral.control.fleet import Fleet
 from corral.control.models import Models
 from corral.control.readiness import Readiness
-from corral.domain.key import ApiKey
+from corral.domain.key import ApiKey, Scope
 from corral.domain.node import Node, NodeStatus
 from corral.domain.replica import Replica, ReplicaState
+from corral.protocol.keys import hash_secret
 from corral.protocol.view import (
     Beat,
     ControlState,
@@ -53,6 +54,8 @@ class ViewSources:
     replicas: Replicas
     nodes: Nodes
     keys: Keys
+    admin_keys: Sequence[str] = field(default=(), repr=False)
+    """Those that are set, beside those that are stored."""
     fleet: Fleet
     readiness: Readiness
     brake: Brake
@@ -107,9 +110,13 @@ class ViewKeeper:
                 for replica in living
                 if (entry := self._replica_entry(replica, nodes.get(replica.node_id))) is not None
             },
-            keys={key.hash: _key_entry(key) for key in keys if key.is_valid(now)},
+            keys={key.hash: _key_entry(key) for key in keys if key.is_valid(now)} | self._set_keys(),
             control=control,
         )
+
+    def _set_keys(self) -> dict[str, KeyEntry]:
+        hashes = [hash_secret(key) for key in self._sources.admin_keys]
+        return {hash: KeyEntry(hash=hash, id="admin_keys", scopes=(Scope.ADMIN,)) for hash in hashes}
 
     def ring(self) -> None:
         """Wake all who follow."""

@@ -1,14 +1,21 @@
 """Every route needs its key; keys have scopes, expire and are revoked."""
 
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from corral.admin.route import Access
 from corral.admin.routes import ROUTES
+from corral.bus.port import Bus
+from corral.protocol.keys import hash_secret
+from corral.state.db import Database
+from corral.state.secrets_key import SecretsKey
 from corral.testing.clock import ManualClock
-from corral.testing.frontend import REGISTRATION_TOKEN, Frontend
+from corral.testing.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend
+from corral.testing.world import view_of
 
 PUBLIC = {"/healthz", "/readyz", "/api/v1/ready", "/", "/docs", "/openapi.json"}
 
@@ -39,6 +46,19 @@ async def test_other_scopes_do_not_administer(frontend: Frontend, scope: str) ->
     answer = await frontend.call("GET", "/api/nodes", key=key)
     document: Any = answer.json()
     assert (answer.status, document["error"]["type"]) == (403, "authorization_error")
+
+
+async def test_a_key_that_is_set_administers_and_asks_models_but_admits_no_worker(
+    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
+) -> None:
+    config = replace(frontend_config(tmp_path), admin_keys=("hidden-1", "hidden-2"))
+    async with open_frontend(database, clock, bus, config, key=SecretsKey.generate()) as opened:
+        for key, status in (("hidden-1", 200), ("hidden-2", 200), ("hidden-1,hidden-2", 401), ("hidden", 401)):
+            assert (await opened.call("GET", "/api/nodes", key=key)).status == status
+        assert (await opened.register({"name": "w", "address": "a:1"}, token="hidden-1")).status == 401
+        shown = {entry.hash: entry.scopes for entry in (await view_of(opened.control)).keys.values()}
+        assert (shown[hash_secret("hidden-1")], shown[hash_secret("hidden-2")]) == (("admin",), ("admin",))
+        assert "hidden" not in repr(opened.control.context.config)
 
 
 async def test_a_node_key_admits_a_worker_as_pending(frontend: Frontend) -> None:

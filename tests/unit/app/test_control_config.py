@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from corral.app.configs.control import control_config
-from corral.app.settings import gather
+from corral.app.settings import backend_environment, gather
 from corral.app.settings_sources import resolve
 from corral.app.settings_table import FrontendSettings
 from corral.base.errors import SettingInvalid
@@ -34,6 +34,18 @@ def test_control_gets_every_setting() -> None:
     assert config.registration_token == "join"
     assert config.bus.url == "nats://bus:4222"
     assert config.secrets_key_file == Path("/srv/secrets.key")
+
+
+@pytest.mark.parametrize("name", ["CORRAL_ADMIN_KEYS", "LOCALAI_API_KEY"])
+def test_keys_of_administrators_come_from_the_environment_and_are_not_shown(name: str) -> None:
+    sources = gather({}, {**FRONTEND, name: "hidden-1, hidden-2"})
+    settings = resolve(FrontendSettings, sources)
+    assert control_config(settings).admin_keys == ("hidden-1", "hidden-2")
+    assert "hidden" not in repr(settings) + repr(control_config(settings))
+    assert name not in backend_environment(sources.environment)
+    with pytest.raises(SettingInvalid, match="admin_keys: the value from the environment variable") as refused:
+        resolve(FrontendSettings, gather({}, {**FRONTEND, name: "hidden,,"}))
+    assert "hidden" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> Cont
         secrets_key_file=settings.secrets_key_path,
         registration_token=settings.registration_token,
         trusted_registration_token=settings.trusted_registration_token,
+        admin_keys=settings.admin_keys,
         auto_approve=settings.auto_approve,
         credentials_file=settings.credentials_file,
         metrics_public=settings.metrics_public,

@@ -81,6 +81,17 @@ SECRET: Final = Kind(
 )
 
 
+def _read_secrets(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_read_secret(one.strip()) for one in text.split(",")))
+
+
+SECRETS: Final = Kind(
+    placeholder="SECRET[,SECRET…]",
+    allowed=f"one secret or several, comma-separated, each of {SECRET.allowed}",
+    read=_read_secrets,
+)
+
+
 def _read_password(text: str) -> str:
     if not 0 < len(text) <= MAX_SECRET or not text.isprintable():
         raise ValueError

@@ -14,6 +14,7 @@ from corral.app.settings_kinds import (
     NATS_URLS,
     PATH,
     SECRET,
+    SECRETS,
     SWITCH,
     TEXT,
     duration,
@@ -192,6 +193,15 @@ class FrontendSettings:
         up` does. None by default.""",
         env=("CORRAL_TRUSTED_REGISTRATION_TOKEN",),
         default="",
+        secret=True,
+    )
+    admin_keys: tuple[str, ...] = setting(
+        SECRETS,
+        """Keys whose bearers are administrators, beside those that are made with `corral keys`; several are
+        comma-separated. All gateways of the fleet take them, and they work for as long as they are set. None by
+        default: keys that are made have a name and can be revoked.""",
+        env=("CORRAL_ADMIN_KEYS", "LOCALAI_API_KEY"),
+        default=(),
         secret=True,
     )
     auto_approve: bool = setting(
