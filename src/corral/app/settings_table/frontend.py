@@ -198,10 +198,11 @@ class FrontendSettings:
     admin_keys: tuple[str, ...] = setting(
         SECRETS,
         """Keys whose bearers are administrators, beside those that are made with `corral keys`; several are
-        comma-separated. All gateways of the fleet take them, and they work for as long as they are set. None by
-        default: keys that are made have a name and can be revoked.""",
+        comma-separated. They work at each frontend where they are set, and at its gateways. None by default: keys
+        that are made have a name and can be revoked.""",
         env=("CORRAL_ADMIN_KEYS", "LOCALAI_API_KEY"),
         default=(),
+        default_text="none",
         secret=True,
     )
     auto_approve: bool = setting(

@@ -67,7 +67,8 @@ class WorkerSettings:
     )
     require_auth: bool = setting(
         SWITCH,
-        """The same, whatever is said above: LocalAI's one switch for all credentials. Off by default, as there.""",
+        """As `require_token`, also where that is off: LocalAI's one switch for all credentials. Off by default, as
+        there.""",
         env=("CORRAL_REQUIRE_AUTH", "LOCALAI_DISTRIBUTED_REQUIRE_AUTH"),
         default=False,
     )
