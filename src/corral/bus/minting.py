@@ -1,8 +1,8 @@
 """User JWTs that a frontend mints for the nodes of LocalAI, so that each may use its own subjects and no others.
 
-The lists and the claims are LocalAI's, since its workers rely on them, but for one thing: LocalAI lets its nodes listen
-to `_INBOX.>`, where all that others answer can be read. They answer questions and never ask any, so they do without.
-The account's seed must be that of its identity: an account's signing key would need the identity beside it.
+The lists and the claims are LocalAI's, since its workers rely on them, with one thing added: LocalAI lets its nodes
+listen to all of `_INBOX.>`, and here not to that part of it where the frontends are answered. The account's seed must
+be that of its identity: an account's signing key would need the identity beside it.
 """
 
 import base64

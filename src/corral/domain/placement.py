@@ -120,8 +120,10 @@ def _has_no_room(wanted: Wanted, candidate: Candidate) -> str:
 
 
 def _is_out_of_reach(wanted: Wanted, candidate: Candidate) -> str:
-    """A model there would be loaded, and could not be asked; so it goes there only where there are no other nodes."""
-    return "" if candidate.node.peer else "is LocalAI's worker, where models cannot be asked yet"
+    """A model there would be loaded, and could not be asked; so it goes there only where there are no other nodes, or
+    back to where it was."""
+    node = candidate.node
+    return "" if node.peer or node.id == wanted.prefer else "is LocalAI's worker, where models cannot be asked yet"
 
 
 _Filter = Callable[[Wanted, Candidate], str]

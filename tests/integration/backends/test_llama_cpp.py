@@ -15,7 +15,7 @@ import pytest
 from corral.base.processes import Process
 from corral.rpc import errors
 from corral.rpc.messages import Message, ModelOptions, PredictOptions, RerankRequest, StatusResponse
-from corral.testing.backends import KEY, SECOND, SOON, RunningBackend, running_backend
+from corral.testing.backends import KEY, SOON, RunningBackend, running_backend
 from corral.testing.models import QUESTION
 from corral.testing.waiting import wait_until
 

@@ -50,6 +50,9 @@ def test_beside_our_own_a_worker_of_localais_gets_no_model() -> None:
     assert isinstance(place(Wanted(model="m"), [replace(ours, status=NodeStatus.UNHEALTHY), theirs]), Refusal)
     alone = place(Wanted(model="m"), [theirs])
     assert isinstance(alone, Placement)
+    back = place(Wanted(model="m", prefer=theirs.node.id), [ours, theirs])
+    assert isinstance(back, Placement)
+    assert back.node.name == "theirs"
 
 
 def test_every_node_that_cannot_take_it_says_why() -> None:
