@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ CHILDREN = ChildWatch()
 # examples each time: a run that fails must be about the change that it judges.
 settings.register_profile("corral", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("corral")
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
