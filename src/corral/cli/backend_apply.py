@@ -167,7 +167,7 @@ def _tell_changes(applied: "AppliedRules", rules: "Sequence[RuleAsk]", kept: Seq
 
 
 def _tell_kept(kept: Sequence[str]) -> None:
-    from corral.cli.operation_words import listed
+    from corral.base.words import listed
 
     if kept:
         say(f"Not in the file, and kept: {listed(kept)}. --prune removes them.")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from corral.base.words import listed
 from corral.cli.humane import age, size
-from corral.cli.operation_words import listed
 from corral.cli.output import Column, plain, table
 from corral.domain.upgrades import Build, is_alike, usual_build
 from corral.protocol.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView

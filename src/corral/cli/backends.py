@@ -84,7 +84,7 @@ def _installed(client: "Client", nodes: Sequence[str], *, refresh: bool) -> "Fle
 
 
 def _tell_unheard(found: "FleetBackends") -> None:
-    from corral.cli.operation_words import listed
+    from corral.base.words import listed
 
     if found.unheard:
         say(f"Not heard yet what they have: {listed(found.unheard)}. With --refresh they are asked now.")

@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from corral.base.errors import Conflict, CorralError, NotFound
+from corral.base.words import listed
 from corral.cli.client import Client, Query
 from corral.protocol.node_views import NodeDetail, NodePage
 
@@ -62,9 +63,7 @@ def choose(nodes: Sequence[NodeDetail], reference: str) -> NodeDetail:
 
 
 def _listed(nodes: Sequence[NodeDetail]) -> str:
-    listed = ", ".join(f"{node.id} ({node.name}, {node.status})" for node in nodes[:_LISTED])
-    more = len(nodes) - _LISTED
-    return f"{listed} and {more} more" if more > 0 else listed
+    return listed([f"{node.id} ({node.name}, {node.status})" for node in nodes], most=_LISTED)
 
 
 def _near(nodes: Sequence[NodeDetail], wanted: str) -> str:

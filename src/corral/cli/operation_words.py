@@ -6,6 +6,7 @@ from typing import Final
 
 from corral.app.exit_codes import ExitCode
 from corral.base.sizes import format_size
+from corral.base.words import listed
 from corral.domain.backend import UNPROVABLE, Rung, Verb
 from corral.domain.intent_steps import CONTRADICTED
 from corral.domain.operation import FINAL, OperationState, TargetStatus
@@ -195,13 +196,6 @@ def _names(targets: Iterable[TargetView], fits: Callable[[TargetView], bool]) ->
 
 def _count(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} nodes"
-
-
-def listed(names: Sequence[str]) -> str:
-    """`w1, w2`, and not more than a few of a thousand."""
-    more = len(names) - _NAMED
-    shown = ", ".join(names[:_NAMED])
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def counts(operation: OperationView) -> str:

@@ -117,7 +117,7 @@ def retry(operation: str, nodes: Sequence[str], no_wait: bool, within: timedelta
 @connected
 def cancel(operation: str, nodes: Sequence[str], as_json: bool) -> int:
     """Take back what is not done yet. What a node was told already, it may still finish: those are named."""
-    from corral.cli.operation_words import listed
+    from corral.base.words import listed
 
     client = open_client()
     changed = _change(client, find_operation(client, operation), "cancel", nodes)

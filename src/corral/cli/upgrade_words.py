@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from corral.base.words import listed
 from corral.cli.humane import age
-from corral.cli.operation_words import listed
 from corral.cli.output import Column, plain, say, show, table
 from corral.protocol.upgrade_views import BackendUpgradeView, NodeUpgradeView, UpgradesView
 

@@ -1,16 +1,15 @@
 """What people ask for must not go against a fleet rule: the rule would only undo it."""
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from corral.base.errors import Conflict
+from corral.base.words import listed
 from corral.control.fleet import SeenNode
 from corral.domain.backend import Wish
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fit import traits_of
 from corral.domain.fleet_rule import FleetRule, Names, contradicting
-
-_NAMED: Final = 5
 
 
 class RuleDemands(Conflict):
@@ -52,7 +51,7 @@ class RuleGuard:
 
 
 def _sentence(rule: FleetRule, nodes: Sequence[str]) -> str:
-    more = len(nodes) - _NAMED
-    where = ", ".join(nodes[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     source = f" from {rule.artefact.uri}" if rule.artefact.uri else ""
-    return f"the fleet rule {rule.name} demands {rule.backend}{source} on {where}; change or delete the rule first"
+    return (
+        f"the fleet rule {rule.name} demands {rule.backend}{source} on {listed(nodes)}; change or delete the rule first"
+    )

@@ -1,13 +1,10 @@
 """Can every model be loaded that somebody wrote a file for?"""
 
-from typing import Final
-
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, PROBLEM, WARNING
+from corral.base.words import listed
 from corral.domain.load_job import LoadState
 from corral.protocol.node_views import Finding
-
-_NAMED: Final = 5
 
 
 async def check_models(context: AdminContext) -> Finding:
@@ -18,7 +15,7 @@ async def check_models(context: AdminContext) -> Finding:
         return Finding(
             check="models",
             level=PROBLEM,
-            summary=f"{len(failed)} of {len(catalogue.models)} could not be loaded: {_listed(failed)}",
+            summary=f"{len(failed)} of {len(catalogue.models)} could not be loaded: {listed(failed)}",
             remedy=f"`corral models show {failed[0]}` tells why.",
         )
     if catalogue.problems:
@@ -26,13 +23,7 @@ async def check_models(context: AdminContext) -> Finding:
         return Finding(
             check="models",
             level=WARNING,
-            summary=f"files were passed over: {_listed(passed_over)}",
+            summary=f"files were passed over: {listed(passed_over)}",
             remedy="`corral models list` tells why.",
         )
     return Finding(check="models", level=OK, summary=f"{len(catalogue.models)} known, none failed to load")
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _NAMED
-    shown = ", ".join(names[:_NAMED])
-    return f"{shown} and {more} more" if more > 0 else shown
