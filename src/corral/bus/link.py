@@ -8,7 +8,9 @@ The client library is kept on a short leash, because as of 2.16 it
   one that is not answered in time costs the link;
 - sends pings ahead of messages that wait to be sent: so here they stand in line;
 - swallows cancellations that hit while it writes or waits: so every call checks for that;
-- talks in the clear to a server that offers no TLS, whatever the URL says: so that is refused here.
+- talks in the clear to a server that offers no TLS, whatever the URL says: so that is refused here;
+- fails or hangs over bytes that cannot be sent any more when it closes, before it has told anybody and ended its
+  tasks: so it tells first, and what it leaves is ended here.
 """
 
 import asyncio
@@ -24,6 +26,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as _NatsSubscription
+from nats.aio.transport import TcpTransport
 
 from corral.base.errors import BusPermissionDenied, BusUnavailable, MessageTooLarge
 from corral.base.tasks import end_tasks, start_task
@@ -78,9 +81,13 @@ class Owner(Protocol):
 
 
 class _Client(Client):
-    """The library's client, mended in two places. Tests fail when the library no longer calls these methods."""
+    """The library's client, mended in three places. Tests fail when the library no longer calls these methods."""
 
     tls_is_a_must = False
+
+    def __init__(self, on_closed: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_closed = on_closed
 
     async def _send_ping(self, future: "asyncio.Future[bool] | None" = None) -> None:
         """In line with what was sent before: the library lets pings overtake it, and then a pong confirms nothing."""
@@ -96,6 +103,22 @@ class _Client(Client):
             info["tls_required"] = True
         await super()._process_info(info, initial_connection)
 
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        if status == Client.CLOSED:
+            self._on_closed()
+        with suppress(OSError):  # what was still to be sent is lost with the connection
+            await super()._close(status, do_cbs)
+
+    async def end_what_is_left(self) -> None:
+        """After a close, whatever became of it: no task and no socket stays."""
+        tasks = [self._reading_task, self._flusher_task, self._ping_interval_task]
+        tasks += [subscription._wait_for_msgs_task for subscription in self._subs.values()]
+        self._subs.clear()
+        await end_tasks(*(task for task in tasks if task is not None))
+        writer = self._transport._io_writer if isinstance(self._transport, TcpTransport) else None
+        if writer is not None:
+            writer.transport.abort()
+
 
 class Link:
     """Opened once, never reused. `close` it in any case."""
@@ -103,7 +126,7 @@ class Link:
     def __init__(self, endpoint: Endpoint, owner: Owner) -> None:
         self.endpoint = endpoint
         self._owner = owner
-        self._client = _Client()
+        self._client = _Client(on_closed=self._lose)
         self._begun = False
         self._error: Exception | None = None
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -125,7 +148,6 @@ class Link:
                     connect_timeout=CONNECT_SECONDS,
                     flush_timeout=PING_SECONDS,
                     error_cb=self._on_error,
-                    closed_cb=self._on_closed,
                     tls=tls,
                     tls_hostname=self.endpoint.tls_name,
                     **self._login(credentials),
@@ -256,11 +278,12 @@ class Link:
             await end_tasks(*self._tasks)  # only now: see pings at the top of this file
 
     async def _close_client(self) -> None:
-        with suppress(nats.errors.Error, OSError, TimeoutError), _Cancellable():
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._client.close()
-        for _ in range(3):  # the client cancels its own tasks without awaiting them
-            await asyncio.sleep(0)
+        try:
+            with suppress(nats.errors.Error, OSError, TimeoutError), _Cancellable():
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._client.close()
+        finally:
+            await self._client.end_what_is_left()
 
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, nats.errors.SlowConsumerError):
@@ -276,9 +299,6 @@ class Link:
             refused.set()
         if not waiting:
             self._owner.on_refused(action, subject)
-
-    async def _on_closed(self) -> None:
-        self._lose()
 
     def _lose(self) -> None:
         if not self._lost.done():

@@ -4,17 +4,19 @@ can be asked for again, every subject is heard again, and nothing is left half d
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from corral.agent import model_files
 from corral.agent.config import WorkerConfig
 from corral.agent.files import disk
+from corral.base.errors import BusUnavailable
+from corral.base.ids import NodeId
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.files.s3 import S3Objects
@@ -27,6 +29,8 @@ from corral.testing.s3 import S3Server
 from corral.testing.waiting import eventually
 
 KEY = "models/mymodel/m.bin"
+LOST_AFTER = timedelta(seconds=3)
+"""For questions that may be lost with the server: nobody else tells that they are."""
 WEIGHTS = bytes(range(256)) * 1000
 ANSWERED = {
     subjects.backend_install: b"{",
@@ -188,3 +192,30 @@ async def test_in_the_middle_of_fetching_an_object(
     assert path == cache / KEY
     assert content_of(path) == WEIGHTS
     assert files_below(path.parent) == ["m.bin"]
+
+
+BURST: Final = {
+    subjects.backend_list: b"{}",
+    subjects.models_running: b"{}",
+    subjects.model_stop: b'{"process_key":"nobody#0"}',
+    subjects.backend_install: b'{"backend":"echo","model_id":"m1"}',
+}
+
+
+async def test_in_the_middle_of_a_burst(asker: Asker, outage: Outage) -> None:
+    """What was under way is answered or given up, by either side; the next burst is answered to its last message."""
+
+    async def ask(subject: Callable[[NodeId], str], data: bytes) -> bytes | None:
+        try:
+            return await asker.bus.request(subject(NODE), data, timeout=LOST_AFTER)
+        except BusUnavailable:
+            return None
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(ask(*one)) for one in BURST.items() for _ in range(250)]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        await outage.pass_by()
+        asked_later = [group.create_task(asker.ask(*one)) for one in BURST.items() for _ in range(50)]
+
+    assert all(task.result() for task in asked_later)
+    assert await asker.running() == ["m1#0"]

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -161,6 +161,53 @@ async def test_a_ping_stays_behind_what_was_sent_before_it() -> None:
             await single.close()
 
     assert commands == [b"CONNECT", b"PING", b"SUB", b"PING"]
+
+
+@asynccontextmanager
+async def link_full_of_bytes() -> AsyncIterator[tuple[link.Link, asyncio.StreamWriter]]:
+    """A link that listens, whose server reads no more, and the server's end of it; more waits to be sent than any
+    buffer takes."""
+    taken: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"max_payload": 1048576}\r\n')
+        while await reader.readline() != b"PING\r\n":
+            pass
+        writer.write(b"PONG\r\n")
+        writer.transport.pause_reading()
+        taken.set_result(writer)
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        single = link.Link(Endpoint(host="127.0.0.1", port=port), Silent())
+        try:
+            await single.open(name="test", credentials=None, tls=None)
+            await single.subscribe("corral.view", "", ignore)
+            while single._client._transport._io_writer.transport.get_write_buffer_size() == 0:
+                await single.publish("corral.news", bytes(1048576))
+                await asyncio.sleep(0)
+            await single.publish("corral.news", b"waits in the client")
+            yield single, await taken
+        finally:
+            await single.close()
+            (await taken).transport.abort()
+
+
+async def test_a_connection_that_breaks_full_of_bytes_is_noticed_at_once_and_leaves_nothing() -> None:
+    async with link_full_of_bytes() as (single, server_end):
+        server_end.transport.abort()
+        async with asyncio.timeout(60):
+            await single.lost()
+
+
+async def test_closing_a_connection_that_takes_no_more_bytes_leaves_nothing() -> None:
+    async with link_full_of_bytes() as (single, _):
+        client_end = single._client._transport._io_writer.transport
+        closing = asyncio.create_task(single.close())
+        while not closing.done():
+            await asyncio.sleep(0)
+            let_loop_time_pass(timedelta(seconds=link.CLOSE_SECONDS))
+        assert client_end.get_write_buffer_size() == 0
 
 
 async def test_an_answer_that_a_dying_connection_does_not_take_is_sent_on_the_next_one(
