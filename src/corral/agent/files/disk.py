@@ -1,6 +1,7 @@
 """The few things that the file server does to names in a directory that is held open. May block; never follows a
 link."""
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -18,6 +19,11 @@ guests do not use, such blocks are what it took, and to get them again costs sev
 _MOST_TEXT: Final = 4096
 _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENAMETOOLONG})
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_KEEP_SIZE: Final = 1
+_fallocate: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+"""Not Python's `posix_fallocate`: it makes files longer, and where a disk cannot reserve room it writes zeros."""
+if _fallocate is not None:
+    _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 def look(directory: int, name: str) -> os.stat_result | None:
@@ -120,6 +126,27 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view[:WRITTEN_AT_ONCE]) :]
+
+
+def reserve(descriptor: int, begin: int, count: int) -> bool:
+    """Have room for bytes that will be written; the file is no longer for it. False where a disk cannot do that, and
+    OSError when it is full."""
+    if _fallocate is None or count <= 0:
+        return False
+    if _fallocate(descriptor, _KEEP_SIZE, begin, count) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in FULL:
+        raise OSError(number, os.strerror(number))
+    return False
+
+
+def give_back(descriptor: int) -> None:
+    """Room that was reserved beyond the end of a file, if any. What a disk itself needs for a file in many pieces is
+    no such room."""
+    found = os.fstat(descriptor)
+    if found.st_blocks * 512 > found.st_size + found.st_size // 256 + found.st_blksize:
+        os.ftruncate(descriptor, found.st_size)
 
 
 def free_bytes(directory: int) -> int:

@@ -87,6 +87,7 @@ class Opening:
         self._resources.callback(os.close, file)
         if not disk.hold(file) or not disk.is_still(self._place.directory, self._part, file):
             raise self._busy()
+        disk.give_back(file)  # what a worker that was killed had reserved
         self._file = file
 
     def _is_right(self) -> bool:

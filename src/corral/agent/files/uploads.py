@@ -99,7 +99,7 @@ class Uploads:
         patience = Patience(stall_seconds=self._stall_seconds, is_ending=self._ending.is_set)
         with source:
             lane = Lane(source, upload, begun=begun, length=length, patience=patience)
-            taken = await self._threads.run_lane(lane.run)
+            taken = await self._threads.run_lane(lambda: _run(lane, upload, length))
         mark_taken(request, is_whole=True)
         return taken
 
@@ -110,6 +110,11 @@ class Uploads:
                 return await request.content.readany()
         except (web.RequestPayloadError, ConnectionError, TimeoutError) as error:
             raise refusals.Refusal(500, f"reading body: {str(error) or type(error).__name__}") from error
+
+
+def _run(lane: Lane, upload: Upload, length: int) -> int:
+    upload.reserve(length)
+    return lane.run()
 
 
 def _as_text(header: str) -> str:

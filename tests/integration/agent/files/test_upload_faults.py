@@ -1,6 +1,7 @@
 """Whatever goes wrong while a file is sent: afterwards it is there as it was sent, or not at all, and can be sent."""
 
 import asyncio
+import ctypes
 import errno
 import os
 import random
@@ -21,6 +22,7 @@ from corral.agent.backend_logs import BackendLogs
 from corral.agent.config import FilesConfig
 from corral.agent.files import disk
 from corral.agent.files.uploads import BATCH
+from corral.base.tasks import end_tasks
 from corral.testing.clock import ManualClock
 from corral.testing.file_worker import Answer, FileWorker, open_file_worker, stage
 from corral.testing.waiting import eventually
@@ -330,6 +332,10 @@ class Sender:
         self._may_go_on.set()
         return await self._task
 
+    async def give_up(self) -> None:
+        assert self._task is not None
+        await end_tasks(self._task)
+
     async def _body(self) -> AsyncIterator[bytes]:
         yield self._data[: 2 * BATCH]
         await self._may_go_on.wait()
@@ -506,16 +512,97 @@ async def test_a_file_that_does_not_fit_is_refused_before_its_first_byte(
 
 async def test_two_files_are_not_promised_the_same_room(worker: FileWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = SIZE // 4096 + 100
-    monkeypatch.setattr(
-        "os.fstatvfs", lambda _: os.statvfs_result((4096, 4096, blocks, blocks, blocks, 9, 9, 9, 0, 255))
-    )
+
+    def with_what_is_taken(_: int) -> os.statvfs_result:
+        free = blocks - blocks_taken(worker)
+        return os.statvfs_result((4096, 4096, blocks, free, free, 9, 9, 9, 0, 255))
+
+    monkeypatch.setattr("os.fstatvfs", with_what_is_taken)
     sender = Sender(worker, DATA, ranged(DATA))
     await sender.begin()
     assert (await worker.ask("PUT", "/v1/files/models/other", headers=ranged(DATA), body=DATA)).status == 507
 
     await sender.finish()
+    (worker.models / "m" / "f.bin").unlink()
 
     assert (await worker.ask("PUT", "/v1/files/models/other", headers=ranged(DATA), body=DATA)).status == 200
+
+
+# Room that is reserved for large bodies.
+
+
+def blocks_taken(worker: FileWorker) -> int:
+    """Of 4 KiB each, by all files."""
+    return sum(path.stat().st_blocks for path in worker.models.rglob("*") if path.is_file()) // 8
+
+
+on_the_direct_way = pytest.mark.parametrize("way", ["direct"], indirect=True)
+
+
+@on_the_direct_way
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("is_ranged", [False, True])
+async def test_a_disk_without_room_for_all_of_it_says_so_at_once(
+    worker: FileWorker, number: int, is_ranged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> int:
+        ctypes.set_errno(number)
+        return -1
+
+    (worker.models / "m").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "_fallocate", refuse)
+        answer = await worker.ask("PUT", PATH, headers=ranged(DATA) if is_ranged else {}, body=DATA)
+
+    assert answer.status == 507
+    assert os.strerror(number).encode() in answer.body
+    assert list((worker.models / "m").iterdir()) == []
+    await stage(worker, KEY, DATA)
+    assert is_stored(worker)
+
+
+@on_the_direct_way
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+async def test_a_disk_that_cannot_reserve_room_is_written_all_the_same(
+    worker: FileWorker, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> int:
+        ctypes.set_errno(number)
+        return -1
+
+    monkeypatch.setattr(disk, "_fallocate", refuse)
+    await stage(worker, KEY, DATA)
+    assert is_stored(worker)
+
+
+@on_the_direct_way
+async def test_what_was_reserved_for_an_upload_that_is_cut_is_given_back(worker: FileWorker) -> None:
+    sender = Sender(worker, DATA, ranged(DATA))
+    await sender.begin()
+    assert blocks_taken(worker) * 4096 >= SIZE
+    await sender.give_up()
+    await eventually(lambda: nobody_writes(worker), "the end of the upload that was cut")
+    assert blocks_taken(worker) * 4096 < SIZE
+
+
+@on_the_direct_way
+async def test_what_a_killed_worker_had_reserved_counts_as_room_for_its_upload(
+    worker: FileWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await send_and_cut(worker, ranged(DATA), DATA[:BATCH], SIZE)
+    await eventually(lambda: nobody_writes(worker), "the end of the upload that was cut")
+    [part] = worker.root.rglob(".corral-*")
+    with part.open("rb+") as file:
+        assert disk.reserve(file.fileno(), BATCH, SIZE - BATCH)
+    free = SIZE // 4096 + 100
+
+    def with_what_is_taken(_: int) -> os.statvfs_result:
+        left = free - blocks_taken(worker)
+        return os.statvfs_result((4096, 4096, free, left, left, 9, 9, 9, 0, 255))
+
+    monkeypatch.setattr("os.fstatvfs", with_what_is_taken)
+    await stage(worker, KEY, DATA)
+    assert is_stored(worker)
 
 
 async def test_a_file_that_is_replaced_makes_room_if_it_must(
