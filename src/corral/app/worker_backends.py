@@ -142,7 +142,7 @@ def _supervisor(given: Surrounding, ports: Ports) -> Supervisor:
 
 
 def _connect(address: str, token: str) -> Link:
-    """gRPC takes megabytes and a moment to import: an idle worker does without."""
+    """What gRPC needs takes megabytes and a moment to import: an idle worker does without."""
     from corral.rpc.backend import Backend
 
     return Backend(address, token=token)

@@ -28,7 +28,6 @@ _ROUNDS: Final = 50
 _THREAD_SECONDS: Final = 30.0
 """How long a thread that nobody can await, such as a look at the disk, may still take on a busy machine."""
 _SHOWN: Final = 200
-_GRPC_SECONDS: Final = 30.0
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
@@ -39,15 +38,7 @@ async def tasks_left() -> list[str]:
         if not left:
             return []
         await asyncio.sleep(0)
-    if about_to_end := {task for task in left if _is_of_grpc(task)}:
-        await asyncio.wait(about_to_end, timeout=_GRPC_SECONDS)
     return sorted(_describe_task(task) for task in left if not task.done())
-
-
-def _is_of_grpc(task: "asyncio.Task[object]") -> bool:
-    """Of a call that was cancelled: gRPC's own task lives until a thread of gRPC's has heard of it."""
-    frames = task.get_stack(limit=1)
-    return bool(frames) and "/grpc/_cython/" in frames[-1].f_code.co_filename
 
 
 def _describe_task(task: "asyncio.Task[object]") -> str:

@@ -177,7 +177,18 @@ async def test_an_idle_worker_stays_below_its_memory_goal(values: Any, frontend:
 
 
 async def test_a_worker_loads_nothing_that_only_frontends_need() -> None:
-    heavy = ("sqlalchemy", "alembic", "starlette", "uvicorn", "rich", "click", "asyncpg", "aiosqlite", "grpc")
+    heavy = (
+        "sqlalchemy",
+        "alembic",
+        "starlette",
+        "uvicorn",
+        "rich",
+        "click",
+        "asyncpg",
+        "aiosqlite",
+        "google.protobuf",
+        "hpack",
+    )
     code = f"import sys, corral.app.worker; print([name for name in {heavy} if name in sys.modules])"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=PIPE)
 

@@ -1,0 +1,124 @@
+"""The frames of HTTP/2 (RFC 9113, sections 4 and 6): from bytes and to bytes."""
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA: Final = 0x0
+HEADERS: Final = 0x1
+RST_STREAM: Final = 0x3
+SETTINGS: Final = 0x4
+PUSH_PROMISE: Final = 0x5
+PING: Final = 0x6
+GOAWAY: Final = 0x7
+WINDOW_UPDATE: Final = 0x8
+CONTINUATION: Final = 0x9
+
+ACK: Final = 0x1
+END_STREAM: Final = 0x1
+END_HEADERS: Final = 0x4
+_PADDED: Final = 0x8
+_PRIORITY: Final = 0x20
+
+ENABLE_PUSH: Final = 0x2
+MAX_CONCURRENT_STREAMS: Final = 0x3
+INITIAL_WINDOW_SIZE: Final = 0x4
+MAX_FRAME_SIZE: Final = 0x5
+
+NO_ERROR: Final = 0x0
+PROTOCOL_ERROR: Final = 0x1
+REFUSED_STREAM: Final = 0x7
+CANCEL: Final = 0x8
+ENHANCE_YOUR_CALM: Final = 0xB
+INADEQUATE_SECURITY: Final = 0xC
+
+MOST: Final = 2**31 - 1
+"""Of a window, and of the numbers of streams."""
+LEAST_MAX_FRAME: Final = 16_384
+MOST_MAX_FRAME: Final = 2**24 - 1
+
+_HEAD: Final = struct.Struct(">HBBBL")
+_SETTING: Final = struct.Struct(">HL")
+_NUMBER: Final = struct.Struct(">L")
+_PRIORITY_BYTES: Final = 5
+
+
+class ProtocolViolated(Exception):
+    """The peer does not keep to HTTP/2."""
+
+
+class Frame(NamedTuple):
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+
+class FrameReader:
+    """Cuts what comes into frames, wherever it was split on its way."""
+
+    def __init__(self, largest: int) -> None:
+        self._largest = largest
+        self._left = b""
+
+    def feed(self, data: bytes) -> list[Frame]:
+        if self._left:
+            data = self._left + data
+        frames: list[Frame] = []
+        begin, end = 0, len(data)
+        while end - begin >= _HEAD.size:
+            high, low, kind, flags, stream = _HEAD.unpack_from(data, begin)
+            length = high << 8 | low
+            if length > self._largest:
+                raise ProtocolViolated(f"a frame of {length} bytes, more than {self._largest}")
+            after = begin + _HEAD.size + length
+            if after > end:
+                break
+            frames.append(Frame(kind, flags, stream & MOST, data[begin + _HEAD.size : after]))
+            begin = after
+        self._left = data[begin:]
+        return frames
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
+    length = len(payload)
+    return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream) + payload
+
+
+def settings(values: dict[int, int]) -> bytes:
+    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in values.items()))
+
+
+def window_update(stream: int, count: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream, _NUMBER.pack(count))
+
+
+def reset(stream: int, code: int) -> bytes:
+    return frame(RST_STREAM, 0, stream, _NUMBER.pack(code))
+
+
+def content_of(read: Frame) -> bytes:
+    """Of DATA and HEADERS: without padding and priority."""
+    begin, end = 0, len(read.payload)
+    if read.flags & _PADDED:
+        begin, end = 1, end - (read.payload[0] if read.payload else 1)
+    if read.flags & _PRIORITY and read.kind == HEADERS:
+        begin += _PRIORITY_BYTES
+    if begin > end:
+        raise ProtocolViolated("more padding than frame")
+    return read.payload[begin:end] if (begin, end) != (0, len(read.payload)) else read.payload
+
+
+def settings_of(read: Frame) -> Iterator[tuple[int, int]]:
+    if len(read.payload) % _SETTING.size:
+        raise ProtocolViolated(f"settings of {len(read.payload)} bytes")
+    return _SETTING.iter_unpack(read.payload)
+
+
+def number_of(read: Frame, at: int = 0) -> int:
+    """The 31 or 32 bits of a window update, a reset or a farewell."""
+    if len(read.payload) < at + _NUMBER.size:
+        raise ProtocolViolated(f"a frame of kind {read.kind} with {len(read.payload)} bytes")
+    return int(_NUMBER.unpack_from(read.payload, at)[0])

@@ -1,0 +1,484 @@
+"""HTTP/2 against an independent implementation of its server side (h2), and against peers that do not keep to it."""
+
+import asyncio
+import itertools
+import struct
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.settings
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.rpc.http2 import frames
+from corral.rpc.http2.connection import STREAM_WINDOW, Connection
+from corral.rpc.http2.frames import FrameReader, ProtocolViolated, frame
+from corral.rpc.http2.stream import MAX_MESSAGE_BYTES, Stream
+from corral.rpc.status import Code, Status
+from corral.testing.loop_time import let_loop_time_pass
+
+HEAD = b"\x20\x83\x86\x84\x01\x01x"
+"""POST http / of x, and no table."""
+OPENING = [(":status", "200"), ("content-type", "application/grpc")]
+WELL = [("grpc-status", "0")]
+
+
+def message(content: bytes) -> bytes:
+    return b"\0" + len(content).to_bytes(4) + content
+
+
+class Wire:
+    """Stands in for a transport: what is written is heard by the other end at once."""
+
+    def __init__(self, hear: Callable[[bytes], object]) -> None:
+        self._hear = hear
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self._hear(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Peer:
+    """h2 as the server of a connection of ours."""
+
+    def __init__(self, **settings: int) -> None:
+        codes = {getattr(h2.settings.SettingCodes, name.upper()): value for name, value in settings.items()}
+        self.http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+        self.http.local_settings = h2.settings.Settings(client=False, initial_values=codes)
+        self.events: list[Any] = []
+        self.connection = Connection()
+        self.wire = Wire(lambda data: self.events.extend(self.http.receive_data(data)))
+        self.http.initiate_connection()
+        self.connection.connection_made(self.wire)  # type: ignore[arg-type]
+        self.speak()
+
+    def speak(self, pieces_of: int = 2**20) -> None:
+        """Have the connection hear what h2 wants to say."""
+        data = self.http.data_to_send()
+        for begin in range(0, len(data), pieces_of):
+            self.connection.data_received(data[begin : begin + pieces_of])
+
+    def call(self, body: bytes = b"request") -> Stream:
+        return self.connection.request(HEAD, message(body))
+
+    def answer(self, stream: Stream, *contents: bytes, trailers: list[tuple[str, str]] | None = None) -> None:
+        self.http.send_headers(stream.number, OPENING)
+        for content in contents:
+            self.http.send_data(stream.number, message(content))
+        self.http.send_headers(stream.number, trailers or WELL, end_stream=True)
+
+    def heard(self, kind: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def body_of(self, stream: Stream) -> bytes:
+        return b"".join(one.data for one in self.heard(h2.events.DataReceived) if one.stream_id == stream.number)
+
+
+@pytest.fixture
+async def peer() -> Peer:
+    return Peer()
+
+
+async def read(stream: Stream) -> list[bytes]:
+    contents = []
+    while (content := await stream.next()) is not None:
+        contents.append(content)
+    return contents
+
+
+async def test_a_call_is_understood_and_its_answer_too(peer: Peer) -> None:
+    stream = peer.call(b"hello")
+    [request] = peer.heard(h2.events.RequestReceived)
+    assert dict(request.headers)[b":method"] == b"POST"
+    assert peer.body_of(stream) == message(b"hello")
+    peer.answer(stream, b"one", b"", b"three")
+    peer.speak()
+    assert await read(stream) == [b"one", b"", b"three"]
+    assert stream.status == Status(Code.OK)
+
+
+async def test_it_does_not_matter_where_the_bytes_are_split() -> None:
+    for pieces_of in range(1, 80):
+        peer = Peer()
+        first, second = peer.call(), peer.call()
+        peer.answer(first, b"one", b"two")
+        peer.answer(second, b"three" * 10, trailers=[("grpc-status", "5"), ("grpc-message", "not%20there %E2%82%AC")])
+        peer.speak(pieces_of)
+        assert await read(first) == [b"one", b"two"]
+        assert await read(second) == [b"three" * 10]
+        assert second.status == Status(Code.NOT_FOUND, "not there €")
+
+
+async def test_messages_may_be_cut_into_frames_at_will(peer: Peer) -> None:
+    stream = peer.call()
+    peer.http.send_headers(stream.number, OPENING)
+    data = message(b"a" * 7) + message(b"b" * 9) + message(b"")
+    for begin, end in itertools.pairwise([0, 1, 5, 12, 13, 20, len(data)]):
+        peer.http.send_data(stream.number, data[begin:end], pad_length=begin)
+    peer.http.send_headers(stream.number, WELL, end_stream=True)
+    peer.speak()
+    assert await read(stream) == [b"a" * 7, b"b" * 9, b""]
+
+
+async def test_a_large_request_keeps_to_the_windows_of_its_peer(peer: Peer) -> None:
+    body = bytes(range(256)) * 2000
+    stream = peer.call(body)
+    while len(peer.body_of(stream)) < len(message(body)):
+        fresh = peer.heard(h2.events.DataReceived)
+        peer.events.clear()
+        assert fresh
+        for event in fresh:
+            peer.http.acknowledge_received_data(event.flow_controlled_length, stream.number)
+        kept = b"".join(event.data for event in fresh)
+        peer.speak()
+        peer.events.insert(0, h2.events.DataReceived(stream_id=stream.number, data=kept, flow_controlled_length=0))
+    assert peer.body_of(stream) == message(body)
+    assert peer.heard(h2.events.StreamEnded)
+
+
+async def test_a_window_that_shrinks_below_nothing_is_waited_out(peer: Peer) -> None:
+    stream = peer.call(b"x" * 200_000)
+    sent = len(peer.body_of(stream))
+    assert sent == 65_535
+    peer.http.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 10})
+    peer.speak()
+    peer.http.increment_flow_control_window(200_000)
+    peer.speak()
+    assert len(peer.body_of(stream)) == sent
+    peer.http.increment_flow_control_window(200_000, stream.number)
+    peer.speak()
+    assert len(peer.body_of(stream)) == 200_005
+
+
+async def test_a_slow_consumer_holds_back_its_own_backend_only(peer: Peer) -> None:
+    slow, quick = peer.call(), peer.call()
+    for stream in (slow, quick):
+        peer.http.send_headers(stream.number, OPENING)
+    sent = 0
+    while peer.http.local_flow_control_window(slow.number) >= 1005:
+        peer.http.send_data(slow.number, message(b"s" * 1000))
+        peer.speak()
+        sent += 1
+    assert sent * 1005 + 1005 > STREAM_WINDOW
+    peer.http.send_data(quick.number, message(b"q"))
+    peer.speak()
+    assert await quick.next() == b"q"
+    for _ in range(sent):
+        assert await slow.next() == b"s" * 1000
+    assert peer.http.local_flow_control_window(slow.number) >= STREAM_WINDOW // 2
+
+
+async def test_a_message_larger_than_the_window_comes_whole(peer: Peer) -> None:
+    stream = peer.call()
+    content = b"y" * (3 * STREAM_WINDOW)
+    peer.http.send_headers(stream.number, OPENING)
+    data = memoryview(message(content))
+    while data:
+        count = min(len(data), peer.http.local_flow_control_window(stream.number), 65_536)
+        assert count > 0
+        peer.http.send_data(stream.number, bytes(data[:count]))
+        data = data[count:]
+        peer.speak()
+    assert await stream.next() == content
+
+
+async def test_more_than_the_window_ends_the_connection(peer: Peer) -> None:
+    stream = peer.call()
+    for _ in range(STREAM_WINDOW // 60_000 + 1):
+        peer.connection.data_received(frame(frames.DATA, 0, stream.number, message(b"z" * 60_000)))
+    assert stream.status == Status(Code.UNAVAILABLE, "it does not keep to HTTP/2: it sends more than it may")
+    assert peer.wire.closed
+
+
+async def test_after_a_farewell_what_was_begun_goes_on(peer: Peer) -> None:
+    begun, late = peer.call(), peer.call()
+    farewell = frame(frames.GOAWAY, 0, 0, struct.pack(">LL", begun.number, 0))
+    peer.connection.data_received(farewell)
+    assert not peer.connection.takes_calls
+    assert late.status == Status(Code.UNAVAILABLE, "the backend is ending (code 0)")
+    assert not peer.wire.closed
+    peer.answer(begun, b"still")
+    peer.speak()
+    assert await read(begun) == [b"still"]
+    assert begun.status == Status(Code.OK)
+    assert peer.wire.closed
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (frames.REFUSED_STREAM, Code.UNAVAILABLE),
+        (frames.CANCEL, Code.CANCELLED),
+        (frames.ENHANCE_YOUR_CALM, Code.RESOURCE_EXHAUSTED),
+        (frames.INADEQUATE_SECURITY, Code.PERMISSION_DENIED),
+        (frames.NO_ERROR, Code.INTERNAL),
+        (99, Code.INTERNAL),
+    ],
+)
+async def test_a_reset_is_told_by_its_code(peer: Peer, code: int, expected: Code) -> None:
+    stream = peer.call()
+    peer.connection.data_received(frames.reset(stream.number, code))
+    assert await read(stream) == []
+    assert stream.status is not None
+    assert stream.status.code is expected
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ([(":status", "503")], Code.UNAVAILABLE),
+        ([(":status", "404")], Code.UNIMPLEMENTED),
+        ([(":status", "401")], Code.UNAUTHENTICATED),
+        ([(":status", "302")], Code.UNKNOWN),
+        ([(":status", "200"), ("content-type", "text/html")], Code.UNKNOWN),
+        ([(":status", "200")], Code.UNKNOWN),
+    ],
+)
+async def test_an_answer_that_is_not_grpcs_ends_the_call(
+    peer: Peer, head: list[tuple[str, str]], expected: Code
+) -> None:
+    stream = peer.call()
+    peer.http.send_headers(stream.number, head)
+    peer.speak()
+    assert await read(stream) == []
+    assert stream.status is not None
+    assert stream.status.code is expected
+    assert [event.error_code for event in peer.heard(h2.events.StreamReset)] == [frames.CANCEL]
+
+
+@pytest.mark.parametrize(
+    ("trailers", "expected"),
+    [
+        (
+            [("grpc-status", "9"), ("grpc-message", "model not loaded")],
+            Status(Code.FAILED_PRECONDITION, "model not loaded"),
+        ),
+        ([("grpc-status", "77")], Status(Code.UNKNOWN)),
+        ([("grpc-status", "x"), ("grpc-message", "%zz%ff")], Status(Code.UNKNOWN, "%zz\N{REPLACEMENT CHARACTER}")),
+        ([("other", "1")], Status(Code.UNKNOWN, "the stream ended without a status")),
+    ],
+)
+async def test_the_end_is_read_from_the_trailers(peer: Peer, trailers: list[tuple[str, str]], expected: Status) -> None:
+    stream = peer.call()
+    peer.answer(stream, trailers=trailers)
+    peer.speak()
+    assert await read(stream) == []
+    assert stream.status == expected
+
+
+async def test_an_answer_may_be_trailers_only(peer: Peer) -> None:
+    stream = peer.call()
+    peer.http.send_headers(stream.number, [*OPENING, ("grpc-status", "12")], end_stream=True)
+    peer.speak()
+    assert await read(stream) == []
+    assert stream.status == Status(Code.UNIMPLEMENTED)
+
+
+async def test_an_interim_answer_is_passed_over(peer: Peer) -> None:
+    stream = peer.call()
+    peer.http.send_headers(stream.number, [(":status", "103")])
+    peer.answer(stream, b"one")
+    peer.speak()
+    assert await read(stream) == [b"one"]
+
+
+async def test_data_that_ends_without_trailers_is_no_success(peer: Peer) -> None:
+    stream = peer.call()
+    peer.http.send_headers(stream.number, OPENING)
+    peer.http.send_data(stream.number, message(b"one"), end_stream=True)
+    peer.speak()
+    assert await read(stream) == [b"one"]
+    assert stream.status == Status(Code.INTERNAL, "the stream ended without a status")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "expected"),
+    [
+        (b"\1\0\0\0\1x", Code.INTERNAL),
+        (b"\0" + (MAX_MESSAGE_BYTES + 1).to_bytes(4), Code.RESOURCE_EXHAUSTED),
+    ],
+)
+async def test_a_message_that_cannot_be_taken_ends_its_call(peer: Peer, prefix: bytes, expected: Code) -> None:
+    stream, other = peer.call(), peer.call()
+    peer.http.send_headers(stream.number, OPENING)
+    peer.http.send_data(stream.number, message(b"good") + prefix)
+    peer.speak()
+    assert await read(stream) == [b"good"]
+    assert stream.status is not None
+    assert stream.status.code is expected
+    assert [event.stream_id for event in peer.heard(h2.events.StreamReset)] == [stream.number]
+    assert other.status is None
+
+
+async def test_a_call_that_is_given_up_is_reset_and_what_still_comes_is_passed_over(peer: Peer) -> None:
+    given_up = peer.call()
+    late = peer.http
+    late.send_headers(given_up.number, OPENING)
+    late.send_data(given_up.number, message(b"late"))
+    given_up.cancel()
+    assert [event.error_code for event in peer.heard(h2.events.StreamReset)] == [frames.CANCEL]
+    peer.connection.data_received(frame(frames.DATA, 0, given_up.number, message(b"later")))
+    stream = peer.call()
+    peer.answer(stream, b"fine")
+    peer.speak()
+    assert await read(stream) == [b"fine"]
+
+
+async def test_a_deadline_ends_the_call(peer: Peer) -> None:
+    stream = peer.call()
+    stream.fail_at(asyncio.get_running_loop().time() + 60, Status(Code.DEADLINE_EXCEEDED, "late"))
+    reading = asyncio.create_task(read(stream))
+    await asyncio.sleep(0)
+    let_loop_time_pass(timedelta(seconds=60))
+    assert await reading == []
+    assert stream.status == Status(Code.DEADLINE_EXCEEDED, "late")
+    assert peer.heard(h2.events.StreamReset)
+
+
+async def test_a_full_connection_is_waited_for() -> None:
+    peer = Peer(max_concurrent_streams=1)
+    stream = peer.call()
+    assert peer.connection.is_full
+    waiting = [asyncio.create_task(peer.connection.room()) for _ in range(2)]
+    await asyncio.sleep(0)
+    peer.answer(stream)
+    peer.speak()
+    await waiting[0]
+    assert not waiting[1].done()
+    peer.connection.connection_lost(None)
+    await waiting[1]
+
+
+async def test_room_that_a_cancelled_one_was_given_goes_to_the_next() -> None:
+    peer = Peer(max_concurrent_streams=1)
+    stream = peer.call()
+    first, second = (asyncio.create_task(peer.connection.room()) for _ in range(2))
+    await asyncio.sleep(0)
+    peer.answer(stream)
+    peer.speak()
+    first.cancel()
+    await asyncio.wait({first, second})
+    assert first.cancelled()
+    assert not second.cancelled()
+
+
+async def test_pings_are_answered(peer: Peer) -> None:
+    peer.http.ping(b"12345678")
+    peer.speak()
+    assert [event.ping_data for event in peer.heard(h2.events.PingAckReceived)] == [b"12345678"]
+
+
+async def test_headers_may_go_on_in_further_frames(peer: Peer) -> None:
+    stream = peer.call()
+    peer.http.send_headers(stream.number, [*OPENING, *((f"x-{number}", "v" * 900) for number in range(40))])
+    peer.http.send_headers(stream.number, WELL, end_stream=True)
+    peer.speak()
+    assert await read(stream) == []
+    assert stream.status == Status(Code.OK)
+
+
+async def test_a_lost_connection_ends_all_calls(peer: Peer) -> None:
+    streams = [peer.call() for _ in range(3)]
+    peer.connection.connection_lost(ConnectionResetError(104, "Connection reset by peer"))
+    assert {stream.status for stream in streams} == {Status(Code.UNAVAILABLE, "[Errno 104] Connection reset by peer")}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+        frame(frames.PING, 0, 0, b"12345678"),
+    ],
+)
+async def test_a_peer_that_does_not_begin_with_settings_is_none(said: bytes) -> None:
+    connection = Connection()
+    wire = Wire(lambda _: None)
+    connection.connection_made(wire)  # type: ignore[arg-type]
+    connection.data_received(said)
+    assert connection.greeted.done()
+    assert not connection.takes_calls
+    assert connection.why_closed.startswith("it does not keep to HTTP/2")
+    assert wire.closed
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        frame(frames.HEADERS, 0, 1, b"\x88") + frame(frames.DATA, 0, 1, b""),
+        frame(frames.CONTINUATION, frames.END_HEADERS, 1, b"\x88"),
+        frame(frames.HEADERS, frames.END_HEADERS, 1, b"\xff\xff\xff\xff\xff\xff"),
+        frame(frames.HEADERS, frames.END_HEADERS, 7, b"\x88"),
+        frame(frames.HEADERS, frames.END_HEADERS, 2, b"\x88"),
+        frame(frames.DATA, 0x8, 1, b"\x09abc"),
+        frame(frames.DATA, 0x8, 1, b""),
+        frame(frames.PUSH_PROMISE, 0, 1, b"\0\0\0\2"),
+        frame(frames.SETTINGS, 0, 0, b"12345"),
+        frames.settings({frames.MAX_FRAME_SIZE: 1}),
+        frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31}),
+        frames.window_update(0, frames.MOST),
+        frames.window_update(1, frames.MOST),
+        frame(frames.RST_STREAM, 0, 1, b"12"),
+        frame(frames.GOAWAY, 0, 0, b"1234567"),
+        frame(frames.HEADERS, 0, 1, b"") + frame(frames.CONTINUATION, 0, 1, b"x" * 60_000) * 2,
+        b"\xff\xff\xff" + bytes(6),
+    ],
+)
+async def test_whoever_breaks_the_rules_is_left(peer: Peer, said: bytes) -> None:
+    stream = peer.call()
+    peer.connection.data_received(said)
+    assert stream.status is not None
+    assert stream.status.code is Code.UNAVAILABLE
+    assert stream.status.details.startswith("it does not keep to HTTP/2: ")
+    assert peer.wire.closed
+
+
+def test_a_frame_longer_than_allowed_is_refused_by_its_head() -> None:
+    with pytest.raises(ProtocolViolated):
+        FrameReader(10).feed(frame(frames.DATA, 0, 1, b"x" * 11)[:9])
+
+
+FRAMES = st.builds(
+    frame,
+    st.integers(0, 11),
+    st.integers(0, 255),
+    st.integers(0, 6),
+    st.one_of(st.binary(max_size=40), st.just(message(b"said")), st.just(b"\x88"), st.just(struct.pack(">L", 5))),
+)
+
+
+class Deaf(Peer):
+    """Takes anything: what is said to it by the tests is not h2's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wire._hear = lambda _: None
+
+
+@given(said=st.lists(st.one_of(FRAMES, st.binary(max_size=30)), max_size=12), pieces_of=st.integers(1, 50))
+async def test_no_peer_can_do_worse_than_end_its_calls(said: list[bytes], pieces_of: int) -> None:
+    peer = Deaf()
+    streams = [peer.call(), peer.call(b"x" * 70_000)]
+    data = b"".join(said)
+    for begin in range(0, len(data), pieces_of):
+        peer.connection.data_received(data[begin : begin + pieces_of])
+    peer.connection.connection_lost(None)
+    for stream in streams:
+        await read(stream)
+        assert stream.status is not None
