@@ -1,6 +1,6 @@
 """Real engines behind the gateway: `echo` through the adapter, and llama.cpp on the small chat model.
 
-Each way is measured beside the one without the gateway, in turns within one run; the middle of the turns is shown.
+Each way is measured beside the one without the gateway within one run: `echo` in turns, llama.cpp at the same time.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Final
 import aiohttp
 
 from bench.gateway import KEY, Way, build, open_gateway, rate_table, run_load
-from bench.readings import MEGABYTE, memory_of
+from bench.readings import MEGABYTE, memory_of, processor_seconds
 from bench.report import Row, Table, at_least, figure
 from bench.say import say
 from corral.protocol.adapter import AdapterModel, AdapterReplica
@@ -90,7 +90,7 @@ async def open_echo(per_message: int) -> AsyncIterator[tuple[list[tuple[Way, str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telling:
-    """What four clients got in one turn."""
+    """What the clients of one way got in one turn."""
 
     tokens: int
     seconds: float
@@ -103,7 +103,9 @@ class Telling:
 
 
 async def llama(turn: float) -> Table:
-    say(f"llama.cpp: {LLAMA_STREAMS} streams, {TURNS} turns of {turn:g} s each way")
+    """Both ways at the same time, with half of the streams each: the engine serves all of them in one batch, so they
+    meet the same moods of the machine. One after the other, the same way differed from itself by a tenth."""
+    say(f"llama.cpp: {LLAMA_STREAMS} streams, half of them each way, {TURNS} turns of {turn:g} s")
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(backends.running_backend("llama_cpp"))
         file = chat_model()
@@ -116,28 +118,28 @@ async def llama(turn: float) -> Table:
             "engine": (engine.http_url, backends.KEY),
             "gateway": (f"http://127.0.0.1:{gateway.port}", KEY),
         }
-        turns: dict[str, list[Telling]] = {name: [] for name in ways}
-        for _ in range(TURNS):
-            for name, (url, key) in ways.items():
-                turns[name].append(await _tell(url, key, turn))
-    middle = {name: _middle(found) for name, found in turns.items()}
-    return _llama_table(middle)
+        began, used = time.monotonic(), processor_seconds(gateway.pid or 0)
+        turns = [await _tell_all(ways, turn) for _ in range(TURNS)]
+        share = (processor_seconds(gateway.pid or 0) - used) / (time.monotonic() - began)
+    return _llama_table(turns, share)
 
 
-def _middle(turns: list[Telling]) -> Telling:
-    chosen = statistics.median_low(telling.rate for telling in turns)
-    return next(telling for telling in turns if telling.rate == chosen)
-
-
-def _llama_table(middle: dict[str, Telling]) -> Table:
+def _llama_table(turns: list[dict[str, Telling]], share: float) -> Table:
     rows: list[Row] = []
-    for name, telling in middle.items():
-        rows.append(figure(f"{name}: tokens/s", telling.rate, ""))
-        rows.append(figure(f"{name}: first token, median", 1000 * statistics.median(telling.first), "ms"))
-    ratio = middle["gateway"].rate / middle["engine"].rate
+    for name in turns[0]:
+        rows.append(figure(f"{name}: tokens/s", statistics.median(turn[name].rate for turn in turns), ""))
+        firsts = [first for turn in turns for first in turn[name].first]
+        rows.append(figure(f"{name}: first token, median", 1000 * statistics.median(firsts), "ms"))
+    ratio = statistics.median(turn["gateway"].rate / turn["engine"].rate for turn in turns)
     rows.append(at_least("tokens/s against the engine directly", ratio, 0.98))
-    title = f"llama.cpp, {LLAMA_STREAMS} streams of {LLAMA_TOKENS} tokens, one thread"
+    rows.append(figure("gateway: of one core, which slows both ways down", 100 * share, "%"))
+    title = f"llama.cpp, {LLAMA_STREAMS} streams of {LLAMA_TOKENS} tokens, half of them each way, one thread"
     return Table(title=title, rows=rows)
+
+
+async def _tell_all(ways: dict[str, tuple[str, str]], seconds: float) -> dict[str, Telling]:
+    told = await asyncio.gather(*(_tell(url, key, seconds) for url, key in ways.values()))
+    return dict(zip(ways, told, strict=True))
 
 
 async def _tell(url: str, key: str, seconds: float) -> Telling:
@@ -157,18 +159,20 @@ async def _tell(url: str, key: str, seconds: float) -> Telling:
                 tokens += await _ask(session, firsts)
             return tokens
 
-        told = await asyncio.gather(*(client() for _ in range(LLAMA_STREAMS)))
+        told = await asyncio.gather(*(client() for _ in range(LLAMA_STREAMS // 2)))
     return Telling(tokens=sum(told), seconds=time.monotonic() - began, first=firsts)
 
 
 async def _ask(session: aiohttp.ClientSession, firsts: list[float]) -> int:
-    """The tokens of one answer."""
+    """The tokens of one answer. The engine is to read each prompt anew: whether it finds one that it has read is a
+    matter of chance."""
     body = {
         "model": "m",
         "stream": True,
         "max_tokens": LLAMA_TOKENS,
         "ignore_eos": True,
         "temperature": 0,
+        "cache_prompt": False,
         "messages": [{"role": "user", "content": QUESTION}],
     }
     asked, tokens = time.monotonic(), 0
