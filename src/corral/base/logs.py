@@ -87,5 +87,5 @@ def set_up_logs(process: str, *, format: Format = "text", level: str = "info", s
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("nats", "uvicorn.error", "uvicorn.access", "aiosqlite", "asyncio", "alembic"):
+    for noisy in ("nats", "uvicorn.error", "uvicorn.access", "aiosqlite", "asyncio", "alembic", "hpack"):
         logging.getLogger(noisy).setLevel("WARNING")

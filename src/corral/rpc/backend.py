@@ -7,7 +7,9 @@
 - Cancelling a caller, or closing a stream, cancels that one call in the backend and nothing else.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Generic, Self, TypeVar
@@ -16,7 +18,6 @@ from google.protobuf.message import DecodeError, Message
 
 from corral.rpc import errors
 from corral.rpc.channel import Channel
-from corral.rpc.http2.stream import Stream
 from corral.rpc.messages import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -41,6 +42,8 @@ from corral.rpc.messages import (
 from corral.rpc.status import Code, error_for
 
 _HEALTHY: Final = b"OK"
+_PAUSES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""Seconds before a call that a backend refused to begin is tried again."""
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -172,30 +175,29 @@ class Backend:
     async def _stream(
         self, method: _Method[Answer], request: Message, timeout: timedelta | None
     ) -> AsyncGenerator[Answer, None]:
-        stream = await self._channel.begin(method.path, request.SerializeToString(), _seconds(timeout))
-        try:
-            while (message := await stream.next()) is not None:
-                yield self._parsed(method, message)
-            self._check(stream)
-        finally:
-            stream.cancel()  # of no effect on a call that has ended
-
-    async def _call(self, method: _Method[Answer], request: Message, timeout: timedelta | None) -> Answer:
-        stream = await self._channel.begin(method.path, request.SerializeToString(), _seconds(timeout))
-        try:
-            message = await stream.next()
-            while await stream.next() is not None:
-                pass  # one answer was agreed; how the call ended comes after it
-            self._check(stream)
-        finally:
-            stream.cancel()
-        if message is None:
-            raise errors.BackendFailed(self.address, f"{method.name} was answered without a message")
-        return self._parsed(method, message)
-
-    def _check(self, stream: Stream) -> None:
+        """Tried again a little later while the backend says that it did nothing about it, as when it has too many."""
+        deadline = _deadline(timeout)
+        for pause in _PAUSES:
+            stream = await self._channel.begin(method.path, request.SerializeToString(), deadline)
+            try:
+                while (message := await stream.next()) is not None:
+                    yield self._parsed(method, message)
+                if not stream.was_refused:
+                    break
+            finally:
+                stream.cancel()  # of no effect on a call that has ended
+            await asyncio.sleep(pause)
         if stream.status is not None and stream.status.code is not Code.OK:
             raise error_for(self.address, stream.status)
+
+    async def _call(self, method: _Method[Answer], request: Message, timeout: timedelta | None) -> Answer:
+        async with aclosing(self._stream(method, request, timeout)) as answers:
+            answer = await anext(answers, None)
+            if answer is None:
+                raise errors.BackendFailed(self.address, f"{method.name} was answered without a message")
+            if await anext(answers, None) is not None:
+                raise errors.BackendFailed(self.address, f"{method.name} was answered with several messages")
+        return answer
 
     def _parsed(self, method: _Method[Answer], message: bytes) -> Answer:
         try:
@@ -204,5 +206,5 @@ class Backend:
             raise errors.BackendFailed(self.address, f"{method.name} was answered with something else") from error
 
 
-def _seconds(timeout: timedelta | None) -> float | None:
-    return None if timeout is None else timeout.total_seconds()
+def _deadline(timeout: timedelta | None) -> float | None:
+    return None if timeout is None else asyncio.get_running_loop().time() + timeout.total_seconds()

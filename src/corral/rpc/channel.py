@@ -5,6 +5,7 @@ costs several times as much as the message. See docs/adr/0038-grpc-on-the-event-
 """
 
 import asyncio
+import math
 import socket
 from collections.abc import Iterable
 from typing import Final
@@ -20,8 +21,9 @@ from corral.rpc.status import Code, Status, error_for
 
 CONNECT_SECONDS: Final = 20.0
 """For a connection, to the peer's first words. A call with an earlier deadline ends at that."""
-_LONGEST_MILLISECONDS: Final = 99_999_999
+_MOST: Final = 99_999_999
 """gRPC's time-outs have at most eight digits."""
+_CLOSED: Final = "the channel was closed"
 _LATE: Final = Status(Code.DEADLINE_EXCEEDED, "no answer before the deadline")
 
 
@@ -35,36 +37,39 @@ class Channel:
         self._connection: Connection | None = None
         self._earlier: list[Connection] = []
         """Those that take no more calls, but may still have some under way."""
-        self._connecting: asyncio.Task[Connection | errors.BackendError] | None = None
+        self._connecting: asyncio.Task[Connection | str] | None = None
         self._is_closed = False
 
-    async def begin(self, path: str, request: bytes, seconds: float | None) -> Stream:
-        """A call with its one request on the way. Its reader ends it, by `cancel`, in any case."""
+    async def begin(self, path: str, request: bytes, deadline: float | None) -> Stream:
+        """A call with its one request on the way, until a moment on the clock of the event loop. Its reader ends it, by
+        `cancel`, in any case."""
         if len(request) > MAX_MESSAGE_BYTES:
             text = f"sent message larger than max ({len(request)} vs. {MAX_MESSAGE_BYTES})"
             raise error_for(self._address, Status(Code.RESOURCE_EXHAUSTED, text))
-        connection = self._connection
-        if seconds is None:
-            if connection is None or not connection.takes_calls or connection.is_full:
-                connection = await self._ready()
+        if deadline is None:
+            connection = await self._ready()
             return connection.request(self._head(path), _framed(request))
-        deadline = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(deadline):
                 connection = await self._ready()
         except TimeoutError:
-            raise error_for(self._address, _LATE) from None
-        stream = connection.request(self._head(path) + _timeout_field(seconds), _framed(request))
+            text = "no room for one more call" if self._connection is not None else "no connection"
+            raise error_for(self._address, Status(Code.DEADLINE_EXCEEDED, f"{text} before the deadline")) from None
+        left = deadline - asyncio.get_running_loop().time()
+        stream = connection.request(self._head(path) + _timeout_field(left), _framed(request))
         stream.fail_at(deadline, _LATE)
         return stream
 
     async def close(self) -> None:
-        """What is under way ends as gone."""
+        """What is under way ends as gone, also when whoever closes it is cancelled meanwhile."""
         self._is_closed = True
+        connections = [*self._earlier, *([self._connection] if self._connection else [])]
+        for connection in connections:
+            connection.end(_CLOSED)
         if self._connecting is not None:
             await end_tasks(self._connecting)
-        for connection in [*self._earlier, *([self._connection] if self._connection else [])]:
-            await connection.close("the channel was closed")
+        for connection in connections:
+            await connection.close(_CLOSED)
 
     async def _ready(self) -> Connection:
         """A connection that takes one more call."""
@@ -74,9 +79,10 @@ class Channel:
             connection = self._connection
             if connection is None or not connection.takes_calls:
                 connection = await self._connected()
-            if connection.takes_calls and not connection.is_full:
+            if connection.is_full:
+                await connection.room()
+            if connection.takes_calls:  # else it ended while others had their turn
                 return connection
-            await connection.room()
 
     async def _connected(self) -> Connection:
         """All who wait for a connection wait for the same one, and nobody's going away ends it for the others."""
@@ -85,23 +91,22 @@ class Channel:
         connecting = self._connecting
         await asyncio.wait({connecting})
         if connecting.cancelled():
-            raise self._gone("the channel was closed")
-        if isinstance(outcome := connecting.result(), errors.BackendError):
-            raise outcome
+            raise self._gone(_CLOSED)
+        if isinstance(outcome := connecting.result(), str):
+            raise self._gone(outcome)
         return outcome
 
-    async def _connect(self) -> Connection | errors.BackendError:
+    async def _connect(self) -> Connection | str:
+        """Or why not."""
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(CONNECT_SECONDS) as limit:
                 connection = await self._open()
-        except TimeoutError:
-            return self._gone(f"no HTTP/2 within {CONNECT_SECONDS:g} s")
         except (OSError, ValueError) as error:
-            return self._gone(f"cannot connect: {error}")
+            return f"no HTTP/2 within {CONNECT_SECONDS:g} s" if limit.expired() else f"cannot connect: {error}"
         finally:
             self._connecting = None
         if not connection.takes_calls:
-            return self._gone(connection.why_closed)
+            return connection.why_closed
         if self._connection is not None:
             self._earlier = [one for one in [*self._earlier, self._connection] if not one.is_gone]
         self._connection = connection
@@ -141,13 +146,18 @@ class Channel:
 
 
 def _notice_dead_peers(transport: asyncio.BaseTransport) -> None:
-    """A machine that loses its power says nothing; an answer without a deadline would be waited for for ever."""
+    """A machine that loses its power says nothing, and an answer without a deadline would be waited for for ever. The
+    last option is for requests that are sent after that, which the others do not see."""
     handle = transport.get_extra_info("socket")
     handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    if hasattr(socket, "TCP_KEEPIDLE"):
-        handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    for name, value in (
+        ("TCP_KEEPIDLE", 30),
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 60_000),
+    ):
+        if hasattr(socket, name):  # not on every system
+            handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _place(address: str) -> tuple[str, int]:
@@ -164,8 +174,9 @@ def _encoded(fields: Iterable[tuple[str, str] | HeaderTuple]) -> bytes:
 
 
 def _timeout_field(seconds: float) -> bytes:
-    milliseconds = max(int(seconds * 1000), 1)
-    text = f"{milliseconds}m" if milliseconds <= _LONGEST_MILLISECONDS else f"{min(int(seconds), 99_999_999)}S"
+    """Rounded up: whoever gave the deadline is the one to notice it."""
+    milliseconds = max(math.ceil(seconds * 1000), 1)
+    text = f"{milliseconds}m" if milliseconds <= _MOST else f"{min(math.ceil(seconds), _MOST)}S"
     return b"\0\x0cgrpc-timeout" + bytes([len(text)]) + text.encode()
 
 

@@ -91,6 +91,14 @@ class Peer:
         return b"".join(one.data for one in self.heard(h2.events.DataReceived) if one.stream_id == stream.number)
 
 
+class Deaf(Peer):
+    """Takes anything: what is said to it by the tests is not h2's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wire._hear = lambda _: None
+
+
 @pytest.fixture
 async def peer() -> Peer:
     return Peer()
@@ -201,6 +209,8 @@ async def test_a_message_larger_than_the_window_comes_whole(peer: Peer) -> None:
 
 async def test_more_than_the_window_ends_the_connection(peer: Peer) -> None:
     stream = peer.call()
+    peer.http.send_headers(stream.number, OPENING)
+    peer.speak()
     for _ in range(STREAM_WINDOW // 60_000 + 1):
         peer.connection.data_received(frame(frames.DATA, 0, stream.number, message(b"z" * 60_000)))
     assert stream.status == Status(Code.UNAVAILABLE, "it does not keep to HTTP/2: it sends more than it may")
@@ -209,10 +219,11 @@ async def test_more_than_the_window_ends_the_connection(peer: Peer) -> None:
 
 async def test_after_a_farewell_what_was_begun_goes_on(peer: Peer) -> None:
     begun, late = peer.call(), peer.call()
-    farewell = frame(frames.GOAWAY, 0, 0, struct.pack(">LL", begun.number, 0))
-    peer.connection.data_received(farewell)
+    peer.connection.data_received(frame(frames.GOAWAY, 0, 0, struct.pack(">LL", begun.number, 2) + b"tired"))
     assert not peer.connection.takes_calls
-    assert late.status == Status(Code.UNAVAILABLE, "the backend is ending (code 0)")
+    assert late.status == Status(Code.UNAVAILABLE, "the backend takes no more calls (code 2: tired)")
+    assert late.was_refused
+    assert not begun.was_refused
     assert not peer.wire.closed
     peer.answer(begun, b"still")
     peer.speak()
@@ -226,7 +237,7 @@ async def test_after_a_farewell_what_was_begun_goes_on(peer: Peer) -> None:
     [
         (frames.REFUSED_STREAM, Code.UNAVAILABLE),
         (frames.CANCEL, Code.CANCELLED),
-        (frames.ENHANCE_YOUR_CALM, Code.RESOURCE_EXHAUSTED),
+        (frames.ENHANCE_YOUR_CALM, Code.UNAVAILABLE),
         (frames.INADEQUATE_SECURITY, Code.PERMISSION_DENIED),
         (frames.NO_ERROR, Code.INTERNAL),
         (99, Code.INTERNAL),
@@ -238,6 +249,7 @@ async def test_a_reset_is_told_by_its_code(peer: Peer, code: int, expected: Code
     assert await read(stream) == []
     assert stream.status is not None
     assert stream.status.code is expected
+    assert stream.was_refused == (code == frames.REFUSED_STREAM)
 
 
 @pytest.mark.parametrize(
@@ -308,6 +320,61 @@ async def test_data_that_ends_without_trailers_is_no_success(peer: Peer) -> None
     assert stream.status == Status(Code.INTERNAL, "the stream ended without a status")
 
 
+async def test_an_end_within_a_message_is_no_success(peer: Peer) -> None:
+    stream = peer.call()
+    peer.http.send_headers(stream.number, OPENING)
+    peer.http.send_data(stream.number, message(b"one") + message(b"two")[:-1])
+    peer.http.send_headers(stream.number, WELL, end_stream=True)
+    peer.speak()
+    assert await read(stream) == [b"one"]
+    assert stream.status == Status(Code.INTERNAL, "the stream ended within a message")
+
+
+async def test_data_without_a_head_is_no_answer(peer: Peer) -> None:
+    stream = peer.call()
+    peer.connection.data_received(frame(frames.DATA, 0, stream.number, message(b"one")))
+    assert await read(stream) == []
+    assert stream.status == Status(Code.INTERNAL, "it answers without a head")
+
+
+async def test_a_call_that_was_answered_is_not_refused_any_more(peer: Peer) -> None:
+    stream = peer.call()
+    peer.http.send_headers(stream.number, OPENING)
+    peer.http.send_data(stream.number, message(b"one"))
+    peer.speak()
+    peer.connection.data_received(frames.reset(stream.number, frames.REFUSED_STREAM))
+    assert await read(stream) == [b"one"]
+    assert not stream.was_refused
+
+
+async def test_a_long_text_of_an_error_harms_no_other_call(peer: Peer) -> None:
+    failing, other = peer.call(), peer.call()
+    peer.answer(failing, trailers=[("grpc-status", "13"), ("grpc-message", "e" * 70_000)])
+    peer.speak()
+    assert await read(failing) == []
+    assert failing.status == Status(Code.INTERNAL, "e" * 8192)
+    peer.answer(other, b"fine")
+    peer.speak()
+    assert await read(other) == [b"fine"]
+
+
+async def test_a_window_as_large_as_can_be_is_kept_account_of() -> None:
+    peer = Deaf()
+    peer.connection.data_received(frames.settings({frames.INITIAL_WINDOW_SIZE: frames.MOST}))
+    stream = peer.call(b"x" * 100)
+    peer.connection.data_received(frames.window_update(stream.number, 105))
+    assert stream.status is None
+
+
+async def test_what_came_before_a_fault_counts(peer: Peer) -> None:
+    stream = peer.call()
+    peer.answer(stream, b"whole")
+    peer.connection.data_received(peer.http.data_to_send() + b"\xff\xff\xff" + bytes(6))
+    assert await read(stream) == [b"whole"]
+    assert stream.status == Status(Code.OK)
+    assert not peer.connection.takes_calls
+
+
 @pytest.mark.parametrize(
     ("prefix", "expected"),
     [
@@ -352,6 +419,16 @@ async def test_a_deadline_ends_the_call(peer: Peer) -> None:
     assert peer.heard(h2.events.StreamReset)
 
 
+async def test_a_reset_at_the_deadline_is_the_deadlines(peer: Peer) -> None:
+    """A server may notice it first, and says no more than that."""
+    stream = peer.call()
+    loop = asyncio.get_running_loop()
+    stream.fail_at(loop.time() + 60, Status(Code.DEADLINE_EXCEEDED, "late"))
+    let_loop_time_pass(timedelta(seconds=60))
+    peer.connection.data_received(frames.reset(stream.number, frames.CANCEL))
+    assert stream.status == Status(Code.DEADLINE_EXCEEDED, "late")
+
+
 async def test_a_full_connection_is_waited_for() -> None:
     peer = Peer(max_concurrent_streams=1)
     stream = peer.call()
@@ -364,6 +441,39 @@ async def test_a_full_connection_is_waited_for() -> None:
     assert not waiting[1].done()
     peer.connection.connection_lost(None)
     await waiting[1]
+
+
+async def test_a_farewell_wakes_those_who_wait_for_room() -> None:
+    """They are better off with another connection, although a stream still goes on here."""
+    peer = Peer(max_concurrent_streams=1)
+    peer.call()
+    waiting = [asyncio.create_task(peer.connection.room()) for _ in range(2)]
+    await asyncio.sleep(0)
+    peer.connection.data_received(frame(frames.GOAWAY, 0, 0, struct.pack(">LL", frames.MOST, 0)))
+    await asyncio.gather(*waiting)
+    assert not peer.connection.takes_calls
+
+
+async def test_nobody_waits_for_room_on_a_connection_that_has_ended(peer: Peer) -> None:
+    peer.connection.connection_lost(None)
+    await peer.connection.room()
+
+
+async def test_nobody_overtakes_those_who_wait_for_room() -> None:
+    peer = Peer(max_concurrent_streams=2)
+    streams = [peer.call(), peer.call()]
+    waiting = [asyncio.create_task(peer.connection.room()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for stream in streams:
+        peer.answer(stream)
+    peer.speak()
+    assert peer.connection.is_full
+    await asyncio.wait(waiting[:2])
+    assert [task.done() for task in waiting] == [True, True, False]
+    waiting[2].cancel()
+    await asyncio.wait({waiting[2]})
+    assert not peer.connection.is_full
+    assert not peer.connection._waiting_for_room
 
 
 async def test_room_that_a_cancelled_one_was_given_goes_to_the_next() -> None:
@@ -414,7 +524,7 @@ async def test_a_peer_that_does_not_begin_with_settings_is_none(said: bytes) -> 
     connection.data_received(said)
     assert connection.greeted.done()
     assert not connection.takes_calls
-    assert connection.why_closed.startswith("it does not keep to HTTP/2")
+    assert connection.why_closed.startswith("it does not speak HTTP/2")
     assert wire.closed
 
 
@@ -436,7 +546,7 @@ async def test_a_peer_that_does_not_begin_with_settings_is_none(said: bytes) -> 
         frames.window_update(1, frames.MOST),
         frame(frames.RST_STREAM, 0, 1, b"12"),
         frame(frames.GOAWAY, 0, 0, b"1234567"),
-        frame(frames.HEADERS, 0, 1, b"") + frame(frames.CONTINUATION, 0, 1, b"x" * 60_000) * 2,
+        frame(frames.HEADERS, 0, 1, b"") + frame(frames.CONTINUATION, 0, 1, b"x" * 60_000) * 70,
         b"\xff\xff\xff" + bytes(6),
     ],
 )
@@ -451,7 +561,7 @@ async def test_whoever_breaks_the_rules_is_left(peer: Peer, said: bytes) -> None
 
 def test_a_frame_longer_than_allowed_is_refused_by_its_head() -> None:
     with pytest.raises(ProtocolViolated):
-        FrameReader(10).feed(frame(frames.DATA, 0, 1, b"x" * 11)[:9])
+        list(FrameReader(10).feed(frame(frames.DATA, 0, 1, b"x" * 11)[:9]))
 
 
 FRAMES = st.builds(
@@ -461,14 +571,6 @@ FRAMES = st.builds(
     st.integers(0, 6),
     st.one_of(st.binary(max_size=40), st.just(message(b"said")), st.just(b"\x88"), st.just(struct.pack(">L", 5))),
 )
-
-
-class Deaf(Peer):
-    """Takes anything: what is said to it by the tests is not h2's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wire._hear = lambda _: None
 
 
 @given(said=st.lists(st.one_of(FRAMES, st.binary(max_size=30)), max_size=12), pieces_of=st.integers(1, 50))

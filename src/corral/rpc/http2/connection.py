@@ -16,10 +16,11 @@ from corral.rpc.status import Code, Status
 STREAM_WINDOW: Final = 1024 * 1024
 """Bytes that may wait for a consumer before its backend is held back."""
 _CONNECTION_WINDOW: Final = 2**30
-"""So large that no stream is held back by the slow consumer of another one."""
+"""Given back as it is used, so that the slow consumer of one stream holds back no other."""
 _FIRST_WINDOW: Final = 65_535
 _LARGEST_FRAME: Final = 65_536
-_LARGEST_HEADERS: Final = 65_536
+_LARGEST_HEADERS: Final = 4 * 1024 * 1024
+"""gRPC's servers send an error's whole text, however long, and its call alone is to suffer from it."""
 
 _GREETING: Final = (
     frames.PREFACE
@@ -45,6 +46,8 @@ class Connection(asyncio.Protocol):
         self._streams: dict[int, Stream] = {}
         self._sending: dict[int, Stream] = {}
         self._waiting_for_room: deque[asyncio.Future[None]] = deque()
+        self._promised = 0
+        """Places of those who were told that there is room and have not begun yet."""
         self._next_number = 1
         self._takes_calls = False
         self._most_streams = frames.MOST
@@ -57,36 +60,47 @@ class Connection(asyncio.Protocol):
     @property
     def takes_calls(self) -> bool:
         """Not before the greeting, and not after a farewell."""
-        is_open = self._transport is not None and not self._transport.is_closing()
-        return self._takes_calls and is_open and self._next_number < frames.MOST
+        return self._takes_calls and self._transport is not None and not self._transport.is_closing()
 
     @property
     def is_full(self) -> bool:
-        """As many streams as the peer allows."""
-        return len(self._streams) >= self._most_streams
+        """As many streams as the peer allows, or others wait for theirs."""
+        return self._room <= 0 or bool(self._waiting_for_room)
 
     @property
     def is_gone(self) -> bool:
         return self._gone.done()
 
+    @property
+    def _room(self) -> int:
+        return self._most_streams - len(self._streams) - self._promised
+
     async def room(self) -> None:
-        """Wait until a stream has ended, or the connection."""
+        """Wait for a place, which is to be taken at once, or for the end of the connection."""
+        if not self.takes_calls:
+            return
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting_for_room.append(waiting)
         try:
             await waiting
         except asyncio.CancelledError:
-            if waiting.done() and not waiting.cancelled():
+            if waiting in self._waiting_for_room:
+                self._waiting_for_room.remove(waiting)
+            elif not waiting.cancelled():
+                self._promised -= 1
                 self._pass_on_room()
             raise
+        self._promised -= 1
 
     def request(self, head: bytes, body: bytes) -> Stream:
         """Begin a call. `head` is a header block that changes no table. The caller has seen that there is room."""
         number, self._next_number = self._next_number, self._next_number + 2
+        self._takes_calls = self._next_number < frames.MOST
         stream = self._streams[number] = Stream(self, number, self._stream_window)
         opening = frame(frames.HEADERS, frames.END_HEADERS, number, head)
-        if len(body) <= min(self._window, self._stream_window, self._max_frame):
+        if len(body) <= min(self._window, self._stream_window, self._max_frame):  # nearly always: one write is enough
             self._window -= len(body)
+            stream.window -= len(body)
             self._write(opening + frame(frames.DATA, frames.END_STREAM, number, body))
         else:
             stream.unsent = memoryview(body)
@@ -97,10 +111,8 @@ class Connection(asyncio.Protocol):
 
     async def close(self, why: str) -> None:
         """At once: what is under way ends as unavailable."""
-        self._end(why)
+        self.end(why)
         if self._transport is not None:
-            if self._transport.get_write_buffer_size():
-                self._transport.abort()
             await asyncio.wait({self._gone})
 
     # For streams.
@@ -126,10 +138,15 @@ class Connection(asyncio.Protocol):
             for read in self._reader.feed(data):
                 self._take(read)
         except (ProtocolViolated, HPACKError) as error:
-            self._end(f"it does not keep to HTTP/2: {error}")
+            fault = "does not keep to" if self.greeted.done() else "does not speak"
+            self.end(f"it {fault} HTTP/2: {error}")
+
+    def eof_received(self) -> None:
+        """At once: what is still to be sent may never be read."""
+        self.end("the connection was closed")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(str(exc) if exc else "the connection was closed")
+        self.end(str(exc) if exc else "the connection was closed")
         self._gone.set_result(None)
 
     # What the peer says.
@@ -248,13 +265,14 @@ class Connection(asyncio.Protocol):
 
     def _take_farewell(self, read: Frame) -> None:
         """Calls that it has begun go on; the others may be tried elsewhere."""
-        last = frames.number_of(read) & frames.MOST
-        code = frames.number_of(read, 4)
+        last, code = frames.number_of(read) & frames.MOST, frames.number_of(read, 4)
         self._takes_calls = False
-        self.why_closed = self.why_closed or f"the backend is ending (code {code})"
+        said = read.payload[8:200].decode(errors="replace")
+        self.why_closed = f"the backend takes no more calls (code {code}{said and ': '}{said})"
         for stream in [stream for stream in self._streams.values() if stream.number > last]:
             self._remove(stream)
-            stream.end(Status(Code.UNAVAILABLE, self.why_closed))
+            stream.refuse(self.why_closed)
+        self._pass_on_room()
         self._close_when_idle()
 
     # The way out.
@@ -291,19 +309,18 @@ class Connection(asyncio.Protocol):
 
     def _pass_on_room(self) -> None:
         """To as many as there is room for; when no calls are taken any more, to all: they will see."""
-        waiting = self._waiting_for_room
-        room = self._most_streams - len(self._streams) if self._takes_calls else len(waiting)
-        while waiting and room > 0:
-            first = waiting.popleft()
-            if not first.done():
-                first.set_result(None)
-                room -= 1
+        while self._waiting_for_room and (self._room > 0 or not self._takes_calls):
+            waiting = self._waiting_for_room.popleft()
+            if not waiting.done():  # else it was cancelled just now
+                self._promised += 1
+                waiting.set_result(None)
 
     def _close_when_idle(self) -> None:
         if not self._takes_calls and not self._streams and self._transport is not None:
             self._transport.close()
 
-    def _end(self, why: str) -> None:
+    def end(self, why: str) -> None:
+        """At once. The first reason counts."""
         self.why_closed = self.why_closed or why
         self._takes_calls = False
         if not self.greeted.done():
@@ -313,7 +330,7 @@ class Connection(asyncio.Protocol):
             stream.end(Status(Code.UNAVAILABLE, self.why_closed))
         self._pass_on_room()
         if self._transport is not None:
-            self._transport.close()
+            (self._transport.abort if self._transport.get_write_buffer_size() else self._transport.close)()
 
 
 _TAKEN: Final[dict[int, Callable[[Connection, Frame], None]]] = {

@@ -63,10 +63,10 @@ class FrameReader:
         self._largest = largest
         self._left = b""
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that are complete now: those before one that is refused, too."""
         if self._left:
             data = self._left + data
-        frames: list[Frame] = []
         begin, end = 0, len(data)
         while end - begin >= _HEAD.size:
             high, low, kind, flags, stream = _HEAD.unpack_from(data, begin)
@@ -76,10 +76,9 @@ class FrameReader:
             after = begin + _HEAD.size + length
             if after > end:
                 break
-            frames.append(Frame(kind, flags, stream & MOST, data[begin + _HEAD.size : after]))
+            yield Frame(kind, flags, stream & MOST, data[begin + _HEAD.size : after])
             begin = after
         self._left = data[begin:]
-        return frames
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:

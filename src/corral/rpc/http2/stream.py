@@ -14,12 +14,12 @@ from corral.rpc.http2 import frames
 from corral.rpc.status import Code, Status
 
 MAX_MESSAGE_BYTES: Final = 50 * 1024 * 1024
+_LONGEST_DETAILS: Final = 8192
 _PREFIX_BYTES: Final = 5
 
 _BY_RESET: Final = {
-    frames.REFUSED_STREAM: Code.UNAVAILABLE,
     frames.CANCEL: Code.CANCELLED,
-    frames.ENHANCE_YOUR_CALM: Code.RESOURCE_EXHAUSTED,
+    frames.ENHANCE_YOUR_CALM: Code.UNAVAILABLE,
     frames.INADEQUATE_SECURITY: Code.PERMISSION_DENIED,
 }
 _BY_HTTP: Final = {
@@ -57,12 +57,15 @@ class Stream:
         """Bytes that came and for which the peer has not been given room again."""
         self.status: Status | None = None
         """None as long as it goes on."""
+        self.was_refused = False
+        """The peer says that it did nothing about it, so it may be tried again."""
         self._carrier = carrier
         self._messages: deque[bytes] = deque()
         self._partial = bytearray()
         self._has_head = False
         self._waiting: asyncio.Future[None] | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        self._late: tuple[float, Status] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def next(self) -> bytes | None:
         """The next message; None when there is none any more, and `status` says why."""
@@ -96,21 +99,27 @@ class Stream:
 
     def fail_at(self, moment: float, status: Status) -> None:
         """Unless it ends before, by the clock of the event loop."""
-        self._deadline = asyncio.get_running_loop().call_at(moment, self.fail, status)
+        self._late = moment, status
+        self._timer = asyncio.get_running_loop().call_at(moment, self.fail, status)
 
     # What the connection heard.
 
     def take_data(self, data: bytes) -> None:
+        if not self._has_head:
+            self.fail(Status(Code.INTERNAL, "it answers without a head"))
+            return
         if self._partial:
             self._partial += data
-            data = bytes(self._partial) if self._is_message_there(self._partial) else b""
-        while self._is_message_there(data):
-            end = _PREFIX_BYTES + int.from_bytes(data[1:_PREFIX_BYTES])
-            self._messages.append(data[_PREFIX_BYTES:end])
-            data = data[end:]
+            if self._message_end(self._partial, 0) is None:
+                return
+            data = bytes(self._partial)
             self._partial.clear()
+        begin = 0
+        while (end := self._message_end(data, begin)) is not None:
+            self._messages.append(data[begin + _PREFIX_BYTES : end])
+            begin = end
         if self.status is None:
-            self._partial += data
+            self._partial += data[begin:]
         if self._messages:
             self._wake()
 
@@ -122,36 +131,48 @@ class Stream:
                 self.fail(refusal)
                 return
         if is_end:
-            self.end(_status_of(fields))
+            status = _status_of(fields)
+            is_cut = bool(self._partial) and status.code is Code.OK
+            self.end(Status(Code.INTERNAL, "the stream ended within a message") if is_cut else status)
 
     def take_reset(self, code: int) -> None:
+        """A server that notices first that the deadline has passed says no more than this."""
+        if code == frames.CANCEL and self._late is not None and asyncio.get_running_loop().time() >= self._late[0]:
+            self.end(self._late[1])
+        if code == frames.REFUSED_STREAM:
+            self.refuse("the backend has too many calls")
         self.end(Status(_BY_RESET.get(code, Code.INTERNAL), f"the stream was reset with code {code}"))
+
+    def refuse(self, why: str) -> None:
+        self.was_refused = self.status is None and not self._has_head
+        self.end(Status(Code.UNAVAILABLE, why))
 
     def end(self, status: Status) -> None:
         """The first reason counts."""
         if self.status is None:
             self.status = status
-            if self._deadline is not None:
-                self._deadline.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             self._wake()
 
     def end_of_data(self) -> None:
         """The peer says that nothing follows, without a status."""
         self.end(Status(Code.INTERNAL, "the stream ended without a status"))
 
-    def _is_message_there(self, data: bytes | bytearray) -> bool:
-        """Whether it begins with a whole message. One that cannot be taken ends the call."""
-        if len(data) < _PREFIX_BYTES or self.status is not None:
-            return False
-        length = int.from_bytes(data[1:_PREFIX_BYTES])
-        if data[0]:
+    def _message_end(self, data: bytes | bytearray, begin: int) -> int | None:
+        """Where the message ends that begins there, if all of it came. One that cannot be taken ends the call."""
+        if len(data) < begin + _PREFIX_BYTES or self.status is not None:
+            return None
+        length = int.from_bytes(data[begin + 1 : begin + _PREFIX_BYTES])
+        if data[begin]:
             self.fail(Status(Code.INTERNAL, "the message is compressed, which was not offered"))
-            return False
+            return None
         if length > MAX_MESSAGE_BYTES:
             text = f"received message larger than max ({length} vs. {MAX_MESSAGE_BYTES})"
             self.fail(Status(Code.RESOURCE_EXHAUSTED, text))
-            return False
-        return len(data) >= _PREFIX_BYTES + length
+            return None
+        end = begin + _PREFIX_BYTES + length
+        return end if len(data) >= end else None
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -176,4 +197,5 @@ def _status_of(fields: dict[bytes, bytes]) -> Status:
         return Status(Code.UNKNOWN, "the stream ended without a status")
     except ValueError:
         code = Code.UNKNOWN
-    return Status(code, unquote(fields.get(b"grpc-message", b"").decode(errors="replace"), errors="replace"))
+    details = unquote(fields.get(b"grpc-message", b"").decode(errors="replace"), errors="replace")
+    return Status(code, details[:_LONGEST_DETAILS])
