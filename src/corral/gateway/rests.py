@@ -10,8 +10,8 @@ from typing import Final
 
 RUSH_SECONDS: Final = 0.0001
 """Pieces that follow each other within this time are a rush, of whatever streams they are."""
-REST_SECONDS: Final = 0.00005
-"""With what the kernel adds to it, a tenth of a millisecond: the most that an event is held back."""
+REST_SECONDS: Final = 0.0001
+"""With what the kernel adds to it, 0.15 ms: the most that an event is held back."""
 SMALL: Final = 4096
 """Pieces of this size are worth being passed on alone."""
 
