@@ -2,12 +2,15 @@
 
 import asyncio
 import sqlite3
+import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiosqlite
+
+_PAUSE_SECONDS: Final = 0.02
 
 
 class _File(sqlite3.Connection):
@@ -58,8 +61,21 @@ class SqliteConnection(aiosqlite.Connection):
     def _open(self) -> sqlite3.Connection:
         self._file = _File(self._path, busy_seconds=self._busy_seconds)
         for pragma in self._pragmas:
-            self._file.execute(f"PRAGMA {pragma}")
+            self._set(self._file, pragma)
         return self._file
+
+    def _set(self, file: _File, pragma: str) -> None:
+        """SQLite waits for locks, but not for those who write while the journal changes: it refuses at once."""
+        until = time.monotonic() + self._busy_seconds
+        while True:
+            try:
+                file.execute(f"PRAGMA {pragma}")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return
 
     def _close_file(self) -> None:
         if self._file is not None:

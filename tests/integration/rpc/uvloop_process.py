@@ -21,7 +21,8 @@ async def main() -> None:
             await anext(goes)
         large = PredictOptions(Prompt="x" * 1_000_000)
         assert [len(part.message) async for part in echo.client.predict_stream(large)] == [1_000_000] * 3
-        left = echo.client.predict_stream(PredictOptions(Prompt="a"))
+        await echo.client.load(ModelOptions(Model="n", Options=["hang_after:1"]), timeout=LONG)
+        left = echo.client.predict_stream(PredictOptions(Prompt="a b"))
         await anext(left)
         await echo.client.close()
         await must_be_gone(anext(left))

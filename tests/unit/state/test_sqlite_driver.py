@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from corral.state import sqlite_driver
 from corral.state.sqlite_driver import SqliteConnection
 from corral.testing.leaks import open_descriptors
 
@@ -66,3 +67,22 @@ async def test_a_connection_abandoned_while_it_opens_is_closed(path: Path) -> No
     connection._thread.join()
 
     assert not [what for what in open_descriptors().values() if what.startswith(str(path))]
+
+
+async def test_whoever_writes_while_the_journal_changes_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr(sqlite_driver.time, "sleep", lambda _: writer.rollback())
+    patient = await SqliteConnection(path, busy_seconds=60, pragmas=["journal_mode = WAL"])
+    await patient.close()
+    writer.close()
+
+
+async def test_it_is_not_waited_for_for_ever(path: Path) -> None:
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        await SqliteConnection(path, busy_seconds=0.05, pragmas=["journal_mode = WAL"])
+    writer.close()
