@@ -1,9 +1,11 @@
 """`corral frontend` as real processes: control is kept alive, mistakes end it with a code that tells."""
 
+import json
 import os
 import re
 import signal
 import socket
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,12 +52,17 @@ def control_of(running: Any) -> psutil.Process:
     return running_below(running.process.pid, "control")[0]
 
 
-def test_it_serves_without_nats_and_keeps_control_alive(start: Any, call: Any, port: int, corral: Any) -> None:
+def test_it_serves_without_nats_and_keeps_control_alive(
+    start: Any, call: Any, port: int, corral: Any, tmp_path: Path
+) -> None:
     running = start("--port", str(port))
     until_serving(running, port, call)
     wait_until(lambda: call("GET", f"http://127.0.0.1:{port}/readyz").status == 200, "the gateway's first view")
-    key = running.output.partition("Administrator key (shown once, keep it): ")[2].split()[0]
-    assert running.output.count(key) == 1
+    kept = tmp_path / "data" / "credentials.json"
+    key = json.loads(kept.read_text())["admin"]
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert running.output.count(f"The new keys are in {kept}, readable only by you.") == 1
+    assert key not in running.output, "it is no terminal"
 
     first = control_of(running)
     first.kill()
@@ -63,7 +70,7 @@ def test_it_serves_without_nats_and_keeps_control_alive(start: Any, call: Any, p
     until_serving(running, port, call)
 
     assert call("GET", f"http://127.0.0.1:{port}/api/v1/version", key=key).status == 200
-    assert "Administrator key" not in running.output.rpartition("child died")[2]
+    assert "The new keys" not in running.output.rpartition("child died")[2]
     doctor = corral("doctor", "--url", f"http://127.0.0.1:{port}", CORRAL_KEY=key)
     assert doctor.returncode == 1
     assert re.search(r"^nats +problem: not connected", doctor.stdout, re.MULTILINE)

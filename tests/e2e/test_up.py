@@ -62,10 +62,14 @@ class TestWhileItRuns:
             assert (up.data / "workers" / name.removeprefix("worker-") / "node-secret").exists()
         assert (up.data / "models").is_dir()
 
-    def test_it_prints_the_keys_once_and_a_command_to_paste(self, up: Any) -> None:
+    def test_without_a_terminal_it_prints_where_the_keys_are_and_a_command_to_paste(self, up: Any) -> None:
         state = up.state()
-        assert up.output.count(state["keys"]["admin"]) == 1
-        assert up.output.count(state["keys"]["registration"]) == 1
+        kept = up.data / "credentials.json"
+        assert up.output.count(f"are in {kept}, readable only by you") == 1
+        assert json.loads(kept.read_text()) == state["keys"]
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        assert state["keys"]["admin"] not in up.output
+        assert state["keys"]["registration"] not in up.output
         assert f"Corral is ready at {state['url']} with 2 healthy nodes" in up.output
         assert f"nodes list --data {up.data}" in up.output
 
@@ -212,7 +216,7 @@ def test_a_killed_up_leaves_nothing_and_starts_again_with_the_same_nodes_and_key
     assert second["keys"] == first["keys"]
     assert second["nats_url"] == first["nats_url"]
     assert {name: (node["id"], node["address"]) for name, node in again.nodes().items()} == nodes
-    assert again.output.count(first["keys"]["admin"]) == 1
+    assert again.output.count("are in ") == 1
 
 
 def test_without_workers_it_is_ready_with_frontend_and_nats_and_replaces_lost_credentials(start_up: Any) -> None:

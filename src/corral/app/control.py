@@ -112,27 +112,16 @@ async def load_secrets_key(config: ControlConfig, database: Database) -> Secrets
     return SecretsKey.load_or_create(config.secrets_key_file)
 
 
-async def run_control(config: ControlConfig, stop: asyncio.Event, *, say: Callable[[str], None]) -> None:
-    """The whole life of a control process. `say` prints to people: the first keys are shown here and nowhere else."""
+async def run_control(
+    config: ControlConfig, stop: asyncio.Event, *, announce_keys: Callable[[Credentials, ControlConfig], None]
+) -> None:
+    """The whole life of a control process. `announce_keys` gets the keys that this start made, which may be none."""
     async with open_control(config) as (control, server):
-        for line in _first_words(control.credentials, config):
-            say(line)
+        announce_keys(control.credentials, config)
         url = f"unix:{config.socket}" if config.socket else f"http://{_dialled(config.host)}:{server.port}"
         log.info("control is ready", extra={"event": "control.ready", "url": url})
         await control.run(stop, server)
         log.info("control stops", extra={"event": "control.stopping"})
-
-
-def _first_words(credentials: Credentials, config: ControlConfig) -> list[str]:
-    """Keys are printed once, and only when nobody keeps them in a file."""
-    if config.credentials_file is not None:
-        return []
-    lines = []
-    if credentials.new_admin_key is not None:
-        lines.append(f"Administrator key (shown once, keep it): {credentials.new_admin_key}")
-    if credentials.new_registration_token:
-        lines.append(f"Registration token for workers (shown once): {credentials.registration_token}")
-    return lines
 
 
 async def reset_admin_key(config: ControlConfig) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, Protocol
 
 from corral.app.children import Child, Children
@@ -67,7 +68,8 @@ LOOPBACK: Final = "127.0.0.1"
 class UpWords(Protocol):
     """What `corral up` tells people."""
 
-    def new_keys(self, keys: UpKeys) -> None: ...
+    def new_keys(self, keys: UpKeys, file: Path) -> None:
+        """The fleet has new keys, and this private file has them."""
 
     def waiting(self, reasons: list[str]) -> None: ...
 
@@ -264,7 +266,7 @@ class Up:
     def _tell_ready(self) -> None:
         keys = self._frontend.credentials()
         if keys is not None and keys != self._known_keys:
-            self._words.new_keys(keys)
+            self._words.new_keys(keys, self._frontend.credentials_file)
         seconds = time.monotonic() - self._began
         model = NAME if self._has_first_model and self._workers else None
         self._words.ready(url=self._public_url, healthy=len(self._workers), seconds=seconds, model=model)

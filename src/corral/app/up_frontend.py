@@ -16,6 +16,7 @@ from corral.app.exit_codes import NOT_WORTH_A_RESTART, ExitCode
 from corral.app.launcher import CONTROL, GATEWAY
 from corral.app.own_program import own_command
 from corral.app.probe import Answer, ask, dialled, http_url, until_ok
+from corral.app.settings_table.defaults import CREDENTIALS_FILE
 from corral.app.up_file import UpKeys
 from corral.base.errors import PathNotUsable
 from corral.base.private_files import read_private
@@ -25,7 +26,6 @@ from corral.protocol.node_views import NodePage
 
 log = logging.getLogger(__name__)
 
-CREDENTIALS_FILE: Final = "credentials.json"
 READY_WITHIN: Final = timedelta(seconds=120)
 GRACE: Final = timedelta(seconds=6)
 _REPORT_BYTES: Final = 4096
@@ -47,7 +47,7 @@ class UpFrontend:
         self._host = dialled(host)
         self.port = port
         self.url = http_url(host, port)
-        self._credentials_file = data / CREDENTIALS_FILE
+        self.credentials_file = data / CREDENTIALS_FILE
         self._environment = environment
         self._on_change = on_change
         self._reports: int | None = None
@@ -72,7 +72,7 @@ class UpFrontend:
     def credentials(self) -> UpKeys | None:
         """The keys that control keeps for us; None before its first start, or when the file is not ours."""
         try:
-            text = read_private(self._credentials_file)
+            text = read_private(self.credentials_file)
             return None if text is None else msgspec.json.decode(text, type=UpKeys)
         except (PathNotUsable, *UNREADABLE_JSON):
             return None
@@ -106,7 +106,7 @@ class UpFrontend:
         os.set_blocking(self._reports, False)
         asyncio.get_running_loop().add_reader(self._reports, self._read_report)
         argv = own_command("frontend", "--report-descriptor", str(writer))
-        environment = {**self._environment(), "CORRAL_CREDENTIALS_FILE": str(self._credentials_file)}
+        environment = {**self._environment(), "CORRAL_CREDENTIALS_FILE": str(self.credentials_file)}
         return Command(argv=argv, env=environment, handed_over=[writer])
 
     async def _until_it_serves(self) -> None:

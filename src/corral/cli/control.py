@@ -1,11 +1,17 @@
 """`corral control`: the control process itself. Started by `corral frontend`, not by people."""
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from corral.app.settings_table import FrontendSettings, LogSettings
+from corral.app.settings_table.defaults import CREDENTIALS_FILE
 from corral.cli.options import CorralCommand, settings_options, sources
+
+if TYPE_CHECKING:
+    from corral.control.config import ControlConfig
+    from corral.control.credentials import Credentials
 
 
 @click.command(cls=CorralCommand, hidden=True)
@@ -37,14 +43,32 @@ def control(gateway_key_descriptor: int | None) -> None:
     config = replace(stated, galleries=galleries, images=images)
     set_up_logs(log.name or "control", format=log.format, level=log.level)
 
+    announce_keys = print_new_keys if sys.stdout.isatty() else store_new_keys
+
     async def life() -> None:
         stop = asyncio.Event()
         with stop_on_signals(stop):
-            await run_control(config, stop, say=_say)
+            await run_control(config, stop, announce_keys=announce_keys)
 
     look_for_garbage_rarely()
     uvloop.run(life())
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stdout, flush=True)
+def print_new_keys(credentials: "Credentials", config: "ControlConfig") -> None:
+    """Print the keys that this start made, unless a credentials file has them: for a terminal, which a person reads."""
+    if config.credentials_file is not None:
+        return
+    if credentials.new_admin_key is not None:
+        click.echo(f"Administrator key (shown once, keep it): {credentials.new_admin_key}")
+    if credentials.new_registration_token:
+        click.echo(f"Registration token for workers (shown once): {credentials.registration_token}")
+
+
+def store_new_keys(credentials: "Credentials", config: "ControlConfig") -> None:
+    """Write the keys that this start made into the data directory and print the path only.
+
+    For an output that is no terminal: it usually ends in a journal, which more people may read than may have the keys.
+    """
+    file = config.data / CREDENTIALS_FILE
+    if config.credentials_file is None and credentials.write_new(file):
+        click.echo(f"The new keys are in {file}, readable only by you. Keep them elsewhere, and delete the file.")

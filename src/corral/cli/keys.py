@@ -153,7 +153,7 @@ def _reset_config(sources: "Sources") -> "ControlConfig":
 
     from corral.app.configs.control import control_config
     from corral.app.settings_sources import resolve
-    from corral.app.up_frontend import CREDENTIALS_FILE
+    from corral.app.settings_table.defaults import CREDENTIALS_FILE
 
     config = control_config(resolve(FrontendSettings, sources, without=frozenset({"nats_url"})))
     file = Path(config.database_url.removeprefix("sqlite:///"))

@@ -61,7 +61,11 @@ class TerminalWords:
     def __init__(self, command: Callable[..., str]) -> None:
         self._command = command
 
-    def new_keys(self, keys: "UpKeys") -> None:
+    def new_keys(self, keys: "UpKeys", file: Path) -> None:
+        """Keys are printed on a terminal only: any other output may be a journal that others read."""
+        if not sys.stdout.isatty():
+            click.echo(f"The administrator key and the registration token are in {file}, readable only by you.")
+            return
         click.echo(f"Administrator key:   {click.style(keys.admin, bold=True)}")
         click.echo(f"Registration token:  {click.style(keys.registration, bold=True)}")
         click.echo("They are kept in the data directory, readable only by you; this is the only time they are printed.")

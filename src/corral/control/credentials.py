@@ -23,7 +23,7 @@ FIRST_START: Final = "first start"
 
 
 class CredentialsFile(msgspec.Struct, kw_only=True):
-    """What a supervisor such as `corral up` reads."""
+    """What a supervisor such as `corral up` reads. Empty: not known to whoever wrote the file."""
 
     admin: str
     registration: str
@@ -35,6 +35,14 @@ class Credentials:
     new_registration_token: bool
     new_admin_key: str | None = field(repr=False)
     """Only when it was made just now; it is not stored anywhere else."""
+
+    def write_new(self, file: Path) -> bool:
+        """Write what was made just now into a private file. False, and no file, when there is nothing new."""
+        token = self.registration_token if self.new_registration_token else ""
+        if not token and self.new_admin_key is None:
+            return False
+        _write(file, CredentialsFile(admin=self.new_admin_key or "", registration=token))
+        return True
 
 
 class FirstKeys:

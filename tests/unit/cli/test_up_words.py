@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from corral.app.settings import gather
@@ -37,13 +38,14 @@ def test_started_as_a_module_the_command_is_a_module_too(monkeypatch: pytest.Mon
     assert command_for(None, "/x/corral/__main__.py", monkeypatch) == f"{sys.executable} -m corral nodes list"
 
 
-def test_words(capsys: Any) -> None:
+def test_words_on_a_terminal(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     words = TerminalWords(lambda *words: shlex.join(["corral", *words]))
     words.waiting(["worker-1, which does not answer yet", "worker-2, whose status is pending"])
-    words.new_keys(UpKeys(admin="corral_a", registration="r"))
+    words.new_keys(UpKeys(admin="corral_a", registration="r"), Path("/data/credentials.json"))
     words.ready(url="http://127.0.0.1:8080", healthy=2, seconds=2.345, model=None)
     words.stopping()
-    assert capsys.readouterr().out == (
+    assert click.unstyle(capsys.readouterr().out) == (
         "Still waiting for worker-1, which does not answer yet; worker-2, whose status is pending\n"
         "Administrator key:   corral_a\n"
         "Registration token:  r\n"
@@ -51,6 +53,14 @@ def test_words(capsys: Any) -> None:
         "Corral is ready at http://127.0.0.1:8080 with 2 healthy nodes, after 2.3 s. Ctrl-C stops it.\n"
         "Try: corral nodes list\n"
         "Stopping…\n"
+    )
+
+
+def test_keys_are_not_printed_where_the_output_is_no_terminal(capsys: Any) -> None:
+    words = TerminalWords(lambda *words: shlex.join(["corral", *words]))
+    words.new_keys(UpKeys(admin="corral_a", registration="r"), Path("/data/credentials.json"))
+    assert capsys.readouterr().out == (
+        "The administrator key and the registration token are in /data/credentials.json, readable only by you.\n"
     )
 
 

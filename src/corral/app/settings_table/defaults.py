@@ -8,6 +8,8 @@ from typing import Final
 from corral.app.settings_sources import Derived
 
 MIB: Final = 1024 * 1024
+CREDENTIALS_FILE: Final = "credentials.json"
+"""In the data directory: where the first keys are written when nobody named another file."""
 
 
 def default_data(environment: Mapping[str, str]) -> Path:

@@ -232,8 +232,9 @@ class FrontendSettings:
     )
     credentials_file: Path | None = setting(
         PATH,
-        """Write the administrator key and the registration token into this file, mode 0600, instead of printing them
-        at first start. Meant for supervisors; none by default, because what is printed once cannot be read later.""",
+        """Keep the administrator key and the registration token in this file, mode 0600. Meant for supervisors. By
+        default the first start prints them, because what is printed once cannot be read later; where standard output is
+        no terminal it writes them into `credentials.json` in the data directory once, and prints only the path.""",
         flag="--credentials-file",
         env=("CORRAL_CREDENTIALS_FILE",),
         default=None,
