@@ -31,6 +31,10 @@ MAX_HEAD_FIELD: Final = 8190
 LINGER_SECONDS: Final = 10.0
 """How long a body is read on whose request was answered already. If the connection were closed at once, a sender in the
 middle of gigabytes would see that, and not the answer."""
+STRANGER_LINGER_SECONDS: Final = 2.0
+STRANGER_BYTES: Final = 64 * 1024
+"""How much of a body is read, and for how long, when the request showed no valid token: enough that the sender of a
+small body sees the answer, and too little to be worth an attack."""
 READ_BUFFER: Final = 512 * 1024
 """Bytes that may wait for their reader on one connection. Files come fastest in pieces of about this size."""
 
@@ -60,14 +64,14 @@ class HttpServer:
         *,
         address: HostPort,
         readiness: Readiness,
-        bearers: Sequence[str],
+        bearers: Callable[[], Sequence[str]],
         routes: Sequence[Routes] = (),
         is_open: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_open` tells whether nobody needs a bearer at this moment."""
+        """`bearers` are those accepted at this moment; `is_open` tells whether nobody needs one at this moment."""
         self._address = address
         self._readiness = readiness
-        self._bearers = tuple(bearer.encode() for bearer in bearers if bearer)
+        self._bearers = bearers
         self._is_open = is_open
         self._routes = routes
         self._table: Mapping[str, Handler] = {
@@ -130,10 +134,20 @@ class HttpServer:
         if is_spoilt(request):
             response.force_close()
         if is_left(request):
-            await response.prepare(request)
-            await response.write_eof()
-            await drain(request, seconds=LINGER_SECONDS)
+            await self._drain_after(response, request)
         return response
+
+    async def _drain_after(self, response: web.StreamResponse, request: web.BaseRequest) -> None:
+        """Send the answer, then read on for a while. A body of nobody known ends the connection soon."""
+        is_known = self._is_authorised(request)
+        if not is_known:
+            response.force_close()
+        await response.prepare(request)
+        await response.write_eof()
+        if is_known:
+            await drain(request, seconds=LINGER_SECONDS)
+        else:
+            await drain(request, seconds=STRANGER_LINGER_SECONDS, at_most=STRANGER_BYTES)
 
     async def _response(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -179,7 +193,7 @@ class HttpServer:
         """Every bearer is compared, whichever fits, so that the time taken tells nothing."""
         scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
         given = presented.strip().encode("utf-8", errors="surrogateescape")
-        matches = [hmac.compare_digest(given, bearer) for bearer in self._bearers]
+        matches = [hmac.compare_digest(given, bearer.encode()) for bearer in self._bearers() if bearer]
         return self._is_open() or (scheme.lower() == "bearer" and any(matches))
 
     async def _healthz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:

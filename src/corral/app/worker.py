@@ -97,7 +97,6 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         bus = NatsBus(config.bus, name=f"corral worker {profile.name}", credentials=user.provider)
         user.follow(bus)
         readiness = Readiness(presence, bus)
-        bearers = (profile.hello.secret, profile.token)
         logs = BackendLogs(clock)
         files = await stack.enter_async_context(_files(config))
         routes = (files.routes, LogRoutes(logs))
@@ -105,7 +104,8 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             HttpServer(
                 address=places.http_bind,
                 readiness=readiness,
-                bearers=bearers,
+                # The shared token counts only for a frontend that knows no other: LocalAI's.
+                bearers=lambda: (profile.hello.secret, presence.bearer),
                 routes=routes,
                 is_open=lambda: not profile.token and presence.is_with_localai,
             )

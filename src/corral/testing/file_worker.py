@@ -96,7 +96,7 @@ async def open_file_worker(
         server = HttpServer(
             address=HostPort("127.0.0.1", 0),
             readiness=Readiness(presence, link),
-            bearers=("own-secret", TOKEN),
+            bearers=lambda: ("own-secret", TOKEN),
             routes=(files.routes, LogRoutes(logs, times=times)),
         )
         async with server, aiohttp.ClientSession(auto_decompress=False) as session:

@@ -1,6 +1,7 @@
 """Bodies of requests: asked for, taken, and got rid of."""
 
 import asyncio
+import math
 from typing import Final
 
 from aiohttp import web
@@ -32,15 +33,15 @@ def is_spoilt(request: web.BaseRequest) -> bool:
     return _TAKEN in request
 
 
-async def drain(request: web.BaseRequest, *, seconds: float) -> None:
-    """Read on and forget, so that the sender comes to see its answer."""
+async def drain(request: web.BaseRequest, *, seconds: float, at_most: float = math.inf) -> None:
+    """Read on and forget, until this many seconds have passed or bytes have come: so the sender sees its answer."""
     if _asks_first(request) and _INVITED not in request:
         return
     if is_spoilt(request) and request.transport is not None:
         request.transport.resume_reading()
     try:
         async with asyncio.timeout(seconds):
-            while await request.content.readany():
+            while request.content.total_bytes < at_most and await request.content.readany():
                 pass
     except (TimeoutError, ConnectionError, web.RequestPayloadError):
         return
