@@ -33,6 +33,8 @@ class Home:
     names: frozenset[str] = frozenset()
     """Every name that means this backend and no other; an alias may mean several."""
     has_openai_port: bool = False
+    http_routes: tuple[str, ...] | None = None
+    """The inference routes of that port, where the backend says them."""
     vulkan_drivers: tuple[Path, ...] = ()
     """Descriptions of drivers that the backend brings along."""
     identity: tuple[int, int] = (0, 0)
@@ -85,6 +87,7 @@ class _Entry:
             executable=(self.path / RUN).absolute(),
             names=self.names,
             has_openai_port=self.manifest.has_openai_port,
+            http_routes=self.manifest.http_routes,
             vulkan_drivers=tuple(sorted(self.path.absolute().glob(_VULKAN))),
             identity=identity_of(self.path),
         )

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from corral.base.errors import InvalidInput
+from corral.domain.inference import known_routes
 from corral.protocol import go_json
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ class HttpOffer(msgspec.Struct, kw_only=True):
     protocol: str = ""
     ready: str = ""
     """The path that answers 200 once a model is loaded."""
+    routes: list[str] | None = None
+    """The inference routes that the server answers, as `/v1/messages`; None when the author does not say."""
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -74,6 +77,13 @@ class Manifest(msgspec.Struct, kw_only=True):
     @property
     def has_openai_port(self) -> bool:
         return self.http is not None and self.http.protocol == "openai"
+
+    @property
+    def http_routes(self) -> tuple[str, ...] | None:
+        """What its own HTTP port answers; None when that is not said."""
+        if self.http is None or self.http.routes is None:
+            return None
+        return tuple(sorted(known_routes(self.http.routes)))
 
 
 def read_metadata(directory: Path) -> Metadata:

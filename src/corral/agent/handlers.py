@@ -16,6 +16,7 @@ from corral.agent.process import Launch
 from corral.agent.subscriptions import Subject
 from corral.base.errors import InvalidInput
 from corral.bus.port import Handler, Message
+from corral.domain.inference import ADAPTED_ROUTES
 from corral.protocol import go_json, subjects
 from corral.protocol.backend_changes import ChangeReply, DeleteRequest, RollbackRequest, UpgradeRequest
 from corral.protocol.install import InstallReply, InstallRequest
@@ -106,8 +107,14 @@ class BackendHandlers:
         port = self._backends.http_port(launch)
         if port is None:
             return msgspec.UNSET
-        url, is_adapted = f"http://{self._advertise(port)}", launch.http_port is None
-        return ReplicaAccess(url=url, key=launch.http_key, adapted=is_adapted)
+        is_adapted = launch.http_port is None
+        routes = ADAPTED_ROUTES if is_adapted else launch.home.http_routes
+        return ReplicaAccess(
+            url=f"http://{self._advertise(port)}",
+            key=launch.http_key,
+            adapted=is_adapted,
+            routes=None if routes is None else sorted(routes),
+        )
 
     def _advertise(self, port: int) -> str:
         """The host that others know, with the port that is really listened on."""

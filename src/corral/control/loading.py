@@ -99,7 +99,14 @@ class Loading:
             options=ModelOptions(**fields),  # type: ignore[arg-type]
             timeout=policy.load_time(self._models.size_of(spec)),
         )
-        return replace(replica, address=address, url=installed.url, key=installed.key, changed_at=clock.now())
+        return replace(
+            replica,
+            address=address,
+            url=installed.url,
+            key=installed.key,
+            routes=installed.routes,
+            changed_at=clock.now(),
+        )
 
     async def stop(self, replica: Replica) -> None:
         """End what may be left of a load that failed."""

@@ -7,18 +7,19 @@ NodeRefused      the node says why not
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from corral.base.clock import Clock
 from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
 from corral.base.ids import NodeId
 from corral.bus.port import Bus
 from corral.control.batches import Batches
+from corral.domain.inference import known_routes
 from corral.domain.replica import Process
 from corral.protocol import go_json, subjects
 from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
@@ -69,6 +70,8 @@ class Installed:
     """Empty when the node did not say: then the address of the node itself is meant."""
     url: str = ""
     key: str = field(default="", repr=False)
+    routes: tuple[str, ...] | None = None
+    """Which routes of inference the URL answers; None when the node did not say."""
     is_asked_directly: bool = False
     """Requests come to the backend as they are, and not through an adapter."""
 
@@ -88,7 +91,13 @@ class NodeClient:
         told = reply.corral
         if told is UNSET:
             return Installed(address=reply.address)
-        return Installed(address=reply.address, url=told.url, key=told.key, is_asked_directly=not told.adapted)
+        return Installed(
+            address=reply.address,
+            url=told.url,
+            key=told.key,
+            routes=_routes(told),
+            is_asked_directly=not told.adapted,
+        )
 
     async def upgrade(self, node_id: NodeId, request: UpgradeRequest, *, timeout: timedelta) -> list[str]:
         """Replace a backend; returns the processes that ended for it. Nobody listens: the worker is older than that."""
@@ -182,10 +191,12 @@ def _processes(node_id: NodeId, reply: RunningReply) -> list[Process]:
         raise NodeRefused(reply.error, node_id=node_id)
     found = []
     for one in reply.models:
-        url, key = _access(one.corral)
-        found.append(Process(model=one.model_id, index=one.replica_index, address=one.address, url=url, key=key))
+        process = Process(model=one.model_id, index=one.replica_index, address=one.address)
+        if (told := one.corral) is not UNSET:
+            process = replace(process, url=told.url, key=told.key, routes=_routes(told))
+        found.append(process)
     return found
 
 
-def _access(told: ReplicaAccess | UnsetType) -> tuple[str, str]:
-    return ("", "") if told is UNSET else (told.url, told.key)
+def _routes(told: ReplicaAccess) -> tuple[str, ...] | None:
+    return None if told.routes is None else tuple(sorted(known_routes(told.routes)))

@@ -126,7 +126,7 @@ class ReplicaHealth:
         same = next((process for process in reported if process.is_of(replica)), None)
         if same is not None:
             self._missing.pop(replica.id, None)
-            if same.url and await self._replicas.learn(replica, url=same.url, key=same.key, at=self._clock.now()):
+            if same.url and await self._replicas.learn(replica, same, at=self._clock.now()):
                 self._feed.ring()
             return
         if any((process.model, process.index) == (replica.model, replica.index) for process in reported):

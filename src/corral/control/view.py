@@ -19,6 +19,7 @@ from corral.control.brake import Brake
 from corral.control.fleet import Fleet
 from corral.control.models import Models
 from corral.control.readiness import Readiness
+from corral.domain.inference import uses_of
 from corral.domain.key import ApiKey, Scope
 from corral.domain.node import Node, NodeStatus
 from corral.domain.replica import Replica, ReplicaState
@@ -145,7 +146,10 @@ class ViewKeeper:
 
     def _model_entries(self) -> dict[str, ModelEntry]:
         specs = self._sources.models.catalogue.models.values()
-        return {spec.name: ModelEntry(name=spec.name, alias_of=spec.alias_of) for spec in specs}
+        return {
+            spec.name: ModelEntry(name=spec.name, alias_of=spec.alias_of, uses=tuple(sorted(uses_of(spec.config))))
+            for spec in specs
+        }
 
     def _replica_entry(self, replica: Replica, node: Node | None) -> ReplicaEntry | None:
         """None for what no request can be sent to."""
@@ -166,6 +170,7 @@ class ViewKeeper:
             limit=spec.max_concurrent,
             state=replica.state.value,
             rank=rank,
+            routes=replica.routes,
         )
 
     def _rank(self, node: Node, status: NodeStatus) -> int | None:

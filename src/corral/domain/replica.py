@@ -68,6 +68,8 @@ class Replica:
     """Where requests go; empty while nothing gives the replica a URL."""
     key: str = field(default="", repr=False)
     """The bearer that its URL wants; new at every start of the process, and so the process's identity."""
+    routes: tuple[str, ...] | None = None
+    """Which routes of inference its URL answers; None when its node did not say."""
     reason: str = ""
     """Why it failed or was lost."""
     created_at: datetime
@@ -88,6 +90,7 @@ class Process:
     address: str
     url: str = ""
     key: str = field(default="", repr=False)
+    routes: tuple[str, ...] | None = None
 
     @property
     def process_key(self) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, cast
 
+from corral.domain.inference import ROUTE_USES
 from corral.gateway.admit import asked_in_form, asked_model
 from corral.gateway.answers import Refusal
 from corral.gateway.exchange import Client, Exchange, Outcome, Services
@@ -11,22 +12,12 @@ from corral.gateway.upstream import TIME_OUTS, AnswerHead, Failure
 from corral.gateway.usage import Tail
 from corral.gateway.view import Replica
 from corral.protocol.adapter import MODEL_GONE_STATUS
-from corral.protocol.view import KeyEntry
+from corral.protocol.view import KeyEntry, ModelEntry
 
-_VERSIONED: Final = (
-    b"/chat/completions",
-    b"/completions",
-    b"/embeddings",
-    b"/audio/speech",
-    b"/audio/transcriptions",
-    b"/rerank",
-    b"/vad",
-)
-_UNVERSIONED: Final = (b"/tokenize", b"/detokenize")
-"""As llama.cpp's own server has them."""
+_VERSION: Final = b"/v1"
+_USES: Final = {route.encode(): use for route, use in ROUTE_USES.items()}
 ROUTES: Final[Mapping[bytes, bytes]] = {
-    **{prefix + path: b"/v1" + path for path in _VERSIONED for prefix in (b"/v1", b"")},
-    **{prefix + path: path for path in _UNVERSIONED for prefix in (b"/v1", b"")},
+    **{prefix + route.removeprefix(_VERSION): route for route in _USES for prefix in (_VERSION, b"")},
     b"/tts": b"/v1/audio/speech",
 }
 """Paths that models answer, and what they are called there."""
@@ -46,19 +37,23 @@ class Inference(Exchange):
     model = ""
     _replica: Replica | None = None
     _is_counted = False
+    _failures = 0
     _is_second_try = False
     _waits_since: float | None = None
 
     def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes, key: KeyEntry) -> None:
         super().__init__(services, client, head, body)
         self.owner = key.id or key.hash
+        self._route = ROUTES[head.path]
         self.excluded: set[str] = set()
+        """Replicas that are not asked, or not again."""
         self.idle_seconds = services.config.time_outs.idle
         self._tail = Tail()
 
     def start(self) -> None:
         asked = asked_model(self._body) if self._head.path not in _FORMS else asked_in_form(self._head, self._body)
         entry = self._services.directory.find_model(asked)
+        _check_use(entry, self._route)
         self.model = entry.name
         try:
             self._services.dispatcher.submit(self)
@@ -70,18 +65,29 @@ class Inference(Exchange):
     # What the dispatcher calls.
 
     def assign(self, replica: Replica) -> None:
+        if self._route not in replica.routes:
+            self._pass_over(replica)
+            return
         self._replica = replica
         self._is_second_try = False
         self._is_counted = True
         replica.in_flight += 1
         tally = self._services.tally
-        if self.excluded:
+        if self._failures:
             tally.retries += 1
         if self._waits_since is not None:
             tally.waited(self.model, self._services.loop.time() - self._waits_since)
             self._waits_since = None
         tally.sent(self.model, len(self._body))
         self._ask(replica.origin)
+
+    def _pass_over(self, replica: Replica) -> None:
+        """It does not answer this route; another replica of the model may."""
+        self.excluded.add(replica.id)
+        if self._services.directory.serves(self.model, self.excluded):
+            self._submit_again()
+        else:
+            self.refuse(_unanswered(self.model, self._route))
 
     def wait(self, seconds: float) -> None:
         now = self._services.loop.time()
@@ -94,7 +100,7 @@ class Inference(Exchange):
     def _request_head(self) -> bytes:
         head = self._head
         replica = cast(Replica, self._replica)
-        target = ROUTES[head.path]
+        target = self._route
         return write_head(
             head,
             target=target + b"?" + head.query if head.query else target,
@@ -145,13 +151,17 @@ class Inference(Exchange):
             return
         self._blame(replica, failure)
         self.excluded.add(replica.id)
+        self._failures += 1
         self._leave()
-        if len(self.excluded) > _RETRIES:
+        if self._failures > _RETRIES:
             self.refuse(_failed(self.model, failure))
             return
         if not self._services.directory.serves(self.model, self.excluded):
             self._outlive(failure)
             return
+        self._submit_again()
+
+    def _submit_again(self) -> None:
         try:
             self._services.dispatcher.submit(self)
         except Refusal as refusal:
@@ -190,6 +200,20 @@ class Inference(Exchange):
             self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage)
         self._services.tally.ended(self.model, self._status, outcome, answer_bytes=self._tail.size, usage=usage)
         self._leave()
+
+
+def _check_use(entry: ModelEntry, route: bytes) -> None:
+    """Refusal for what the model is not for, as far as control knows. Said before anything is loaded for it."""
+    use = _USES[route]
+    if entry.uses and use is not None and use not in entry.uses:
+        told = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
+        knobs = "its configuration decides that: backend, known_usecases, embeddings, reranking"
+        raise Refusal(400, f"{told}; {knobs}", code="unsupported_by_model", param="model")
+
+
+def _unanswered(model: str, route: bytes) -> Refusal:
+    told = f"the backend of the model {model} does not answer {route.decode()}"
+    return Refusal(400, told, code="unsupported_by_model", param="model")
 
 
 def _failed(model: str, failure: Failure) -> Refusal:

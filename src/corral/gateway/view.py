@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from corral.base.errors import InvalidInput
+from corral.domain.inference import ADAPTED_ROUTES
 from corral.domain.routing import pick
 from corral.gateway.answers import Refusal
 from corral.gateway.upstream import Origin
@@ -21,6 +22,7 @@ _DEMOTION: Final = 1000
 _SHOWN_NAME: Final = 100
 _NEAR_NAMES: Final = 3
 _UNKNOWN_CONTROL: Final = ControlState()
+_ADAPTED: Final = frozenset(map(str.encode, ADAPTED_ROUTES))
 
 
 class Replica:
@@ -38,6 +40,7 @@ class Replica:
         "node_id",
         "origin",
         "rank",
+        "routes",
     )
 
     def __init__(self, entry: ReplicaEntry) -> None:
@@ -56,6 +59,7 @@ class Replica:
         self.node_id = entry.node_id
         self.limit = entry.limit
         self.rank = self._own_rank = entry.rank
+        self.routes = _ADAPTED if entry.routes is None else frozenset(map(str.encode, entry.routes))
 
     def demote(self) -> None:
         self.rank = self._own_rank + _DEMOTION

@@ -37,6 +37,8 @@ class ReplicaAccess(msgspec.Struct, kw_only=True, omit_defaults=True):
     """New at every start of the process, so that a port which is used again never answers for the wrong model."""
     adapted: bool = False
     """An adapter answers there, and completes requests by itself."""
+    routes: list[str] | None = None
+    """Which routes of inference are answered there; None when its backend does not say."""
 
 
 class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):

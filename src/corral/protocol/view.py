@@ -35,6 +35,8 @@ class ModelEntry(msgspec.Struct, kw_only=True, frozen=True):
     owned_by: str = "corral"
     created: int = 0
     """Unix seconds, as OpenAI shows it."""
+    uses: tuple[str, ...] = ()
+    """What the model is for, in words of `domain.inference.ModelUse`; empty when nobody knows."""
 
 
 class ReplicaEntry(msgspec.Struct, kw_only=True, frozen=True):
@@ -54,6 +56,8 @@ class ReplicaEntry(msgspec.Struct, kw_only=True, frozen=True):
     """Only `loaded` replicas get requests; others are told so that a wait can be explained."""
     rank: int = 0
     """Lower is better. A silent node's replica is ranked lower than others, and still asked when there is no other."""
+    routes: tuple[str, ...] | None = None
+    """Which routes of inference it answers; None when that was not told: then `domain.inference.ADAPTED_ROUTES`."""
 
 
 class KeyEntry(msgspec.Struct, kw_only=True, frozen=True):

@@ -117,6 +117,7 @@ class LoadJobs:
             "address": replica.address,
             "url": replica.url,
             "sealed_key": self._sealer.seal(replica.id, replica.key, at),
+            "routes": replica.routes,
         }
 
         async def work(connection: AsyncConnection) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId, ReplicaId
 from corral.domain.event import Event
-from corral.domain.replica import FINAL, LIVE, Replica, ReplicaState, before
+from corral.domain.replica import FINAL, LIVE, Process, Replica, ReplicaState, before
 from corral.state.db import Database
 from corral.state.dialect import among, insert_into
 from corral.state.events import append
@@ -56,6 +56,7 @@ async def insert_replica(connection: AsyncConnection, replica: Replica) -> bool:
         "address": "",
         "url": "",
         "sealed_key": None,
+        "routes": None,
     }
     statement = insert_into(connection, replicas).values(row).on_conflict_do_nothing()
     return (await connection.execute(statement)).rowcount == 1
@@ -172,12 +173,13 @@ class Replicas:
                 await append(connection, events)
         return won
 
-    async def learn(self, replica: Replica, *, url: str, key: str, at: datetime) -> bool:
+    async def learn(self, replica: Replica, process: Process, *, at: datetime) -> bool:
         """Its node says where the very same process is reached. False: it is no longer loaded, or knows it already."""
-        if (url, key) == (replica.url, replica.key):
+        if (process.url, process.key, process.routes) == (replica.url, replica.key, replica.routes):
             return False
         loaded = and_(replicas.c.id == replica.id, replicas.c.state == ReplicaState.LOADED.value)
-        values = {"url": url, "sealed_key": self._sealer.seal(replica.id, key, at)}
+        sealed = self._sealer.seal(replica.id, process.key, at)
+        values = {"url": process.url, "sealed_key": sealed, "routes": process.routes}
         async with self._db.begin() as connection:
             return (await connection.execute(update(replicas).where(loaded).values(values))).rowcount == 1
 
@@ -207,6 +209,7 @@ def _replica_of(row: Row[Any], *, key: str = "") -> Replica:
         address=row.address,
         url=row.url,
         key=key,
+        routes=None if row.routes is None else tuple(row.routes),
         reason=row.reason,
         created_at=row.created_at,
         changed_at=row.changed_at,

@@ -188,6 +188,8 @@ replicas: Final = Table(
     Column("address", Words, nullable=False),
     Column("url", Words, nullable=False),
     Column("sealed_key", LargeBinary),
+    # Which routes of inference its URL answers; empty when its node does not say.
+    Column("routes", JSON(none_as_null=True)),
     # One process at a time in each place of a node: this is what makes a reservation.
     Index(
         "ix_replicas_place", "node_id", "model", "index", unique=True, postgresql_where=_LIVING, sqlite_where=_LIVING

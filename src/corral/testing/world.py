@@ -63,6 +63,8 @@ class FakeNode:
     """Stops nothing, whatever it is told."""
     adapts: bool = False
     """Its processes are reached through an adapter."""
+    routes: list[str] | None = None
+    """What its processes say they answer."""
     _started: int = 0
 
     async def on_install(self, message: Message) -> None:
@@ -82,7 +84,9 @@ class FakeNode:
         """With a key and ports of its own; the first has the key `k1` and the ports 7000 and 7001."""
         self._started += 1
         port = 7000 + 10 * (self._started - 1)
-        access = ReplicaAccess(url=f"http://127.0.0.1:{port + 1}", key=f"k{self._started}", adapted=self.adapts)
+        access = ReplicaAccess(
+            url=f"http://127.0.0.1:{port + 1}", key=f"k{self._started}", adapted=self.adapts, routes=self.routes
+        )
         process = RunningModel(
             model_id=key.model_id, replica_index=key.replica_index, address=f"127.0.0.1:{port}", corral=access
         )

@@ -8,7 +8,7 @@ import pytest
 from corral.base.ids import LeaseToken, NodeId
 from corral.domain.event import EventKind
 from corral.domain.load_job import LoadJob, LoadState
-from corral.domain.replica import Replica, ReplicaState
+from corral.domain.replica import Process, Replica, ReplicaState
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.load_jobs import LoadJobs
@@ -182,13 +182,16 @@ async def test_a_replica_is_lost_once_and_its_place_is_free(jobs: LoadJobs, repl
 async def test_what_a_node_says_of_a_loaded_replica_is_learned(jobs: LoadJobs, replicas: Replicas) -> None:
     replica = await loaded(jobs)
 
-    assert not await replicas.learn(replica, url="http://u:1", key="k", at=after(3))
-    assert await replicas.learn(replica, url="http://u:2", key="k", at=after(3))
+    process = Process(model=replica.model, index=replica.index, address="", url="http://u:1", key="k")
+    assert not await replicas.learn(replica, process, at=after(3))
+    moved = replace(process, url="http://u:2", routes=("/v1/messages",))
+    assert await replicas.learn(replica, moved, at=after(3))
     stored = await replicas.get(replica.id)
     assert stored is not None
-    assert (stored.url, stored.key) == ("http://u:2", "k")
+    assert (stored.url, stored.key, stored.routes) == ("http://u:2", "k", ("/v1/messages",))
+    assert not await replicas.learn(stored, moved, at=after(4))
     await replicas.lose([replica.id], reason="gone", at=after(4), events=[])
-    assert not await replicas.learn(replica, url="http://u:3", key="k", at=after(5))
+    assert not await replicas.learn(replica, replace(process, url="http://u:3"), at=after(5))
 
 
 async def test_removing_a_node_loses_its_replicas_and_no_others(

@@ -23,6 +23,7 @@ from corral.base.tasks import end_tasks
 from corral.bus.config import BusConfig
 from corral.bus.port import Message
 from corral.bus.server import NatsServer
+from corral.domain.inference import ADAPTED_ROUTES
 from corral.protocol import go_json, subjects
 from corral.protocol.install import InstallReply, InstallRequest
 from corral.protocol.replica import ReplicaExited, RunningReply
@@ -102,6 +103,7 @@ async def test_a_backend_without_http_gets_the_advertised_url_of_the_adapter(
     assert first["corral"]["url"] == second["corral"]["url"] == f"http://node.example:{base_port + 1}"
     assert len(first["corral"]["key"]) >= 32
     assert first["corral"]["adapted"] is True
+    assert first["corral"]["routes"] == sorted(ADAPTED_ROUTES)
     assert first["corral"]["key"] != second["corral"]["key"]
     assert [one["corral"] for one in listed] == [first["corral"], second["corral"]]
 

@@ -15,7 +15,7 @@ import pytest
 from corral.base.processes import Process
 from corral.rpc import errors
 from corral.rpc.messages import Message, ModelOptions, PredictOptions, RerankRequest, StatusResponse
-from corral.testing.backends import KEY, SOON, RunningBackend, running_backend
+from corral.testing.backends import BACKENDS, KEY, SOON, RunningBackend, running_backend
 from corral.testing.models import QUESTION
 from corral.testing.waiting import wait_until
 
@@ -62,6 +62,29 @@ async def test_it_knows_the_capital_of_france_both_ways(chat_model_file: Path) -
         status, text = await post(backend, "/v1/chat/completions", body | {"stream": True})
         assert status == 200
         assert text.endswith("data: [DONE]\n\n")
+
+
+async def test_every_route_that_it_declares_is_there(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        manifest = json.loads((BACKENDS / "llama_cpp" / "corral.json").read_text())
+        for route in manifest["http"]["routes"]:
+            status, text = await post(backend, route, {"messages": [{"role": "user", "content": "hi"}]})
+            assert status != 404, (route, text)
+
+
+async def test_it_answers_messages_and_responses(chat_model_file: Path) -> None:
+    messages = [{"role": "user", "content": QUESTION}]
+    async with loaded(chat_model_file) as backend:
+        status, text = await post(backend, "/v1/messages", {"messages": messages, "max_tokens": 24, "temperature": 0})
+        assert (status, json.loads(text)["type"]) == (200, "message")
+        assert "Paris" in json.loads(text)["content"][0]["text"]
+        status, text = await post(backend, "/v1/messages/count_tokens", {"messages": messages})
+        assert (status, json.loads(text)["input_tokens"] > 20) == (200, True)
+        asked = {"input": QUESTION, "max_output_tokens": 24, "temperature": 0}
+        status, text = await post(backend, "/v1/responses", asked)
+        assert (status, json.loads(text)["object"]) == (200, "response")
+        status, text = await post(backend, "/v1/responses", asked | {"stream": True})
+        assert (status, "response.completed" in text) == (200, True)
 
 
 async def test_its_http_port_wants_the_key(chat_model_file: Path) -> None:

@@ -41,6 +41,22 @@ async def test_gateways_are_told_of_the_model_its_replica_and_the_keys(world: Wo
     assert [entry.scopes for entry in after.keys.values()] == [("admin",)]
 
 
+async def test_gateways_are_told_what_a_model_is_for_and_what_its_replica_answers(world: World) -> None:
+    node = await world.node("w1")
+    node.routes = ["/v1/responses", "/v1/chat/completions", "/no/route"]
+    await world.loads.ensure("small")
+    await world.loads.tick()
+    view = await view_of(world.control)
+
+    assert view.models["small"].uses == ("chat", "completion", "embeddings")
+    (replica,) = view.replicas.values()
+    assert replica.routes == ("/v1/chat/completions", "/v1/responses")
+    node.running[0] = msgspec.structs.replace(node.running[0], corral=ReplicaAccess(url=replica.url, key=replica.key))
+    await world.control.replica_health.sweep()
+    (replica,) = (await view_of(world.control)).replicas.values()
+    assert replica.routes is None
+
+
 async def test_who_follows_gets_the_view_then_changes_and_beats(world: World) -> None:
     await world.node("w1")
     await view_of(world.control)
