@@ -13,7 +13,7 @@ from corral.bus.port import Message
 from corral.control.fleet import Fleet, SeenNode
 from corral.control.lanes import Lane
 from corral.control.node_client import LIST_WITHIN, NodeClient
-from corral.domain.backend import BackendEntry, Inventory, Proven, prove
+from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, prove
 from corral.domain.node import NodeStatus, NodeType
 from corral.protocol import go_json, subjects
 from corral.protocol.inventory import InstalledBackend, InventoryReport, fingerprint
@@ -70,6 +70,10 @@ class InventoryKeeper:
     async def aliased(self, alias: str) -> dict[NodeId, str]:
         """The backends that were installed under this alias, by node: no report tells it."""
         return await self._intents.aliased(alias)
+
+    async def asked_for(self, backend: str) -> dict[NodeId, Artefact]:
+        """What operations last asked for as this backend, unless it was deleted, by node."""
+        return await self._intents.asked_for(backend)
 
     # What nodes say by themselves.
 

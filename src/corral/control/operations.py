@@ -14,7 +14,7 @@ from corral.control.broadcasts import Broadcasts
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter, SeenNode
 from corral.control.inventory import InventoryKeeper
-from corral.control.planning import Ask, Planned, Planner
+from corral.control.planning import Ask, GivenNames, Planned, Planner
 from corral.control.progress import ProgressBoard
 from corral.control.rule_guard import RuleGuard
 from corral.domain import intent as intents
@@ -120,12 +120,17 @@ class Operations:
         ask = checked(ask)
         nodes = await self._meant(ask)
         reports = await self._reports(ask, nodes)
-        aliased = {} if ask.verb is Verb.INSTALL else await self._inventory.aliased(ask.backend)
-        planned = await self._planner.plan(ask, nodes, reports, id or OperationId("plan"), aliased=aliased)
+        planned = await self._planner.plan(ask, nodes, reports, id or OperationId("plan"), given=await self._given(ask))
         await self._rules.refuse([(one.node, one.wish) for one in planned], rules)
         if not planned:
             raise Conflict(f'backend "{ask.backend}" is not installed on any node')
         return planned
+
+    async def _given(self, ask: Ask) -> GivenNames:
+        if ask.verb is Verb.INSTALL:
+            return GivenNames()
+        aliased = await self._inventory.aliased(ask.backend)
+        return GivenNames(aliased=aliased, installed=await self._inventory.asked_for(ask.backend))
 
     async def _meant(self, ask: Ask) -> list[SeenNode]:
         """Never pending or agent nodes; absent ones are waited for."""

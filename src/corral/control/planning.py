@@ -37,6 +37,9 @@ from corral.state.operations import Generations
 _NO_GALLERIES: Final = "the galleries could not be read from here"
 _OTHER_GALLERIES: Final = "galleries that come with a request are read by the node alone"
 _NOT_IN_GALLERIES: Final = "no gallery that can be read from here has it"
+_ALIAS_UNKNOWN: Final = (
+    "an alias that another frontend gave it is lost: no report tells it, and LocalAI's workers keep only what is sent"
+)
 
 
 class CatalogueSource(Protocol):
@@ -90,6 +93,16 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenNames:
+    """What earlier operations asked for under a name. Nodes report neither aliases nor who asked for an install."""
+
+    aliased: Mapping[NodeId, str] = field(default_factory=dict)
+    """The backend that this name is an alias of, by node."""
+    installed: Mapping[NodeId, Artefact] = field(default_factory=dict)
+    """What was last asked for under this name itself, unless it was deleted, by node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """What an operation would do at one node."""
 
@@ -116,19 +129,19 @@ class Planner:
         known: Mapping[NodeId, Inventory],
         id: OperationId,
         *,
-        aliased: Mapping[NodeId, str],
+        given: GivenNames,
     ) -> list[Planned]:
-        """For each node; an upgrade leaves out those that do not have the backend by their last report.
-
-        `aliased` are the backends that the name stands for on nodes, since no report tells that.
-        """
+        """For each node; an upgrade leaves out those that do not have the backend by their last report."""
         catalogue = None if ask.uri else await self._lookups.galleries.catalogue()
         drafts = []
         for one in nodes:
             report = known.get(one.node.id)
             is_itself_there = report is not None and report.find(ask.backend) is not None
-            meant = ask.backend if is_itself_there else aliased.get(one.node.id, ask.backend)
-            drafts.append(_draft(replace(ask, backend=meant), one, catalogue, report))
+            meant = ask.backend if is_itself_there else given.aliased.get(one.node.id, ask.backend)
+            draft = _draft(replace(ask, backend=meant), one, catalogue, report)
+            is_ours = meant != ask.backend or _is_ours(draft.entry, given.installed.get(one.node.id))
+            is_at_risk = ask.verb is Verb.UPGRADE and draft.is_external and one.node.peer is None and not is_ours
+            drafts.append(replace(draft, alias_warning=_ALIAS_UNKNOWN if is_at_risk else ""))
         if ask.verb is Verb.UPGRADE:
             drafts = [one for one in drafts if one.entry is not None]
         builds = [one.build for one in drafts if one.build is not None and not one.unknown]
@@ -147,7 +160,9 @@ class _Draft:
     """The name that the node is told."""
     build: GalleryEntry | None = None
     is_external: bool = False
-    """The build is a uri, and in no gallery."""
+    """The build comes from a uri, not from a gallery."""
+    alias_warning: str = ""
+    """What happens to an alias that we cannot know; empty when there is none to lose."""
     galleries: str = ""
     """Those that the build was found in, for the node to find the same."""
     hindrance: str = ""
@@ -168,8 +183,8 @@ class _Draft:
 def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, inventory: Inventory | None) -> _Draft:
     bare = ask.backend.strip().rpartition("@")[2]
     draft = _Draft(node=seen, key=bare, sent=bare, inventory=inventory)
-    if ask.uri:
-        return replace(draft, build=GalleryEntry(name=bare, uri=ask.uri), is_external=True)
+    if uri := ask.uri or _origin(ask, draft.entry):
+        return replace(draft, build=GalleryEntry(name=bare, uri=uri), is_external=True)
     if catalogue is None:
         return replace(draft, unknown=_NO_GALLERIES)
     found = catalogue.resolve(ask.backend, traits_of(seen.node).effective_capability)
@@ -182,8 +197,6 @@ def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, invento
             galleries=_told_galleries(found.build, catalogue),
             unknown=_OTHER_GALLERIES if ask.galleries else "",
         )
-    if ask.verb is Verb.UPGRADE and (origin := _origin(draft.entry, seen)):
-        return replace(draft, build=GalleryEntry(name=bare, uri=origin), is_external=True)
     return replace(draft, hindrance=_hindrance(ask, found, catalogue), unknown=_NOT_IN_GALLERIES)
 
 
@@ -195,10 +208,18 @@ def _hindrance(ask: Ask, missing: NotFound, catalogue: BackendCatalogue) -> str:
     return blocked_by(missing).reason
 
 
-def _origin(entry: BackendEntry | None, seen: SeenNode) -> str:
-    """Where a backend came from that no gallery had. LocalAI's workers are not told: they would forget its alias."""
-    is_external = entry is not None and bool(entry.uri) and not entry.gallery_url
-    return entry.uri if entry is not None and is_external and seen.node.peer is not None else ""
+def _origin(ask: Ask, entry: BackendEntry | None) -> str:
+    """The uri to upgrade from, of a backend that was installed from one: a gallery may have another one of that name,
+    and is meant only if it is named. Workers that get no uri look in their galleries alone."""
+    if ask.verb is not Verb.UPGRADE or "@" in ask.backend or entry is None or entry.is_system:
+        return ""
+    return "" if entry.gallery_url else entry.uri
+
+
+def _is_ours(entry: BackendEntry | None, asked: Artefact | None) -> bool:
+    """Whether what a node has was asked for by us, so that its alias is known. Before this version upgrades were sent
+    without a uri, and kept the alias."""
+    return entry is not None and asked is not None and asked.uri in ("", entry.uri)
 
 
 def _told_galleries(build: GalleryEntry, catalogue: BackendCatalogue) -> str:
@@ -234,9 +255,10 @@ def _planned(ask: Ask, draft: _Draft, image: ImageFacts | None, id: OperationId)
         case Blocked(reason=reason):
             return Planned(node=draft.node, wish=wish, hindrance=reason)
         case Unknown(reason=reason, manifest=manifest):
-            return Planned(node=draft.node, wish=wish, unknown=reason, download_bytes=_bytes(manifest))
+            unknown = "; ".join(filter(None, (reason, draft.alias_warning)))
+            return Planned(node=draft.node, wish=wish, unknown=unknown, download_bytes=_bytes(manifest))
         case Fits(manifest=manifest):
-            return Planned(node=draft.node, wish=wish, download_bytes=_bytes(manifest))
+            return Planned(node=draft.node, wish=wish, unknown=draft.alias_warning, download_bytes=_bytes(manifest))
 
 
 def _wish(ask: Ask, draft: _Draft, id: OperationId) -> Wish:

@@ -175,9 +175,15 @@ def supersede(old: Intent | None, new: Intent) -> Intent:
 
 
 def _called_as_before(wish: Wish, old: Intent) -> Wish:
-    """Workers keep the alias of what they replace unless they are given another one, and do not tell it."""
+    """The alias of what a wish replaces stays: no worker reports it, and LocalAI's forget it unless it is sent again.
+
+    An upgrade from another uri than ours replaces what somebody else has installed since, with an alias of its own.
+    """
     is_there = wish.verb is Verb.UPGRADE or old.state is IntentState.SATISFIED
     if wish.verb.deletes or wish.artefact.alias or not is_there:
+        return wish
+    uris = {wish.artefact.uri, old.wish.artefact.uri} - {""}
+    if wish.verb is Verb.UPGRADE and len(uris) > 1:
         return wish
     return replace(wish, artefact=replace(wish.artefact, alias=old.wish.artefact.alias))
 

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, tuple_, up
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken, NodeId
-from corral.domain.backend import Inventory, Verb
+from corral.domain.backend import Artefact, Inventory, Verb
 from corral.domain.intent import CLOCK_SKEW, Intent, IntentState, cancel, may_cancel, overtaken
 from corral.state.db import Database
 from corral.state.dialect import among
@@ -73,6 +73,12 @@ class Intents:
         async with self._db.read() as connection:
             found = await connection.execute(select(*columns).where(given, kept))
             return {NodeId(row.node_id): row.backend for row in found}
+
+    async def asked_for(self, backend: str) -> dict[NodeId, Artefact]:
+        """What was last asked for as this backend, unless that was to delete it, by node."""
+        kept = backend_intents.c.verb != Verb.DELETE.value
+        found = await self._fetch(select(backend_intents).where(backend_intents.c.backend == backend, kept))
+        return {one.node_id: one.wish.artefact for one in found}
 
     async def unsettled(
         self, nodes: Sequence[NodeId], backends: Sequence[str], *, whole: Sequence[NodeId]

@@ -25,6 +25,7 @@ from corral.protocol.progress import InstallProgress
 from corral.protocol.times import format_time
 
 _GALLERY: Final = "http://gallery/index.yaml"
+_KNOWN_TO_LOCALAI: Final = ("oci://", "ocifile://", "/", "quay.io/", "ghcr.io/", "docker.io/")
 
 Deed = Callable[[], str]
 """Changes the disk; returns the error."""
@@ -78,6 +79,8 @@ class SimulatedBackends:
     """Everything that was asked of it, without the lists."""
     lists: int = 0
     """How often it was asked what it has."""
+    aliases: dict[str, str] = field(default_factory=dict)
+    """The alias of each backend that has one."""
     written: Counter[str] = field(default_factory=Counter)
     """How often each backend was downloaded."""
     journal: list[Written] = field(default_factory=list)
@@ -209,13 +212,33 @@ class SimulatedBackends:
         is_repeated = bool(operation) and self._shown.get(name) == operation
 
         def write() -> str:
+            if error := self._refusal(request):
+                return error
             uri = request.uri or _gallery_uri(name)
             self._write(name, uri)
+            self._rename(name, request.alias)
             done = Written(at=self.clock.now(), backend=name, uri=uri, operation=operation, is_repeated=is_repeated)
             self.journal.append(done)
             return ""
 
         return write
+
+    def _refusal(self, request: InstallRequest | UpgradeRequest) -> str:
+        """LocalAI's workers look for what comes without a uri in galleries, also if it came from a uri before, and know
+        references to images only by `oci://` or by three hosts."""
+        if self.is_corral:
+            return ""
+        known = self.disk.get(_name(request))
+        if not request.uri and known is not None and not known.gallery_url:
+            return f'upgrading backend from gallery: no backend found with name "{request.backend}"'
+        if request.uri and not request.uri.startswith(_KNOWN_TO_LOCALAI):
+            return f'failed to download backend "{request.uri}"'
+        return ""
+
+    def _rename(self, name: str, alias: str) -> None:
+        """LocalAI's workers forget the alias of what they replace, unless it is given again."""
+        if alias or not self.is_corral:
+            self.aliases[name] = alias
 
     def _write(self, name: str, uri: str) -> None:
         self.written[name] += 1

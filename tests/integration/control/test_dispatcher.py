@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput, NotFound
@@ -16,6 +17,7 @@ from corral.domain.backend import Verb
 from corral.domain.event import EventKind
 from corral.domain.intent import IntentPolicy
 from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Target, TargetStatus
+from corral.protocol import subjects
 from corral.protocol.backend_changes import UpgradeRequest
 from corral.protocol.install import InstallRequest
 from corral.state.db import Database
@@ -121,6 +123,58 @@ async def test_the_alias_of_an_install_by_uri_means_the_backend_it_was_given_to(
     assert [one.status for one in deleted.targets] == [TargetStatus.SUCCESS, TargetStatus.SUCCESS]
     assert not corral.disk
     assert not localai.disk
+
+
+@pytest.mark.parametrize("is_corral", [True, False])
+async def test_an_upgrade_of_an_install_by_uri_carries_what_it_was_installed_with(world: World, is_corral: bool) -> None:
+    """LocalAI's workers look in their galleries without the uri, and drop the alias if it is not sent again."""
+    node = await world.backends("w", is_corral=is_corral)
+    await done(world, backend="", uri="oci://r/custom:v1", name="custom", alias="mine")
+    await world.clock.advance(timedelta(minutes=2))
+    await world.frontend.settle()
+
+    upgraded = await done(world, Verb.UPGRADE, "custom")
+
+    assert [(one.status, one.message) for one in upgraded.targets] == [(TargetStatus.SUCCESS, "version")]
+    _, request = node.requests[-1]
+    assert isinstance(request, UpgradeRequest)
+    assert (request.backend, request.name, request.uri, request.alias) == (
+        "custom",
+        "custom",
+        "oci://r/custom:v1",
+        "mine",
+    )
+    assert node.aliases == {"custom": "mine"}
+
+
+async def test_a_frontend_that_started_anew_upgrades_an_install_by_uri_as_well(world: World) -> None:
+    node = await world.backends("w", is_corral=False)
+    await done(world, backend="", uri="oci://r/custom:v1", name="custom", alias="mine")
+    await world.clock.advance(timedelta(minutes=2))
+    await world.frontend.settle()
+
+    restarted = await world.again()
+    await restarted.context.operations.start(Ask(verb=Verb.UPGRADE, backend="custom", by="test"))
+    await restarted.dispatcher.tick()
+
+    assert (node.written["custom"], node.aliases) == (2, {"custom": "mine"})
+
+
+async def test_what_another_frontend_installed_by_uri_is_upgraded_from_where_the_node_says(world: World) -> None:
+    """Its alias no report tells: the plan says so, since a LocalAI worker forgets it."""
+    node = await world.backends("w", is_corral=False)
+    other = InstallRequest(backend="custom", uri="oci://r/custom:v1", name="custom", alias="theirs")
+    await world.bus.request(subjects.backend_install(node.node_id), msgspec.json.encode(other), timeout=HASTE)
+    await world.clock.advance(timedelta(minutes=2))
+    await world.frontend.settle()
+    ask = Ask(verb=Verb.UPGRADE, backend="custom", by="test")
+
+    (planned,) = await world.control.context.operations.plan(ask)
+    assert "an alias that another frontend gave it is lost" in planned.unknown
+    upgraded = await done(world, Verb.UPGRADE, "custom")
+
+    assert [one.status for one in upgraded.targets] == [TargetStatus.SUCCESS]
+    assert node.written["custom"] == 2
 
 
 @pytest.mark.parametrize("name", ["mine", "custom"])
