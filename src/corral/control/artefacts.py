@@ -11,9 +11,9 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.tasks import task_group
-from corral.domain.artefacts import candidates
+from corral.domain.artefacts import candidates, is_pulled
 from corral.domain.backend import Inventory, Unproven, prove
-from corral.domain.fit import ImageFacts, ImageManifest, is_pulled, read_platform
+from corral.domain.fit import ImageFacts, ImageManifest, read_platform
 from corral.domain.gallery import GalleryEntry
 from corral.domain.intent import Intent
 from corral.images.config import ImagesConfig

@@ -18,6 +18,7 @@ from corral.control.planning import Ask, GivenNames, Planned, Planner
 from corral.control.progress import ProgressBoard
 from corral.control.rule_guard import RuleGuard
 from corral.domain import intent as intents
+from corral.domain.artefacts import understood_by_all
 from corral.domain.backend import Inventory, Verb, Wish
 from corral.domain.event import Event, EventKind
 from corral.domain.fleet_rule import FleetRule
@@ -290,7 +291,7 @@ def checked(ask: Ask) -> Ask:
     if not _is_name(name):
         raise InvalidInput("name", f"{name[:100]!r} cannot be the name of a backend")
     _source(ask.uri)
-    return replace(ask, name=name, backend=name)
+    return replace(ask, name=name, backend=name, uri=understood_by_all(ask.uri))
 
 
 def _is_name(text: str) -> bool:

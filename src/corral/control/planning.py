@@ -14,6 +14,7 @@ import msgspec
 from corral.base.ids import NodeId, OperationId
 from corral.control.artefacts import ImageSource, NoImages, facts_of
 from corral.control.fleet import SeenNode
+from corral.domain.artefacts import is_pulled, is_same_source
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, Verb, Wish, prove
 from corral.domain.backend_catalogue import BackendCatalogue, Found, Missing, NotFound
 from corral.domain.fit import (
@@ -24,7 +25,6 @@ from corral.domain.fit import (
     NodeTraits,
     Unknown,
     blocked_by,
-    is_pulled,
     judge_build,
     traits_of,
     wanted_digests,
@@ -219,7 +219,7 @@ def _origin(ask: Ask, entry: BackendEntry | None) -> str:
 def _is_ours(entry: BackendEntry | None, asked: Artefact | None) -> bool:
     """Whether what a node has was asked for by us, so that its alias is known. Before this version upgrades were sent
     without a uri, and kept the alias."""
-    return entry is not None and asked is not None and asked.uri in ("", entry.uri)
+    return entry is not None and asked is not None and (not asked.uri or is_same_source(asked.uri, entry.uri))
 
 
 def _told_galleries(build: GalleryEntry, catalogue: BackendCatalogue) -> str:

@@ -17,9 +17,10 @@ from corral.control.fleet import Fleet, SeenNode
 from corral.control.inventory import InventoryKeeper, is_listed
 from corral.control.operations import Operations
 from corral.control.planning import Ask, Lookups
+from corral.domain.artefacts import is_pulled
 from corral.domain.backend import Inventory, Verb
 from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.fit import ImageFacts, is_pulled
+from corral.domain.fit import ImageFacts
 from corral.domain.gallery import BUILT_IN_URL, GalleryEntry
 from corral.domain.node import NodeStatus, NodeType
 from corral.domain.upgrades import Check, Comparison, Holding, Offer, UpgradePolicy, compare

@@ -20,6 +20,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from corral.domain.artefacts import is_same_source
+
 
 class Verb(StrEnum):
     """What an operation does."""
@@ -190,7 +192,7 @@ def _absent(wish: Wish, inventory: Inventory) -> Proof:
 
 
 def _present(artefact: Artefact, entry: BackendEntry, *, is_new: bool) -> Proof:
-    if artefact.uri and entry.uri and entry.uri != artefact.uri:
+    if artefact.uri and entry.uri and not is_same_source(entry.uri, artefact.uri):
         return Unproven(reason=f"the node has {entry.name} from {entry.uri}, not from {artefact.uri}")
     if artefact.digests and entry.digests:
         return _by_digest(artefact, entry, is_new=is_new)
@@ -224,7 +226,7 @@ def _by_version(artefact: Artefact, entry: BackendEntry) -> Proof:
             return Unproven(reason=f"{entry.name} has the version {entry.version}, not {artefact.version}")
         return Proven(rung=Rung.VERSION)
     if artefact.uri and entry.uri:
-        if entry.uri != artefact.uri:
+        if not is_same_source(entry.uri, artefact.uri):
             return Unproven(reason=f"{entry.name} comes from {entry.uri}, not from {artefact.uri}")
         return Proven(rung=Rung.VERSION)
     return Proven(rung=Rung.RENEWED)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from corral.base.sizes import format_size
+from corral.domain.artefacts import SCHEME, candidates, is_known_to_localai, is_pulled
 from corral.domain.backend_catalogue import Missing, NotFound
 from corral.domain.capability import derived_capability
 from corral.domain.gallery import GalleryEntry
@@ -19,7 +20,6 @@ _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm",
 _VARIANTS: Final = {"armv7l": "v7", "armv6l": "v6"}
 _PLAIN_VARIANTS: Final = {("arm64", "v8"): "", ("amd64", "v1"): "", ("arm", ""): "v7"}
 """Variants that say no more than their absence, and the one that is meant by it."""
-_PATHS: Final = ("/", "./", "../")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,10 @@ class NodeTraits:
     total_vram: int | None = None
     disk_free: int | None = None
     """Bytes where backends are kept."""
+    is_disk_certain: bool = True
+    """False: it is the disk of the models, and nobody knows whether backends are kept on another one."""
+    needs_scheme: bool = False
+    """It takes a reference to an image only with `oci://` before it, or from one of three hosts, as LocalAI does."""
     installed: frozenset[str] = frozenset()
     """Canonical keys of what is there already."""
 
@@ -84,15 +88,17 @@ class NodeTraits:
 
 def traits_of(node: Node) -> NodeTraits:
     """What a frontend knows of a node. LocalAI's workers tell neither their platform nor whether the disk that they
-    measure, that of the models, is the one of the backends."""
+    measure, that of the models, is the one of the backends too."""
     capacity, peer = node.capacity, node.peer
-    is_measured = peer is not None and peer.has_one_disk and capacity.total_disk > 0
+    is_measured = capacity.total_disk > 0 and (peer is None or peer.has_one_disk)
     return NodeTraits(
         capability=node.capability,
         platform=None if peer is None else read_platform(peer.platform),
         gpu_vendor=node.gpu.vendor,
         total_vram=capacity.total_vram,
         disk_free=capacity.available_disk if is_measured else None,
+        is_disk_certain=peer is not None,
+        needs_scheme=peer is None,
     )
 
 
@@ -148,6 +154,7 @@ class Hindrance(StrEnum):
     OTHER_HARDWARE = "other_hardware"
     OTHER_PLATFORM = "other_platform"
     DISK_FULL = "disk_full"
+    REFUSED_URI = "refused_uri"
 
 
 _HINDRANCES: Final = {
@@ -203,6 +210,8 @@ def judge_build(build: GalleryEntry, node: NodeTraits, image: ImageFacts | None)
     be asked."""
     if not is_pulled(build.uri):
         return Fits(build=build)
+    if node.needs_scheme and not any(map(is_known_to_localai, candidates(build))):
+        return _refused_uri(build)
     if image is None:
         return Unknown(build=build, reason="its image could not be looked at")
     if image.is_index and node.platform is None:
@@ -232,6 +241,14 @@ def _other_platform(build: GalleryEntry, platform: Platform, image: ImageFacts) 
     return Blocked(hindrance=Hindrance.OTHER_PLATFORM, reason=reason)
 
 
+def _refused_uri(build: GalleryEntry) -> Blocked:
+    reason = (
+        f"the gallery names the image of {build.name} as {build.uri}, which LocalAI's workers do not take for an "
+        f"image; the gallery has to say {SCHEME}{build.uri}"
+    )
+    return Blocked(hindrance=Hindrance.REFUSED_URI, reason=reason)
+
+
 def _judge_disk(build: GalleryEntry, manifest: ImageManifest | None, node: NodeTraits) -> Verdict:
     needed = None if manifest is None else manifest.disk_bytes
     if needed is None:
@@ -239,11 +256,9 @@ def _judge_disk(build: GalleryEntry, manifest: ImageManifest | None, node: NodeT
     if node.disk_free is None:
         return Unknown(build=build, reason="nobody knows how much room the node's disk has", manifest=manifest)
     if needed > node.disk_free:
-        room = f"{format_size(needed)} of disk, and {format_size(node.disk_free)} are free"
-        return Blocked(hindrance=Hindrance.DISK_FULL, reason=f"{build.name} needs {room}")
+        room = f"{build.name} needs {format_size(needed)} of disk, and {format_size(node.disk_free)} are free"
+        if node.is_disk_certain:
+            return Blocked(hindrance=Hindrance.DISK_FULL, reason=room)
+        reason = f"{room} on the disk of its models; whether backends are on another one it does not say"
+        return Unknown(build=build, reason=reason, manifest=manifest)
     return Fits(build=build, manifest=manifest)
-
-
-def is_pulled(uri: str) -> bool:
-    """Whether a uri names an image in a registry, and not a file, a directory or a download."""
-    return uri.startswith("oci://") or not ("://" in uri or uri.startswith(_PATHS))

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from corral.domain.artefacts import is_same_source
 from corral.domain.backend import Artefact, Inventory, Verb, Wish
 from corral.domain.backend_catalogue import BackendCatalogue, Found
 from corral.domain.intent import Intent, IntentState
@@ -103,7 +104,7 @@ def set_problem(rules: Sequence[FleetRule]) -> str | None:
 
 def _clash(one: FleetRule, other: FleetRule) -> bool:
     """Whether a node could have to satisfy both, and cannot."""
-    if not one.artefact.uri or not other.artefact.uri or one.artefact.uri == other.artefact.uri:
+    if not one.artefact.uri or not other.artefact.uri or is_same_source(one.artefact.uri, other.artefact.uri):
         return False
     apart = any(other.selector.get(key, value) != value for key, value in one.selector.items())
     return one.artefact.name == other.artefact.name and not apart
@@ -187,7 +188,7 @@ def _is_against(rule: FleetRule, wish: Wish) -> bool:
         case Verb.DELETE:
             return True
         case Verb.INSTALL:
-            return bool(rule.artefact.uri) and wish.artefact.uri != rule.artefact.uri
+            return bool(rule.artefact.uri) and not is_same_source(wish.artefact.uri, rule.artefact.uri)
         case Verb.REMOVE | Verb.UPGRADE:
             return False
 
@@ -199,7 +200,7 @@ def is_met(rule: FleetRule, key: str, inventory: Inventory | None) -> bool:
     """Whether a report shows what the rule demands: what would prove an install of it, told quickly."""
     entry = None if inventory is None else inventory.find(key)
     uri = rule.artefact.uri
-    return entry is not None and not (uri and entry.uri and entry.uri != uri)
+    return entry is not None and (not uri or not entry.uri or is_same_source(entry.uri, uri))
 
 
 def is_missing(rule: FleetRule, key: str, intent: Intent | None, inventory: Inventory | None) -> bool:
@@ -209,7 +210,7 @@ def is_missing(rule: FleetRule, key: str, intent: Intent | None, inventory: Inve
         return lacks
     if intent.wish.verb is Verb.DELETE:
         return True
-    if rule.artefact.uri and intent.wish.artefact.uri != rule.artefact.uri:
+    if rule.artefact.uri and not is_same_source(intent.wish.artefact.uri, rule.artefact.uri):
         return lacks
     if intent.state is IntentState.OPEN or (intent.state, intent.wish.verb) == (IntentState.BLOCKED, Verb.INSTALL):
         return False

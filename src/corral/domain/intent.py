@@ -26,6 +26,7 @@ from typing import Final
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.base.retry import Backoff
+from corral.domain.artefacts import is_same_source
 from corral.domain.backend import Before, Inventory, Verb, Wish, before_of
 
 
@@ -182,8 +183,8 @@ def _called_as_before(wish: Wish, old: Intent) -> Wish:
     is_there = wish.verb is Verb.UPGRADE or old.state is IntentState.SATISFIED
     if wish.verb.deletes or wish.artefact.alias or not is_there:
         return wish
-    uris = {wish.artefact.uri, old.wish.artefact.uri} - {""}
-    if wish.verb is Verb.UPGRADE and len(uris) > 1:
+    uri, before = wish.artefact.uri, old.wish.artefact.uri
+    if wish.verb is Verb.UPGRADE and uri and before and not is_same_source(uri, before):
         return wish
     return replace(wish, artefact=replace(wish.artefact, alias=old.wish.artefact.alias))
 

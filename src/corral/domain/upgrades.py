@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from corral.base.ids import NodeId
+from corral.domain.artefacts import is_same_source
 from corral.domain.backend import BackendEntry
 
 Build = tuple[str, str]
@@ -155,7 +156,7 @@ def offer_for(entry: BackendEntry, offers: Sequence[Offer]) -> Offer | None:
     from_galleries = [one for one in offers if not one.is_external]
     if entry.gallery_url or not entry.uri:
         return next(iter(from_galleries), None)
-    return next((one for one in offers if one.uri == entry.uri), next(iter(from_galleries), None))
+    return next((one for one in offers if is_same_source(one.uri, entry.uri)), next(iter(from_galleries), None))
 
 
 def _judged(holding: Holding, offer: Offer | None, usual: Build) -> Judged:

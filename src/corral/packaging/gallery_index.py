@@ -14,6 +14,7 @@ from typing import Final
 import yaml
 
 from corral.base.errors import InvalidInput
+from corral.domain.artefacts import understood_by_all
 from corral.domain.backend_catalogue import BackendCatalogue, Found
 from corral.domain.gallery import Gallery, GalleryEntry, GallerySource, name_problem
 from corral.packaging.image_facts import ImageFacts
@@ -29,8 +30,6 @@ _PREFIXES: Final = {
     "amd": "rocm",
 }
 """How builds for a capability are called in LocalAI's gallery; others are called like the capability."""
-_OFFICIAL: Final = ("quay.io/", "ghcr.io/", "docker.io/")
-"""References that LocalAI knows as such. It needs `oci://` before those of other registries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,7 @@ def _entry(name: str, image: Listed, folder: Path, *, alias: str = "") -> Galler
 
 def _uri(facts: ImageFacts, folder: Path) -> str:
     if facts.path is None:
-        return facts.reference if facts.reference.startswith(_OFFICIAL) else f"oci://{facts.reference}"
+        return understood_by_all(facts.reference)
     if facts.is_archive:
         return f"ocifile://{facts.path.absolute()}"  # a plain path would mean an archive that is itself the backend
     relative = os.path.relpath(facts.path, folder.absolute())

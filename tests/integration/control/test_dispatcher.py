@@ -126,7 +126,7 @@ async def test_the_alias_of_an_install_by_uri_means_the_backend_it_was_given_to(
 
 
 @pytest.mark.parametrize("is_corral", [True, False])
-async def test_an_upgrade_of_an_install_by_uri_carries_what_it_was_installed_with(world: World, is_corral: bool) -> None:
+async def test_an_upgrade_by_uri_carries_what_it_was_installed_with(world: World, is_corral: bool) -> None:
     """LocalAI's workers look in their galleries without the uri, and drop the alias if it is not sent again."""
     node = await world.backends("w", is_corral=is_corral)
     await done(world, backend="", uri="oci://r/custom:v1", name="custom", alias="mine")

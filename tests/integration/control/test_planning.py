@@ -119,6 +119,46 @@ async def has(world: World, nodes: Sequence[SimulatedBackends], index: Descripto
     await world.control.context.inventory.refresh([node.node_id for node in nodes])
 
 
+async def test_the_plan_for_a_localai_worker_knows_the_disk_that_its_node_shows(world: World, shop: Shop) -> None:
+    shop.registry.add_image("backends/cpu-mock", [LAYER])
+    await world.backends("roomy", is_corral=False, free_disk=MUCH)
+    await world.backends("tight", is_corral=False, free_disk=1)
+    await world.backends("silent", is_corral=False)
+    plan = await planned(world)
+    assert {name: (one["blocked"], one["unknown"]) for name, one in plan.items()} == {
+        "roomy": ("", ""),
+        "tight": (
+            "",
+            f"cpu-mock needs {2 * len(LAYER)} B of disk, and 1 B are free on the disk of its models; whether backends "
+            "are on another one it does not say",
+        ),
+        "silent": ("", "nobody knows how much room the node's disk has"),
+    }
+
+
+async def test_a_gallery_that_names_an_image_without_a_scheme_blocks_localai_workers(world: World, shop: Shop) -> None:
+    """They would take the reference for a download, and fail each time."""
+    bare = shop.uri("cpu-mock").removeprefix("oci://")
+    shop.index.write_text(f"- name: cpu-mock\n  uri: {bare}\n", encoding="utf-8")
+    shop.publish("cpu-mock")
+    corral = await world.backends("c", platform=AMD64, free_disk=MUCH)
+    localai = await world.backends("l", is_corral=False, free_disk=MUCH)
+    plan = await planned(world)
+    assert plan["c"]["blocked"] == ""
+    assert f"has to say oci://{bare}" in plan["l"]["blocked"]
+    stands = await done(world)
+    assert (stands["l"][0], len(corral.requests), len(localai.requests)) == ("blocked", 1, 0)
+
+
+async def test_an_install_by_a_bare_reference_is_sent_with_its_scheme(world: World, shop: Shop) -> None:
+    shop.publish("cpu-mock")
+    await world.backends("c", platform=AMD64, free_disk=MUCH)
+    await world.backends("l", is_corral=False)
+    bare = shop.uri("cpu-mock").removeprefix("oci://")
+    stands = await done(world, backend="", uri=bare, name="mine")
+    assert stands["l"] == ("success", "present")
+
+
 async def test_a_registry_that_is_away_makes_it_unknown_and_delays_nothing(world: World, shop: Shop) -> None:
     node = await world.backends("n", platform=AMD64, free_disk=1)
     shop.registry.faults["manifests"] += [answering(503)] * 10

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.domain.artefacts import TagWords, candidates
+from corral.domain.artefacts import TagWords, candidates, is_pulled, is_same_source, understood_by_all
 from corral.domain.gallery import GalleryEntry
 
 R = "quay.io/x/backends"
@@ -44,3 +44,43 @@ def test_the_words_of_tags_can_be_others() -> None:
 def test_a_relative_path_is_tried_where_it_leads() -> None:
     entry = GalleryEntry(name="b", uri="./here", local_path="/srv/here")
     assert candidates(entry) == ("/srv/here",)
+
+
+@pytest.mark.parametrize(
+    ("uri", "pulled"),
+    [
+        ("quay.io/a/b:c", True),
+        ("localhost:5000/b", True),
+        ("a/b:latest", True),
+        ("oci://quay.io/a/b", True),
+        ("ocifile:///srv/x.tar", False),
+        ("https://example.org/x.tar.gz", False),
+        ("file:///srv/x", False),
+        ("/srv/x", False),
+        ("./x", False),
+        ("../x", False),
+    ],
+)
+def test_what_comes_from_a_registry(uri: str, pulled: bool) -> None:
+    assert is_pulled(uri) is pulled
+
+
+@pytest.mark.parametrize(
+    ("uri", "sent"),
+    [
+        ("registry.lan:5000/x:v1", "oci://registry.lan:5000/x:v1"),
+        ("a/b:latest", "oci://a/b:latest"),
+        ("quay.io/a/b:c", "quay.io/a/b:c"),
+        ("oci://a/b", "oci://a/b"),
+        ("ocifile:///srv/x.tar", "ocifile:///srv/x.tar"),
+        ("https://example.org/x.tar.gz", "https://example.org/x.tar.gz"),
+        ("/srv/x", "/srv/x"),
+    ],
+)
+def test_a_reference_is_sent_in_a_form_that_localai_takes(uri: str, sent: str) -> None:
+    assert understood_by_all(uri) == sent
+    assert is_same_source(uri, sent)
+
+
+def test_other_images_are_other_sources() -> None:
+    assert not is_same_source("oci://a/b:v1", "a/b:v2")

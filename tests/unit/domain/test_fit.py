@@ -21,14 +21,13 @@ from corral.domain.fit import (
     Verdict,
     blocked_by,
     choose_manifest,
-    is_pulled,
     judge_build,
     platform_of,
     read_platform,
     traits_of,
     wanted_digests,
 )
-from corral.domain.gallery import GallerySource, RawEntry, read_gallery
+from corral.domain.gallery import GalleryEntry, GallerySource, RawEntry, read_gallery
 from corral.domain.node import Capacity, Gpu, Node, NodeFacts, Peer
 
 GIB = 1024**3
@@ -142,12 +141,47 @@ def test_what_is_blocked_says_why_and_what_would_fit(
         (NODE, ImageFacts(is_index=False), "does not say how large it is"),
         (NODE, ImageFacts(is_index=True, manifests=(ImageManifest(platform=AMD64),)), "does not say how large it is"),
         (replace(NODE, disk_free=None), IMAGE, "how much room"),
+        (
+            replace(NODE, disk_free=GIB, is_disk_certain=False),
+            IMAGE,
+            "cpu-llama needs 4.0 GiB of disk, and 1.0 GiB are free on the disk of its models; whether backends are on "
+            "another one it does not say",
+        ),
     ],
 )
 def test_what_is_not_known_blocks_nothing(node: NodeTraits, image: ImageFacts | None, reason: str) -> None:
     verdict = judge("llama", CATALOGUE, node, image)
     assert isinstance(verdict, Unknown), verdict
     assert reason in verdict.reason
+
+
+def test_the_disk_that_a_localai_worker_reports_is_enough_when_it_has_room() -> None:
+    localai = replace(NODE, is_disk_certain=False, needs_scheme=True)
+    assert isinstance(judge("llama", CATALOGUE, localai, IMAGE), Fits)
+
+
+@pytest.mark.parametrize(
+    ("uri", "mirrors", "is_taken"),
+    [
+        ("registry.lan:5000/x:v1", (), False),
+        ("a/b:v1", ("c/d:v1",), False),
+        ("oci://registry.lan:5000/x:v1", (), True),
+        ("quay.io/x:v1", (), True),
+        ("registry.lan:5000/x:v1", ("oci://registry.lan:5000/x:v1",), True),
+    ],
+)
+def test_an_image_that_localai_does_not_take_for_one_is_blocked_there(
+    uri: str, mirrors: tuple[str, ...], is_taken: bool
+) -> None:
+    entry = GalleryEntry(name="x", uri=uri, mirrors=mirrors)
+    assert isinstance(judge_build(entry, NODE, IMAGE), Fits)
+
+    verdict = judge_build(entry, replace(NODE, needs_scheme=True), IMAGE)
+
+    assert isinstance(verdict, Fits if is_taken else Blocked)
+    if isinstance(verdict, Blocked):
+        assert verdict.hindrance is Hindrance.REFUSED_URI
+        assert f"the gallery has to say oci://{uri}" in verdict.reason
 
 
 def test_a_directory_is_not_pulled() -> None:
@@ -201,25 +235,6 @@ def test_platforms_are_called_as_images_call_them(system: str, machine: str, pla
 
 
 @pytest.mark.parametrize(
-    ("uri", "pulled"),
-    [
-        ("quay.io/a/b:c", True),
-        ("localhost:5000/b", True),
-        ("a/b:latest", True),
-        ("oci://quay.io/a/b", True),
-        ("ocifile:///srv/x.tar", False),
-        ("https://example.org/x.tar.gz", False),
-        ("file:///srv/x", False),
-        ("/srv/x", False),
-        ("./x", False),
-        ("../x", False),
-    ],
-)
-def test_what_comes_from_a_registry(uri: str, pulled: bool) -> None:
-    assert is_pulled(uri) is pulled
-
-
-@pytest.mark.parametrize(
     ("capacity", "gpu", "capability", "peer", "effective", "disk_free"),
     [
         (Capacity(), Gpu(), "", ONE_DISK, "default", None),
@@ -227,7 +242,8 @@ def test_what_comes_from_a_registry(uri: str, pulled: bool) -> None:
         (Capacity(total_vram=8 * GIB, total_disk=9, available_disk=5), Gpu(vendor="amd"), "", ONE_DISK, "amd", 5),
         (Capacity(total_vram=2 * GIB), Gpu(vendor="amd"), "", ONE_DISK, "default", None),
         (Capacity(total_disk=9, available_disk=5), Gpu(), "", Peer(version="1"), "default", None),
-        (Capacity(total_disk=9, available_disk=5), Gpu(), "", None, "default", None),
+        (Capacity(total_disk=9, available_disk=5), Gpu(), "", None, "default", 5),
+        (Capacity(), Gpu(), "", None, "default", None),
     ],
 )
 def test_what_a_frontend_knows_of_a_node(
@@ -248,6 +264,7 @@ def test_what_a_frontend_knows_of_a_node(
     traits = traits_of(node)
     assert (traits.effective_capability, traits.disk_free) == (effective, disk_free)
     assert traits.platform == (ARM64 if peer is ONE_DISK else None)
+    assert (traits.is_disk_certain, traits.needs_scheme) == (peer is not None, peer is None)
 
 
 @pytest.mark.parametrize(

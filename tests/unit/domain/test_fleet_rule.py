@@ -113,7 +113,14 @@ def test_a_rule_with_a_uri_is_met_by_nothing_else(
     assert is_missing(a_rule(uri="oci://b"), "echo", intent, report) is missing
 
 
-@pytest.mark.parametrize("uri", ["", "oci://a", "oci://b"])
+def test_a_rule_with_a_bare_reference_is_met_by_the_same_image_with_a_scheme() -> None:
+    """References are sent to nodes with `oci://`, which is how nodes then report them."""
+    rule = a_rule(uri="registry.lan/echo:v1")
+    sent = "oci://registry.lan/echo:v1"
+    assert not is_missing(rule, "echo", an_intent(state=SATISFIED, uri=sent), has(replace(ENTRY, uri=sent)))
+
+
+@pytest.mark.parametrize("uri", ["", "a", "oci://a", "oci://b"])
 @pytest.mark.parametrize("entries", [(), (ENTRY,), (replace(ENTRY, uri=""),), (replace(ENTRY, name="other"),)])
 def test_a_rule_is_met_by_what_would_prove_an_install(uri: str, entries: tuple[BackendEntry, ...]) -> None:
     rule, report = a_rule(uri=uri), has(*entries)
