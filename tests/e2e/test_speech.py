@@ -108,6 +108,6 @@ def test_mistakes_come_as_the_packages_own_errors(client: openai.OpenAI) -> None
         client.audio.speech.create(model="voice", voice="nova", input="x", response_format="mp3")
     with pytest.raises(openai.NotFoundError, match="nobody"):
         client.audio.transcriptions.create(model="nobody", file=("x.wav", b"hello"))
-    with pytest.raises(openai.APIStatusError) as refused:
+    with pytest.raises(openai.BadRequestError) as refused:
         client.audio.transcriptions.create(model="voice", file=("x.wav", b"hello"))
-    assert refused.value.status_code == 501
+    assert (refused.value.type, refused.value.param) == ("invalid_request_error", "model")

@@ -56,7 +56,7 @@ class AdapterApp:
         try:
             name = self._replicas.find(_bearer(request)).model.name
         except KeyUnknown as error:
-            return _refusal(error)
+            return _refusal(error, request)
         return web.json_response({"object": "list", "data": [{"id": name, "object": "model", "owned_by": "corral"}]})
 
     def _route(self, handle: Handle) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
@@ -65,7 +65,7 @@ class AdapterApp:
             try:
                 return await handle(request, self._replicas.find(_bearer(request)))
             except CorralError as error:
-                return _refusal(error)
+                return _refusal(error, request)
             finally:
                 self._in_flight -= 1
 
@@ -87,8 +87,9 @@ class AdapterApp:
         return handle
 
 
-def _refusal(error: CorralError) -> web.Response:
-    return web.Response(status=failure_of(error).status, body=document_of(error), content_type=_JSON)
+def _refusal(error: CorralError, request: web.Request) -> web.Response:
+    failure = failure_of(error, about=_ASKED_IN.get(request.path, "input"))
+    return web.Response(status=failure.status, body=document_of(error, failure), content_type=_JSON)
 
 
 def _bearer(request: web.Request) -> str:
@@ -106,6 +107,8 @@ _ROUTES: Final[dict[str, Translate]] = {
     "/detokenize": detokenize,
 }
 """The last two without a version, as llama.cpp's own server has them."""
+_ASKED_IN: Final = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
+"""The field that holds what the model is asked; `input` elsewhere."""
 _SOUND_ROUTES: Final[dict[str, Exchange]] = {
     "/v1/audio/speech": speech,
     "/v1/audio/transcriptions": transcriptions,

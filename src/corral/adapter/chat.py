@@ -9,7 +9,7 @@ from corral.adapter.replicas import Served
 from corral.base.clock import Clock
 from corral.base.ids import new_answer_id
 from corral.dialect.answers import ChatEvents, CompletionEvents, Stamp, chat_answer, completion_answer
-from corral.dialect.openai import MEDIA_MARK, chat_options, completion_options, prompts_of
+from corral.dialect.openai import MEDIA_MARK, chat_options, completion_options, prompts_of, repeated
 from corral.dialect.requests import (
     ChatRequest,
     CompletionRequest,
@@ -31,9 +31,10 @@ async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenera
     if MEDIA_MARK in options.Prompt and (options.Images or options.Audios):
         options.Prompt = options.Prompt.replace(MEDIA_MARK, await _media_mark(served))
     stamp = _stamp("chatcmpl", request, served, clock, limit=options.Tokens)
+    calls = repeated(options, stamp.n)
     if request.stream:
-        return _chat_events(served, options, stamp)
-    return chat_answer(await served.backend.predict(options), stamp)
+        return _chat_events(served, calls, stamp)
+    return chat_answer([await served.backend.predict(call) for call in calls], stamp)
 
 
 async def _media_mark(served: Served) -> str:
@@ -44,14 +45,18 @@ async def _media_mark(served: Served) -> str:
 
 
 async def completions(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
-    """Several prompts are answered one after the other: each is one call."""
+    """Several prompts, and several answers to each, are made one after the other: each is one call."""
     request = parse(body, CompletionRequest)
     check_completion(request)
-    all_options = [completion_options(request, prompt, served.model) for prompt in prompts_of(request)]
-    stamp = _stamp("cmpl", request, served, clock, limit=all_options[0].Tokens)
+    prompts = prompts_of(request)
+    first = completion_options(request, prompts[0], served.model)
+    stamp = _stamp("cmpl", request, served, clock, limit=first.Tokens)
+    each = [repeated(completion_options(request, prompt, served.model), stamp.n) for prompt in prompts]
+    calls = [call for some in each for call in some]
+    before = [prompt for prompt in prompts for _ in range(stamp.n)] if request.echo else []
     if request.stream:
-        return _completion_events(served, all_options, stamp)
-    return completion_answer([await served.backend.predict(options) for options in all_options], stamp)
+        return _completion_events(served, calls, stamp, before)
+    return completion_answer([await served.backend.predict(call) for call in calls], stamp, before=before)
 
 
 def _stamp(kind: str, request: Sampling, served: Served, clock: Clock, *, limit: int) -> Stamp:
@@ -60,30 +65,35 @@ def _stamp(kind: str, request: Sampling, served: Served, clock: Clock, *, limit:
         created=int(clock.now().timestamp()),
         model=served.model.name,
         limit=limit,
-        include_usage=request.stream_options is not None and request.stream_options.include_usage,
+        include_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
+        n=request.n or 1,
     )
 
 
-async def _chat_events(served: Served, options: PredictOptions, stamp: Stamp) -> AsyncGenerator[bytes, None]:
+async def _chat_events(served: Served, calls: list[PredictOptions], stamp: Stamp) -> AsyncGenerator[bytes, None]:
     """The opening waits for the first reply: until then the answer may still become an error with a status."""
     events = ChatEvents(stamp)
-    opening = events.opening()
-    async with aclosing(served.backend.predict_stream(options)) as replies:
-        async for reply in replies:
-            if part := opening + events.part(reply):
-                yield part
-            opening = b""
-    yield opening + events.closing()
+    for call in calls:
+        opening = events.opening()
+        async with aclosing(served.backend.predict_stream(call)) as replies:
+            async for reply in replies:
+                if part := opening + events.part(reply):
+                    yield part
+                opening = b""
+        yield opening + events.ending()
+    yield events.closing()
 
 
 async def _completion_events(
-    served: Served, all_options: list[PredictOptions], stamp: Stamp
+    served: Served, calls: list[PredictOptions], stamp: Stamp, before: list[str]
 ) -> AsyncGenerator[bytes, None]:
     events = CompletionEvents(stamp)
-    for options in all_options:
-        async with aclosing(served.backend.predict_stream(options)) as replies:
+    for index, call in enumerate(calls):
+        opening = events.echo(before[index]) if before else b""
+        async with aclosing(served.backend.predict_stream(call)) as replies:
             async for reply in replies:
-                if part := events.part(reply):
+                if part := opening + events.part(reply):
                     yield part
-        yield events.ending()
+                opening = b""
+        yield opening + events.ending()
     yield events.closing()

@@ -12,7 +12,7 @@ from corral.dialect.requests import EmbeddingRequest, parse
 from corral.rpc.messages import EmbeddingResult
 
 _AT_ONCE: Final = 8
-_FORMATS: Final = ("float", "base64")
+_FORMATS: Final = ("float", "base64", None)
 
 
 async def embeddings(served: Served, body: bytes, _: Clock) -> bytes:
@@ -20,6 +20,8 @@ async def embeddings(served: Served, body: bytes, _: Clock) -> bytes:
     request = parse(body, EmbeddingRequest)
     if request.encoding_format not in _FORMATS:
         raise InvalidInput("encoding_format", "must be float or base64")
+    if request.dimensions is not None and request.dimensions < 1:
+        raise InvalidInput("dimensions", "must be at least 1")
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def embed(text: str | list[int]) -> EmbeddingResult:
@@ -36,4 +38,9 @@ async def embeddings(served: Served, body: bytes, _: Clock) -> bytes:
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
         results = [task.result() for task in tasks]
-    return embedding_answer(results, model=served.model.name, as_base64=request.encoding_format == "base64")
+    return embedding_answer(
+        results,
+        model=served.model.name,
+        as_base64=request.encoding_format == "base64",
+        dimensions=request.dimensions,
+    )

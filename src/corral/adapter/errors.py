@@ -7,6 +7,7 @@ from corral.adapter.replicas import KeyUnknown
 from corral.adapter.scratch import ScratchNotUsable
 from corral.base.errors import CorralError, InvalidInput
 from corral.dialect.answers import error_document
+from corral.dialect.engine_errors import refusal_in
 from corral.protocol.adapter import MODEL_GONE_STATUS
 from corral.rpc import errors
 
@@ -20,7 +21,7 @@ _TABLE: Final[tuple[tuple[type[CorralError], int, str], ...]] = (
     (InvalidInput, 400, _INVALID),
     (errors.RequestRefused, 400, _INVALID),
     (errors.ReplyTooLarge, 413, _INVALID),
-    (errors.NotOffered, 501, "not_supported_error"),
+    (errors.NotOffered, 400, _INVALID),
     (errors.BackendBusy, 504, _SERVER),
     (errors.BackendGone, 503, _SERVER),
     (errors.ModelNotLoaded, MODEL_GONE_STATUS, _SERVER),
@@ -29,21 +30,33 @@ _TABLE: Final[tuple[tuple[type[CorralError], int, str], ...]] = (
 )
 
 
+_TELLING: Final = (errors.RequestRefused, errors.BackendFailed)
+"""Errors whose words may say what the client got wrong: backends in other languages fail where they should refuse."""
+
+
 class Failure(NamedTuple):
     status: int
     kind: str
+    code: str
+    param: str | None
 
 
-def failure_of(error: CorralError) -> Failure:
-    return next(
-        (Failure(status, kind) for known, status, kind in _TABLE if isinstance(error, known)), Failure(500, _SERVER)
-    )
+def failure_of(error: CorralError, *, about: str = "messages") -> Failure:
+    """`about` is the field of the request that holds what the model is asked."""
+    if isinstance(error, _TELLING) and (fault := refusal_in(error.said, about=about)):
+        return Failure(400, _INVALID, *fault)
+    param = error.field or None if isinstance(error, InvalidInput) else None
+    if isinstance(error, errors.NotOffered):
+        param = "model"
+    for known, status, kind in _TABLE:
+        if isinstance(error, known):
+            return Failure(status, kind, error.code, param)
+    return Failure(500, _SERVER, error.code, param)
 
 
-def document_of(error: CorralError) -> bytes:
+def document_of(error: CorralError, failure: Failure) -> bytes:
     """The error as the body of an answer. What the backend said is for the client; its address is not."""
-    param = error.field if isinstance(error, InvalidInput) else None
-    return error_document(words_of(error), kind=failure_of(error).kind, code=error.code, param=param or None)
+    return error_document(words_of(error), kind=failure.kind, code=failure.code, param=failure.param)
 
 
 def words_of(error: CorralError) -> str:

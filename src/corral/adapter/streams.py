@@ -24,7 +24,8 @@ async def stream_events(request: web.Request, events: AsyncGenerator[bytes, None
             await _pass_on(response, parts)
         except CorralError as error:
             _tell(error)
-            await response.write(error_event(words_of(error), kind=failure_of(error).kind, code=error.code))
+            failure = failure_of(error)
+            await response.write(error_event(words_of(error), kind=failure.kind, code=failure.code))
         await response.write_eof()
     return response
 

@@ -6,6 +6,7 @@ Counts come from the backend; where it tells none, the answer has none. The cont
 
 import base64
 import codecs
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ class Stamp:
     limit: int = 0
     """The tokens that were asked for at most; 0 is without limit."""
     include_usage: bool = False
+    n: int = 1
+    """Answers to each prompt, which follow one another."""
 
 
 class _Counts:
@@ -59,24 +62,29 @@ class _Counts:
 
 
 class ChatEvents:
-    """The events of one streamed chat, in the order `opening`, `part` for every reply, `closing`."""
+    """The events of a streamed chat: for each answer `opening`, `part` for every reply and `ending`, then `closing`."""
 
     def __init__(self, stamp: Stamp) -> None:
         self._stamp = stamp
-        self._counts = _Counts()
+        self._all: list[_Counts] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._called: set[int] = set()
         head = _encode({"id": stamp.id, "object": "chat.completion.chunk", "created": stamp.created})
         self._head = b"data: " + head[:-1] + b',"model":' + _encode(stamp.model)
-        self._before = self._head + b',"choices":[{"index":0,"delta":'
         self._after = b',"finish_reason":null}]}\n\n'
+        self._begin(0)
+
+    def _begin(self, index: int) -> None:
+        self._index = index
+        self._all.append(_Counts())
+        self._called: set[int] = set()
+        self._before = self._head + b',"choices":[{"index":%d,"delta":' % index
 
     def opening(self) -> bytes:
         return self._before + b'{"role":"assistant","content":""}' + self._after
 
     def part(self, reply: Reply) -> bytes:
         """What this reply adds; nothing when it adds nothing, or ends inside a character."""
-        self._counts.take(reply)
+        self._all[-1].take(reply)
         if reply.chat_deltas:
             made = b"".join(self._delta(delta) for delta in reply.chat_deltas)
         else:
@@ -89,15 +97,20 @@ class ChatEvents:
         first, after, rest = (made or self._before + b"{}" + self._after).partition(self._after)
         return first + b',"logprobs":' + logprobs + after + rest
 
-    def closing(self) -> bytes:
-        """The rest of an unfinished character, why it ended, and the counts if they were asked for."""
+    def ending(self) -> bytes:
+        """The rest of an unfinished character, and why this answer ended; parts that follow belong to the next one."""
         rest = self._decoder.decode(b"", True)
-        reason = finish_reason(self._counts.tokens, self._stamp.limit, called=bool(self._called))
-        choice = b',"choices":[{"index":0,"delta":{},"finish_reason":"' + reason.encode() + b'"}]'
-        ending = self._head + choice + self._counts.timings() + b"}\n\n"
-        usage = self._counts.usage() if self._stamp.include_usage else None
-        counted = self._head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n" if usage else b""
-        return (self._content(rest) if rest else b"") + ending + counted + DONE
+        reason = finish_reason(self._all[-1].tokens, self._stamp.limit, called=bool(self._called))
+        choice = b',"choices":[{"index":%d,"delta":{},"finish_reason":"%b"}]' % (self._index, reason.encode())
+        timings = _sum(self._all, n=self._stamp.n).timings()
+        ending = (self._content(rest) if rest else b"") + self._head + choice + timings + b"}\n\n"
+        self._decoder.reset()
+        self._begin(self._index + 1)
+        return ending
+
+    def closing(self) -> bytes:
+        """The counts if they were asked for, and the end of the stream."""
+        return _counted(self._head, self._all, self._stamp) + DONE
 
     def _content(self, text: str) -> bytes:
         return self._before + b'{"content":' + _encode(text) + b"}" + self._after
@@ -135,10 +148,15 @@ class CompletionEvents:
     def part(self, reply: Reply) -> bytes:
         self._all[-1].take(reply)
         text = self._decoder.decode(reply.message)
-        return self._choice(text, None) if text else b""
+        logprobs = _raw_logprobs(reply)
+        return self._choice(text, None, logprobs) if text or logprobs else b""
+
+    def echo(self, prompt: str) -> bytes:
+        """The prompt itself, before what continues it."""
+        return self._choice(prompt, None)
 
     def ending(self) -> bytes:
-        """This prompt's answer is complete; parts that follow belong to the next one."""
+        """This answer is complete; parts that follow belong to the next one."""
         rest = self._decoder.decode(b"", True)
         ending = self._choice(rest, finish_reason(self._all[-1].tokens, self._stamp.limit))
         self._index += 1
@@ -147,13 +165,11 @@ class CompletionEvents:
         return ending
 
     def closing(self) -> bytes:
-        counts = _sum(self._all)
-        usage = counts.usage() if self._stamp.include_usage else None
-        return (self._head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n" if usage else b"") + DONE
+        return _counted(self._head, self._all, self._stamp) + DONE
 
-    def _choice(self, text: str, reason: str | None) -> bytes:
-        choice = {"index": self._index, "text": text, "logprobs": None, "finish_reason": reason}
-        timings = _sum(self._all).timings() if reason else b""
+    def _choice(self, text: str, reason: str | None, logprobs: msgspec.Raw | None = None) -> bytes:
+        choice = {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        timings = _sum(self._all, n=self._stamp.n).timings() if reason else b""
         return self._head + b',"choices":[' + _encode(choice) + b"]" + timings + b"}\n\n"
 
 
@@ -171,41 +187,55 @@ def finish_reason(tokens: int, limit: int, *, called: bool = False) -> str:
     return "length" if 0 < limit <= tokens else "stop"
 
 
-def chat_answer(reply: Reply, stamp: Stamp) -> bytes:
+def chat_answer(replies: Sequence[Reply], stamp: Stamp) -> bytes:
+    choices = [_chat_choice(index, reply, stamp) for index, reply in enumerate(replies)]
+    return _document("chat.completion", stamp, choices, _usage(replies, stamp))
+
+
+def _chat_choice(index: int, reply: Reply, stamp: Stamp) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.message.decode(errors="replace")}
     if reply.chat_deltas:
         message = _joined(reply.chat_deltas)
-    counts = _Counts()
-    counts.take(reply)
-    choice = {
-        "index": 0,
+    return {
+        "index": index,
         "message": message,
-        "logprobs": msgspec.Raw(logprobs) if (logprobs := _logprobs(reply)) else None,
+        "logprobs": _raw_logprobs(reply),
         "finish_reason": finish_reason(reply.tokens, stamp.limit, called="tool_calls" in message),
     }
-    return _document("chat.completion", stamp, [choice], counts.usage())
 
 
-def completion_answer(replies: Sequence[Reply], stamp: Stamp) -> bytes:
+def completion_answer(replies: Sequence[Reply], stamp: Stamp, *, before: Sequence[str] = ()) -> bytes:
+    """`before` has a text for each reply, which its answer begins with."""
     choices = []
-    all_counts = []
     for index, reply in enumerate(replies):
+        text = (before[index] if before else "") + reply.message.decode(errors="replace")
+        reason = finish_reason(reply.tokens, stamp.limit)
+        choices.append({"index": index, "text": text, "logprobs": _raw_logprobs(reply), "finish_reason": reason})
+    return _document("text_completion", stamp, choices, _usage(replies, stamp))
+
+
+def _raw_logprobs(reply: Reply) -> msgspec.Raw | None:
+    return msgspec.Raw(logprobs) if (logprobs := _logprobs(reply)) else None
+
+
+def _usage(replies: Sequence[Reply], stamp: Stamp) -> dict[str, int] | None:
+    all_counts = []
+    for reply in replies:
         counts = _Counts()
         counts.take(reply)
         all_counts.append(counts)
-        text = reply.message.decode(errors="replace")
-        reason = finish_reason(reply.tokens, stamp.limit)
-        choices.append({"index": index, "text": text, "logprobs": None, "finish_reason": reason})
-    return _document("text_completion", stamp, choices, _sum(all_counts).usage())
+    return _sum(all_counts, n=stamp.n).usage()
 
 
-def embedding_answer(results: Sequence[EmbeddingResult], *, model: str, as_base64: bool) -> bytes:
+def embedding_answer(
+    results: Sequence[EmbeddingResult], *, model: str, as_base64: bool, dimensions: int | None = None
+) -> bytes:
     """One vector for each result: of a backend that packs several the first counts. InvalidInput when it says that they
     are those of single tokens, of which none is the text's."""
     if any(result.layout == EmbeddingLayout.EMBEDDING_LAYOUT_PER_TOKEN for result in results):
         raise InvalidInput("model", "gives a vector for each token and none for the text: have its backend pool them")
     data = [
-        {"object": "embedding", "index": index, "embedding": _vector(result, as_base64=as_base64)}
+        {"object": "embedding", "index": index, "embedding": _written(_vector(result, dimensions), as_base64=as_base64)}
         for index, result in enumerate(results)
     ]
     answer: dict[str, Any] = {"object": "list", "data": data, "model": model}
@@ -214,8 +244,19 @@ def embedding_answer(results: Sequence[EmbeddingResult], *, model: str, as_base6
     return _encode(answer)
 
 
-def _vector(result: EmbeddingResult, *, as_base64: bool) -> list[float] | str:
+def _vector(result: EmbeddingResult, dimensions: int | None) -> "array[float]":
+    """As long as it is, or cut to so many numbers and of length one again."""
     numbers = array("f", result.embeddings[: result.dim] if result.dim else result.embeddings)
+    if dimensions is None:
+        return numbers
+    if dimensions > len(numbers):
+        raise InvalidInput("dimensions", f"is {dimensions}, and the vectors of this model have {len(numbers)}")
+    kept = numbers[:dimensions]
+    length = math.hypot(*kept) or 1.0
+    return array("f", (number / length for number in kept))
+
+
+def _written(numbers: "array[float]", *, as_base64: bool) -> list[float] | str:
     if not as_base64:
         return numbers.tolist()
     if byteorder != "little":
@@ -242,11 +283,18 @@ def _joined(deltas: Sequence[ChatDelta]) -> dict[str, Any]:
     return message
 
 
-def _sum(all_counts: Sequence[_Counts]) -> _Counts:
+def _sum(all_counts: Sequence[_Counts], *, n: int) -> _Counts:
+    """A prompt that is answered `n` times counts once, as OpenAI counts it."""
     total = _Counts()
     total.tokens = sum(counts.tokens for counts in all_counts)
-    total.prompt_tokens = sum(counts.prompt_tokens for counts in all_counts)
+    total.prompt_tokens = sum(counts.prompt_tokens for counts in all_counts[::n])
     return total
+
+
+def _counted(head: bytes, all_counts: Sequence[_Counts], stamp: Stamp) -> bytes:
+    """The event with the counts of a whole stream, where they are known and were asked for."""
+    usage = _sum(all_counts, n=stamp.n).usage() if stamp.include_usage else None
+    return head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n" if usage else b""
 
 
 def _document(kind: str, stamp: Stamp, choices: Sequence[Mapping[str, Any]], usage: dict[str, int] | None) -> bytes:

@@ -27,7 +27,8 @@ def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
     if model.use_tokenizer_template:
         options.UseTokenizerTemplate = True
         options.Messages.extend(plain)
-        options.Grammar = ""
+    elif request.tools and request.tool_choice != "none":
+        raise InvalidInput("tools", "the prompt template of this model has no place for them")
     else:
         options.Prompt = render_chat(plain, model.templates)
     if request.tools:
@@ -52,6 +53,18 @@ def completion_options(request: CompletionRequest, prompt: str, model: AdapterMo
 
 def prompts_of(request: CompletionRequest) -> list[str]:
     return [request.prompt] if isinstance(request.prompt, str) else request.prompt
+
+
+def repeated(options: PredictOptions, times: int) -> list[PredictOptions]:
+    """The same call so many times; where a seed is given, each has one of its own, else all would say the same."""
+    calls = [options]
+    for number in range(1, times):
+        call = PredictOptions()
+        call.CopyFrom(options)
+        if options.Seed > 0:
+            call.Seed = (options.Seed + number) % 2**31
+        calls.append(call)
+    return calls
 
 
 def embedding_options(text: str | Sequence[int], model: AdapterModel) -> PredictOptions:
@@ -117,8 +130,8 @@ def _message(message: ChatMessage, options: PredictOptions, mark: str) -> Messag
     return Message(
         role=message.role,
         content=content or "",
-        name=message.name,
-        tool_call_id=message.tool_call_id,
+        name=message.name or "",
+        tool_call_id=message.tool_call_id or "",
         reasoning_content=message.reasoning_content or "",
         tool_calls=json.dumps(message.tool_calls) if message.tool_calls else "",
     )
@@ -127,21 +140,27 @@ def _message(message: ChatMessage, options: PredictOptions, mark: str) -> Messag
 def _text_of(part: Part, options: PredictOptions, mark: str) -> str:
     match part.type:
         case "text":
-            return part.text
+            return part.text or ""
         case "image_url":
             options.Images.append(_inline(part))
             return mark
         case "input_audio":
-            options.Audios.append(part.input_audio.data if part.input_audio else "")
+            options.Audios.append(_recorded(part))
             return mark
         case _:
             raise InvalidInput("messages.content.type", f"there are no parts of type {part.type}")
 
 
+def _recorded(part: Part) -> str:
+    if part.input_audio is None or not part.input_audio.data:
+        raise InvalidInput("messages.content.input_audio", "must have data in base64")
+    return part.input_audio.data
+
+
 def _inline(part: Part) -> str:
     """The base64 text of a data URL. Fetching what others name is not for this process."""
     link = part.image_url
-    url = link.url if link is not None and not isinstance(link, str) else link or ""
+    url = link if isinstance(link, str) else (link and link.url) or ""
     head, comma, data = url.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         raise InvalidInput("messages.content.image_url", "must be a data URL in base64")

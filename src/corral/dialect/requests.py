@@ -13,19 +13,26 @@ _WHERE: Final = re.compile(r" - at `\$\.?(.*)`$")
 Parsed = TypeVar("Parsed")
 
 
+_TOOL_CHOICES: Final = ("auto", "none", "required")
+_MOST_ANSWERS: Final = 128
+"""OpenAI's own limit of `n`."""
+_HOTTEST: Final = 2.0
+"""OpenAI's own limit of `temperature`."""
+
+
 class Link(msgspec.Struct):
-    url: str = ""
+    url: str | None = None
 
 
 class Sound(msgspec.Struct):
-    data: str = ""
+    data: str | None = None
 
 
 class Part(msgspec.Struct):
     """One part of a message: a text, or something to look at or to listen to."""
 
     type: str
-    text: str = ""
+    text: str | None = None
     image_url: Link | str | None = None
     input_audio: Sound | None = None
 
@@ -33,24 +40,27 @@ class Part(msgspec.Struct):
 class ChatMessage(msgspec.Struct):
     role: str
     content: str | list[Part] | None = None
-    name: str = ""
-    tool_call_id: str = ""
+    name: str | None = None
+    tool_call_id: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
 
 
 class StreamOptions(msgspec.Struct):
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class ResponseFormat(msgspec.Struct):
-    type: str = "text"
+    type: str | None = None
 
 
 class Sampling(msgspec.Struct, kw_only=True):
-    """What chats and completions have in common. Unknown fields are ignored, as OpenAI's own clients send new ones."""
+    """What chats and completions have in common. A null is a field that was not given.
 
-    model: str = ""
+    Unknown fields are ignored, as OpenAI's own clients send new ones; a known field that cannot be honoured is refused.
+    """
+
+    model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
@@ -75,6 +85,9 @@ class ChatRequest(Sampling, kw_only=True):
     max_completion_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    functions: list[Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+    modalities: list[str] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     response_format: ResponseFormat | None = None
@@ -86,13 +99,15 @@ class ChatRequest(Sampling, kw_only=True):
 class CompletionRequest(Sampling, kw_only=True):
     prompt: str | list[str]
     echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = None
     logprobs: int | None = None
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
     input: str | list[str | int | list[int]]
-    model: str = ""
-    encoding_format: str = "float"
+    model: str | None = None
+    encoding_format: str | None = None
     dimensions: int | None = None
 
     def texts(self) -> list[str | list[int]]:
@@ -134,7 +149,12 @@ def check_chat(request: ChatRequest) -> None:
         raise InvalidInput("messages", "must not be empty")
     _check_sampling(request)
     _check_count("max_completion_tokens", request.max_completion_tokens)
-    if request.response_format is not None and request.response_format.type != "text":
+    _check_tools(request)
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidInput("top_logprobs", "needs logprobs to be true")
+    if request.modalities not in (None, [], ["text"]):
+        raise InvalidInput("modalities", "only text is offered by this backend")
+    if request.response_format is not None and request.response_format.type not in (None, "text"):
         raise InvalidInput("response_format", f"{request.response_format.type} is not offered by this backend")
 
 
@@ -142,18 +162,59 @@ def check_completion(request: CompletionRequest) -> None:
     if not request.prompt:
         raise InvalidInput("prompt", "must not be empty")
     _check_sampling(request)
+    if request.suffix:
+        raise InvalidInput("suffix", "is not offered by this backend: it continues texts, and does not fill gaps")
+    if request.best_of is not None and request.best_of != (request.n or 1):
+        raise InvalidInput("best_of", "is not offered: ask for several answers with n")
+    if request.echo and request.logprobs is not None:
+        raise InvalidInput("logprobs", "is not offered together with echo")
+
+
+def _check_tools(request: ChatRequest) -> None:
+    """The first fault by its place, as in `tools[0].function.name`."""
+    for field in ("functions", "function_call"):
+        if getattr(request, field) is not None:
+            raise InvalidInput(field, "is not offered: use tools and tool_choice")
+    names = [_tool_name(f"tools[{index}]", tool) for index, tool in enumerate(request.tools or ())]
+    choice = request.tool_choice
+    if isinstance(choice, dict):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        if name not in names:
+            raise InvalidInput("tool_choice", f"names {name}, which is not among the tools")
+    elif choice is not None and choice not in _TOOL_CHOICES:
+        raise InvalidInput("tool_choice", f"must be one of {', '.join(_TOOL_CHOICES)}, or name a function")
+    elif choice == "required" and not names:
+        raise InvalidInput("tool_choice", "needs tools")
+    if names and request.grammar:
+        raise InvalidInput("grammar", "is not offered together with tools")
+
+
+def _tool_name(place: str, tool: dict[str, Any]) -> str:
+    if tool.get("type") != "function":
+        raise InvalidInput(f"{place}.type", f"must be function, and is {tool.get('type')}")
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        raise InvalidInput(f"{place}.function", "must be an object")
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"{place}.function.name", "must be a text")
+    if not isinstance(function.get("parameters"), dict | None):
+        raise InvalidInput(f"{place}.function.parameters", "must be an object: a JSON schema")
+    return name
 
 
 def _check_sampling(request: Sampling) -> None:
-    if request.n not in (None, 1):
-        raise InvalidInput("n", "only one answer to a request is offered")
+    if request.n is not None and not 1 <= request.n <= _MOST_ANSWERS:
+        raise InvalidInput("n", f"must be between 1 and {_MOST_ANSWERS}")
     _check_count("max_tokens", request.max_tokens)
-    if request.temperature is not None and not 0 <= request.temperature <= 10:
-        raise InvalidInput("temperature", "must be between 0 and 10")
+    if request.temperature is not None and not 0 <= request.temperature <= _HOTTEST:
+        raise InvalidInput("temperature", f"must be between 0 and {_HOTTEST:g}")
     if request.seed is not None and not -(2**31) <= request.seed < 2**31:
         raise InvalidInput("seed", "must fit into 32 bits")
 
 
 def _check_count(field: str, value: int | None) -> None:
-    if value is not None and not -1 <= value < 2**31:
-        raise InvalidInput(field, "must be a number of tokens")
+    """0 would mean without limit to backends, and nothing at all to the client."""
+    if value is not None and value != -1 and not 1 <= value < 2**31:
+        raise InvalidInput(field, "must be a number of tokens, at least 1")

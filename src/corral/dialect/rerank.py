@@ -10,7 +10,7 @@ from corral.rpc.messages import RerankRequest, RerankResult
 class RankingRequest(msgspec.Struct, kw_only=True):
     query: str
     documents: list[str]
-    model: str = ""
+    model: str | None = None
     top_n: int | None = None
 
     def check(self) -> None:

@@ -21,7 +21,7 @@ _UNKNOWN_SIZE: Final = 0xFFFFFFFF
 
 class SpeechRequest(msgspec.Struct, kw_only=True):
     input: str
-    model: str = ""
+    model: str | None = None
     voice: str | None = None
     response_format: str | None = None
     speed: float | None = None
@@ -98,7 +98,7 @@ class VoiceActivityRequest(msgspec.Struct, kw_only=True):
     """LocalAI's: samples from -1 to 1, mono, 16,000 a second."""
 
     audio: list[float]
-    model: str = ""
+    model: str | None = None
 
 
 def voice_activity_options(request: VoiceActivityRequest, model: AdapterModel) -> VADRequest:

@@ -9,12 +9,12 @@ from corral.rpc.messages import PredictOptions
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
     content: str
-    model: str = ""
+    model: str | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
     tokens: list[int]
-    model: str = ""
+    model: str | None = None
 
     def check(self) -> None:
         if any(not 0 <= token < 2**31 for token in self.tokens):

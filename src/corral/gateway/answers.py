@@ -7,6 +7,7 @@ from typing import Final, Self
 
 import msgspec
 
+from corral.dialect.engine_errors import error_type
 from corral.protocol.view import Loading
 
 _encoder: Final = msgspec.json.Encoder()
@@ -65,7 +66,7 @@ class Refusal(Exception):
         self.code = code
         self.closes = closes
         """Whether what follows on the connection cannot be trusted or is not worth reading."""
-        self._type = _error_type(status)
+        self._type = error_type(status)
         self._param = param
         self._headers = headers
         self._more: dict[str, object] = {}
@@ -104,18 +105,3 @@ def _retry_after(loading: Loading) -> int:
     """When it should be done, where that is known."""
     seconds = loading.retry_after_seconds if loading.eta_seconds is None else math.ceil(loading.eta_seconds)
     return min(max(seconds, _SOONEST), _LATEST)
-
-
-def _error_type(status: int) -> str:
-    """OpenAI's word for a kind of error."""
-    match status:
-        case 401:
-            return "authentication_error"
-        case 403:
-            return "permission_error"
-        case 429:
-            return "rate_limit_error"
-        case _ if status >= 500:
-            return "server_error"
-        case _:
-            return "invalid_request_error"

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import math
 import struct
 from typing import Any
 
@@ -66,6 +67,49 @@ async def test_embeddings_come_as_numbers_or_in_base64(served: Any) -> None:
     assert len(tokens["data"]) == 1
 
 
+async def test_vectors_are_cut_and_of_length_one_again(served: Any) -> None:
+    _, whole = await served.ask("/v1/embeddings", {"input": "one"})
+    status, cut = await served.ask("/v1/embeddings", {"input": "one", "dimensions": 3, "encoding_format": None})
+    assert status == 200
+    kept, vector = whole["data"][0]["embedding"][:3], cut["data"][0]["embedding"]
+    assert math.hypot(*vector) == pytest.approx(1)
+    assert vector == pytest.approx([number / math.hypot(*kept) for number in kept])
+    for wrong in (0, 9):
+        status, answer = await served.ask("/v1/embeddings", {"input": "one", "dimensions": wrong})
+        assert (status, answer["error"]["param"]) == (400, "dimensions")
+
+
+async def test_several_answers_come_one_after_another(served: Any) -> None:
+    _, answer = await served.ask(CHAT, HELLO | {"n": 3})
+    assert [one["index"] for one in answer["choices"]] == [0, 1, 2]
+    assert {one["message"]["content"] for one in answer["choices"]} == {"hello brave new world"}
+    assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 12, "total_tokens": 16}
+    body = HELLO | {"n": 2, "stream": True, "stream_options": {"include_usage": True}}
+    async with served.post(CHAT, body) as streamed:
+        *events, counts = events_of(await streamed.text())
+    said = [(choice["index"], choice["delta"].get("content")) for event in events for choice in event["choices"]]
+    assert said[:2] == [(0, ""), (0, "hello")]
+    assert [index for index, _ in said] == [0] * 6 + [1] * 6
+    assert counts["usage"] == answer["usage"] | {"completion_tokens": 8, "total_tokens": 12}
+
+
+async def test_a_completion_begins_with_its_prompt_if_that_is_wanted(served: Any) -> None:
+    wanted = {"prompt": ["a b", "c"], "echo": True, "n": 2}
+    _, answer = await served.ask("/v1/completions", wanted)
+    assert [(one["index"], one["text"]) for one in answer["choices"]] == [
+        (0, "a ba b"),
+        (1, "a ba b"),
+        (2, "cc"),
+        (3, "cc"),
+    ]
+    async with served.post("/v1/completions", wanted | {"stream": True}) as streamed:
+        events = events_of(await streamed.text())
+    texts = [
+        "".join(e["choices"][0]["text"] for e in events if e["choices"][0]["index"] == index) for index in range(4)
+    ]
+    assert texts == ["a ba b", "a ba b", "cc", "cc"]
+
+
 async def test_without_the_tokenizers_template_we_render_the_prompt(served: Any) -> None:
     templates = PromptTemplates(chat_message="<{{.RoleName}}> {{.Content}}", chat="{{.Input}} <assistant>")
     await served.tell("k2", AdapterModel(name="rendered", identity="m.bin", templates=templates))
@@ -78,7 +122,9 @@ async def test_without_the_tokenizers_template_we_render_the_prompt(served: Any)
 
 async def test_what_the_backend_cannot_do_is_said_so(served: Any) -> None:
     status, answer = await served.ask("/v1/rerank", {"query": "q", "documents": ["a"]})
-    assert (status, answer["error"]["code"]) == (501, "not_offered")
+    error = answer["error"]
+    assert (status, error["code"], error["param"]) == (400, "not_offered", "model")
+    assert error["type"] == "invalid_request_error"
     status, answer = await served.ask("/v1/rerank", {"query": "q", "documents": []})
     assert (status, answer["error"]["param"]) == (400, "documents")
 
@@ -91,7 +137,12 @@ BAD: list[tuple[Any, str | None]] = [
     ({"messages": 3}, "messages"),
     ({"messages": [{"content": "x"}]}, "messages[0].role"),
     (HELLO | {"temperature": "hot"}, "temperature"),
-    (HELLO | {"n": 2}, "n"),
+    (HELLO | {"n": 0}, "n"),
+    (HELLO | {"temperature": 3}, "temperature"),
+    (HELLO | {"max_tokens": 0}, "max_tokens"),
+    (HELLO | {"tools": [{}]}, "tools[0].type"),
+    (HELLO | {"functions": []}, "functions"),
+    (HELLO | {"modalities": ["audio"]}, "modalities"),
     (HELLO | {"max_tokens": 2**40}, "max_tokens"),
     (HELLO | {"response_format": {"type": "json_object"}}, "response_format"),
     ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages.content.type"),

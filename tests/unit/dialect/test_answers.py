@@ -42,24 +42,26 @@ def test_a_text_survives_whatever_its_bytes_are_split_into(text: str, cuts: list
     edges = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
     parts = [whole[start:end] for start, end in itertools.pairwise(edges)]
     events = ChatEvents(STAMP)
-    stream = b"".join([events.opening(), *(events.part(Reply(message=part)) for part in parts), events.closing()])
+    stream = b"".join(
+        [events.opening(), *(events.part(Reply(message=part)) for part in parts), events.ending() + events.closing()]
+    )
     assert content_of(stream) == text
     assert stream.endswith(DONE)
 
 
 def test_bytes_that_are_no_text_do_not_break_the_stream() -> None:
     events = ChatEvents(STAMP)
-    assert content_of(events.part(Reply(message=b"a\xff")) + events.closing()) == "a\ufffd"
+    assert content_of(events.part(Reply(message=b"a\xff")) + events.ending() + events.closing()) == "a\ufffd"
     unfinished = ChatEvents(STAMP)
     assert unfinished.part(Reply(message=b"\xe2\x82")) == b""
-    assert content_of(unfinished.closing()) == "\ufffd"
+    assert content_of(unfinished.ending() + unfinished.closing()) == "\ufffd"
 
 
 def test_the_last_counts_are_the_valid_ones() -> None:
     events = ChatEvents(STAMP)
     for reply in (Reply(tokens=1, prompt_tokens=5), Reply(tokens=3), Reply()):
         events.part(reply)
-    ending, usage = decoded(events.closing())
+    ending, usage = decoded(events.ending() + events.closing())
     assert ending["choices"][0]["finish_reason"] == "length"
     assert usage["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
     assert usage["choices"] == []
@@ -69,8 +71,8 @@ def test_the_last_counts_are_the_valid_ones() -> None:
 def test_counts_that_the_backend_does_not_tell_are_not_invented() -> None:
     events = ChatEvents(STAMP)
     events.part(Reply(message=b"x"))
-    assert len(decoded(events.closing())) == 1
-    assert "usage" not in json.loads(chat_answer(Reply(message=b"x"), STAMP))
+    assert len(decoded(events.ending() + events.closing())) == 1
+    assert "usage" not in json.loads(chat_answer([Reply(message=b"x")], STAMP))
 
 
 def test_deltas_are_preferred_to_the_message() -> None:
@@ -82,7 +84,7 @@ def test_deltas_are_preferred_to_the_message() -> None:
         {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a"'}}
     ]
     assert two["choices"][0]["delta"]["tool_calls"] == [{"index": 0, "function": {"arguments": ":1}"}}]
-    assert decoded(events.closing())[0]["choices"][0]["finish_reason"] == "tool_calls"
+    assert decoded(events.ending() + events.closing())[0]["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_a_whole_answer_joins_its_deltas() -> None:
@@ -91,7 +93,7 @@ def test_a_whole_answer_joins_its_deltas() -> None:
         ChatDelta(tool_calls=[ToolCallDelta(index=0, id="c", name="f", arguments="{")]),
         ChatDelta(tool_calls=[ToolCallDelta(index=0, arguments="}")]),
     ]
-    (choice,) = json.loads(chat_answer(Reply(chat_deltas=deltas), STAMP))["choices"]
+    (choice,) = json.loads(chat_answer([Reply(chat_deltas=deltas)], STAMP))["choices"]
     assert choice["message"] == {
         "role": "assistant",
         "content": None,
@@ -142,13 +144,13 @@ def test_likelihoods_are_told_once_with_what_they_belong_to(reply: Reply) -> Non
     events = decoded(ChatEvents(STAMP).part(reply))
     told = [choice.get("logprobs") for event in events for choice in event["choices"]]
     assert told == [{"content": []}, *[None] * (len(events) - 1)]
-    assert json.loads(chat_answer(reply, STAMP))["choices"][0]["logprobs"] == {"content": []}
+    assert json.loads(chat_answer([reply], STAMP))["choices"][0]["logprobs"] == {"content": []}
 
 
 def test_likelihoods_that_are_no_json_break_nothing() -> None:
     odd = Reply(message=b"hi", logprobs=b"{")
     assert content_of(ChatEvents(STAMP).part(odd)) == "hi"
-    assert json.loads(chat_answer(odd, STAMP))["choices"][0]["logprobs"] is None
+    assert json.loads(chat_answer([odd], STAMP))["choices"][0]["logprobs"] is None
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from corral.base.errors import InvalidInput
-from corral.dialect.openai import chat_options, completion_options, embedding_options, prompts_of
+from corral.dialect.openai import chat_options, completion_options, embedding_options, prompts_of, repeated
 from corral.dialect.requests import (
+    ChatMessage,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
+    Part,
     check_chat,
     check_completion,
     parse,
@@ -20,6 +22,8 @@ from corral.rpc.messages import PredictOptions
 
 MODEL = AdapterModel(name="m", identity="m.bin", use_tokenizer_template=True)
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+NAMED = {"type": "function", "function": {"name": "f"}}
 
 
 def chat(body: dict[str, Any], model: AdapterModel = MODEL) -> PredictOptions:
@@ -68,7 +72,7 @@ def test_messages_keep_their_parts_where_the_contract_wants_them() -> None:
                 {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "f"}}]},
                 {"role": "tool", "tool_call_id": "c", "content": "42"},
             ],
-            "tools": [{"type": "function"}],
+            "tools": TOOLS,
             "tool_choice": "auto",
             "chat_template_kwargs": {"enable_thinking": False},
         }
@@ -77,7 +81,7 @@ def test_messages_keep_their_parts_where_the_contract_wants_them() -> None:
     assert list(options.Images) == ["QUJD"]
     assert json.loads(options.Messages[2].tool_calls)[0]["id"] == "c"
     assert options.Messages[3].tool_call_id == "c"
-    assert (json.loads(options.Tools), json.loads(options.ToolChoice)) == ([{"type": "function"}], "auto")
+    assert (json.loads(options.Tools), json.loads(options.ToolChoice)) == (TOOLS, "auto")
     assert json.loads(options.Metadata["chat_template_kwargs"]) == {"enable_thinking": False}
 
 
@@ -109,7 +113,29 @@ def test_in_a_prompt_that_we_render_media_have_their_places() -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": 1}]}, "messages[0].role"),
-        ({"n": 3}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"function_call": "auto"}, "function_call"),
+        ({"tools": "f"}, "tools"),
+        ({"tools": [1]}, "tools[0]"),
+        ({"tools": [{}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": "x"}}]},
+            "tools[0].function.parameters",
+        ),
+        ({"tools": TOOLS, "tool_choice": "sometimes"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "grammar": 'root ::= "a"'}, "grammar"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": []}, "temperature"),
         ({"seed": 2**40}, "seed"),
@@ -123,6 +149,55 @@ def test_a_bad_field_is_named(body: dict[str, Any], field: str | None) -> None:
     with pytest.raises(InvalidInput) as refused:
         chat(body)
     assert refused.value.field == (field or "messages.content.image_url")
+
+
+def test_null_is_what_was_not_given() -> None:
+    """Clients that have a field for everything send it."""
+    message = dict.fromkeys(ChatMessage.__struct_fields__) | HELLO["messages"][0]
+    parts = [dict.fromkeys(Part.__struct_fields__) | {"type": "text", "text": "hi"}]
+    body = dict.fromkeys(ChatRequest.__struct_fields__) | {"messages": [message]}
+    assert chat(body) == chat({})
+    assert chat({"messages": [{"role": "user", "content": parts}]}) == chat({})
+    embedding = parse(b'{"input": "a", "model": null, "encoding_format": null, "dimensions": null}', EmbeddingRequest)
+    assert embedding.texts() == ["a"]
+    completion = parse(
+        json.dumps(dict.fromkeys(CompletionRequest.__struct_fields__) | {"prompt": "a"}).encode(), CompletionRequest
+    )
+    check_completion(completion)
+    assert completion_options(completion, "a", MODEL).Tokens == 0
+
+
+def test_a_grammar_and_a_named_tool_reach_the_backend() -> None:
+    assert chat({"grammar": 'root ::= "a"'}).Grammar == 'root ::= "a"'
+    assert json.loads(chat({"tools": TOOLS, "tool_choice": NAMED}).ToolChoice) == NAMED
+
+
+def test_tools_are_refused_where_we_render_the_prompt_as_it_has_no_place_for_them() -> None:
+    with pytest.raises(InvalidInput, match="tools"):
+        chat({"tools": TOOLS}, AdapterModel(name="m"))
+    chat({"tools": TOOLS, "tool_choice": "none"}, AdapterModel(name="m"))
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"echo": True, "logprobs": 1}, "logprobs"),
+        ({"prompt": ""}, "prompt"),
+    ],
+)
+def test_a_completion_that_cannot_be_made_as_asked_is_refused(body: dict[str, Any], field: str) -> None:
+    request = parse(json.dumps({"prompt": "a"} | body).encode(), CompletionRequest)
+    with pytest.raises(InvalidInput) as refused:
+        check_completion(request)
+    assert refused.value.field == field
+
+
+def test_several_answers_have_seeds_of_their_own() -> None:
+    assert [one.Seed for one in repeated(chat({"seed": 5}), 3)] == [5, 6, 7]
+    assert [one.Seed for one in repeated(chat({}), 3)] == [-1, -1, -1]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"nul"])
