@@ -6,7 +6,7 @@ sent, and it goes with its connection, so no key outlives the client that presen
 """
 
 import re
-from typing import Final
+from typing import Final, cast
 
 import httptools
 
@@ -57,6 +57,13 @@ class RequestReader:
             self.has_overrun = True
         except httptools.HttpParserError as error:
             raise Refusal.bad_framing(str(error)) from None
+
+    def close(self) -> None:
+        """Drop the body and the parser, which refers back to this object: a body of 32 MB must not wait for the
+        garbage collector. No other method may be called afterwards."""
+        self._parser = cast(httptools.HttpRequestParser, None)
+        self._known = None
+        self.body = []
 
     def take_body(self) -> bytes:
         body = self.body[0] if len(self.body) == 1 else b"".join(self.body)

@@ -118,6 +118,9 @@ class ClientConnection(asyncio.Protocol):
         self._leave_exchange()
         self._state = _CLOSING
         self.body_sent()
+        self._reader.close()
+        self._held = b""
+        self._partial = None
         self.write = _nowhere
         self._services.tally.open_connections -= 1
         self._registry.closed(self)

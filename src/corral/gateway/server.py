@@ -90,10 +90,13 @@ class Server:
         """One look at all connections every now and then costs less than a timer for each."""
         while True:
             await asyncio.sleep(self._look_seconds)
-            now = self._services.loop.time()
-            for client in list(self._clients):
-                client.sweep(now)
-            self._services.pool.sweep(now)
+            self._sweep(self._services.loop.time())
+
+    def _sweep(self, now: float) -> None:
+        """Not inside the loop above, whose variables would keep the last client alive while it sleeps."""
+        for client in list(self._clients):
+            client.sweep(now)
+        self._services.pool.sweep(now)
 
     # What clients call.
 

@@ -242,6 +242,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._closed = True
         self._keeper.lost(self)
         self._at_end(broken=error is not None)
+        self._parser = cast(httptools.HttpResponseParser, None)  # it refers back to this object
 
     def pause_writing(self) -> None:
         if self._taker is not None:
