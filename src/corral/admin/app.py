@@ -3,15 +3,19 @@
 import logging
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext
 from corral.admin.openapi import describe
 from corral.admin.route import starlette_route
 from corral.admin.routes import ROUTES
+from corral.protocol.browser_safety import SAFETY_HEADERS
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +24,28 @@ def build_app(context: AdminContext) -> Starlette:
     app = Starlette(
         routes=[starlette_route(spec, context) for spec in ROUTES],
         exception_handlers={HTTPException: _no_route, Exception: _failed},
+        middleware=[Middleware(SafetyHeaders)],
     )
     app.router.redirect_slashes = False
     app.state.openapi = describe(ROUTES)
     return app
+
+
+class SafetyHeaders:
+    """Adds to every answer, errors included, what keeps browsers from misusing it. A handler's own value wins."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SAFETY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_safely)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from starlette.responses import HTMLResponse, Response
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec
+from corral.protocol.browser_safety import NO_FRAMES
 
 
 async def openapi(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -25,7 +26,7 @@ async def home(context: AdminContext, request: Request, caller: Caller) -> Respo
 
 def _page(name: str) -> Response:
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
-    return HTMLResponse(_text(name), headers={"Content-Security-Policy": policy})
+    return HTMLResponse(_text(name), headers={"Content-Security-Policy": f"{policy}; {NO_FRAMES}"})
 
 
 @cache

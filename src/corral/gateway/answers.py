@@ -8,6 +8,7 @@ from typing import Final, Self
 import msgspec
 
 from corral.dialect.engine_errors import error_type
+from corral.protocol.browser_safety import SAFETY_HEADERS
 from corral.protocol.view import Loading
 
 _encoder: Final = msgspec.json.Encoder()
@@ -15,6 +16,7 @@ _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus
 _SOONEST: Final = 1
 _LATEST: Final = 300
 """Seconds after which a client is told to come back, at most: LocalAI's bound."""
+_SAFETY: Final = [f"{name}: {value}".encode() for name, value in SAFETY_HEADERS.items()]
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -42,6 +44,7 @@ class Answer:
             b"Content-Type: " + self.content_type.encode("latin-1"),
             b"Content-Length: %d" % len(self.body),
             *(f"{name}: {value}".encode("latin-1") for name, value in self.headers.items()),
+            *_SAFETY,
         ]
         if closes:
             lines.append(b"Connection: close")

@@ -40,6 +40,18 @@ async def test_no_route_answers_without_a_valid_key(frontend: Frontend, route: A
     assert (await frontend.call(route.method, url, {}, key=key)).status == 401
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@pytest.mark.parametrize("path", ["/", "/docs"])
+async def test_every_answer_of_a_page_forbids_frames_guessed_types_and_referrers(
+    frontend: Frontend, method: str, path: str
+) -> None:
+    answer = await frontend.call(method, path, key="")
+    assert answer.status == (405 if method == "POST" else 200)
+    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+
+
 @pytest.mark.parametrize("scope", ["inference", "node", "gateway"])
 async def test_other_scopes_do_not_administer(frontend: Frontend, scope: str) -> None:
     key = (await new_key(frontend, scope))["key"]

@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from corral.gateway.relay import ClientConnection
-from corral.testing.gateway import KEY, World, chat, request
+from corral.testing.gateway import World, chat, request
 
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["broken off", "answered"])
@@ -29,3 +29,17 @@ async def test_a_closed_connection_leaves_no_cycle_behind(gateway: World, is_who
         await gateway.until(lambda: all(client() is None for client in clients))
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_pages_that_control_cannot_give_are_refused_with_the_headers_of_pages(
+    gateway: World, version: str, method: str
+) -> None:
+    await gateway.control.stop()
+    data = request(method=method, path="/", key=None, version=version)
+    answer = await gateway.ask(data, is_head=method == "HEAD")
+    assert answer.status == 503
+    assert answer.headers["content-security-policy"] == "frame-ancestors 'none'"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
