@@ -1,19 +1,30 @@
 """`corral up` as real processes: ready, restarted, stopped, and never leaving anything behind."""
 
+import contextlib
 import itertools
 import json
 import os
+import pty
+import re
 import resource
 import signal
 import socket
 import stat
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from corral.app.up_workers import STEP
-from corral.testing.ports import lasting_range
+from corral.testing.models import chat_model
+from corral.testing.ports import lasting_port, lasting_range
 from corral.testing.waiting import wait_until
 
 KILLED = [("control",), ("frontend",), ("nats",), ("workers", 0)]
@@ -167,6 +178,67 @@ class TestWhileItRuns:
         assert [key["state"] for key in up.api("GET", "/api/v1/keys").json()].count("active") == 1
 
 
+@contextmanager
+def on_a_terminal(command: list[str], home: Path, **variables: str) -> Iterator[Any]:
+    """A program whose output, all of it, goes to a terminal. Gives a function that returns what stands there."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (50, 300))
+    written = bytearray()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # how a terminal says that nobody is left
+            while part := os.read(ours, 65536):
+                written.extend(part)
+
+    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    env = {**kept, "HOME": str(home), **variables}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
+    os.close(theirs)
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield lambda: click.unstyle(re.sub(rb"\x1b\[2K[^\n]*\r(?!\n)", b"", bytes(written)).decode())
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        reader.join()
+        os.close(ours)
+
+
+def normalised(line: str) -> str:
+    """Without what differs from start to start and from machine to machine."""
+    line = re.sub(r"((?:key|token): +)\S+", r"\1SECRET", line)
+    line = re.sub(r"127\.0\.0\.1:\d+ (.*) after [0-9.]+ s", r"ADDRESS \1 after TIME", line)
+    return re.sub(r" \S*/\.(local|venv)/", r" …/.\1/", line)
+
+
+def test_a_healthy_start_prints_exactly_what_the_readme_shows(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    shown = readme.partition("```text\nAdministrator key:")[2].partition("```")[0]
+    lines = ("Administrator key:" + shown).rstrip().splitlines()
+    command = [str(Path(sys.executable).parent / "corral"), "up", "--port", "0"]
+    variables = {"CORRAL_NATS_PORT": str(lasting_port()), "CORRAL_FIRST_MODEL": str(chat_model())}
+
+    with on_a_terminal(command, tmp_path, **variables) as screen:
+        wait_until(lambda: "Try: " in screen() and screen().endswith("\n"), "the fleet to be ready", seconds=180)
+        printed = screen().splitlines()
+
+    assert [normalised(line) for line in printed] == [normalised(line) for line in lines]
+    assert (tmp_path / ".local/share/corral/logs/control.log").exists()
+
+
+def test_a_real_problem_reaches_the_terminal(start_up: Any) -> None:
+    up = start_up(CORRAL_VERBOSE="false")
+    pids = up.until_ready()["pids"]
+    os.kill(pids["control"], signal.SIGKILL)
+    wait_until(lambda: "frontend  warning: child died" in up.output, "the warning")
+    assert up.stop(signal.SIGINT) == 0
+    assert "child ready" not in up.output
+    assert "child ready" in (up.data / "logs" / "up.log").read_text()
+    gateway = (up.data / "logs" / "gateway-1.log").read_text()
+    assert "control took no report" not in gateway.rpartition("gateway stops")[2], "its last report was taken"
+
+
 def test_ctrl_c_stops_everything_in_order(start_up: Any) -> None:
     up = start_up()
     up.until_ready()
@@ -216,7 +288,7 @@ def test_a_killed_up_leaves_nothing_and_starts_again_with_the_same_nodes_and_key
     assert second["keys"] == first["keys"]
     assert second["nats_url"] == first["nats_url"]
     assert {name: (node["id"], node["address"]) for name, node in again.nodes().items()} == nodes
-    assert again.output.count("are in ") == 1
+    assert again.output.count("readable only by you") == 1
 
 
 def test_without_workers_it_is_ready_with_frontend_and_nats_and_replaces_lost_credentials(start_up: Any) -> None:

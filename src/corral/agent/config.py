@@ -11,7 +11,7 @@ from pathlib import Path
 
 from corral.agent.addresses import AddressConfig
 from corral.agent.install_orders import KeepPrevious
-from corral.base.logs import Format
+from corral.base.logs import LogOutput
 from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
 from corral.files.storage import StorageConfig
@@ -152,8 +152,10 @@ class WorkerConfig:
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     files: FilesConfig = field(default_factory=FilesConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
-    log_format: Format = "text"
-    """Of the adapter, whose log lines stand among the worker's own."""
+    logs: LogOutput = field(default_factory=LogOutput)
+    """Where the worker's log goes, and that of its adapter beside it."""
+    log_name: str = "worker"
+    """What the worker calls itself in its log."""
     node: NodeConfig = field(default_factory=NodeConfig)
     addresses: AddressConfig = field(default_factory=AddressConfig)
     heartbeat_interval: timedelta = timedelta(seconds=10)

@@ -89,7 +89,7 @@ class Heartbeat:
         self._interval = interval.total_seconds()
         self._incarnation = incarnation
         self._inventory = inventory
-        self._outage = Outage(log, event="heartbeat", what="heartbeat")
+        self._outage = Outage(log, clock, event="heartbeat", what="heartbeat")
         self._told: tuple[NodeId | None, str] = (None, "")
 
     async def until_forgotten(self, member: Member) -> None:

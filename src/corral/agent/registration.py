@@ -7,6 +7,7 @@ one is not: models may be serving, so the worker goes on and keeps asking.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final, Protocol
 
 from msgspec import UNSET, UnsetType
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 WRONG_TOKEN: Final = frozenset({401, 403})
 NO_SUCH_ROUTE: Final = 404
+_PATIENCE: Final = timedelta(seconds=30)
+"""A frontend that starts together with its workers needs some of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,7 @@ class Registrar:
         self._backoff = backoff
         self._token_attempts = token_attempts
         self._was_admitted = profile.was_admitted
-        self._outage = Outage(log, event="registration", what="registration", patience=3)
+        self._outage = Outage(log, clock, event="registration", what="registration", patience=_PATIENCE)
 
     async def join(self) -> Member:
         """The first registration. AccessDenied or PeerRefused when trying again would not help."""

@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Final
 
 import uvloop
@@ -24,7 +25,7 @@ from corral.app.exit_codes import ExitCode
 from corral.app.signals import stop_on_signals
 from corral.base.clock import SystemClock
 from corral.base.garbage import look_for_garbage_rarely
-from corral.base.logs import set_up_logs
+from corral.base.logs import LogOutput, set_up_logs
 from corral.base.tasks import end_tasks, start_task
 from corral.protocol.adapter import Listening
 
@@ -38,9 +39,15 @@ def main(words: Sequence[str]) -> ExitCode:
     parser = argparse.ArgumentParser(prog="corral adapter")
     parser.add_argument("--orders", type=int, required=True, help="the inherited descriptor that orders come from")
     parser.add_argument("--listen", default="127.0.0.1:0", help="where to serve HTTP, host:port")
+    parser.add_argument("--log-name", default="adapter")
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
+    parser.add_argument("--log-directory", type=Path, default=None)
+    parser.add_argument("--verbose", action="store_true")
     given = parser.parse_args(words)
-    set_up_logs("adapter", format=given.log_format)
+    set_up_logs(
+        given.log_name,
+        LogOutput(format=given.log_format, directory=given.log_directory, is_verbose=given.verbose),
+    )
     look_for_garbage_rarely()
     host, _, port = given.listen.rpartition(":")
     return uvloop.run(run_adapter(given.orders, host=host.strip("[]"), port=int(port)))

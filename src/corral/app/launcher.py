@@ -57,7 +57,7 @@ def run_frontend(
     settings: FrontendSettings, logs: LogSettings, sources: Sources, *, report: Callable[[Mapping[str, int]], None]
 ) -> int:
     """Run until a signal, or until control cannot be kept alive; returns the exit code. `report` is told the pids."""
-    set_up_logs("frontend", format=logs.format, level=logs.level)
+    set_up_logs("frontend", logs.output)
     return asyncio.run(_launch(settings, sources, report))
 
 
@@ -87,14 +87,15 @@ async def _launch(settings: FrontendSettings, sources: Sources, report: Callable
         tls_key=settings.tls_key,
     )
     stop = asyncio.Event()
-    with stop_on_signals(stop):
-        async with Children(clock=SystemClock(), on_change=report, stop_within=STOP_WITHIN) as children:
-            try:
-                await run_services(stop, family=_keep(children, family, settings.gateways))
-            except ExceptionGroup as group:
-                return _exit_code_after(sole_cause(group))
-            finally:
-                family.socket.unlink(missing_ok=True)
+    try:
+        with stop_on_signals(stop):
+            async with Children(clock=SystemClock(), on_change=report, stop_within=STOP_WITHIN) as children:
+                try:
+                    await run_services(stop, family=_keep(children, family, settings.gateways))
+                except ExceptionGroup as group:
+                    return _exit_code_after(sole_cause(group))
+    finally:  # after the children: gateways send their last report through it
+        family.socket.unlink(missing_ok=True)
     return ExitCode.OK
 
 
@@ -140,6 +141,7 @@ def _gateway(family: Family, name: str) -> Child:
         "CORRAL_HOST": family.host,
         "CORRAL_PORT": str(family.port),
         "CORRAL_CONTROL_URL": f"unix:{family.socket}",
+        "CORRAL_LOG_NAME": name,
         "CORRAL_REUSE_PORT": "true",
     }
     if family.tls_cert and family.tls_key:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
@@ -62,7 +63,23 @@ _DECIDED_FOR_FRONTEND: Final = frozenset(
 )
 """What the environment says of NATS is meant for another server than the embedded one."""
 _LOCK: Final = "up.lock"
+LOGS: Final = "logs"
+"""In the data directory: the log files of all processes of the fleet."""
 LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyFleet:
+    """What there is to say of a fleet that has started."""
+
+    url: str
+    healthy: int
+    """Nodes."""
+    seconds: float
+    """That the start took."""
+    model: str | None
+    """What a first question can be asked."""
+    logs: Path
 
 
 class UpWords(Protocol):
@@ -73,7 +90,7 @@ class UpWords(Protocol):
 
     def waiting(self, reasons: list[str]) -> None: ...
 
-    def ready(self, *, url: str, healthy: int, seconds: float, model: str | None) -> None: ...
+    def ready(self, fleet: ReadyFleet) -> None: ...
 
     def stopping(self) -> None: ...
 
@@ -81,16 +98,17 @@ class UpWords(Protocol):
 def run_up(settings: UpSettings, logs: LogSettings, sources: Sources, words: UpWords) -> int:
     """Run a fleet until a signal, or until a part of it cannot be kept alive; returns the exit code."""
     began = time.monotonic()
-    set_up_logs("up", format=logs.format, level=logs.level)
     try:
         make_private_directory(settings.data)
     except PathNotUsable as error:
         raise PathNotUsable(f"{error.message}; choose another directory with --data") from error
+    log_directory = logs.directory or settings.data / LOGS
     already = f"another `corral up` runs in {settings.data}; stop it first, or choose another directory with --data"
     with held(settings.data / _LOCK, already):
+        set_up_logs("up", replace(logs.output, directory=log_directory))
         remove_up_file(settings.data)
         try:
-            return asyncio.run(Up(settings, sources, words, began=began).run())
+            return asyncio.run(Up(settings, sources, words, log_directory=log_directory, began=began).run())
         except asyncio.CancelledError:  # by the second signal, which leaves no time for words
             return ExitCode.INTERRUPTED
 
@@ -98,8 +116,11 @@ def run_up(settings: UpSettings, logs: LogSettings, sources: Sources, words: UpW
 class Up:
     """One life of `corral up`."""
 
-    def __init__(self, settings: UpSettings, sources: Sources, words: UpWords, *, began: float) -> None:
+    def __init__(
+        self, settings: UpSettings, sources: Sources, words: UpWords, *, log_directory: Path, began: float
+    ) -> None:
         self._settings = settings
+        self._log_directory = log_directory.absolute()
         self._words = words
         self._began = began
         self._is_ready = False
@@ -127,10 +148,13 @@ class Up:
         self._known_keys = self._frontend.credentials()
         self._workers = make_workers(settings.workers, settings.data, self._worker_environment)
 
+    def _child_environment(self) -> dict[str, str]:
+        return child_environment(self._sources, {"CORRAL_LOG_DIRECTORY": str(self._log_directory)})
+
     def _frontend_environment(self) -> Mapping[str, str]:
         """Asked for when NATS runs: until then its port may still change."""
         return {
-            **without_settings(child_environment(self._sources), FrontendSettings, _DECIDED_FOR_FRONTEND),
+            **without_settings(self._child_environment(), FrontendSettings, _DECIDED_FOR_FRONTEND),
             "CORRAL_HOST": self._settings.host,
             "CORRAL_PORT": str(self._public_port),
             **self._tls_environment(),
@@ -151,7 +175,7 @@ class Up:
 
     def _worker_environment(self) -> Mapping[str, str]:
         return worker_environment(
-            child_environment(self._sources),
+            self._child_environment(),
             {
                 "CORRAL_REGISTER_TO": self._frontend.url,
                 "CORRAL_REGISTRATION_TOKEN": self._trusted_token,
@@ -269,7 +293,15 @@ class Up:
             self._words.new_keys(keys, self._frontend.credentials_file)
         seconds = time.monotonic() - self._began
         model = NAME if self._has_first_model and self._workers else None
-        self._words.ready(url=self._public_url, healthy=len(self._workers), seconds=seconds, model=model)
+        self._words.ready(
+            ReadyFleet(
+                url=self._public_url,
+                healthy=len(self._workers),
+                seconds=seconds,
+                model=model,
+                logs=self._log_directory,
+            )
+        )
 
 
 def _refuse_hidden_tls(sources: Sources) -> None:

@@ -30,6 +30,7 @@ from corral.agent.supervisor import Supervisor, Surroundings
 from corral.agent.unused import UnusedProcesses
 from corral.app.installing import InstallingConfig, open_installer
 from corral.base.clock import Clock
+from corral.base.logs import LogOutput
 from corral.base.processes import Command
 from corral.base.tasks import running
 from corral.bus.client import NatsBus
@@ -116,12 +117,20 @@ def _ports(places: addresses.Addresses, clock: Clock) -> Ports:
 
 def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, clock: Clock) -> Adapters:
     def command(descriptor: int, place: addresses.HostPort) -> Command:
-        words = ["--orders", str(descriptor), "--listen", str(place), "--log-format", config.log_format]
-        argv = [sys.executable, "-P", "-m", "corral.app.adapter", *words]
+        words = ["--orders", str(descriptor), "--listen", str(place), "--log-name", f"{config.log_name}-adapter"]
+        argv = [sys.executable, "-P", "-m", "corral.app.adapter", *words, *_log_words(config.logs)]
         return Command(argv=argv, env=config.backend_environment, handed_over=[descriptor])
 
     bind_host = addresses.backend_bind_host(places.advertise)
     return Adapters(bind_host=bind_host, command=command, ports=ports, clock=clock, config=config.adapter)
+
+
+def _log_words(output: LogOutput) -> list[str]:
+    """The arguments by which an adapter logs where its worker does."""
+    words = ["--log-format", output.format]
+    if output.directory is not None:
+        words += ["--log-directory", str(output.directory)]
+    return [*words, "--verbose"] if output.is_verbose else words
 
 
 def _supervisor(given: Surrounding, ports: Ports) -> Supervisor:

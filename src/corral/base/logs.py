@@ -1,19 +1,34 @@
 """Logs: one line per state change, as JSON for machines or as text for a terminal.
 
+They go to standard error, or into a file of the process's own in a directory; then standard error gets only what
+somebody should look at.
+
 Every line has a stable `event` name. Ids of the node and the request at hand come from context variables. Values
 under names that smell of secrets are never written.
 """
 
+import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Final, Literal, TextIO
+
+from corral.base.errors import PathNotUsable
+from corral.base.private_files import make_private_directory
 
 Format = Literal["text", "json"]
+
+FILE_BYTES: Final = 10 * 1024 * 1024
+KEPT_FILES: Final = 3
+"""Full log files of a process that are kept beside the one that is written."""
 
 _context: ContextVar[dict[str, str]] = ContextVar("log_context", default={})  # noqa: B039 - replaced, never changed
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
@@ -66,12 +81,13 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """A line for people: time, process, message, then the fields."""
 
-    def __init__(self, process: str) -> None:
+    def __init__(self, process: str, *, time_format: str = "%H:%M:%S") -> None:
         super().__init__()
         self._process = process
+        self._time_format = time_format
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
+        time = datetime.fromtimestamp(record.created).astimezone().strftime(self._time_format)
         fields = " ".join(f"{name}={value}" for name, value in record_fields(record).items() if name != "event")
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         line = f"{time} {self._process:<9} {level}{record.getMessage()}" + (f"  {fields}" if fields else "")
@@ -80,12 +96,64 @@ class TextFormatter(logging.Formatter):
         return line
 
 
-def set_up_logs(process: str, *, format: Format = "text", level: str = "info", stream: TextIO | None = None) -> None:
-    """Send all logs of this process to standard error."""
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter(process) if format == "json" else TextFormatter(process))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOutput:
+    """Where and how a process writes its log."""
+
+    format: Format = "text"
+    level: str = "info"
+    directory: Path | None = None
+    """For files, one per process; None writes everything to standard error."""
+    is_verbose: bool = False
+    """Write everything to standard error, also where there are files."""
+
+
+_TO_STANDARD_ERROR: Final = LogOutput()
+
+
+class LogFile(RotatingFileHandler):
+    """A private file that is renamed and begun again when it is full; the oldest one is deleted.
+
+    A file that cannot be written, for example because the disk is full, never stops the process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._has_complained = False
+        super().__init__(path, maxBytes=FILE_BYTES, backupCount=KEPT_FILES, encoding="utf-8")
+
+    def _open(self) -> io.TextIOWrapper:
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        return io.TextIOWrapper(io.FileIO(descriptor, "a"), encoding="utf-8", errors="replace", write_through=True)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class names it
+        error = sys.exc_info()[1]
+        if not self._has_complained:
+            self._has_complained = True
+            sys.stderr.write(f"warning: lines are missing from the log {self.baseFilename}: {error}\n")
+
+
+def set_up_logs(process: str, output: LogOutput = _TO_STANDARD_ERROR, *, stream: TextIO | None = None) -> None:
+    """Send all logs of this process to standard error, or to a file and only warnings and errors to standard error."""
+    terminal = logging.StreamHandler(stream or sys.stderr)
+    terminal.setFormatter(JsonFormatter(process) if output.format == "json" else TextFormatter(process))
+    handlers: list[logging.Handler] = [terminal]
+    if output.directory is not None:
+        file = _log_file(output.directory, process)
+        dated = TextFormatter(process, time_format="%Y-%m-%d %H:%M:%S")
+        file.setFormatter(JsonFormatter(process) if output.format == "json" else dated)
+        handlers.append(file)
+        if not output.is_verbose:
+            terminal.setLevel(logging.WARNING)
     root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    root.handlers[:] = handlers
+    root.setLevel(output.level.upper())
     for noisy in ("nats", "uvicorn.error", "uvicorn.access", "aiosqlite", "asyncio", "alembic", "hpack"):
         logging.getLogger(noisy).setLevel("WARNING")
+
+
+def _log_file(directory: Path, process: str) -> LogFile:
+    path = make_private_directory(directory) / f"{process.replace('/', '_')}.log"
+    try:
+        return LogFile(path)
+    except OSError as error:
+        raise PathNotUsable(f"cannot write the log {path}: {error.strerror}") from error

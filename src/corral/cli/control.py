@@ -41,7 +41,7 @@ def control(gateway_key_descriptor: int | None) -> None:
     images = images_config(resolve(ImageSettings, found), found.environment)
     stated = control_config(resolve(FrontendSettings, found), gateway_key=key)
     config = replace(stated, galleries=galleries, images=images)
-    set_up_logs(log.name or "control", format=log.format, level=log.level)
+    set_up_logs(log.name or "control", log.output)
 
     announce_keys = print_new_keys if sys.stdout.isatty() else store_new_keys
 

@@ -25,5 +25,5 @@ def gateway(key_descriptor: int | None) -> None:
     log = resolve(LogSettings, found)
     config = gateway_config(resolve(GatewaySettings, found), key=secret_from(key_descriptor))
     warn(found.warnings)
-    set_up_logs(log.name or "gateway", format=log.format, level=log.level)
+    set_up_logs(log.name or "gateway", log.output)
     main(config)

@@ -14,8 +14,10 @@ from corral.cli.options import CorralCommand, process_sources, settings_options,
 
 if TYPE_CHECKING:
     from corral.app.settings_sources import Sources
+    from corral.app.up import ReadyFleet
     from corral.app.up_file import UpKeys
 
+_CLEAR_LINE: Final = "\x1b[2K"
 _QUESTION: Final = "What is the capital of France? Answer in one sentence."
 
 
@@ -60,27 +62,43 @@ class TerminalWords:
 
     def __init__(self, command: Callable[..., str]) -> None:
         self._command = command
+        self._is_waiting = False
 
     def new_keys(self, keys: "UpKeys", file: Path) -> None:
         """Keys are printed on a terminal only: any other output may be a journal that others read."""
         if not sys.stdout.isatty():
             click.echo(f"The administrator key and the registration token are in {file}, readable only by you.")
             return
+        self._end_waiting()
         click.echo(f"Administrator key:   {click.style(keys.admin, bold=True)}")
         click.echo(f"Registration token:  {click.style(keys.registration, bold=True)}")
         click.echo("They are kept in the data directory, readable only by you; this is the only time they are printed.")
 
     def waiting(self, reasons: list[str]) -> None:
-        click.echo(f"Still waiting for {'; '.join(reasons)}")
+        """On a terminal the next line replaces this one: a slow start is no event."""
+        text = f"Still waiting for {'; '.join(reasons)}"
+        if sys.stdout.isatty():
+            width = shutil.get_terminal_size().columns
+            click.echo(f"{_CLEAR_LINE}{text[: width - 1]}\r", nl=False)
+            self._is_waiting = True
+        else:
+            click.echo(text)
 
-    def ready(self, *, url: str, healthy: int, seconds: float, model: str | None) -> None:
-        nodes = {0: "no workers", 1: "1 healthy node"}.get(healthy, f"{healthy} healthy nodes")
+    def ready(self, fleet: "ReadyFleet") -> None:
+        nodes = {0: "no workers", 1: "1 healthy node"}.get(fleet.healthy, f"{fleet.healthy} healthy nodes")
         mark = click.style("Corral is ready", fg="green", bold=True)
-        click.echo(
-            f"{mark} at {click.style(url, underline=True)} with {nodes}, after {seconds:.1f} s. Ctrl-C stops it."
-        )
-        words = ("chat", model, "--once", _QUESTION) if model else ("nodes", "list")
+        url = click.style(fleet.url, underline=True)
+        self._end_waiting()
+        click.echo(f"{mark} at {url} with {nodes}, after {fleet.seconds:.1f} s. Ctrl-C stops it.")
+        click.echo(f"Logs are in {fleet.logs}; --verbose shows them here.")
+        words = ("chat", fleet.model, "--once", _QUESTION) if fleet.model else ("nodes", "list")
         click.echo(f"Try: {click.style(self._command(*words), bold=True)}")
 
+    def _end_waiting(self) -> None:
+        if self._is_waiting:
+            click.echo(_CLEAR_LINE, nl=False)
+            self._is_waiting = False
+
     def stopping(self) -> None:
+        self._end_waiting()
         click.echo("Stopping…")

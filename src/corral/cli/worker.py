@@ -42,6 +42,7 @@ def _run() -> int:
 
     from corral.app.worker import main
 
-    set_up_logs(log.name or "worker", format=log.format, level=log.level)
-    kept = keep_previous(pulls)
-    return main(replace(config, galleries=galleries, images=images, keep_previous=kept, log_format=log.format))
+    log_name = log.name or "worker"
+    set_up_logs(log_name, log.output)
+    logged = replace(config, logs=log.output, log_name=log_name)
+    return main(replace(logged, galleries=galleries, images=images, keep_previous=keep_previous(pulls)))

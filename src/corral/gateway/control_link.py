@@ -31,7 +31,8 @@ ENSURE: Final = "/api/v1/gateway/ensure"
 _CALL_SECONDS: Final = 10.0
 _PIECE: Final = 65536
 _MAX_LINE: Final = 256 * 1024 * 1024
-_STARTING_FAILURES: Final = 3
+STARTING_SECONDS: Final = 30.0
+"""A control that has not been heard from for so long since our own start is away; before, it may just be starting."""
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -156,6 +157,8 @@ class ViewFollower:
     async def run(self) -> None:
         failures = 0
         told: tuple[bool, str] | None = None
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         while True:
             heard = False
             try:
@@ -166,8 +169,7 @@ class ViewFollower:
                         self._say(self._directory.version)
                 log.info("control ended the view", extra={"event": "gateway.view_ended"})
             except (CorralError, msgspec.MsgspecError) as error:
-                # A control that starts at the same time as we do is nothing to be alarmed about.
-                is_starting = self._directory.version is None and failures < _STARTING_FAILURES
+                is_starting = self._directory.version is None and loop.time() - began < STARTING_SECONDS
                 if (is_starting, str(error)) != told:  # each new reason once, not each try
                     told = (is_starting, str(error))
                     self._complain(error, is_starting=is_starting)
@@ -202,8 +204,10 @@ class Reporter:
         self._complete = complete
         self._period = period
         self._was_silent = False
+        self._alarm_at = 0.0
 
     async def run(self) -> None:
+        self._alarm_at = asyncio.get_running_loop().time() + STARTING_SECONDS
         while True:
             await asyncio.sleep(self._period.total_seconds())
             await self.send()
@@ -215,9 +219,10 @@ class Reporter:
         try:
             await self._link.report(report)
         except CorralError as error:
-            if not self._was_silent:
+            if not self._was_silent and asyncio.get_running_loop().time() >= self._alarm_at:
+                self._was_silent = True
                 log.warning("control took no report: %s", error, extra={"event": "gateway.report_failed"})
-            self._was_silent = True
         else:
             self._was_silent = False
+            self._alarm_at = 0.0
             self._ledger.acknowledged()

@@ -8,7 +8,7 @@ from pathlib import Path
 from corral.agent.addresses import AddressConfig
 from corral.agent.config import FrontendConfig, NodeConfig, WorkerConfig
 from corral.app.worker import main
-from corral.base.logs import set_up_logs
+from corral.base.logs import LogOutput, set_up_logs
 from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
 
@@ -33,5 +33,5 @@ def config_from(values: dict[str, str]) -> WorkerConfig:
 
 
 if __name__ == "__main__":
-    set_up_logs("worker", format="json")
+    set_up_logs("worker", LogOutput(format="json"))
     sys.exit(main(config_from(json.loads(sys.argv[1]))))

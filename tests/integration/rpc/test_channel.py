@@ -17,7 +17,7 @@ import pytest
 from grpc import aio
 from hpack import Decoder
 
-from corral.base.logs import set_up_logs
+from corral.base.logs import LogOutput, set_up_logs
 from corral.rpc import channel, errors
 from corral.rpc.backend import Backend
 from corral.rpc.http2 import frames
@@ -328,7 +328,7 @@ def test_no_token_is_in_the_logs(capfd: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:
-        set_up_logs("test", level="debug")
+        set_up_logs("test", LogOutput(level="debug"))
         channel.Channel("127.0.0.1:1", token="very-secret")._head("/backend.Backend/Health")
     finally:
         root.handlers[:] = handlers

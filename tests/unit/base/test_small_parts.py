@@ -1,20 +1,24 @@
 """Durations, backoff, private files, errors and logs."""
 
+import contextlib
 import io
 import json
 import logging
 import os
 import stat
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.base import logs
 from corral.base.durations import format_duration, parse_duration
 from corral.base.errors import CorralError, InvalidInput, NotFound, PathNotUsable
-from corral.base.logs import JsonFormatter, TextFormatter, log_context
+from corral.base.logs import JsonFormatter, LogFile, LogOutput, TextFormatter, log_context, set_up_logs
 from corral.base.private_files import make_private_directory, read_private, write_private
 from corral.base.retry import Backoff
 
@@ -106,6 +110,71 @@ def test_json_logs_carry_the_event_the_context_and_no_secret() -> None:
         line = json.loads(logged(JsonFormatter("control"), "joined", event="node.joined", registration_token="hush"))
     assert (line["message"], line["event"], line["node"], line["process"]) == ("joined", "node.joined", "n1", "control")
     assert line["registration_token"] == "***"
+
+
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("logging_as_before")
+class TestLogFiles:
+    def test_a_file_has_everything_and_standard_error_what_somebody_should_look_at(self, tmp_path: Path) -> None:
+        terminal = io.StringIO()
+        set_up_logs("control", LogOutput(directory=tmp_path / "logs"), stream=terminal)
+        logging.getLogger("x").info("connected")
+        logging.getLogger("x").warning("lost")
+        file = tmp_path / "logs" / "control.log"
+        assert [line.split("control   ")[1] for line in file.read_text().splitlines()] == ["connected", "warning: lost"]
+        assert [line.split("control   ")[1] for line in terminal.getvalue().splitlines()] == ["warning: lost"]
+        assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.stat().st_mode)) == (0o600, 0o700)
+
+    def test_verbose_shows_everything_on_standard_error_too(self, tmp_path: Path) -> None:
+        terminal = io.StringIO()
+        set_up_logs("control", LogOutput(directory=tmp_path, is_verbose=True), stream=terminal)
+        logging.getLogger("x").info("connected")
+        assert "connected" in terminal.getvalue()
+        assert "connected" in (tmp_path / "control.log").read_text()
+
+    def test_a_full_file_is_renamed_and_the_oldest_one_deleted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(logs, "FILE_BYTES", 200)
+        set_up_logs("control", LogOutput(directory=tmp_path), stream=io.StringIO())
+        for number in range(50):
+            logging.getLogger("x").info("line %d", number)
+        assert sorted(file.name for file in tmp_path.iterdir()) == [
+            "control.log",
+            "control.log.1",
+            "control.log.2",
+            "control.log.3",
+        ]
+        assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in tmp_path.iterdir())
+        assert "line 49" in (tmp_path / "control.log").read_text()
+
+    def test_a_file_that_takes_no_more_is_told_once_and_stops_nothing(self, tmp_path: Path, capsys: Any) -> None:
+        set_up_logs("control", LogOutput(directory=tmp_path), stream=io.StringIO())
+        (handler,) = [one for one in logging.getLogger().handlers if isinstance(one, LogFile)]
+        with open("/dev/full", "w", buffering=1) as full:
+            whole, handler.stream = handler.stream, full
+            logging.getLogger("x").info("one")
+            logging.getLogger("x").info("two")
+            handler.stream = whole
+            with contextlib.suppress(OSError):
+                full.close()
+        assert capsys.readouterr().err.count("lines are missing from the log") == 1
+
+    def test_a_directory_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "control.log").mkdir()
+        with pytest.raises(PathNotUsable, match=r"control\.log"):
+            set_up_logs("control", LogOutput(directory=tmp_path))
 
 
 def test_text_logs_are_for_people() -> None:

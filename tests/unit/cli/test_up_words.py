@@ -1,7 +1,9 @@
 """What `corral up` says, and the command it offers."""
 
 import shlex
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ import pytest
 from corral.app.settings import gather
 from corral.app.settings_sources import resolve
 from corral.app.settings_table import UpSettings
+from corral.app.up import ReadyFleet
 from corral.app.up_file import UpKeys
 from corral.cli.up import TerminalWords, client_command
+
+READY = ReadyFleet(url="http://127.0.0.1:8080", healthy=2, seconds=2.345, model=None, logs=Path("/data/logs"))
 
 
 def command_for(data: str | None, program: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -40,17 +45,19 @@ def test_started_as_a_module_the_command_is_a_module_too(monkeypatch: pytest.Mon
 
 def test_words_on_a_terminal(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    width = shutil.get_terminal_size().columns
     words = TerminalWords(lambda *words: shlex.join(["corral", *words]))
     words.waiting(["worker-1, which does not answer yet", "worker-2, whose status is pending"])
     words.new_keys(UpKeys(admin="corral_a", registration="r"), Path("/data/credentials.json"))
-    words.ready(url="http://127.0.0.1:8080", healthy=2, seconds=2.345, model=None)
+    words.ready(READY)
     words.stopping()
     assert click.unstyle(capsys.readouterr().out) == (
-        "Still waiting for worker-1, which does not answer yet; worker-2, whose status is pending\n"
+        "Still waiting for worker-1, which does not answer yet; worker-2, whose status is pending"[: width - 1] + "\r"
         "Administrator key:   corral_a\n"
         "Registration token:  r\n"
         "They are kept in the data directory, readable only by you; this is the only time they are printed.\n"
         "Corral is ready at http://127.0.0.1:8080 with 2 healthy nodes, after 2.3 s. Ctrl-C stops it.\n"
+        "Logs are in /data/logs; --verbose shows them here.\n"
         "Try: corral nodes list\n"
         "Stopping…\n"
     )
@@ -66,7 +73,7 @@ def test_keys_are_not_printed_where_the_output_is_no_terminal(capsys: Any) -> No
 
 def test_a_fleet_with_a_model_offers_a_question(capsys: Any) -> None:
     words = TerminalWords(lambda *words: shlex.join(["corral", *words]))
-    words.ready(url="http://127.0.0.1:8080", healthy=1, seconds=2.345, model="smollm2")
+    words.ready(replace(READY, healthy=1, model="smollm2"))
     assert capsys.readouterr().out.endswith(
         "\nTry: corral chat smollm2 --once 'What is the capital of France? Answer in one sentence.'\n"
     )
