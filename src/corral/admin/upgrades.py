@@ -87,6 +87,7 @@ def _node_view(judged: Judged, seen: SeenNode) -> NodeUpgradeView:
         version=version,
         digest=digest,
         freshness=judged.freshness.value,
+        reason=judged.reason,
         differs=judged.differs,
     )
 

@@ -44,28 +44,39 @@ def tell(found: UpgradesView, now: datetime, *, width: int) -> None:
     rows = [row for one in found.items if one.needs_upgrade for row in _rows(one)]
     if rows:
         show(_upgrade_table(rows, width=width))
-    elif found.items:
+    elif not found.items:
+        say("No backend is installed that could be outdated.")
+    elif all(node.freshness == "current" for one in found.items for node in one.nodes):
         say("Nothing is outdated.")
     else:
-        say("No backend is installed that could be outdated.")
-    _tell_unknown([one for one in found.items if all(node.freshness == "unknown" for node in one.nodes)])
+        say("Nothing is known to be outdated.")
+    for line in _unknown_lines(found.items):
+        say(line)
     if found.problem:
         say(f"Not up to date: {found.problem}.")
     when = "never asked yet" if found.checked_at is None else f"asked {age(found.checked_at, now)}"
     say(f"Galleries and registries were {when}; --refresh asks again.")
 
 
-def _tell_unknown(unknown: Sequence[BackendUpgradeView]) -> None:
-    """Of which nodes tell too little, as LocalAI's do of images from a uri, and those that nobody offers."""
-    untold = [one.name for one in unknown if one.available_version or one.available_digest]
-    if untold:
-        say(
-            "Whether it is outdated nobody can tell, because its nodes report neither digest nor version of it: "
-            f"{listed(untold)}. `corral backends upgrade` fetches what is offered now."
-        )
-    lacking = [one.name for one in unknown if one.name not in untold]
-    if lacking:
-        say(f"Compared only between nodes, because no registry tells what it should be: {listed(lacking)}.")
+def _unknown_lines(backends: Sequence[BackendUpgradeView]) -> list[str]:
+    """One line for each backend and reason, with the nodes where nobody can tell whether it is outdated."""
+    lines = []
+    for backend in backends:
+        for reason, nodes in _unknown_nodes(backend).items():
+            where = listed([node.node_name for node in nodes])
+            lines.append(f"Nobody can tell whether {backend.name} on {where} is outdated: {reason}.")
+    if any(one.available_digest and _unknown_nodes(one) for one in backends):
+        lines.append("`corral backends upgrade NAME` fetches what is offered now.")
+    return lines
+
+
+def _unknown_nodes(backend: BackendUpgradeView) -> dict[str, list[NodeUpgradeView]]:
+    """By the reason why nobody can tell."""
+    groups: dict[str, list[NodeUpgradeView]] = {}
+    for node in backend.nodes:
+        if node.freshness == "unknown":
+            groups.setdefault(node.reason, []).append(node)
+    return groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@
 | `current`  | it has a digest that the offered image has: the index, or any member of it                    |
 | `outdated` | it has other digests, so the tag was moved or the gallery names another image                 |
 | `outdated` | the gallery tells a version, and the node has another one or none                             |
-| `current`  | it has the version that the gallery tells                                                     |
+| `unknown`  | it has that version and reports no digest, while the registry tells one: the tag may have moved |
+| `current`  | it has the version that the gallery tells, and the registry tells no digest                   |
 | `unknown`  | nobody offers it any more, or neither side tells anything that could be compared              |
 
 Beside this, nodes are compared with each other: those that have another build than most *differ*. Digests come before
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from corral.base.ids import NodeId
 from corral.domain.artefacts import is_same_source
@@ -93,6 +95,8 @@ class Holding:
 class Judged:
     holding: Holding
     freshness: Freshness
+    reason: str = ""
+    """Why it is not known whether it is outdated; empty when it is."""
     differs: bool = False
     """Most nodes have another build, and this is not the one that is offered."""
 
@@ -160,19 +164,29 @@ def offer_for(entry: BackendEntry, offers: Sequence[Offer]) -> Offer | None:
 
 
 def _judged(holding: Holding, offer: Offer | None, usual: Build) -> Judged:
-    freshness = freshness_of(holding.entry, offer)
+    freshness, reason = assess(holding.entry, offer)
     is_odd = holding.is_telling and not is_alike(holding.build, usual)
-    return Judged(holding=holding, freshness=freshness, differs=is_odd and freshness is not Freshness.CURRENT)
+    differs = is_odd and freshness is not Freshness.CURRENT
+    return Judged(holding=holding, freshness=freshness, reason=reason, differs=differs)
 
 
-def freshness_of(entry: BackendEntry, offer: Offer | None) -> Freshness:
+NOT_OFFERED: Final = "neither a gallery nor a registry tells what it should be"
+
+
+def assess(entry: BackendEntry, offer: Offer | None) -> tuple[Freshness, str]:
+    """How what a node has stands against what is offered, and why that is not known if it is not."""
     if offer is None:
-        return Freshness.UNKNOWN
+        return Freshness.UNKNOWN, NOT_OFFERED
     if entry.digests and offer.digests:
-        return Freshness.CURRENT if entry.digests & offer.digests else Freshness.OUTDATED
+        return (Freshness.CURRENT if entry.digests & offer.digests else Freshness.OUTDATED), ""
+    if offer.version and entry.version != offer.version:
+        return Freshness.OUTDATED, ""
+    if offer.digests:
+        has = f"the version {entry.version} is the one offered" if offer.version else "the gallery tells no version"
+        return Freshness.UNKNOWN, f"the node reports no digest; {has}, and its tag may have been moved since"
     if offer.version:
-        return Freshness.CURRENT if entry.version == offer.version else Freshness.OUTDATED
-    return Freshness.UNKNOWN
+        return Freshness.CURRENT, ""
+    return Freshness.UNKNOWN, "its registry has not told what it has"
 
 
 def is_alike(one: Build, other: Build) -> bool:

@@ -13,6 +13,8 @@ class NodeUpgradeView(msgspec.Struct, kw_only=True):
     digest: str
     freshness: str
     """`current`, `outdated` or `unknown`."""
+    reason: str = ""
+    """Why it is `unknown`; empty when it is not."""
     differs: bool
     """Most nodes have another build."""
 

@@ -133,6 +133,22 @@ async def test_a_version_of_the_gallery_that_nodes_do_not_have(world: World, sho
     assert await upgrades(world) == {}
 
 
+async def test_a_moved_tag_beside_a_localai_worker_is_known_of_one_node_and_unknown_of_the_other(
+    world: World, shop: Shop
+) -> None:
+    shop.offer("one", version="1")
+    first = shop.publish("one")
+    for name, is_corral in (("c", True), ("l", False)):
+        node = await world.backends(name, is_corral=is_corral)
+        node.version, node.digest = "1", first.digest
+        node.put("one")
+    shop.publish("one", LAYER, LAYER)
+    await look(world)
+    (found,) = (await native(world))["items"]
+    assert [(one["node_name"], one["freshness"]) for one in found["nodes"]] == [("c", "outdated"), ("l", "unknown")]
+    assert "reports no digest; the version 1 is the one offered" in found["nodes"][1]["reason"]
+
+
 async def test_nodes_that_differ_are_told_where_nobody_offers_the_backend(world: World, shop: Shop) -> None:
     old, new = shop.publish("mine"), shop.publish("mine", LAYER, LAYER)
     for name, has in (("w1", new), ("w2", new), ("w3", old)):

@@ -113,7 +113,9 @@ def upgrade_of(name: str, *nodes: NodeUpgradeView, **changes: Any) -> BackendUpg
     return msgspec.structs.replace(made, **changes)
 
 
-def standing(name: str, freshness: str, *, version: str = "1.0", differs: bool = False) -> NodeUpgradeView:
+def standing(
+    name: str, freshness: str, *, version: str = "1.0", differs: bool = False, reason: str = ""
+) -> NodeUpgradeView:
     return NodeUpgradeView(
         node_id=f"id-of-{name}",
         node_name=name,
@@ -121,6 +123,7 @@ def standing(name: str, freshness: str, *, version: str = "1.0", differs: bool =
         version=version,
         digest="sha256:" + "a" * 64,
         freshness=freshness,
+        reason=reason,
         differs=differs,
     )
 
@@ -134,24 +137,39 @@ class TestOutdated:
             standing("w1", "outdated"),
             standing("w2", "outdated"),
             standing("w3", "current", version="2.0"),
-            standing("w4", "unknown", version="0.9", differs=True),
+            standing("w4", "unknown", version="0.9", differs=True, reason="the node reports no digest"),
         )
-        items = [mixed, upgrade_of("b", standing("w1", "current")), upgrade_of("c", standing("w1", "unknown"))]
-        items.append(upgrade_of("d", standing("w1", "unknown"), available_version="", available_digest=""))
+        items = [mixed, upgrade_of("b", standing("w1", "current"))]
         frontend.tell("GET /api/v1/backends/upgrades", UpgradesView(checked_at=self.CHECKED, items=items))
         outcome = connected("backends", "outdated")
         assert outcome.code == 0
-        header, first, second, untold, lacking, asked = outcome.out.splitlines()
+        header, first, second, unknown, hint, asked = outcome.out.splitlines()
         assert header.split() == ["NAME", "STATE", "INSTALLED", "AVAILABLE", "NODES", "FROM"]
         assert first.split() == ["a", "outdated", "1.0", *SHORT_A, "2.0", *SHORT_B, "w1,", "w2", "–"]
         assert second.split() == ["a", "differs", "0.9", *SHORT_A, "2.0", *SHORT_B, "w4", "–"]
-        assert untold == (
-            "Whether it is outdated nobody can tell, because its nodes report neither digest nor version of it: c. "
-            "`corral backends upgrade` fetches what is offered now."
-        )
-        assert lacking.endswith("no registry tells what it should be: d.")
+        assert unknown == "Nobody can tell whether a on w4 is outdated: the node reports no digest."
+        assert hint == "`corral backends upgrade NAME` fetches what is offered now."
         assert asked.startswith("Galleries and registries were asked ")
         assert connected("backends", "outdated", "--json").json()["checked_at"] == self.CHECKED
+
+    def test_of_which_nobody_can_tell_are_named_with_their_nodes_beside_others_that_are_known(
+        self, connected: Any, frontend: Any
+    ) -> None:
+        silent = [standing(name, "unknown", reason="the node reports no digest") for name in ("l1", "l2")]
+        own = upgrade_of("d", standing("w1", "unknown", reason="nobody offers it"), available_digest="")
+        items = [upgrade_of("c", standing("w1", "current"), *silent), own]
+        frontend.tell("GET /api/v1/backends/upgrades", UpgradesView(checked_at=self.CHECKED, items=items))
+        assert connected("backends", "outdated").out.splitlines()[:4] == [
+            "Nothing is known to be outdated.",
+            "Nobody can tell whether c on l1, l2 is outdated: the node reports no digest.",
+            "Nobody can tell whether d on w1 is outdated: nobody offers it.",
+            "`corral backends upgrade NAME` fetches what is offered now.",
+        ]
+        nodes = connected("backends", "outdated", "--json").json()["items"][0]["nodes"]
+        assert [(one["freshness"], one["reason"]) for one in nodes] == [
+            ("current", ""),
+            *[("unknown", "the node reports no digest")] * 2,
+        ]
 
     def test_are_none_where_all_is_new(self, connected: Any, frontend: Any) -> None:
         items = [upgrade_of("a", standing("w1", "current"))]

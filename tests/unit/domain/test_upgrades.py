@@ -7,7 +7,7 @@ import pytest
 
 from corral.base.ids import NodeId
 from corral.domain.backend import BackendEntry
-from corral.domain.upgrades import Check, Comparison, Freshness, Holding, Offer, compare, freshness_of, offer_for
+from corral.domain.upgrades import Check, Comparison, Freshness, Holding, Offer, assess, compare, offer_for
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GALLERY = "http://g/index.yaml"
@@ -27,7 +27,7 @@ def entry(version: str = "", digest: str = "", **changes: object) -> BackendEntr
         (entry("1", "i2"), OFFER, Freshness.CURRENT),
         (entry("1", "i1", platform_digest="amd2"), OFFER, Freshness.CURRENT),
         (entry("1", "i1", platform_digest="amd1"), OFFER, Freshness.OUTDATED),
-        (entry("2"), OFFER, Freshness.CURRENT),
+        (entry("2"), replace(OFFER, digest="", member_digests=frozenset()), Freshness.CURRENT),
         (entry("1"), OFFER, Freshness.OUTDATED),
         (entry(), OFFER, Freshness.OUTDATED),
         (entry("3"), replace(OFFER, digest="", member_digests=frozenset()), Freshness.OUTDATED),
@@ -38,7 +38,21 @@ def entry(version: str = "", digest: str = "", **changes: object) -> BackendEntr
     ],
 )
 def test_digests_tell_first_then_versions(has: BackendEntry, offer: Offer | None, freshness: Freshness) -> None:
-    assert freshness_of(has, offer) is freshness
+    judged, reason = assess(has, offer)
+    assert (judged, bool(reason)) == (freshness, freshness is Freshness.UNKNOWN)
+
+
+def test_the_version_that_is_offered_does_not_tell_whether_its_tag_was_moved() -> None:
+    """LocalAI's workers report no digest of most images."""
+    found = only(entry("2"), entry("2", "i2"), offers=(OFFER,))
+    assert [(one.freshness, one.reason) for one in found.nodes] == [
+        (
+            Freshness.UNKNOWN,
+            "the node reports no digest; the version 2 is the one offered, and its tag may have been moved since",
+        ),
+        (Freshness.CURRENT, ""),
+    ]
+    assert not found.needs_upgrade
 
 
 def test_what_came_from_a_uri_is_compared_with_that_uri() -> None:
