@@ -24,15 +24,19 @@ INTERVAL: Final = timedelta(milliseconds=250)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How far something is, in bytes."""
+    """How far something is: in bytes of the download, and as a share of all that has to be done."""
 
     what: str
     done: int
     total: int
     phase: Phase = Phase.DOWNLOADING
+    share: float | None = None
+    """A percentage that includes what comes after the download; None: that of the bytes."""
 
     @property
     def percentage(self) -> float:
+        if self.share is not None:
+            return self.share
         return min(100.0, 100 * self.done / self.total) if self.total > 0 else 0.0
 
 
@@ -51,16 +55,19 @@ def starting(what: str) -> Step:
 
 
 class Onward:
-    """Steps whose bytes never go back, whatever a mirror that begins anew tells, or a phase that counts none."""
+    """Steps that never go back, whatever a mirror that begins anew tells, or a phase that counts no bytes."""
 
     def __init__(self) -> None:
         self._done = 0
         self._total = 0
+        self._percentage = 0.0
 
     def after(self, step: Step) -> Step:
         self._done = max(step.done, self._done)
         self._total = max(step.total or self._total, self._done)
-        return replace(step, done=self._done, total=self._total)
+        told = replace(step, done=self._done, total=self._total)
+        self._percentage = max(told.percentage, self._percentage)
+        return replace(told, share=self._percentage)
 
 
 class Publisher(Protocol):

@@ -45,7 +45,7 @@ class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PullProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
-    """How far it is. Bytes count twice, when they are fetched and when they are unpacked: one scale has both."""
+    """How far it is: the bytes of the download, and the share of all the work, which includes unpacking."""
 
     sequence: int
     """Larger in each line."""
@@ -56,13 +56,11 @@ class PullProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
     """Which one is at work, from 1 on; 0: none in particular."""
     layers: int = 0
     current_bytes: int = 0
-    """Never less than before, as a share of the total."""
+    """Fetched; where nothing has to be fetched, unpacked. Never less than before, as a share of the total."""
     total_bytes: int = 0
     """0 while it is not known."""
-
-    @property
-    def percentage(self) -> float:
-        return 100.0 * self.current_bytes / self.total_bytes if self.total_bytes else 0.0
+    percentage: float = 0.0
+    """Of fetching and unpacking together; never less than before."""
 
 
 class PullResult(msgspec.Struct, frozen=True, kw_only=True, tag="done"):

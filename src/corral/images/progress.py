@@ -1,14 +1,32 @@
-"""How far a pull is: one scale for fetching and unpacking that never goes back, told at most four times a second."""
+"""How far a pull is, told at most four times a second: the bytes that are fetched, and the share of fetching and
+unpacking together. Neither goes back."""
 
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
+
+import msgspec
 
 from corral.base.clock import Clock
 from corral.images.orders import PullProgress
 from corral.protocol.progress import Phase
 
 DEBOUNCE: Final = timedelta(milliseconds=250)
+
+
+class _Onward:
+    """A share that never shrinks, kept as a fraction: rounding would make it creep."""
+
+    def __init__(self) -> None:
+        self._part, self._whole = 0, 1
+
+    def reached(self, current: int, total: int) -> int:
+        """How much of the total is at least done, by this reading and by those before."""
+        if not total:
+            return 0
+        current = max(min(current, total), -(-self._part * total // self._whole))
+        self._part, self._whole = current, total
+        return current
 
 
 class Scale:
@@ -22,8 +40,8 @@ class Scale:
         self._unpacked: dict[int, int] = {}
         self._unpacked_sizes: dict[int, int] = {}
         self._layer = 0
-        self._share = (0, 1)
-        """The largest that was told, as a fraction: rounding would make it creep."""
+        self._bytes = _Onward()
+        self._work = _Onward()
         self._sequence = 0
 
     def begin(self, name: str, sizes: dict[int, int], *, fetched: dict[int, int]) -> None:
@@ -53,12 +71,9 @@ class Scale:
         self._unpacked[layer] = max(self._unpacked.get(layer, 0), position)
 
     def reading(self) -> PullProgress:
-        total = sum(self._fetched_sizes.values()) + sum(self._unpacked_sizes.values())
-        current = min(sum(self._fetched.values()) + sum(self._unpacked.values()), total)
-        if total:
-            part, whole = self._share
-            current = max(current, -(-part * total // whole))
-            self._share = (current, total)
+        fetched, unpacked = sum(self._fetched.values()), sum(self._unpacked.values())
+        to_fetch, to_unpack = sum(self._fetched_sizes.values()), sum(self._unpacked_sizes.values())
+        total, work = to_fetch or to_unpack, to_fetch + to_unpack
         self._sequence += 1
         return PullProgress(
             sequence=self._sequence,
@@ -66,8 +81,9 @@ class Scale:
             name=self._name,
             layer=min(self._layer + 1, len(self._unpacked)),
             layers=len(self._unpacked),
-            current_bytes=current,
+            current_bytes=self._bytes.reached(fetched if to_fetch else unpacked, total),
             total_bytes=total,
+            percentage=100.0 * self._work.reached(fetched + unpacked, work) / work if work else 0.0,
         )
 
 
@@ -87,18 +103,23 @@ class Reporter:
 
     def flush(self) -> None:
         reading = self._scale.reading()
-        content = (reading.phase, reading.name, reading.layer, reading.current_bytes, reading.total_bytes)
+        content = msgspec.structs.astuple(msgspec.structs.replace(reading, sequence=0))
         if content != self._told:
             self._told = content
             self._tell(reading)
 
 
-def words_of(progress: PullProgress) -> str:
-    """What is being done, as LocalAI's worker says it."""
+def words_of(progress: PullProgress, source: str) -> str:
+    """What is being done, as LocalAI's worker says it; `source` is what was asked for, until the image has a name."""
+    name = progress.name or source
     match progress.phase:
+        case Phase.RESOLVING:
+            return f"Resolving {name}"
         case Phase.DOWNLOADING:
-            return f"Downloading {progress.layer}/{progress.layers} {progress.name}"
+            return f"Downloading {progress.layer}/{progress.layers} {name}"
         case Phase.EXTRACTING:
-            return f"Extracting {progress.name}"
+            return f"Extracting {name}"
+        case Phase.VERIFYING:
+            return f"Verifying {name}"
         case _:
-            return progress.name
+            return name

@@ -14,7 +14,7 @@ from corral.protocol.progress import Phase
 from corral.testing.clock import ManualClock
 
 
-def test_fetching_and_unpacking_are_one_scale() -> None:
+def test_bytes_are_those_of_the_download_and_the_share_is_that_of_all_the_work() -> None:
     scale = Scale()
     scale.begin("echo", {0: 100, 1: 300}, fetched={0: 100, 1: 300})
     scale.enter(Phase.DOWNLOADING)
@@ -23,7 +23,7 @@ def test_fetching_and_unpacking_are_one_scale() -> None:
 
     reading = scale.reading()
 
-    assert (reading.current_bytes, reading.total_bytes, reading.percentage) == (150, 800, 18.75)
+    assert (reading.current_bytes, reading.total_bytes, reading.percentage) == (100, 400, 18.75)
     assert (reading.layer, reading.layers, reading.phase) == (1, 2, "downloading")
 
 
@@ -47,19 +47,22 @@ def test_it_never_goes_back(steps: list[tuple[str, int, int]]) -> None:
     """Not when a layer starts over, not when its size turns out, not when a mirror begins anew."""
     scale = Scale()
     scale.begin("first", {0: 100, 1: 50, 2: 7}, fetched={0: 100, 1: 50, 2: 7})
-    shares, sequences = [Fraction(0)], [0]
+    shares, percentages, sequences = [Fraction(0)], [0.0], [0]
     for kind, layer, number in steps:
         if kind == "begin":
             scale.begin("mirror", {0: number, 1: 10, 2: 10}, fetched={0: number})
         else:
             getattr(scale, kind)(layer, number)
         reading = scale.reading()
+        percentages.append(reading.percentage)
         if reading.total_bytes:
             shares.append(Fraction(reading.current_bytes, reading.total_bytes))
             assert reading.current_bytes <= reading.total_bytes
         sequences.append(reading.sequence)
 
     assert all(later >= earlier for earlier, later in itertools.pairwise(shares))
+    known = [one for one in percentages if one]
+    assert known == sorted(known)
     assert sequences == sorted(set(sequences))
 
 
@@ -85,11 +88,12 @@ async def test_it_is_told_four_times_a_second_and_only_when_it_changed(clock: Ma
     assert [one.sequence for one in told] == sorted({one.sequence for one in told})
 
 
-def test_localais_words() -> None:
+def test_every_word_has_a_name_in_it() -> None:
     def words(phase: Phase, name: str = "quay.io/a/b:c") -> str:
-        return words_of(PullProgress(sequence=1, phase=phase, name=name, layer=2, layers=3))
+        return words_of(PullProgress(sequence=1, phase=phase, name=name, layer=2, layers=3), "oci://quay.io/a/b:c")
 
-    assert words(Phase.RESOLVING, name="") == ""
+    assert words(Phase.RESOLVING, name="") == "Resolving oci://quay.io/a/b:c"
+    assert words(Phase.RESOLVING) == "Resolving quay.io/a/b:c"
     assert words(Phase.DOWNLOADING) == "Downloading 2/3 quay.io/a/b:c"
     assert words(Phase.EXTRACTING) == "Extracting quay.io/a/b:c"
-    assert words(Phase.VERIFYING) == "quay.io/a/b:c"
+    assert words(Phase.VERIFYING) == "Verifying quay.io/a/b:c"

@@ -55,7 +55,7 @@ class Pulls:
         order = await asyncio.to_thread(self._order, artefact, fetching)
         async with Puller(order, environment=self._config.environment) as puller:
             async for progress in puller.progress():
-                fetching.report(_step(progress))
+                fetching.report(_step(progress, artefact))
             result = await puller.result()
         return Delivered(
             digest=result.digest,
@@ -85,10 +85,11 @@ def _failed(artefact: Artefact) -> str:
     return f'failed to download backend "{artefact.uris[0]}"'
 
 
-def _step(progress: PullProgress) -> Step:
+def _step(progress: PullProgress, artefact: Artefact) -> Step:
     return Step(
-        what=words_of(progress),
+        what=words_of(progress, artefact.uris[0]),
         done=progress.current_bytes,
         total=progress.total_bytes,
+        share=progress.percentage,
         phase=Phase(progress.phase),
     )
