@@ -14,7 +14,7 @@ from corral.admin.route import Access, RouteSpec
 from corral.base.ids import NodeId
 from corral.domain.load_job import LoadJob
 from corral.domain.model import ModelProblem, ModelSpec
-from corral.domain.replica import LIVE, Replica, ReplicaState
+from corral.domain.replica import LIVE, UNSERVED, Replica, ReplicaState
 from corral.protocol.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
 from corral.protocol.times import format_time
 
@@ -88,9 +88,10 @@ def _view(
 
 
 def _state(replicas: Sequence[Replica], job: LoadJob | None) -> str:
-    living = {replica.state for replica in replicas if replica.state in LIVE}
-    if ReplicaState.LOADED in living:
-        return ReplicaState.LOADED.value
+    living = [replica for replica in replicas if replica.state in LIVE]
+    loaded = [replica for replica in living if replica.state is ReplicaState.LOADED]
+    if loaded:
+        return UNSERVED if all(replica.is_unserved for replica in loaded) else ReplicaState.LOADED.value
     if job is not None:
         return job.state.value
     return LOADING if living else COLD

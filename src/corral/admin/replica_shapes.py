@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from corral.admin.context import AdminContext
 from corral.base.ids import NodeId
-from corral.domain.replica import LIVE, Replica, ReplicaState
+from corral.domain.replica import LIVE, UNSERVED, Replica, ReplicaState, unserved_reason
 from corral.protocol.replica_views import ReplicaRow, ReplicaView
 from corral.protocol.times import format_time
 
@@ -92,16 +92,20 @@ def replica_view(context: AdminContext, replica: Replica, *, node: str) -> Repli
         node=node,
         model=replica.model,
         index=replica.index,
-        state=replica.state.value,
+        state=UNSERVED if replica.is_unserved else replica.state.value,
         revision=replica.revision,
         address=replica.address,
         url=replica.url,
-        reason=replica.reason,
+        reason=_unserved_sentence(replica) if replica.is_unserved else replica.reason,
         in_flight=_known_in_flight(context, replica),
         last_used_at=None if used is None else format_time(used),
         created_at=format_time(replica.created_at),
         changed_at=format_time(replica.changed_at),
     )
+
+
+def _unserved_sentence(replica: Replica) -> str:
+    return f"loaded, but cannot be asked: {unserved_reason(replica.backend)}"
 
 
 def _known_in_flight(context: AdminContext, replica: Replica) -> int | None:

@@ -32,6 +32,7 @@ STATUS_STYLES: Final = {
     "loading": "yellow",
     "failed": "bold red",
     "unusable": "bold red",
+    "unserved": "bold red",
     "running": "cyan",
     "waiting": "yellow",
     "done": "green",

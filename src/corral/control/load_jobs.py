@@ -24,7 +24,7 @@ from corral.domain.load_job import LoadJob, LoadPolicy, LoadState
 from corral.domain.model import ModelSpec
 from corral.domain.node import Node
 from corral.domain.placement import Placement, Refusal, Wanted
-from corral.domain.replica import LIVE, Replica, ReplicaState
+from corral.domain.replica import LIVE, Replica, ReplicaState, unserved_reason
 from corral.rpc.errors import LoadFailed
 from corral.state.load_jobs import LoadJobs
 from corral.state.nodes import Nodes
@@ -123,8 +123,7 @@ class Loads:
     async def _loaded(self, spec: ModelSpec, loaded: list[Replica]) -> LoadStatus:
         reachable = [one for one in loaded if one.url]
         if not reachable:
-            why = f"the backend {spec.backend} speaks gRPC only, and the worker that runs it gives it no URL"
-            return LoadStatus(model=spec.name, state=LoadState.FAILED, message=why)
+            return LoadStatus(model=spec.name, state=LoadState.FAILED, message=unserved_reason(spec.backend))
         names = await self._names([reachable[0].node_id])
         return LoadStatus(model=spec.name, state=ReplicaState.LOADED, node=names.get(reachable[0].node_id, ""))
 

@@ -80,6 +80,21 @@ class Replica:
         """How the node calls the process."""
         return f"{self.model}#{self.index}"
 
+    @property
+    def is_unserved(self) -> bool:
+        """Whether it is loaded and no request can be sent to it."""
+        return self.state is ReplicaState.LOADED and not self.url
+
+
+UNSERVED: Final = "unserved"
+"""How people are shown a replica that is loaded and cannot be asked, or a model that has only such ones."""
+
+
+def unserved_reason(backend: str) -> str:
+    return (
+        f"the backend {backend} speaks gRPC only, and the worker that runs it gives it no URL, as LocalAI's workers do"
+    )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:

@@ -54,6 +54,21 @@ async def test_a_model_that_cannot_be_loaded_is_a_problem_until_it_is(world: Wor
     assert (await found(world, "models"))[:2] == ("ok", "1 known, none failed to load")
 
 
+async def test_a_model_that_is_loaded_where_no_request_can_be_sent_is_not_called_loaded(world: World) -> None:
+    """LocalAI's workers give a replica no URL: every chat with it is refused."""
+    await world.worker("l", "echo", is_corral=False)
+    await world.loaded()
+    why = "the backend echo speaks gRPC only, and its worker gives it no URL; LocalAI's workers never do"
+
+    for path in ("/api/v1/models", "/api/v1/models/small"):
+        shown: Any = (await world.frontend.call("GET", path)).json()
+        model = shown["items"][0] if "items" in shown else shown
+        (replica,) = model["replicas"]
+        assert (model["state"], replica["state"]) == ("unserved", "unserved")
+        assert replica["reason"] == f"loaded, but cannot be asked: {why}"
+    assert (await found(world, "models"))[:2] == ("problem", "1 of 1 are loaded, but cannot be asked: small")
+
+
 async def test_a_model_whose_file_is_gone_is_no_problem_any_more(world: World) -> None:
     world.write("name: small\nbackend: echo\nparameters: {model: none}\n")
     await world.node("w1")

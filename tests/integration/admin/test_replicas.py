@@ -47,9 +47,8 @@ async def add_replica(
     async with database.begin() as connection:
         assert await insert_replica(connection, replica)
         for step in path:
-            assert await change_replica(
-                connection, replica.id, step, at=clock.now(), values={"address": "127.0.0.1:7000"}
-            )
+            known = {"address": "127.0.0.1:7000", "url": "http://127.0.0.1:7001"}
+            assert await change_replica(connection, replica.id, step, at=clock.now(), values=known)
     return replace(replica, state=state)
 
 

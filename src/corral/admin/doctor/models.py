@@ -4,6 +4,7 @@ from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, PROBLEM, WARNING
 from corral.base.words import listed
 from corral.domain.load_job import LoadState
+from corral.domain.replica import ReplicaState
 from corral.protocol.node_views import Finding
 
 
@@ -18,6 +19,13 @@ async def check_models(context: AdminContext) -> Finding:
             summary=f"{len(failed)} of {len(catalogue.models)} could not be loaded: {listed(failed)}",
             remedy=f"`corral models show {failed[0]}` tells why.",
         )
+    if unserved := await _unserved(context):
+        return Finding(
+            check="models",
+            level=PROBLEM,
+            summary=f"{len(unserved)} of {len(catalogue.models)} are loaded, but cannot be asked: {listed(unserved)}",
+            remedy=f"`corral models show {unserved[0]}` tells why; a worker of Corral's can serve it.",
+        )
     if catalogue.problems:
         passed_over = sorted({problem.source for problem in catalogue.problems})
         return Finding(
@@ -27,3 +35,9 @@ async def check_models(context: AdminContext) -> Finding:
             remedy="`corral models list` tells why.",
         )
     return Finding(check="models", level=OK, summary=f"{len(catalogue.models)} known, none failed to load")
+
+
+async def _unserved(context: AdminContext) -> list[str]:
+    """Models of which every loaded replica is out of reach."""
+    loaded = [one for one in await context.replicas.living() if one.state is ReplicaState.LOADED]
+    return sorted({one.model for one in loaded} - {one.model for one in loaded if not one.is_unserved})
