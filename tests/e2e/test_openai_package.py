@@ -174,7 +174,7 @@ class TestMistakes:
         with pytest.raises(openai.BadRequestError) as refused:
             client.chat.completions.create(model="chat", messages=messages, stream=stream)
         error = told(refused.value)
-        assert error["type"] == "exceed_context_size_error"
+        assert (error["type"], error["code"]) == ("invalid_request_error", "context_length_exceeded")
         assert f"context size ({CONTEXT} tokens)" in error["message"]
 
     def test_a_body_over_the_limit_is_refused(self, client: openai.OpenAI) -> None:

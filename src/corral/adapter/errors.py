@@ -21,7 +21,6 @@ _TABLE: Final[tuple[tuple[type[CorralError], int, str], ...]] = (
     (InvalidInput, 400, _INVALID),
     (errors.RequestRefused, 400, _INVALID),
     (errors.ReplyTooLarge, 413, _INVALID),
-    (errors.NotOffered, 400, _INVALID),
     (errors.BackendBusy, 504, _SERVER),
     (errors.BackendGone, 503, _SERVER),
     (errors.ModelNotLoaded, MODEL_GONE_STATUS, _SERVER),
@@ -47,7 +46,7 @@ def failure_of(error: CorralError, *, about: str = "messages") -> Failure:
         return Failure(400, _INVALID, *fault)
     param = error.field or None if isinstance(error, InvalidInput) else None
     if isinstance(error, errors.NotOffered):
-        param = "model"
+        return Failure(400, _INVALID, "unsupported_by_model", "model")
     for known, status, kind in _TABLE:
         if isinstance(error, known):
             return Failure(status, kind, error.code, param)

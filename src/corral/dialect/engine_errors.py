@@ -61,7 +61,7 @@ def refusal_in(message: str, *, about: str = "messages") -> EngineRefusal | None
     if _NO_MEDIA.search(message):
         return EngineRefusal("unsupported_content", about)
     if _NOT_OFFERED.search(message):
-        return EngineRefusal("unsupported_capability", "model")
+        return EngineRefusal("unsupported_by_model", "model")
     if found := _FAULTY.search(message):
         return EngineRefusal("invalid_value", found[1])
     return None
@@ -89,7 +89,7 @@ def openai_error(status: int, body: bytes, *, about: str = "messages") -> tuple[
 def _by_status(status: int, said: str) -> EngineRefusal | None:
     """400 and 422 are about a field; a path that the engine lacks, and 501, are about the model."""
     if status in (404, 501):
-        return EngineRefusal("unsupported_capability", "model")
+        return EngineRefusal("unsupported_by_model", "model")
     if status not in (400, 422):
         return None
     found = _FIELD.search(said) or _NAMED.search(said)

@@ -18,6 +18,10 @@ from corral.protocol.view import KeyEntry
 
 _MAX_KEY: Final = 512
 _MAX_NAME: Final = 512
+_SHORT: Final = 16
+"""Bytes of a list that may be empty but for blanks."""
+_HOTTEST: Final = 2
+"""OpenAI's own limit of `temperature`."""
 _OPENING: Final = {
     wanted: frozenset(scope.value for scope, implied in IMPLIED.items() if wanted in implied) for wanted in Scope
 }
@@ -55,34 +59,48 @@ def _denied(message: str, code: str) -> Refusal:
     return Refusal(401, message, code=code, headers={"WWW-Authenticate": "Bearer"})
 
 
-class _Asked(msgspec.Struct):
-    """The only field that matters here; everything else in the body is skipped, not built."""
+class Asked(msgspec.Struct, gc=False):
+    """The few fields of a body that matter here; everything else in it is skipped, not built."""
 
     model: object = msgspec.UNSET
+    messages: msgspec.Raw = msgspec.Raw()
+    temperature: object = None
+
+    def named(self) -> str:
+        """The model to ask. Refusal when there is none."""
+        if self.model is msgspec.UNSET or self.model is None:
+            return _named("")
+        if not isinstance(self.model, str):
+            raise Refusal(400, "`model` must be a string", code="invalid_type", param="model")
+        return _named(self.model)
+
+    def check(self) -> None:
+        """Refusal for what no model can answer, and what some engines answer all the same."""
+        if 0 < len(self.messages) <= _SHORT and bytes(self.messages).translate(None, b" \t\r\n") == b"[]":
+            raise Refusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
+        heat = self.temperature
+        if isinstance(heat, float | int) and not 0 <= heat <= _HOTTEST:
+            told = f"`temperature` must be between 0 and {_HOTTEST}, and is {heat}"
+            raise Refusal(400, told, code="invalid_value", param="temperature")
 
 
-_decoder: Final = msgspec.json.Decoder(_Asked)
+_decoder: Final = msgspec.json.Decoder(Asked)
 
 
-def asked_model(body: bytes) -> str:
-    """The `model` of a request's body. Refusal when there is none."""
+def asked_in_json(body: bytes) -> Asked:
+    """What a body asks for. Refusal when it cannot be read."""
     try:
-        model = _decoder.decode(body).model
+        return _decoder.decode(body)
     except msgspec.ValidationError:
         raise Refusal(400, "the body must be a JSON object", code="invalid_body") from None
     except UNREADABLE_JSON as error:
         why = error if body else "it is empty"
         raise Refusal(400, f"the body is not valid JSON: {why}", code="invalid_json") from None
-    if model is msgspec.UNSET or model is None:
-        model = ""
-    if not isinstance(model, str):
-        raise Refusal(400, "`model` must be a string", code="invalid_type", param="model")
-    return _named(model)
 
 
-def asked_in_form(head: RequestHead, body: bytes) -> str:
+def asked_in_form(head: RequestHead, body: bytes) -> Asked:
     """The same of a form."""
-    return _named(model_in_form(head.lines, body))
+    return Asked(model=model_in_form(head.lines, body))
 
 
 def _named(model: str) -> str:

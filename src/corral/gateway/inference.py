@@ -1,11 +1,13 @@
 """A request to a model: who asks is known by now; which replica answers is decided here."""
 
+import re
 from collections.abc import Mapping
 from typing import Final, cast
 
+from corral.dialect.engine_errors import openai_error
 from corral.domain.inference import ROUTE_USES
-from corral.gateway.admit import asked_in_form, asked_model
-from corral.gateway.answers import Refusal
+from corral.gateway.admit import asked_in_form, asked_in_json
+from corral.gateway.answers import Answer, Refusal
 from corral.gateway.exchange import Client, Exchange, Outcome, Services
 from corral.gateway.head import RequestHead, write_head
 from corral.gateway.upstream import TIME_OUTS, AnswerHead, Failure
@@ -31,6 +33,30 @@ _WAITED_FOR: Final = {"model_busy": "queue", "replica_failed": "replacement"}
 """The time-out of a wait, by the code of what is then said. Any other wait was for a load."""
 
 
+_MOST_ERROR_BYTES: Final = 64 * 1024
+_ASKED_IN: Final = {
+    b"/v1/chat/completions": "messages",
+    b"/v1/messages": "messages",
+    b"/v1/messages/count_tokens": "messages",
+    b"/v1/completions": "prompt",
+}
+"""The field of a body that holds what the model is asked; `input` elsewhere."""
+_RETRY_AFTER: Final = re.compile(rb"\r\nretry-after:[ \t]*([^\r\n]*)", re.IGNORECASE)
+
+
+class _HeldError:
+    """An error of a replica, as much of it as has come."""
+
+    def __init__(self, head: AnswerHead, body: bytes) -> None:
+        self.head = head
+        self.body = body
+
+    @property
+    def kept_headers(self) -> dict[str, str]:
+        found = _RETRY_AFTER.search(self.head.raw)
+        return {} if found is None else {"Retry-After": found[1].decode("latin-1")}
+
+
 class Inference(Exchange):
     """Counts at its replica from `assign` until it leaves it, and never otherwise."""
 
@@ -38,6 +64,7 @@ class Inference(Exchange):
     _replica: Replica | None = None
     _is_counted = False
     _failures = 0
+    _error: "_HeldError | None" = None
     _is_second_try = False
     _waits_since: float | None = None
 
@@ -51,8 +78,9 @@ class Inference(Exchange):
         self._tail = Tail()
 
     def start(self) -> None:
-        asked = asked_model(self._body) if self._head.path not in _FORMS else asked_in_form(self._head, self._body)
-        entry = self._services.directory.find_model(asked)
+        asked = asked_in_json(self._body) if self._head.path not in _FORMS else asked_in_form(self._head, self._body)
+        entry = self._services.directory.find_model(asked.named())
+        asked.check()
         _check_use(entry, self._route)
         self.model = entry.name
         try:
@@ -111,16 +139,52 @@ class Inference(Exchange):
         )
 
     def upstream_data(self, data: bytes) -> None:
+        if self._error is not None:
+            self._error.body += data
+            return
         self._moved = True
         self._client.write(data)
         self._tail.add(data)
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
+        """Short errors are held until they are there: they may need other words. All else is passed on as it comes."""
+        if head.status >= 400 and head.is_short(_MOST_ERROR_BYTES) and self._head.method != b"HEAD":
+            if (failure := self._accept(head)) is not None:
+                self._give_up(failure)
+            else:
+                self._error = _HeldError(head, first)
+            return
+        self._pass_on(head, first)
+
+    def _pass_on(self, head: AnswerHead, first: bytes) -> None:
         if self._services.config.expose_node and self._replica is not None:
             self._told_beside = b"X-LocalAI-Node: %b\r\n" % self._replica.node_id.encode("latin-1", "replace")
         super().upstream_began(head, first)
         if first:
             self._tail.add(first)
+
+    def upstream_ended(self) -> None:
+        error, self._error = self._error, None
+        if error is None:
+            super().upstream_ended()
+            return
+        self._connection = None
+        translated = openai_error(error.head.status, error.body, about=_ASKED_IN.get(self._route, "input"))
+        if translated is None:
+            self._pass_on(error.head, error.body)
+            super().upstream_ended()
+            return
+        self._status, body = translated
+        self._tail.add(body)
+        self._end(Outcome.REFUSED)
+        headers = error.kept_headers
+        if self._services.config.expose_node and self._replica is not None:
+            headers["X-LocalAI-Node"] = self._replica.node_id
+        self._client.answer(Answer(self._status, body, headers))
+
+    def upstream_failed(self, failure: Failure) -> None:
+        self._error = None
+        super().upstream_failed(failure)
 
     def _accept(self, head: AnswerHead) -> Failure | None:
         if head.status == 101:

@@ -25,6 +25,8 @@ _HOP_BY_HOP: Final = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection
 _CLOSE: Final = b"Connection: close\r\n"
 _LONGEST_KEPT: Final = 1024
 """Bytes of a head that are kept to know it again."""
+_LENGTH_VALUE: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
+_ENCODED: Final = re.compile(rb"\r\ncontent-encoding:", re.IGNORECASE)
 _PORTS: Final = {"http": 80, "https": 443}
 _BODILESS: Final = frozenset({204, 304})
 
@@ -93,6 +95,11 @@ class AnswerHead:
         """Otherwise the answer ends when the connection does."""
         is_ours = b"connection:" in lower or b"keep-alive:" in lower or b"upgrade:" in lower
         self._for_client = _HOP_BY_HOP.sub(b"", raw) if is_ours else raw
+
+    def is_short(self, most: int) -> bool:
+        """Whether the body says that it has at most so many bytes, and is neither chunked nor compressed."""
+        length = None if self.is_chunked else _LENGTH_VALUE.search(self.raw)
+        return length is not None and int(length[1]) <= most and not _ENCODED.search(self.raw)
 
     def for_client(self, *, closes: bool, added: bytes = b"") -> bytes:
         """Without what was meant for us; headers that describe the connection are the gateway's own.

@@ -123,7 +123,7 @@ async def test_without_the_tokenizers_template_we_render_the_prompt(served: Any)
 async def test_what_the_backend_cannot_do_is_said_so(served: Any) -> None:
     status, answer = await served.ask("/v1/rerank", {"query": "q", "documents": ["a"]})
     error = answer["error"]
-    assert (status, error["code"], error["param"]) == (400, "not_offered", "model")
+    assert (status, error["code"], error["param"]) == (400, "unsupported_by_model", "model")
     assert error["type"] == "invalid_request_error"
     status, answer = await served.ask("/v1/rerank", {"query": "q", "documents": []})
     assert (status, answer["error"]["param"]) == (400, "documents")

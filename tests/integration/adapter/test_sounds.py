@@ -118,7 +118,7 @@ async def test_what_cannot_be_spoken_is_refused_in_openais_shape(tmp_path: Path)
             assert error["param"] == param
             assert words in error["message"]
         status, _, body = await sounds.ask("silero_vad", SPEECH, json={"input": "a"})
-        assert (status, json.loads(body)["error"]["code"]) == (400, "not_offered")
+        assert (status, json.loads(body)["error"]["code"]) == (400, "unsupported_by_model")
         assert (await sounds.ask("nobody", SPEECH, json={"input": "a"}))[0] == 401
         await sounds.until_nothing_is_left()
 

@@ -38,10 +38,10 @@ REFUSED = "invalid_request_error"
         (
             501,
             llama(501, "This server does not support embeddings. Start it with …"),
-            "unsupported_capability",
+            "unsupported_by_model",
             "model",
         ),
-        (404, llama(404, "File Not Found", "not_found_error"), "unsupported_capability", "model"),
+        (404, llama(404, "File Not Found", "not_found_error"), "unsupported_by_model", "model"),
         (422, b'{"detail": [{"loc": ["body", "input"], "msg": "Field required"}]}', "invalid_value", "input"),
         (
             400,

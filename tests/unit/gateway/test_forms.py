@@ -48,9 +48,9 @@ def test_a_form_without_a_model_is_refused_by_name() -> None:
     head.lines = [KIND]
     for body in (FILE + END, part("model", b"") + END):
         with pytest.raises(Refusal, match="`model` is missing"):
-            asked_in_form(head, body)
+            asked_in_form(head, body).named()
     with pytest.raises(Refusal, match="such a long name"):
-        asked_in_form(head, part("model", b"x" * 600) + END)
+        asked_in_form(head, part("model", b"x" * 600) + END).named()
 
 
 @pytest.mark.parametrize(
