@@ -49,7 +49,7 @@ class RequestHead:
         "options",
         "path",
         "query",
-        "upgrade",
+        "upgrades_to_websocket",
     )
 
     def __init__(self) -> None:
@@ -73,14 +73,14 @@ class RequestHead:
         self.is_http10 = False
         self.keep_alive = False
         self.expects_continue = False
-        self.upgrade = b""
+        self.upgrades_to_websocket = False
         self.options: frozenset[bytes] = _NO_OPTIONS
         """The words of `Connection`."""
 
     @property
     def wants_tunnel(self) -> bool:
         """Other upgrades than WebSocket are left unanswered, as HTTP allows: the request is an ordinary one."""
-        return self.upgrade == WEBSOCKET and b"upgrade" in self.options and self.method == b"GET"
+        return self.upgrades_to_websocket and b"upgrade" in self.options and self.method == b"GET"
 
 
 def read_head(raw: bytes) -> RequestHead:
@@ -158,7 +158,7 @@ def _take_expectation(head: RequestHead, value: bytes) -> None:
 
 
 def _take_upgrade(head: RequestHead, value: bytes) -> None:
-    head.upgrade = value.lower()
+    head.upgrades_to_websocket = value.lower() == WEBSOCKET
 
 
 def _drop(head: RequestHead, value: bytes) -> None:
@@ -198,7 +198,7 @@ def _check(head: RequestHead) -> None:
         raise Refusal.bad_framing("the Host header is missing")
     if head.is_chunked and head.is_http10:
         raise Refusal.bad_framing("HTTP/1.0 knows no chunks")
-    if head.upgrade and (head.is_chunked or head.length):
+    if head.upgrades_to_websocket and (head.is_chunked or head.length):
         raise Refusal.bad_framing("a request to upgrade has no body")
     head.keep_alive = not head.is_http10 and b"close" not in head.options
     if head.options and not head.options <= _KNOWN_OPTIONS:

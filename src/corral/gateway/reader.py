@@ -14,6 +14,7 @@ from corral.gateway.answers import Refusal
 from corral.gateway.head import RequestHead, read_head
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
+_UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _MOST_DIGITS: Final = 18
 _LONGEST_KEPT: Final = 2048
 """Bytes of a head that are kept to know it again, for as long as the connection is there."""
@@ -85,24 +86,33 @@ class RequestReader:
 
     def _parsed(self, raw: bytes) -> RequestHead:
         self._knows_end = False
-        self._in_head = True
-        try:
-            self._parser.feed_data(raw)
-        except httptools.HttpParserUpgrade:
-            self._parser = httptools.HttpRequestParser(self)
-        except httptools.HttpParserError as error:
-            raise Refusal.bad_framing(str(error)) from None
-        if self._in_head:
-            raise Refusal.bad_framing("the head has no end")
+        wants_upgrade = self._feed_head(raw)
         head = read_head(raw)
+        if wants_upgrade and not head.upgrades_to_websocket:  # of which the parser took no body
+            self._feed_head(_UPGRADE.sub(b"", raw))
         if self.is_complete == (head.is_chunked or bool(head.length)):
             raise Refusal.bad_framing("the length of the body is unclear")
         return head
 
+    def _feed_head(self, raw: bytes) -> bool:
+        """Whether the parser takes it for a request to upgrade. Raises Refusal."""
+        self._in_head = True
+        self.is_complete = False
+        try:
+            self._parser.feed_data(raw)
+        except httptools.HttpParserUpgrade:
+            self._parser = httptools.HttpRequestParser(self)
+            return True
+        except httptools.HttpParserError as error:
+            raise Refusal.bad_framing(str(error)) from None
+        if self._in_head:
+            raise Refusal.bad_framing("the head has no end")
+        return False
+
     def _remember(self, raw: bytes, head: RequestHead) -> None:
         """Where it can come again: with any length, and on a connection that goes on."""
         self._known = None
-        if head.length is None or head.upgrade or not head.keep_alive or len(raw) > _LONGEST_KEPT:
+        if head.length is None or head.upgrades_to_websocket or not head.keep_alive or len(raw) > _LONGEST_KEPT:
             return
         length = _LENGTH.search(raw)
         if length is not None:

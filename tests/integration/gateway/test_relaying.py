@@ -3,7 +3,7 @@
 import msgspec
 
 from corral.protocol.view import ModelEntry
-from corral.testing.engine import DONE, EVENTS, LAST_EVENT, answering
+from corral.testing.engine import DONE, EVENTS, LAST_EVENT, answering, chunk
 from corral.testing.gateway import KEY, MODEL, World, chat, request, world
 
 STREAM = b"".join((*EVENTS, LAST_EVENT, DONE))
@@ -84,6 +84,20 @@ async def test_a_client_of_http_1_0_gets_what_it_understands(gateway: World) -> 
         assert answer.status == 200
         assert answer.headers["connection"] == "close"
         assert await client.until_closed() == b""
+
+
+async def test_an_offer_to_upgrade_does_not_keep_a_request_with_a_body_from_its_answer(gateway: World) -> None:
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    body = chat()
+    async with gateway.client() as client:
+        for _ in range(2):
+            await client.send(request(body, head=offer))
+            assert (await client.read_answer()).status == 200
+        head = offer + b"Transfer-Encoding: chunked\r\n"
+        await client.send(request(None, head=head) + chunk(body[:5]), chunk(body[5:]) + b"0\r\n\r\n")
+        assert (await client.read_answer()).status == 200
+    assert [one.body for one in gateway.engine.requests] == [body] * 3
+    assert not {"upgrade", "http2-settings"} & {name.lower() for name, _ in gateway.engine.requests[0].headers}
 
 
 async def test_a_body_is_asked_for_only_when_it_is_welcome(gateway: World) -> None:
