@@ -64,10 +64,16 @@ class Client(Protocol):
         """The request's body is not needed any more."""
 
     def write(self, data: bytes) -> None: ...
+    def unchunk(self) -> None:
+        """What is written from now on comes in chunks; the client gets what is inside, until its connection ends."""
+
     def answer(self, answer: Answer) -> None: ...
     def finish(self, *, keep: bool) -> None: ...
     def refuse(self, refusal: Refusal) -> None: ...
     def abort(self) -> None: ...
+    def reset(self) -> None:
+        """Abort so that it is no orderly end: where an answer says no length, that would be taken for its end."""
+
     def begin_tunnel(self) -> None: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
@@ -206,12 +212,18 @@ class Exchange:
     # What the upstream connection calls.
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
-        failure = Failure.GARBAGE if head.is_chunked and self._head.is_http10 else self._accept(head)
+        failure = self._accept(head)
         if failure is not None:
             self._give_up(failure)
             return
         self._begin(head)
         self._keep = head.own_length or self._head.method == b"HEAD"
+        if head.is_chunked and self._head.is_http10:
+            self._keep = False
+            self._client.write(head.for_http10(added=self._told_beside))
+            self._client.unchunk()
+            self._client.write(first)
+            return
         closes = self._client.closes or not self._keep
         self._client.write(head.for_client(closes=closes, added=self._told_beside) + first)
 
@@ -244,7 +256,11 @@ class Exchange:
             return
         self._broke_off(failure)
         self._end(Outcome.TIMED_OUT if failure is Failure.IDLE_TIMED_OUT else Outcome.FAILED)
-        self._client.abort()  # so that nobody takes what came for the whole answer
+        # So that nobody takes what came for the whole answer.
+        if self._keep:
+            self._client.abort()
+        else:
+            self._client.reset()
 
     def upstream_full(self) -> None:
         self._client.pause()

@@ -212,13 +212,7 @@ def write_head(
     head: RequestHead, *, target: bytes, host: bytes, authorization: bytes | None, added: bytes, length: int
 ) -> bytes:
     """The head as it goes upstream; `added` are whole header lines."""
-    written = b"%b %b HTTP/1.%b\r\nHost: %b\r\n%b" % (
-        head.method,
-        target,
-        b"0" if head.is_http10 else b"1",
-        host,
-        head.fields,
-    )
+    written = b"%b %b HTTP/1.1\r\nHost: %b\r\n%b" % (head.method, target, host, head.fields)
     if authorization is not None:
         written += b"Authorization: %b\r\n" % authorization
     if length or head.is_chunked or head.length is not None:

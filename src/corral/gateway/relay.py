@@ -6,12 +6,15 @@ answer, since only the parser knows where the body ended. A client that closes i
 """
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from enum import Enum
 from typing import Final, Protocol, cast
 
 from corral.gateway.answers import CONTINUE, Answer, Refusal
 from corral.gateway.bodies import HeldBody, body_too_large
+from corral.gateway.chunks import Unchunker
 from corral.gateway.exchange import Exchange, Services
 from corral.gateway.head import RequestHead, forwarded_lines
 from corral.gateway.partial_head import END, PartialHead, head_too_large
@@ -23,6 +26,8 @@ from corral.protocol.view import KeyEntry
 _EMPTY_LINES: Final = b"\r\n" * 4
 _NO_HEAD: Final = RequestHead()
 _LINGER_BYTES: Final = 1024 * 1024
+_RESET: Final = struct.pack("ii", 1, 0)
+"""Do not linger, but at once: the kernel then resets the connection when it is closed."""
 
 
 class _State(Enum):
@@ -246,6 +251,9 @@ class ClientConnection(asyncio.Protocol):
 
     # Answering: what exchanges call.
 
+    def unchunk(self) -> None:
+        self.write = Unchunker(self.write).write
+
     def answer(self, answer: Answer) -> None:
         """The whole of it at once."""
         self.write(answer.as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
@@ -279,6 +287,12 @@ class ClientConnection(asyncio.Protocol):
         self._leave_exchange()
         self._state = _CLOSING
         self._transport.abort()
+
+    def reset(self) -> None:
+        own = self._transport.get_extra_info("socket")
+        if own is not None and not self._transport.is_closing():
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.abort()
 
     def begin_tunnel(self) -> None:
         self._state = _TUNNEL

@@ -22,6 +22,10 @@ _MAX_HEAD: Final = 64 * 1024
 _LENGTH: Final = b"\r\ncontent-length:"
 _CODING: Final = b"\r\ntransfer-encoding:"
 _HOP_BY_HOP: Final = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade):[^\r\n]*", re.IGNORECASE)
+_CHUNKED: Final = re.compile(rb"\r\n(?:transfer-encoding|trailer):[^\r\n]*", re.IGNORECASE)
+_EVENTS: Final = b"\r\ncontent-type: text/event-stream"
+_UNBUFFERED: Final = b"x-accel-buffering:"
+"""nginx holds an answer back in its buffers unless this says no; others leave events alone anyway."""
 _CLOSE: Final = b"Connection: close\r\n"
 _LONGEST_KEPT: Final = 1024
 """Bytes of a head that are kept to know it again."""
@@ -95,6 +99,8 @@ class AnswerHead:
         """Otherwise the answer ends when the connection does."""
         is_ours = b"connection:" in lower or b"keep-alive:" in lower or b"upgrade:" in lower
         self._for_client = _HOP_BY_HOP.sub(b"", raw) if is_ours else raw
+        if _EVENTS in lower and _UNBUFFERED not in lower:
+            self._for_client = b"%bX-Accel-Buffering: no\r\n\r\n" % self._for_client[:-2]
 
     def is_short(self, most: int) -> bool:
         """Whether the body says that it has at most so many bytes, and is neither chunked nor compressed."""
@@ -109,6 +115,10 @@ class AnswerHead:
         if not closes and not added:
             return self._for_client
         return b"%b%b%b\r\n" % (self._for_client[:-2], added, _CLOSE if closes else b"")
+
+    def for_http10(self, *, added: bytes) -> bytes:
+        """The same for a client that knows no chunks: the answer ends with the connection."""
+        return b"%b%b%b\r\n" % (_CHUNKED.sub(b"", self._for_client)[:-2], added, _CLOSE)
 
 
 _NO_ANSWER: Final = AnswerHead(0, b"HTTP/1.1 ?")

@@ -211,7 +211,7 @@ class StubEngine:
         try:
             method, target, version = line.split(" ")
             headers = [(name, value.strip()) for name, _, value in (one.partition(":") for one in fields)]
-            assert version in ("HTTP/1.1", "HTTP/1.0")
+            assert version == "HTTP/1.1"
             lengths = [value for name, value in headers if name.lower() == "content-length"]
             assert len(lengths) <= 1
             assert not any(name.lower() == "transfer-encoding" for name, _ in headers)

@@ -1,9 +1,20 @@
 """What passes through the gateway, and in which form."""
 
 import msgspec
+import pytest
 
 from corral.protocol.view import ModelEntry
-from corral.testing.engine import DONE, EVENTS, LAST_EVENT, answering, chunk
+from corral.testing.engine import (
+    DONE,
+    EVENTS,
+    LAST_EVENT,
+    STREAM_HEAD,
+    Connection,
+    EngineRequest,
+    Pace,
+    answering,
+    chunk,
+)
 from corral.testing.gateway import KEY, MODEL, World, chat, request, world
 
 STREAM = b"".join((*EVENTS, LAST_EVENT, DONE))
@@ -84,6 +95,43 @@ async def test_a_client_of_http_1_0_gets_what_it_understands(gateway: World) -> 
         assert answer.status == 200
         assert answer.headers["connection"] == "close"
         assert await client.until_closed() == b""
+
+
+async def test_a_client_of_http_1_0_gets_a_stream_event_by_event_and_without_chunks(gateway: World) -> None:
+    pace = gateway.engine.behave = Pace()
+    async with gateway.client() as client:
+        await client.send(request(chat(), version="1.0"))
+        status, headers = await client.read_head()
+        assert (status, headers["connection"]) == (200, "close")
+        assert not {"transfer-encoding", "content-length"} & headers.keys()
+        assert await client.reader.readexactly(len(EVENTS[0])) == EVENTS[0]
+        pace.go_on.set()
+        assert await client.until_closed() == LAST_EVENT + DONE
+    await gateway.until_quiet()
+    await gateway.until(lambda: any(report.finished for report in gateway.control.reports))
+    [line] = [line for report in gateway.control.reports for line in report.finished]
+    assert (line.outcome, line.prompt_tokens, line.completion_tokens) == ("ok", 7, 4)
+
+
+async def test_a_client_of_http_1_0_notices_a_stream_that_breaks_off(gateway: World) -> None:
+    async def breaking(_: EngineRequest, connection: Connection) -> bool:
+        await connection.send(STREAM_HEAD + chunk(EVENTS[0]))
+        connection.cut()
+        return False
+
+    gateway.engine.behave = breaking
+    async with gateway.client() as client:
+        await client.send(request(chat(), version="1.0"))
+        await client.read_head()
+        with pytest.raises(ConnectionResetError):
+            await client.reader.read()
+
+
+async def test_event_streams_ask_proxies_not_to_hold_them_back(gateway: World) -> None:
+    answer = await gateway.ask(request(chat()))
+    assert answer.headers["x-accel-buffering"] == "no"
+    gateway.engine.behave = answering
+    assert "x-accel-buffering" not in (await gateway.ask(request(chat()))).headers
 
 
 async def test_an_offer_to_upgrade_does_not_keep_a_request_with_a_body_from_its_answer(gateway: World) -> None:
