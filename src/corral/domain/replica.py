@@ -91,9 +91,7 @@ UNSERVED: Final = "unserved"
 
 
 def unserved_reason(backend: str) -> str:
-    return (
-        f"the backend {backend} speaks gRPC only, and the worker that runs it gives it no URL, as LocalAI's workers do"
-    )
+    return f"the backend {backend} speaks gRPC only, and its worker gives it no URL; LocalAI's workers never do"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
