@@ -9,8 +9,8 @@ from starlette.responses import Response
 from corral.admin.answers import node_error
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, Dialect, RouteSpec
-from corral.base.errors import NotFound
 from corral.base.ids import NodeId
+from corral.control.node_client import NodeGone, NodePending
 from corral.control.node_logs import WorkerAnswer, WorkerUnreachable
 from corral.protocol.log_lines import LogLine
 
@@ -25,13 +25,17 @@ async def lines(context: AdminContext, request: Request, caller: Caller) -> Resp
 
 
 async def _passed_on(asking: Awaitable[WorkerAnswer]) -> Response:
+    """A node may send anything. As plain text it is nothing that a browser would run, whatever the node calls it."""
     try:
         found = await asking
-    except NotFound:
+    except NodeGone:
         return node_error(404, "node not found")
+    except NodePending as error:
+        return node_error(409, error.message)
     except WorkerUnreachable as error:
         return node_error(502, error.message)
-    return Response(found.body, found.status, headers={"Content-Type": found.content_type})
+    headers = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+    return Response(found.body, found.status, headers=headers)
 
 
 _NAMES = RouteSpec(
@@ -42,7 +46,12 @@ _NAMES = RouteSpec(
     dialect=Dialect.LOCALAI,
     summary="Of what the node has logs, asked for now.",
     gives=list[str],
-    codes={200: "names of models and backends", 404: "no such node", 502: "its HTTP server cannot be reached"},
+    codes={
+        200: "names of models and backends, as `text/plain`, since the worker wrote them",
+        404: "no such node",
+        409: "the node waits for approval, and is not contacted",
+        502: "its HTTP server cannot be reached",
+    },
 )
 
 ROUTES = [

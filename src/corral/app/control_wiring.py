@@ -34,7 +34,7 @@ from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
-from corral.control.node_client import NodeClient
+from corral.control.node_client import NodeClient, NodeContacts
 from corral.control.node_logs import NodeLogs
 from corral.control.node_models import NodeModels
 from corral.control.operations import Operations
@@ -104,7 +104,8 @@ async def wire(
     watch = Health(nodes, keeper, feed, clock, policy)
     models.scan()  # before the first view, which would otherwise take all models away from the gateways
     fleet = Fleet(nodes, keeper, clock, policy)
-    client = NodeClient(bus, nodes, clock)
+    contacts = NodeContacts(nodes)
+    client = NodeClient(bus, nodes, clock, contacts=contacts)
     leases = Leases(database)
     brake = Brake(
         nodes, events, leases, keeper, feed, clock, policy=BrakePolicy(share=config.brake_share), holder=frontend_id
@@ -209,7 +210,7 @@ async def wire(
         models=models,
         model_removal=removal,
         node_models=NodeModels(replicas, fleet, client, feed, clock),
-        node_logs=NodeLogs(fleet, tokens),
+        node_logs=NodeLogs(contacts, tokens),
         loads=loads,
         replicas=replicas,
         operations=operations,

@@ -32,10 +32,15 @@ class Batches(Generic[ItemT, ResultT]):
         write: Callable[[Sequence[ItemT]], Awaitable[Sequence[ResultT]]],
         *,
         under_way: Callable[[], int] = lambda: 0,
+        spacing_seconds: float = _SPACING_SECONDS,
     ) -> None:
-        """`write` stores all or nothing, and answers for each. `under_way` may come soon, those that wait included."""
+        """`write` stores all or nothing, and answers for each. `under_way` may come soon, those that wait included.
+
+        A spacing of 0 is for reads: those that come while one is under way share the next.
+        """
         self._write_all = write
         self._under_way = under_way
+        self._spacing_seconds = spacing_seconds
         self._queue: list[_Waiting[ItemT, ResultT]] = []
         self._writing = asyncio.Lock()
         self._not_before = 0.0
@@ -78,4 +83,4 @@ class Batches(Generic[ItemT, ResultT]):
         if len(self._queue) < _LARGEST:
             others = self._under_way() > len(self._queue)
             await asyncio.sleep(max(self._not_before - loop.time(), _GATHERING_SECONDS if others else 0))
-        self._not_before = loop.time() + _SPACING_SECONDS
+        self._not_before = loop.time() + self._spacing_seconds

@@ -1,8 +1,9 @@
 """Typed calls to one node over NATS. Every call has a deadline, and every way to fail has a name.
 
 NodeUnreachable  nobody answers for the node; it counts as unhealthy until it is heard again
+NodePending      nobody approved the node, so it is not contacted at all
 NodeBusy         no answer in time: the node may still be working
-NodeRefused      the node says why not
+NodeRefused      the node says why not, or its answer cannot be accepted
 """
 
 import logging
@@ -20,6 +21,7 @@ from corral.base.ids import NodeId
 from corral.bus.port import Bus
 from corral.control.batches import Batches
 from corral.domain.inference import known_routes
+from corral.domain.node_address import NodeContact
 from corral.domain.replica import Process
 from corral.protocol import go_json, subjects
 from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
@@ -33,6 +35,12 @@ log = logging.getLogger(__name__)
 
 RUNNING_WITHIN: Final = timedelta(seconds=10)
 LIST_WITHIN: Final = timedelta(seconds=30)
+MOST_BYTES: Final = 1024 * 1024
+"""Of what a node sends at once. The limit of a NATS server with default settings."""
+MOST_OBJECTS: Final = 4000
+"""JSON objects in it. A megabyte of empty ones would take seconds to parse; a backend or a process is one or two."""
+
+_SHOWN: Final = 200
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -42,6 +50,18 @@ class NodeUnreachable(CorralError):
 
     code = "node_unreachable"
     retryable = True
+
+
+class NodeGone(NodeUnreachable):
+    """The fleet has no such node."""
+
+    code = "node_gone"
+
+
+class NodePending(NodeUnreachable):
+    """The node waits for a person's approval, and is not contacted before."""
+
+    code = "node_pending"
 
 
 class NodeBusy(CorralError):
@@ -76,11 +96,33 @@ class Installed:
     """Requests come to the backend as they are, and not through an adapter."""
 
 
+class NodeContacts:
+    """The one place that decides whether a node may be contacted. Whoever is about to dial a node asks here first."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._reads = Batches(self._read, spacing_seconds=0)
+
+    async def of(self, node_id: NodeId) -> NodeContact:
+        """The node's registered addresses. NodePending while nobody approved it; NodeGone when there is none."""
+        contact = await self._reads.store(node_id)
+        if contact is None:
+            raise NodeGone(node_id=node_id)
+        if not contact.is_approved:
+            raise NodePending(f"node {contact.name} waits for approval; until then it is not contacted")
+        return contact
+
+    async def _read(self, ids: Sequence[NodeId]) -> list[NodeContact | None]:
+        found = await self._nodes.contacts(ids)
+        return [found.get(id) for id in ids]
+
+
 class NodeClient:
-    def __init__(self, bus: Bus, nodes: Nodes, clock: Clock) -> None:
+    def __init__(self, bus: Bus, nodes: Nodes, clock: Clock, *, contacts: NodeContacts) -> None:
         self._bus = bus
         self._nodes = nodes
         self._clock = clock
+        self._contacts = contacts
         self._marks = Batches(self._mark)
 
     async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> Installed:
@@ -88,9 +130,14 @@ class NodeClient:
         reply = await self._needed(node_id, subjects.backend_install(node_id), request, InstallReply, timeout)
         if not reply.success:
             raise NodeRefused(reply.error or "the node did not say why", node_id=node_id)
+        contact = await self._contacts.of(node_id)
+        if reply.address and not contact.has_address(reply.address):
+            raise _foreign(node_id, contact, reply.address)
         told = reply.corral
         if told is UNSET:
             return Installed(address=reply.address)
+        if told.url and not contact.has_url(told.url):
+            raise _foreign(node_id, contact, told.url)
         return Installed(
             address=reply.address,
             url=told.url,
@@ -119,14 +166,14 @@ class NodeClient:
     async def running(self, node_id: NodeId) -> list[Process]:
         """The node's own report of its processes."""
         subject = subjects.models_running(node_id)
-        return _processes(
-            node_id, await self._needed(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
-        )
+        reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
+        return _processes(node_id, await self._contacts.of(node_id), reply)
 
     async def glimpse(self, node_id: NodeId) -> list[Process]:
         """The same, for looks that nobody waits for: a node that does not answer is no less healthy for it."""
         subject = subjects.models_running(node_id)
-        return _processes(node_id, await self._ask(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN))
+        reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
+        return _processes(node_id, await self._contacts.of(node_id), reply)
 
     async def backends(self, node_id: NodeId) -> list[InstalledBackend]:
         """What is on the node's disk."""
@@ -141,10 +188,11 @@ class NodeClient:
     async def stop(self, node_id: NodeId, process_key: str) -> bool:
         """Ask for the end of exactly this process. False: it could not be said; nothing ever answers it."""
         try:
+            await self._contacts.of(node_id)
             await self._bus.publish(
                 subjects.backend_stop(node_id), msgspec.json.encode(StopRequest(backend=process_key, force=False))
             )
-        except BusUnavailable as error:
+        except (BusUnavailable, NodeUnreachable) as error:
             log.info("a process was not stopped: %s", error, extra={"event": "replica.stop_unsent", "node": node_id})
             return False
         return True
@@ -152,6 +200,8 @@ class NodeClient:
     async def _needed(self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta) -> T:
         try:
             return await self._ask(node_id, subject, request, answer, timeout)
+        except (NodePending, NodeGone):
+            raise
         except NodeUnreachable:
             await self._marks.store((node_id, self._clock.now()))
             raise
@@ -162,8 +212,11 @@ class NodeClient:
         return [None] * len(silent)
 
     async def _ask(self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta) -> T:
+        await self._contacts.of(node_id)
         try:
             content = await self._bus.request(subject, msgspec.json.encode(request), timeout=timeout)
+            if why := too_much(content):
+                raise NodeRefused(f"the node's answer is not read: {why}", node_id=node_id)
             return go_json.decode(content, answer)
         except NoResponders as error:
             raise NodeUnreachable("the node does not respond on NATS", node_id=node_id) from error
@@ -171,6 +224,15 @@ class NodeClient:
             raise NodeBusy(f"no answer within {timeout.total_seconds():.0f} s", node_id=node_id) from error
         except InvalidInput as error:
             raise NodeRefused(f"the node answers what nobody understands: {error}", node_id=node_id) from error
+
+
+def too_much(content: bytes) -> str:
+    """Why this is not parsed, told from its bytes alone; empty when it may be."""
+    if len(content) > MOST_BYTES:
+        return f"it has {len(content)} bytes, and {MOST_BYTES} are the most"
+    if (objects := content.count(b"{")) > MOST_OBJECTS:
+        return f"it has {objects} JSON objects, and {MOST_OBJECTS} are the most"
+    return ""
 
 
 def _listed(node_id: NodeId, reply: ListReply) -> list[InstalledBackend]:
@@ -186,13 +248,28 @@ def _changed(node_id: NodeId, reply: ChangeReply) -> list[str]:
     return stopped
 
 
-def _processes(node_id: NodeId, reply: RunningReply) -> list[Process]:
+def _foreign(node_id: NodeId, contact: NodeContact, told: str) -> NodeRefused:
+    shown = {"event": "node.foreign_address", "node": node_id, "node_name": contact.name, "told": told[:_SHOWN]}
+    log.warning("an answer names an address that is not on the node's registered host", extra=shown)
+    return NodeRefused(
+        f"the answer names {told[:_SHOWN]!r}, which is not on the host of the address {contact.address} that the node "
+        "registered; if it moved, register it again",
+        node_id=node_id,
+    )
+
+
+def _processes(node_id: NodeId, contact: NodeContact, reply: RunningReply) -> list[Process]:
+    """One address on another host makes the whole report worthless: it was not the node that sent it."""
     if reply.error:
         raise NodeRefused(reply.error, node_id=node_id)
     found = []
     for one in reply.models:
+        if one.address and not contact.has_own_address(one.address):
+            raise _foreign(node_id, contact, one.address)
         process = Process(model=one.model_id, index=one.replica_index, address=one.address)
         if (told := one.corral) is not UNSET:
+            if told.url and not contact.has_url(told.url):
+                raise _foreign(node_id, contact, told.url)
             process = replace(process, url=told.url, key=told.key, routes=_routes(told))
         found.append(process)
     return found

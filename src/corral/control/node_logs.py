@@ -10,8 +10,8 @@ from yarl import URL
 
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
-from corral.control.fleet import Fleet
 from corral.control.loading import Tokens
+from corral.control.node_client import NodeContacts
 
 WITHIN: Final = timedelta(seconds=15)
 _MOST_BYTES: Final = 16 * 1024 * 1024
@@ -27,20 +27,19 @@ class WorkerUnreachable(CorralError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAnswer:
-    """As it came."""
+    """As it came, except for its headers: what a node calls its answer is nothing to go by."""
 
     status: int
-    content_type: str
     body: bytes
 
 
 class NodeLogs:
-    def __init__(self, fleet: Fleet, tokens: Tokens) -> None:
-        self._fleet = fleet
+    def __init__(self, contacts: NodeContacts, tokens: Tokens) -> None:
+        self._contacts = contacts
         self._tokens = tokens
 
     async def names(self, node_id: NodeId) -> WorkerAnswer:
-        """Of what there are logs. NotFound for a node that there is not."""
+        """Of what there are logs. Fails as `NodeContacts` does for a node that must not be contacted."""
         return await self._ask(node_id, "/v1/backend-logs")
 
     async def lines(self, node_id: NodeId, model: str) -> WorkerAnswer:
@@ -48,7 +47,7 @@ class NodeLogs:
         return await self._ask(node_id, f"/v1/backend-logs/{quote(model, safe='')}")
 
     async def _ask(self, node_id: NodeId, path: str) -> WorkerAnswer:
-        node = (await self._fleet.get(node_id)).node
+        node = await self._contacts.of(node_id)
         if not node.http_address:
             raise WorkerUnreachable(f"failed to reach worker: {node.name} registered without an http_address")
         headers = {"Authorization": f"Bearer {await self._tokens.of(node_id)}"}
@@ -58,11 +57,7 @@ class NodeLogs:
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WITHIN.total_seconds())) as session,
                 session.get(url, headers=headers, allow_redirects=False) as answer,
             ):
-                return WorkerAnswer(
-                    status=answer.status,
-                    content_type=answer.headers.get("Content-Type", "text/plain"),
-                    body=await _whole(answer),
-                )
+                return WorkerAnswer(status=answer.status, body=await _whole(answer))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             said = str(error) or f"no answer within {WITHIN.total_seconds():.0f} s"
             raise WorkerUnreachable(f"failed to reach worker: http://{node.http_address}{path}: {said}") from error

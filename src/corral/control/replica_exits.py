@@ -13,7 +13,7 @@ from corral.bus.port import Message
 from corral.control.replica_health import ReplicaHealth
 from corral.domain.replica import Replica, ReplicaState, port_of
 from corral.protocol import go_json, subjects
-from corral.protocol.keys import hash_secret
+from corral.protocol.keys import hash_secret, same
 from corral.protocol.replica import ReplicaExited
 from corral.state.replicas import Replicas
 
@@ -51,11 +51,14 @@ class ReplicaExits:
 
 
 def _is_of(report: ReplicaExited, replica: Replica) -> bool:
-    """Keys are new at every start; ports, which is all that a replica without a key has, are used again later."""
+    """Keys are new at every start, and only the node and control know them: whoever has none cannot report an exit.
+
+    A replica without a key is known by its port, which may be used again later.
+    """
     if (report.model_id, report.replica_index) != (replica.model, replica.index):
         return False
     if replica.state is not ReplicaState.LOADED:
         return True
-    if report.key_hash and replica.key:
-        return report.key_hash == hash_secret(replica.key)
+    if replica.key:
+        return same(report.key_hash, hash_secret(replica.key))
     return port_of(report.address) == port_of(replica.address)

@@ -98,7 +98,11 @@ class ReplicaHealth:
         if node is None:
             await self.lose(there, "its node is gone")
             return
-        if self._fleet.see(node).status is NodeStatus.OFFLINE:
+        status = self._fleet.see(node).status
+        if status is NodeStatus.PENDING:
+            await self.lose(there, f"its node {node.name} waits for approval again")
+            return
+        if status is NodeStatus.OFFLINE:
             if self._brake.holds and node.facts.deregistered_at is None:
                 return  # silence proves little now
             await self.lose(there, f"its node {node.name} is offline")

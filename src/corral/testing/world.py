@@ -65,6 +65,12 @@ class FakeNode:
     """Its processes are reached through an adapter."""
     routes: list[str] | None = None
     """What its processes say they answer."""
+    has_urls: bool = True
+    """Its processes have a URL and a key; those of LocalAI's workers have neither."""
+    host: str = "127.0.0.1"
+    """Where its processes are, as it says."""
+    url_host: str = "127.0.0.1"
+    """Where their URLs are, as it says."""
     _started: int = 0
 
     async def on_install(self, message: Message) -> None:
@@ -73,22 +79,25 @@ class FakeNode:
         if self.error:
             reply = InstallReply(success=False, error=self.error)
         else:
-            process = self.find(request.process_key) or self._start(request.process_key)
+            process = self.find(request.process_key) or self.start(*request.process_key)
             reply = InstallReply(success=True, address=process.address, corral=process.corral)
         await message.respond(msgspec.json.encode(reply))
 
     def find(self, key: ProcessKey) -> RunningModel | None:
         return next((one for one in self.running if (one.model_id, one.replica_index) == key), None)
 
-    def _start(self, key: ProcessKey) -> RunningModel:
+    def start(self, model: str, index: int) -> RunningModel:
         """With a key and ports of its own; the first has the key `k1` and the ports 7000 and 7001."""
         self._started += 1
         port = 7000 + 10 * (self._started - 1)
         access = ReplicaAccess(
-            url=f"http://127.0.0.1:{port + 1}", key=f"k{self._started}", adapted=self.adapts, routes=self.routes
+            url=f"http://{self.url_host}:{port + 1}", key=f"k{self._started}", adapted=self.adapts, routes=self.routes
         )
         process = RunningModel(
-            model_id=key.model_id, replica_index=key.replica_index, address=f"127.0.0.1:{port}", corral=access
+            model_id=model,
+            replica_index=index,
+            address=f"{self.host}:{port}",
+            corral=access if self.has_urls else msgspec.UNSET,
         )
         self.running.append(process)
         return process
@@ -144,9 +153,11 @@ class World:
         stored = await self.control.context.events.after(0, limit=1000)
         return [one.event for one in stored if one.event.kind is kind]
 
-    async def node(self, name: str, *, features: Sequence[str] = FEATURES) -> FakeNode:
+    async def node(
+        self, name: str, *, features: Sequence[str] = FEATURES, address: str = "127.0.0.1:50051"
+    ) -> FakeNode:
         hello = CorralHello(version="1", features=list(features), secret=SECRET + name, incarnation="1")
-        body = {"name": name, "address": "127.0.0.1:50051", "corral": msgspec.to_builtins(hello)}
+        body = {"name": name, "address": address, "corral": msgspec.to_builtins(hello)}
         answer = await self.frontend.register(body, token=TRUSTED_TOKEN)
         node = FakeNode(NodeId(msgspec.json.decode(answer.body)["id"]))
         for subject, handler in (

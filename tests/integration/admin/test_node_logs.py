@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 
 from corral.agent.backend_logs import Stream
 from corral.testing.file_worker import open_file_worker
@@ -11,9 +13,15 @@ from corral.testing.frontend import Frontend
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 
-async def joined(frontend: Frontend, http_address: str) -> str:
+async def registered(frontend: Frontend, http_address: str) -> str:
     answer = await frontend.register({"name": "w", "address": "127.0.0.1:1", "http_address": http_address})
     return str(answer.json()["id"])
+
+
+async def joined(frontend: Frontend, http_address: str) -> str:
+    node_id = await registered(frontend, http_address)
+    await frontend.call("POST", f"/api/nodes/{node_id}/approve")
+    return node_id
 
 
 async def test_the_worker_s_answer_is_passed_on(frontend: Frontend, tmp_path: Path) -> None:
@@ -29,6 +37,38 @@ async def test_the_worker_s_answer_is_passed_on(frontend: Frontend, tmp_path: Pa
     assert [line["text"] for line in lines.json()] == ["one", "two"]
     assert (nothing.status, nothing.json()) == (200, [])
     assert (refused.status, refused.body) == (400, b"model ID required\n")
+
+
+async def test_what_a_node_sends_is_plain_text_whatever_it_calls_it(frontend: Frontend) -> None:
+    page = b"<script>alert(document.cookie)</script>"
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(body=page, content_type="text/html", headers={"Set-Cookie": "a=b"})
+
+    async with RawTestServer(answer) as node:
+        node_id = await joined(frontend, f"127.0.0.1:{node.port}")
+        seen = await frontend.call("GET", f"/api/nodes/{node_id}/backend-logs/m")
+
+    assert (seen.status, seen.body) == (200, page)
+    assert seen.headers["content-type"] == "text/plain; charset=utf-8"
+    assert seen.headers["x-content-type-options"] == "nosniff"
+    assert "set-cookie" not in seen.headers
+
+
+async def test_a_pending_node_is_not_asked(frontend: Frontend) -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        asked.append(request.path)
+        return web.Response()
+
+    async with RawTestServer(answer) as node:
+        node_id = await registered(frontend, f"127.0.0.1:{node.port}")
+        seen = await frontend.call("GET", f"/api/nodes/{node_id}/backend-logs")
+
+    assert asked == []
+    assert seen.status == 409
+    assert "node w waits for approval" in seen.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "", "no port", "127.0.0.1:99999", "[::1"])

@@ -74,7 +74,7 @@ async def test_only_its_own_node_is_believed(world: World) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"key_hash": hash_secret("k0")}, {"key_hash": "", "address": "127.0.0.1:7002"}, {"replica_index": 1}],
+    [{"key_hash": hash_secret("k0")}, {"key_hash": ""}, {"replica_index": 1}],
 )
 async def test_another_process_is_not_mistaken_for_it(world: World, changes: dict[str, object]) -> None:
     node = await world.node("w1")
@@ -84,12 +84,15 @@ async def test_another_process_is_not_mistaken_for_it(world: World, changes: dic
     assert (await view_of(world.control)).replicas
 
 
-async def test_without_a_key_the_port_tells(world: World) -> None:
+async def test_a_replica_without_a_key_is_known_by_its_port(world: World) -> None:
     node = await world.node("w1")
+    node.has_urls = False
     replica = await world.loaded()
+    await say(world, node.id, exit_of(replica, key_hash="", address="127.0.0.1:7002"))
+    assert await world.events(EventKind.REPLICA_LOST) == []
     await say(world, node.id, exit_of(replica, key_hash=""))
 
-    assert (await view_of(world.control)).replicas == {}
+    assert len(await world.events(EventKind.REPLICA_LOST)) == 1
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"model_id":5}', b'{"tail":"x"}'])

@@ -1,7 +1,7 @@
 """Nodes for which nobody answers are marked as of when that was noticed, however long it takes to be written."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import cast
@@ -10,7 +10,8 @@ from corral.base.errors import NoResponders
 from corral.base.ids import NodeId
 from corral.base.tasks import end_tasks, start_task
 from corral.bus.port import Bus
-from corral.control.node_client import NodeClient, NodeUnreachable
+from corral.control.node_client import NodeClient, NodeContacts, NodeUnreachable
+from corral.domain.node_address import NodeContact
 from corral.state.nodes import Nodes
 from corral.testing.clock import START, ManualClock
 from corral.testing.gates import Gates, gated
@@ -33,6 +34,14 @@ class Marks:
         self.written.append((list(ids), at))
         return set(ids)
 
+    async def contacts(self, ids: Iterable[NodeId]) -> dict[NodeId, NodeContact]:
+        return {id: NodeContact(name=id, is_approved=True, address="127.0.0.1:50051", http_address="") for id in ids}
+
+
+def silent_client(marks: Marks, gates: Gates, clock: ManualClock) -> NodeClient:
+    nodes = cast(Nodes, gated(marks, gates, "mark_no_responders"))
+    return NodeClient(cast(Bus, Silence()), nodes, clock, contacts=NodeContacts(cast(Nodes, marks)))
+
 
 async def asked(client: NodeClient, node: str) -> "asyncio.Task[None]":
     """Nobody answered, and that is being written or about to be."""
@@ -48,7 +57,7 @@ async def asked(client: NodeClient, node: str) -> "asyncio.Task[None]":
 
 async def test_whoever_is_heard_before_the_mark_is_written_was_heard_since() -> None:
     clock, gates, marks = ManualClock(), Gates(), Marks()
-    client = NodeClient(cast(Bus, Silence()), cast(Nodes, gated(marks, gates, "mark_no_responders")), clock)
+    client = silent_client(marks, gates, clock)
     async with gates.held_inside("mark_no_responders") as held:
         tasks = [await asked(client, "first")]
         await held.until_inside()
@@ -62,7 +71,7 @@ async def test_whoever_is_heard_before_the_mark_is_written_was_heard_since() -> 
 async def test_who_is_not_waited_for_any_more_is_not_marked_later() -> None:
     """Its worker was started anew meanwhile, which is why: see `open_requests.py`."""
     clock, gates, marks = ManualClock(), Gates(), Marks()
-    client = NodeClient(cast(Bus, Silence()), cast(Nodes, gated(marks, gates, "mark_no_responders")), clock)
+    client = silent_client(marks, gates, clock)
     async with gates.held_inside("mark_no_responders") as held:
         first = await asked(client, "first")
         await held.until_inside()

@@ -1,0 +1,56 @@
+"""Which addresses and URLs belong to a node: those on the host that it registered with. Pure; asks no DNS.
+
+Whoever can publish on NATS can answer for a node. If an answer could name any host, control and the gateways would send
+tokens and prompts there. So what a node tells later is held against what it registered, and people approved.
+"""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_HOST_PORT: Final = r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/@?#\\\s]*)):(?P<port>[0-9]{1,5})"
+_ADDRESS: Final = re.compile(_HOST_PORT)
+_URL: Final = re.compile(rf"https?://{_HOST_PORT}(?:/[A-Za-z0-9._~/-]*)?")
+_LOCAL_NAMES: Final = frozenset({"", "localhost"})
+_LARGEST_PORT: Final = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContact:
+    """What must be known of a node before it is contacted, and before its answers are believed."""
+
+    name: str
+    is_approved: bool
+    address: str
+    http_address: str
+
+    def has_address(self, address: str) -> bool:
+        """Whether this `host:port` is on the node's registered host."""
+        return _is_on(_ADDRESS.fullmatch(address), self.address)
+
+    def has_own_address(self, address: str) -> bool:
+        """As `has_address`; a loopback address is right too. So workers list their processes; nobody may dial it."""
+        return self.has_address(address) or _is_on(_ADDRESS.fullmatch(address), "127.0.0.1:1")
+
+    def has_url(self, url: str) -> bool:
+        """Whether this is a plain HTTP URL with a port on the node's registered host."""
+        return _is_on(_URL.fullmatch(url), self.address)
+
+
+def _is_on(told: re.Match[str] | None, registered: str) -> bool:
+    if told is None or not 1 <= int(told["port"]) <= _LARGEST_PORT:
+        return False
+    own = _ADDRESS.fullmatch(registered)
+    return own is not None and _host(told) == _host(own)
+
+
+def _host(match: re.Match[str]) -> str:
+    """One spelling per host: IP addresses in their shortest form, names in lower case, no name is this machine."""
+    text = (match["plain"] if match["bracketed"] is None else match["bracketed"]).lower().removesuffix(".")
+    try:
+        ip = ipaddress.ip_address("127.0.0.1" if text in _LOCAL_NAMES else text)
+    except ValueError:
+        return text
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped or ip)
