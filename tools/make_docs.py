@@ -197,9 +197,9 @@ def model_routes() -> list[list[str]]:
 MODEL_ROUTES_INTRODUCTION: Final = """
 ## Models
 
-Keys of scope inference may ask. The body names the `model`; answers, and errors, have OpenAI's shape. What a model does
-not do is answered with 501 (404 by engines with a port of their own), a model that is not loaded yet with 503,
-`Retry-After` and a `loading` object.
+Keys of scope inference may ask. The body names the `model`; answers, and errors, have OpenAI's shape. What a model
+does not do is answered with 400 that says so, a model that is not loaded yet with 503, `Retry-After` and a `loading`
+object.
 """
 
 MODEL_ROUTE_MEANINGS: Final = {
@@ -217,6 +217,9 @@ MODEL_ROUTE_MEANINGS: Final = {
     "/v1/vad": (
         "Where somebody speaks in `audio`, samples from -1 to 1 at 16,000 a second: `segments` in seconds. LocalAI's."
     ),
+    "/v1/responses": "OpenAI's newer form of a chat, where the backend has it: llama.cpp does.",
+    "/v1/messages": "Anthropic's form of a chat, where the backend has it: llama.cpp does.",
+    "/v1/messages/count_tokens": "How many tokens such a chat would take, where the backend tells.",
     "/tokenize": "The `tokens` of `content`. LocalAI's.",
     "/detokenize": "The `content` of `tokens`. LocalAI's.",
 }
