@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import resource
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,7 +19,7 @@ from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.garbage import look_for_garbage_rarely
 from corral.base.ids import new_incarnation
 from corral.base.tasks import run_services
-from corral.gateway.config import GatewayConfig
+from corral.gateway.config import GatewayConfig, Limits
 from corral.gateway.control_link import ControlLink, Reporter, ViewFollower
 from corral.gateway.dispatch import Dispatcher, Tasks
 from corral.gateway.exchange import Services
@@ -31,8 +32,10 @@ from corral.gateway.vitals import Vitals
 
 log = logging.getLogger(__name__)
 
-_BACKLOG: Final = 4096
 _GOODBYE_SECONDS: Final = 1.0
+_OWN_DESCRIPTORS: Final = 64
+"""For the program itself: its libraries, log, listeners, and calls to control."""
+_FEWEST_WAITING: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,27 @@ class Gateway:
 def main(config: GatewayConfig, *, ready: Callable[[int], None] = lambda port: None) -> None:
     """Run one gateway to its end. SIGTERM and SIGINT let it finish its answers, up to the bound."""
     look_for_garbage_rarely()
-    uvloop.run(_run_until_signalled(config, ready))
+    limits = fitting(config.limits, allowed_descriptors(config.limits))
+    uvloop.run(_run_until_signalled(replace(config, limits=limits), ready))
+
+
+def allowed_descriptors(limits: Limits) -> int:
+    """How many files and sockets this process may have open. Raised as far as we may and `limits` need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    useful = 2 * limits.connections + 2 * limits.backlog + _OWN_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= useful:
+        return useful
+    allowed = useful if hard == resource.RLIM_INFINITY else min(useful, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed
+
+
+def fitting(limits: Limits, descriptors: int) -> Limits:
+    """No more connections than descriptors allow. Half of these are for clients, a quarter each for connections to
+    replicas and for clients that the kernel accepted before we could close others."""
+    spare = max(descriptors - _OWN_DESCRIPTORS, 4)
+    backlog = max(spare // 4, _FEWEST_WAITING)
+    return replace(limits, connections=min(limits.connections, spare // 2), backlog=min(limits.backlog, backlog))
 
 
 async def _run_until_signalled(config: GatewayConfig, ready: Callable[[int], None]) -> None:
@@ -155,7 +178,7 @@ def listen(config: GatewayConfig) -> socket.socket:
         if config.reuse_port:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((config.host, config.port))
-        listener.listen(_BACKLOG)
+        listener.listen(config.limits.backlog)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

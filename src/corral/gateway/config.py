@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from corral.base.retry import Backoff
+from corral.gateway.sources import IpNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,11 +13,15 @@ class TimeOuts:
     """In seconds, since they are compared with the loop's clock."""
 
     head: float = 15.0
-    """From the first byte of a request's head to its last: ends clients that send a byte now and then."""
+    """From the first byte of a request's head, or of empty lines before it, to its last byte."""
     keep_alive: float = 75.0
     """How long a client's connection may stay without a request. Longer than most load balancers keep theirs."""
-    body: float = 30.0
-    """Within this time at least `Limits.body_progress` bytes of a body must come, or its end."""
+    body: float = 900.0
+    """From the end of a request's head to the end of its body."""
+    keyless_body: float = 30.0
+    """`body` for requests without a valid key, whose bodies are small."""
+    body_grace: float = 10.0
+    """How long a body may come more slowly than `Limits.body_speed`."""
     linger: float = 2.0
     """How long an answered client may go on sending what is thrown away, so that it reads the answer first."""
     stalled_client: float = 300.0
@@ -49,13 +54,18 @@ class Limits:
     """Of one request. Images come base64-encoded in bodies, so this is more than any text needs."""
     bodies: int = 512 * 1024 * 1024
     """Of all requests that are being received or wait for a replica."""
-    body_progress: int = 1024
+    body_speed: int = 1024
+    """Bytes per second, on average since `TimeOuts.body_grace` was over, that a body must come with."""
     write_buffer: int = 64 * 1024
     """How much of an answer waits for a slow client before the replica is no longer read."""
     read_ahead: int = 64 * 1024
     """How much a client may send before its last request is answered."""
     connections: int = 20_000
-    """A count: clients at once."""
+    """A count: clients at once. A process with few descriptors has fewer: see `app/gateway.py`."""
+    source_connections: int = 256
+    """A count: connections from one source that have shown no valid key yet."""
+    backlog: int = 4096
+    """A count: connections that the kernel holds until they are accepted, which happens for all of them at once."""
     queue: int = 1000
     """A count: requests that wait for one model."""
     idle_upstream: int = 1024
@@ -91,5 +101,7 @@ class GatewayConfig:
     """A port on 127.0.0.1 beside the public one that speaks HTTP in any case."""
     expose_node: bool = False
     """Tell in each answer which node gave it."""
+    trusted_proxies: tuple[IpNetwork, ...] = ()
+    """Whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
     reuse_port: bool = False
     """Several gateways on one port: the kernel spreads connections over them."""

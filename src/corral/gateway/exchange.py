@@ -63,6 +63,9 @@ class Client(Protocol):
     def body_sent(self) -> None:
         """The request's body is not needed any more."""
 
+    def prove(self) -> None:
+        """The sender of the request is known: its connection is not one of those that make room for others."""
+
     def write(self, data: bytes) -> None: ...
     def unchunk(self) -> None:
         """What is written from now on comes in chunks; the client gets what is inside, until its connection ends."""

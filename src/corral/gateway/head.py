@@ -37,6 +37,8 @@ class RequestHead:
         "authorization",
         "expects_continue",
         "fields",
+        "forwarded_for",
+        "forwarded_proto",
         "host",
         "is_chunked",
         "is_http10",
@@ -60,6 +62,9 @@ class RequestHead:
         """Header fields that are passed on unchanged."""
         self.fields = b""
         """The same as they are written."""
+        self.forwarded_for = b""
+        """What a proxy says of the sender's address; believed only from proxies that are trusted."""
+        self.forwarded_proto = b""
         self.host: bytes | None = None
         self.authorization: bytes | None = None
         self.key: str | None = None
@@ -161,6 +166,14 @@ def _take_upgrade(head: RequestHead, value: bytes) -> None:
     head.upgrades_to_websocket = value.lower() == WEBSOCKET
 
 
+def _take_forwarded_for(head: RequestHead, value: bytes) -> None:
+    head.forwarded_for = head.forwarded_for + b"," + value if head.forwarded_for else value
+
+
+def _take_forwarded_proto(head: RequestHead, value: bytes) -> None:
+    head.forwarded_proto = value.lower()
+
+
 def _drop(head: RequestHead, value: bytes) -> None:
     """Meant for us alone, or not to be believed."""
 
@@ -173,6 +186,8 @@ _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
     b"expect": _take_expectation,
     b"upgrade": _take_upgrade,
     b"authorization": _take_authorization,
+    b"x-forwarded-for": _take_forwarded_for,
+    b"x-forwarded-proto": _take_forwarded_proto,
     **dict.fromkeys(_API_KEYS, _take_api_key),
     **dict.fromkeys(
         [
@@ -220,9 +235,7 @@ def write_head(
     return b"%b%b\r\n" % (written, added)
 
 
-def forwarded_lines(peer: object, *, is_secure: bool) -> bytes:
+def forwarded_lines(host: str, *, is_secure: bool) -> bytes:
     """What the gateway itself says of the sender, in place of what the sender said."""
     lines = b"X-Forwarded-Proto: https\r\n" if is_secure else b"X-Forwarded-Proto: http\r\n"
-    if isinstance(peer, tuple) and peer:
-        lines += b"X-Forwarded-For: " + str(peer[0]).encode() + b"\r\n"
-    return lines
+    return lines + b"X-Forwarded-For: " + host.encode() + b"\r\n" if host else lines

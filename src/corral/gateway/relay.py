@@ -20,7 +20,9 @@ from corral.gateway.head import RequestHead, forwarded_lines
 from corral.gateway.partial_head import END, PartialHead, head_too_large
 from corral.gateway.reader import RequestReader
 from corral.gateway.routes import Router
+from corral.gateway.sources import TrustedProxies, source_of
 from corral.gateway.stalls import Stall
+from corral.gateway.strangers import Strangers
 from corral.protocol.view import KeyEntry
 
 _EMPTY_LINES: Final = b"\r\n" * 4
@@ -48,8 +50,12 @@ class Registry(Protocol):
 
     @property
     def is_draining(self) -> bool: ...
-    def opened(self, client: "ClientConnection") -> bool:
-        """False when there are too many."""
+    @property
+    def strangers(self) -> Strangers: ...
+    @property
+    def proxies(self) -> TrustedProxies: ...
+    def opened(self, client: "ClientConnection", source: str | None) -> bool:
+        """False when there are too many. Proxies have no source of their own: what they pass on is counted instead."""
 
     def closed(self, client: "ClientConnection") -> None: ...
 
@@ -77,9 +83,15 @@ class ClientConnection(asyncio.Protocol):
         self._remaining = 0
         body = HeldBody(services.bodies, self._limits)
         self._hold_body, self.body_sent = body.add, body.release
-        self._progress_mark = 0
+        self._body_since = 0.0
         self._exchange: Exchange | None = None
         self._advancing = self._reading_paused = False
+        self._in_head = False
+        """Whether a byte of the next request has come, be it of an empty line."""
+        self._host = ""
+        self._is_secure = self._is_proxied = False
+        self._is_stranger = True
+        """Whether the sender of the next request is not known yet. Always so for a proxy, which has many."""
         self._stall: Stall | None = None
         self.closes = False
         self.is_full = False
@@ -91,12 +103,15 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer)
-        is_secure = transport.get_extra_info("sslcontext") is not None
-        self.forwarded = forwarded_lines(transport.get_extra_info("peername"), is_secure=is_secure)
+        peer = transport.get_extra_info("peername")
+        self._host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        self._is_secure = transport.get_extra_info("sslcontext") is not None
+        self._is_proxied = self._registry.proxies.has(self._host)
+        self.forwarded = forwarded_lines(self._host, is_secure=self._is_secure)
         self._deadline = self._time() + self._time_outs.head
         self._services.tally.connections += 1
         self._services.tally.open_connections += 1
-        if not self._registry.opened(self):
+        if not self._registry.opened(self, None if self._is_proxied else source_of(self._host)):
             self.refuse(Refusal.busy(503, "too many connections", code="too_many_connections"))
 
     def data_received(self, data: bytes) -> None:
@@ -171,6 +186,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _take_head(self, data: bytes) -> None:
         if self._partial is not None or not (end := data.find(END) + 1):
+            self._begin_head()
             data = self._joined(data)
             if not data:
                 return
@@ -178,6 +194,7 @@ class ClientConnection(asyncio.Protocol):
         if data.startswith(b"\r\n"):
             if data.startswith(_EMPTY_LINES):
                 raise Refusal.bad_framing("there are only empty lines")
+            self._begin_head()
             self._held = data[2:]  # some clients send an empty line after a body
             return
         end += len(END) - 1
@@ -185,12 +202,17 @@ class ClientConnection(asyncio.Protocol):
             raise head_too_large()
         self._begin_request(data[:end], data[end:])
 
+    def _begin_head(self) -> None:
+        """The deadline of a head that does not come in one piece counts from its first byte, and from no later one."""
+        if not self._in_head:
+            self._in_head = True
+            self._deadline = self._time() + self._time_outs.head
+
     def _joined(self, data: bytes) -> bytes:
         """What came of a head so far, once it is whole; empty until then."""
         partial = self._partial
         if partial is None:
             partial = self._partial = PartialHead(self._limits.head)
-            self._deadline = self._time() + self._time_outs.head
         whole = partial.add(data)
         if whole:
             self._partial = None
@@ -210,8 +232,8 @@ class ClientConnection(asyncio.Protocol):
             self._take_body(rest)
             return
         self._state = _BODY
-        self._progress_mark = 0
-        self._deadline = self._time() + self._time_outs.body
+        self._body_since = self._time()
+        self._deadline = self._body_since + (self._time_outs.body if self._key else self._time_outs.keyless_body)
         if head.expects_continue and not rest and not head.is_http10:
             self.write(CONTINUE)
 
@@ -219,10 +241,28 @@ class ClientConnection(asyncio.Protocol):
         try:
             if (head.length or 0) > self._limits.body:
                 raise body_too_large(self._limits.body)
-            return self._router.admit(head)
+            key = self._router.admit(head)
+            if self._is_stranger:
+                self._meet(head, key)
+            return key
         except Refusal as refusal:
             refusal.closes = refusal.closes or not self._reader.is_complete
             raise
+
+    def _meet(self, head: RequestHead, key: KeyEntry | None) -> None:
+        """Learn who sends this request."""
+        if self._is_proxied:
+            self._meet_behind_proxy(head, key)
+        elif key is not None:
+            self.prove()
+
+    def _meet_behind_proxy(self, head: RequestHead, key: KeyEntry | None) -> None:
+        """Count the request under the address that the proxy names, for as long as it takes."""
+        host = self._registry.proxies.client_of(head.forwarded_for.decode("latin-1")) or self._host
+        is_secure = head.forwarded_proto == b"https" if head.forwarded_proto else self._is_secure
+        self.forwarded = forwarded_lines(host, is_secure=is_secure)
+        if key is None and host != self._host:
+            self._registry.strangers.add(self, source_of(host))
 
     def _take_body(self, data: bytes) -> None:
         head, reader = self._head, self._reader
@@ -254,6 +294,11 @@ class ClientConnection(asyncio.Protocol):
     def unchunk(self) -> None:
         self.write = Unchunker(self.write).write
 
+    def prove(self) -> None:
+        """The sender has shown a valid proof of who it is. What a proxy passes on says nothing of its next request."""
+        self._registry.strangers.drop(self)
+        self._is_stranger = self._is_proxied
+
     def answer(self, answer: Answer) -> None:
         """The whole of it at once."""
         self.write(answer.as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
@@ -266,6 +311,9 @@ class ClientConnection(asyncio.Protocol):
             self._close()
             return
         self._state = _HEAD
+        self._in_head = False
+        if self._is_proxied:
+            self._registry.strangers.drop(self)
         self._deadline = self._time() + self._time_outs.keep_alive
         if not self.is_full:
             self.resume()
@@ -326,18 +374,20 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
         elif self._exchange is not None:
             self._exchange.sweep(now)
-        elif self._deadline and now >= self._deadline:
-            self._expire(now)
+        elif (self._deadline and now >= self._deadline) or (self._state is _BODY and self._is_too_slow(now)):
+            self._expire()
 
-    def _expire(self, now: float) -> None:
+    def _is_too_slow(self, now: float) -> bool:
+        """Whether the body comes with less than the lowest speed."""
+        seconds = now - self._body_since - self._time_outs.body_grace
+        return seconds > 0 and not self.is_full and self._reader.body_size < seconds * self._limits.body_speed
+
+    def _expire(self) -> None:
         match self._state:
-            case _State.BODY if self._reader.body_size - self._progress_mark >= self._limits.body_progress:
-                self._progress_mark = self._reader.body_size
-                self._deadline = now + self._time_outs.body
             case _State.BODY:
                 self._services.tally.time_outs["body"] += 1
                 self.refuse(Refusal(408, "the body did not come in time", code="request_timeout", closes=True))
-            case _State.HEAD if self._partial is not None:
+            case _State.HEAD if self._in_head:
                 self._services.tally.time_outs["head"] += 1
                 self.refuse(Refusal(408, "the head did not come in time", code="request_timeout", closes=True))
             case _:

@@ -14,10 +14,11 @@ from corral.gateway.config import TimeOuts
 from corral.gateway.exchange import Services
 from corral.gateway.relay import ClientConnection
 from corral.gateway.routes import Router
+from corral.gateway.sources import TrustedProxies
+from corral.gateway.strangers import Strangers
 
 log = logging.getLogger(__name__)
 
-_BACKLOG: Final = 4096
 _SLOWEST_LOOK: Final = 0.5
 _FASTEST_LOOK: Final = 0.01
 _LOOKS: Final = 5
@@ -31,6 +32,9 @@ class Server:
         self._services = services
         self._router = Router(services)
         self._clients: set[ClientConnection] = set()
+        limits, refusals = services.config.limits, services.tally.refusals
+        self.strangers = Strangers(per_source=limits.source_connections, refusals=refusals)
+        self.proxies = TrustedProxies(services.config.trusted_proxies)
         self._all_gone = asyncio.Event()
         self._all_gone.set()
         self._look_seconds = _look_seconds(services.config.time_outs)
@@ -65,7 +69,7 @@ class Server:
         return await self._services.loop.create_server(
             make,
             sock=listener,
-            backlog=_BACKLOG,
+            backlog=self._services.config.limits.backlog,
             ssl=tls,
             ssl_handshake_timeout=time_outs.head if tls else None,
             ssl_shutdown_timeout=time_outs.linger if tls else None,
@@ -100,13 +104,19 @@ class Server:
 
     # What clients call.
 
-    def opened(self, client: ClientConnection) -> bool:
+    def opened(self, client: ClientConnection, source: str | None) -> bool:
+        """False when there are too many, and none of them is a stranger. Without a source it is none either."""
         self._clients.add(client)
         self._all_gone.clear()
-        return len(self._clients) <= self._services.config.limits.connections
+        if source is not None:
+            self.strangers.add(client, source)
+        if len(self._clients) - self.strangers.closing <= self._services.config.limits.connections:
+            return True
+        return self.strangers.make_room_for(client)
 
     def closed(self, client: ClientConnection) -> None:
         self._clients.discard(client)
+        self.strangers.closed(client)
         if not self._clients:
             self._all_gone.set()
 

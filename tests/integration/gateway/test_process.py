@@ -3,31 +3,64 @@
 import asyncio
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from corral.testing.engine import Pace
-from corral.testing.gateway import GATEWAY_KEY, RawClient, chat, request, world
+from corral.testing.gateway import GATEWAY_KEY, RawClient, World, chat, request, world
 
 PROGRAM = """
-import sys
+import resource, sys
+if sys.argv[3:]:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]),) * 2)
 from corral.app.gateway import main
 from corral.gateway.config import GatewayConfig
 main(GatewayConfig(control_url=sys.argv[1], control_key=sys.argv[2]), ready=lambda port: print(port, flush=True))
 """
 
 
-async def test_a_gateway_that_is_asked_to_end_finishes_its_answers_first() -> None:
-    async with world() as source:
-        source.engine.behave = pace = Pace()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROGRAM, source.control.url, GATEWAY_KEY, stdout=asyncio.subprocess.PIPE
-        )
-        assert process.stdout is not None
-        port = int(await process.stdout.readline())
-        while True:
+@asynccontextmanager
+async def gateway_process(source: World, *more: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    """A gateway that has its view, and its port."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, source.control.url, GATEWAY_KEY, *more, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    port = int(await process.stdout.readline())
+    while True:
+        async with RawClient.open(port) as client:
+            await client.send(request(method="GET", path="/readyz", key=None))
+            if (await client.read_answer()).status == 200:
+                break
+    yield process, port
+    if process.returncode is None:
+        process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0
+    await process.communicate()
+
+
+async def test_more_connections_than_descriptors_lock_nobody_out() -> None:
+    async with world() as source, gateway_process(source, "300") as (_, port), AsyncExitStack() as stack:
+        known = await stack.enter_async_context(RawClient.open(port))
+        await known.send(request(chat()))
+        assert (await known.read_answer()).status == 200
+        for _ in range(5):
+            idle = [await stack.enter_async_context(RawClient.open(port)) for _ in range(80)]
             async with RawClient.open(port) as client:
-                await client.send(request(method="GET", path="/readyz", key=None))
-                if (await client.read_answer()).status == 200:
-                    break
+                await client.send(request(method="GET", path="/healthz", key=None))
+                assert (await client.read_answer()).status == 200
+            async with RawClient.open(port) as client:
+                await client.send(request(chat()))
+                assert (await client.read_answer()).status == 200
+        await known.send(request(chat()))
+        assert (await known.read_answer()).status == 200
+        await idle[-1].send(request(method="GET", path="/healthz", key=None))
+        assert (await idle[-1].read_answer()).status == 200
+
+
+async def test_a_gateway_that_is_asked_to_end_finishes_its_answers_first() -> None:
+    async with world() as source, gateway_process(source) as (process, port):
+        source.engine.behave = pace = Pace()
         async with RawClient.open(port) as client, RawClient.open(port) as idle:
             await idle.send(request(method="GET", path="/healthz", key=None))
             await idle.read_answer()
@@ -38,4 +71,3 @@ async def test_a_gateway_that_is_asked_to_end_finishes_its_answers_first() -> No
             pace.go_on.set()
             assert (await client.read_answer()).is_whole
         assert await process.wait() == 0
-        await process.communicate()

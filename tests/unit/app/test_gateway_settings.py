@@ -2,6 +2,7 @@
 
 import math
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -51,10 +52,20 @@ def test_every_setting_of_the_data_plane_has_an_effect() -> None:
         CORRAL_MAX_VIEW_AGE="1h",
         CORRAL_EXPOSE_NODE="true",
         CORRAL_PLAIN_PORT="8081",
+        CORRAL_BODY_TIMEOUT="2m",
+        CORRAL_MIN_BODY_SPEED="4KiB",
+        CORRAL_SOURCE_CONNECTIONS="9",
+        CORRAL_TRUSTED_PROXIES="10.0.0.5, fd00::/8",
     )
+    assert (made.time_outs.body, made.limits.body_speed, made.limits.source_connections) == (120, 4096, 9)
+    assert made.trusted_proxies == (ip_network("10.0.0.5/32"), ip_network("fd00::/8"))
     assert (made.time_outs.queue, made.time_outs.first_byte, made.time_outs.idle) == (5, 60, 7)
     assert (made.limits.body, made.limits.bodies) == (512 << 20, 1024 << 20)
     assert (made.max_view_age, made.expose_node, made.plain_port) == (timedelta(hours=1), True, 8081)
+
+
+def test_a_trusted_proxy_that_is_no_address_is_named() -> None:
+    assert "CORRAL_TRUSTED_PROXIES" in refused(CORRAL_TRUSTED_PROXIES="proxy.lan")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("0", math.inf), ("0s", math.inf)])

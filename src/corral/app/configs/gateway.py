@@ -30,8 +30,15 @@ def gateway_config(settings: GatewaySettings, *, key: str = "") -> GatewayConfig
             queue=settings.queue_wait.total_seconds(),
             first_byte=settings.first_byte_timeout.total_seconds(),
             idle=settings.idle_timeout.total_seconds(),
+            body=settings.body_timeout.total_seconds(),
         ),
-        limits=Limits(body=settings.max_request, bodies=max(Limits().bodies, 2 * settings.max_request)),
+        limits=Limits(
+            body=settings.max_request,
+            bodies=max(Limits().bodies, 2 * settings.max_request),
+            body_speed=settings.min_body_speed,
+            source_connections=settings.source_connections,
+        ),
+        trusted_proxies=settings.trusted_proxies,
         max_view_age=settings.max_view_age,
         reuse_port=settings.reuse_port,
     )

@@ -26,6 +26,8 @@ from corral.app.settings_kinds.places import (
     HTTP_URL,
     HTTP_URLS,
     NATS_URLS,
+    NETWORKS,
+    IpNetwork,
     hide_password,
 )
 
@@ -41,6 +43,7 @@ __all__ = [
     "HTTP_URLS",
     "LABELS",
     "NATS_URLS",
+    "NETWORKS",
     "PASSWORD",
     "PATH",
     "PORT",
@@ -50,6 +53,7 @@ __all__ = [
     "SWITCH",
     "TEXT",
     "VRAM_BUDGET",
+    "IpNetwork",
     "Kind",
     "Unforgivable",
     "choice",

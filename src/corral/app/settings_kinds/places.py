@@ -1,5 +1,6 @@
 """Places on the network: URLs, hosts and addresses."""
 
+import ipaddress
 import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, urlsplit
@@ -146,4 +147,21 @@ HOSTS: Final = Kind(
     placeholder="HOST[,HOST…]",
     allowed="a host such as registry.lan or registry.lan:5000, or several, comma-separated",
     read=_read_hosts,
+)
+
+
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def _read_networks(text: str) -> tuple[IpNetwork, ...]:
+    networks = tuple(ipaddress.ip_network(one.strip(), strict=False) for one in text.split(",") if one.strip())
+    if not networks:
+        raise ValueError(text)
+    return networks
+
+
+NETWORKS: Final = Kind(
+    placeholder="NETWORK[,NETWORK…]",
+    allowed="an IP address such as 10.0.0.5, a network such as 10.0.0.0/24, or several, comma-separated",
+    read=_read_networks,
 )

@@ -9,9 +9,11 @@ from typing import ClassVar
 
 from corral.app.settings_kinds import (
     EXISTING_FILE,
+    NETWORKS,
     SECRET,
     SWITCH,
     TEXT,
+    IpNetwork,
     duration,
     size,
     whole,
@@ -97,6 +99,42 @@ class GatewaySettings:
         env=("CORRAL_MAX_REQUEST",),
         default=32 * MIB,
         default_text="32MiB",
+    )
+    body_timeout: timedelta = setting(
+        duration(timedelta(seconds=1), timedelta(hours=24), bounds="from 1s to 24h"),
+        """How long the body of a request with a valid key may take to arrive. 15 minutes: 32 MiB come in that time also
+        through slow Wi-Fi. Requests without a key have 30 seconds.""",
+        flag="--body-timeout",
+        env=("CORRAL_BODY_TIMEOUT",),
+        default=timedelta(minutes=15),
+        default_text="15m",
+    )
+    min_body_speed: int = setting(
+        size(0, 1024 * MIB, bounds="from 0 to 1024MiB"),
+        """Bytes per second, on average, that a body must arrive with after its first 10 seconds, or it is refused with
+        408. 1 KiB: far less than any working connection, and more than who only wants to hold one sends.""",
+        flag="--min-body-speed",
+        env=("CORRAL_MIN_BODY_SPEED",),
+        default=1024,
+        default_text="1KiB",
+    )
+    source_connections: int = setting(
+        whole(1, 1_000_000),
+        """Connections from one address that have not shown a valid key yet; beyond it the oldest of them is closed. An
+        IPv6 address counts with all of its /64 network. 256: more than clients open in the moment before their first
+        request. How many there may be in all follows from the limit of open files.""",
+        flag="--source-connections",
+        env=("CORRAL_SOURCE_CONNECTIONS",),
+        default=256,
+    )
+    trusted_proxies: tuple[IpNetwork, ...] = setting(
+        NETWORKS,
+        """Addresses or networks of reverse proxies, comma-separated. Their `X-Forwarded-For` and `X-Forwarded-Proto`
+        are believed, and limits count the address that they name. None by default: everybody could write these.""",
+        flag="--trusted-proxies",
+        env=("CORRAL_TRUSTED_PROXIES",),
+        default=(),
+        default_text="none",
     )
     max_view_age: timedelta | None = setting(
         duration(timedelta(seconds=20), timedelta(days=365), bounds="from 20s to 365d"),

@@ -1,0 +1,85 @@
+"""Where connections come from: the address that limits count by, also behind proxies that we trust."""
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Final
+
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+_IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+_PREFIX: Final = 64
+"""Bits of an IPv6 address that tell networks apart: whoever has one has all addresses of it."""
+_LONGEST_FORWARDED: Final = 2048
+_MOST_SOURCES: Final = 10_000
+
+
+def source_of(host: str) -> str:
+    """What connections from this address are counted under: the address, or the /64 network of an IPv6 address."""
+    if ":" not in host:
+        return host
+    address = _parsed(host)
+    if not isinstance(address, ipaddress.IPv6Address):
+        return host if address is None else str(address)
+    return str(ipaddress.IPv6Network((int(address), _PREFIX), strict=False))
+
+
+def _parsed(text: str) -> _IpAddress | None:
+    """None for what is no address. An IPv4 address that is written as an IPv6 one is an IPv4 address."""
+    try:
+        address = ipaddress.ip_address(text.strip().strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+class TrustedProxies:
+    """The proxies whose `X-Forwarded-For` is believed."""
+
+    def __init__(self, networks: Sequence[IpNetwork]) -> None:
+        self._networks = networks
+
+    def has(self, host: str) -> bool:
+        return bool(self._networks) and self._is_one(_parsed(host))
+
+    def client_of(self, forwarded_for: str) -> str | None:
+        """The last address of the header that is no proxy of ours: those before it are what the client itself wrote.
+
+        None when the proxy did not say whom it speaks for.
+        """
+        for text in reversed(forwarded_for[-_LONGEST_FORWARDED:].split(",")):
+            address = _parsed(text)
+            if address is None:
+                return None
+            if not self._is_one(address):
+                return str(address)
+        return None
+
+    def _is_one(self, address: _IpAddress | None) -> bool:
+        return address is not None and any(address in network for network in self._networks)
+
+
+class SourceBudget:
+    """How often a source may do something: so many times at once, and as many more per minute. 0 is without limit."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_minute = per_minute
+        self._spent: dict[str, tuple[float, float]] = {}
+        """How much each source has spent, and when that was true. Sources that spent nothing lately are forgotten."""
+
+    def take(self, source: str, now: float) -> float:
+        """0 when the source may go on; otherwise the seconds after which it may."""
+        if not self._per_minute:
+            return 0.0
+        spent = self._left_of(source, now)
+        if spent + 1 > self._per_minute:
+            return (spent + 1 - self._per_minute) * 60 / self._per_minute
+        self._spent.pop(source, None)  # so that the dictionary stays in the order of the last use
+        self._spent[source] = (spent + 1, now)
+        if len(self._spent) > _MOST_SOURCES:
+            del self._spent[next(iter(self._spent))]
+        return 0.0
+
+    def _left_of(self, source: str, now: float) -> float:
+        spent, at = self._spent.get(source, (0.0, now))
+        return max(0.0, spent - (now - at) * self._per_minute / 60)
