@@ -60,6 +60,9 @@ class Client(Protocol):
     def is_full(self) -> bool:
         """Whether it reads more slowly than the answer comes."""
 
+    def hold_body(self, size: int) -> None:
+        """Bytes of a body are held for its request until `body_sent`. Refusal when that is too much."""
+
     def body_sent(self) -> None:
         """The request's body is not needed any more."""
 
@@ -139,6 +142,10 @@ class Exchange:
     def _left(self, outcome: Outcome) -> None:
         """Called exactly once, at the end, on every path."""
         raise NotImplementedError
+
+    @property
+    def is_over(self) -> bool:
+        return self._phase is _DONE
 
     # What the client's connection calls.
 

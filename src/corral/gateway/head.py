@@ -35,6 +35,7 @@ class RequestHead:
     __slots__ = (
         "api_key",
         "authorization",
+        "encoding",
         "expects_continue",
         "fields",
         "forwarded_for",
@@ -73,6 +74,8 @@ class RequestHead:
         """Of that key, once somebody asked for it: a head that comes again has the same one."""
         self.api_key = b""
         """The lines that present it in a header of its own: for control, and not for replicas."""
+        self.encoding = b""
+        """The Content-Encoding of the body; empty when it is what it is."""
         self.length: int | None = None
         self.is_chunked = False
         self.is_http10 = False
@@ -156,6 +159,12 @@ def _take_coding(head: RequestHead, value: bytes) -> None:
     head.is_chunked = True
 
 
+def _take_encoding(head: RequestHead, value: bytes) -> None:
+    told = value.lower()
+    if told and told != b"identity":
+        head.encoding = b"%b, %b" % (head.encoding, told) if head.encoding else told
+
+
 def _take_expectation(head: RequestHead, value: bytes) -> None:
     if value.lower() != b"100-continue":
         raise Refusal(417, "this expectation cannot be met", code="expectation_failed", closes=True)
@@ -183,6 +192,7 @@ _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
     b"connection": _take_connection,
     b"content-length": _take_length,
     b"transfer-encoding": _take_coding,
+    b"content-encoding": _take_encoding,
     b"expect": _take_expectation,
     b"upgrade": _take_upgrade,
     b"authorization": _take_authorization,

@@ -1,6 +1,8 @@
 """A request to a model: who asks is known by now; which replica answers is decided here."""
 
+import asyncio
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Final, cast
 
@@ -8,6 +10,7 @@ from corral.dialect.engine_errors import openai_error
 from corral.domain.inference import ROUTE_USES
 from corral.gateway.admit import asked_in_form, asked_in_json
 from corral.gateway.answers import Answer, Refusal
+from corral.gateway.bodies import Inflation
 from corral.gateway.exchange import Client, Exchange, Outcome, Services
 from corral.gateway.head import RequestHead, write_head
 from corral.gateway.upstream import TIME_OUTS, AnswerHead, Failure
@@ -25,6 +28,8 @@ ROUTES: Final[Mapping[bytes, bytes]] = {
 """Paths that models answer, and what they are called there."""
 _FORMS: Final = frozenset({b"/v1/audio/transcriptions", b"/audio/transcriptions"})
 """Those whose bodies are forms."""
+_INFLATED_AT_ONCE: Final = 256 * 1024
+"""Bytes of an inflated body that take less than a millisecond or so."""
 _RETRIES: Final = 1
 """On other replicas, before the first byte."""
 _GONE: Final = frozenset({Failure.REFUSED, Failure.CLOSED, Failure.DENIED, Failure.MODEL_GONE})
@@ -65,6 +70,7 @@ class Inference(Exchange):
     _is_counted = False
     _failures = 0
     _error: "_HeldError | None" = None
+    _inflating: asyncio.Task[None] | None = None
     _is_second_try = False
     _waits_since: float | None = None
 
@@ -78,6 +84,37 @@ class Inference(Exchange):
         self._tail = Tail()
 
     def start(self) -> None:
+        if self._head.encoding:
+            self._inflate()
+        else:
+            self._submit()
+
+    def _inflate(self) -> None:
+        """A small body at once, a large one in a thread: the loop has other clients."""
+        inflation = Inflation(self._body, limit=self._services.config.limits.body)
+        if inflation.run(_INFLATED_AT_ONCE):
+            self._take_inflated(inflation)
+        else:
+            self._inflating = self._services.tasks.start(self._inflate_in_thread(inflation), name="inflate")
+
+    async def _inflate_in_thread(self, inflation: Inflation) -> None:
+        try:
+            await asyncio.to_thread(inflation.run)
+            if not self.is_over:
+                self._take_inflated(inflation)
+        except Refusal as refusal:
+            if not self.is_over:
+                self.refuse(refusal)
+
+    def _take_inflated(self, inflation: Inflation) -> None:
+        self._body = inflation.content
+        self._client.body_sent()
+        self._client.hold_body(len(self._body))
+        self._submit()
+
+    def _submit(self) -> None:
+        if self._body.startswith(BOM_UTF8):
+            self._body = self._body[len(BOM_UTF8) :]
         asked = asked_in_json(self._body) if self._head.path not in _FORMS else asked_in_form(self._head, self._body)
         entry = self._services.directory.find_model(asked.named())
         asked.check()

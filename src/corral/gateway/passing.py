@@ -37,6 +37,8 @@ class Passing(Exchange):
 
     def _added(self) -> bytes:
         added = self._head.api_key + self._client.forwarded
+        if self._head.encoding:
+            added += b"Content-Encoding: " + self._head.encoding + b"\r\n"
         if self._head.host:
             added += b"X-Forwarded-Host: " + self._head.host + b"\r\n"
         return added + _TUNNEL if self._head.wants_tunnel else added

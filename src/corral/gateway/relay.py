@@ -82,7 +82,7 @@ class ClientConnection(asyncio.Protocol):
         self._key: KeyEntry | None = None
         self._remaining = 0
         body = HeldBody(services.bodies, self._limits)
-        self._hold_body, self.body_sent = body.add, body.release
+        self.hold_body, self.body_sent = body.add, body.release
         self._body_since = 0.0
         self._exchange: Exchange | None = None
         self._advancing = self._reading_paused = False
@@ -271,7 +271,7 @@ class ClientConnection(asyncio.Protocol):
             self._remaining -= len(data)
         before = reader.body_size
         reader.feed(data)
-        self._hold_body(reader.body_size - before)
+        self.hold_body(reader.body_size - before)
         if not reader.is_complete:
             return
         if reader.has_overrun:

@@ -6,6 +6,7 @@ from urllib.parse import unquote_to_bytes
 from corral.gateway import own_metrics
 from corral.gateway.admit import admit_key
 from corral.gateway.answers import Answer, Refusal
+from corral.gateway.bodies import check_encoding
 from corral.gateway.exchange import Client, Exchange, Services
 from corral.gateway.head import RequestHead
 from corral.gateway.inference import ROUTES, Inference
@@ -33,6 +34,8 @@ class Router:
         path = head.path
         if path in ROUTES:
             _only(head, b"POST")
+            if head.encoding:
+                check_encoding(head.encoding)
         elif not (path in _MODELS or path.startswith(_MODEL)) or head.method not in _READING:
             return None
         self._check_age()

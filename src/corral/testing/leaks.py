@@ -20,7 +20,7 @@ import psutil
 
 LASTING_CHILDREN: Final = frozenset({"postgres", "psql", "weed"})
 """Servers that the kit starts once for the whole run: see `databases.py` and `s3.py`."""
-LASTING_THREADS: Final = "asyncio_"
+LASTING_THREADS: Final = ("asyncio_", "uvloop_")
 """Threads of a loop's own pool: they end with the loop."""
 _STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
 _ROUNDS: Final = 50

@@ -94,7 +94,8 @@ class GatewaySettings:
     )
     max_request: int = setting(
         size(1024, 1024 * MIB, bounds="from 1KiB to 1024MiB"),
-        "Bytes of one request's body that are accepted. 32 MiB: images come inside bodies, and text is far smaller.",
+        """Bytes of one request's body that are accepted, and of what a compressed one becomes. 32 MiB: images come
+        inside bodies, and text is far smaller.""",
         flag="--max-request",
         env=("CORRAL_MAX_REQUEST",),
         default=32 * MIB,
