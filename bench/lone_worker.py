@@ -70,7 +70,7 @@ def _reached(frontend: str, nats: NatsServer) -> dict[str, str]:
 
 def _command(folder: Path, http_port: int, settings: Mapping[str, str]) -> Command:
     own = {
-        "CORRAL_DATA": str(folder / "data"),
+        "CORRAL_DATA": str(folder / "private"),
         "CORRAL_BACKENDS_PATH": str(folder / "backends"),
         "CORRAL_MODELS_PATH": str(folder / "models"),
         "CORRAL_ADDRESS": f"{HOST}:{lasting_port()}",

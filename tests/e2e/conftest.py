@@ -180,11 +180,11 @@ def started(home: Path, arguments: Sequence[str], log: Path, **variables: str) -
 
 @contextmanager
 def running_up(folder: Path, *arguments: str, **variables: str) -> Iterator[RunningUp]:
-    """`corral up` on a free port, in `folder/data`, with its log on its output; nothing of it is left afterwards.
+    """`corral up` on a free port, in `folder/fleet`, with its log on its output; nothing of it is left afterwards.
 
     At its first start its NATS gets a port that the fleet of another test does not take while this one is away.
     """
-    data = folder / "data"
+    data = folder / "fleet"
     variables = {"CORRAL_VERBOSE": "true", **variables}
     everything = ["up", "--data", str(data), "--port", "0", *arguments]
     if not (data / "nats").exists():

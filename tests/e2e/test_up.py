@@ -264,7 +264,7 @@ def test_a_signal_while_it_starts_ends_it_too(start_up: Any) -> None:
 @pytest.fixture
 def own_ports(tmp_path: Path) -> None:
     """For two workers: the fleets of other tests would take those that everybody begins with."""
-    file = tmp_path / "data" / "workers" / "ports.json"
+    file = tmp_path / "fleet" / "workers" / "ports.json"
     file.parent.mkdir(mode=0o700, parents=True)
     file.write_text(json.dumps({number: lasting_range(STEP).start for number in (1, 2)}))
     file.chmod(0o600)

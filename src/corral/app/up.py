@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
 
+from corral.agent.files.areas import refuse_private
 from corral.app.children import Child, Children
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
@@ -98,6 +99,7 @@ class UpWords(Protocol):
 def run_up(settings: UpSettings, logs: LogSettings, sources: Sources, words: UpWords) -> int:
     """Run a fleet until a signal, or until a part of it cannot be kept alive; returns the exit code."""
     began = time.monotonic()
+    refuse_private(models=settings.models or settings.data / "models", staging=None, private=settings.data)
     try:
         make_private_directory(settings.data)
     except PathNotUsable as error:

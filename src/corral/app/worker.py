@@ -20,6 +20,7 @@ from corral.agent.backend_logs import BackendLogs
 from corral.agent.cgroup import Cgroup
 from corral.agent.config import WorkerConfig
 from corral.agent.departure import Departure
+from corral.agent.files.areas import refuse_private
 from corral.agent.files.serving import FileServing
 from corral.agent.frontend_client import FrontendClient, open_session
 from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
@@ -86,6 +87,7 @@ async def run_worker(
 async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event, clock: Clock) -> None:
     """Build the parts in the order in which they need each other, run them, close them in reverse."""
     places = addresses.decide(config.addresses, socket.gethostname())
+    refuse_private(models=config.models_path, staging=config.files.staging_path, private=config.data_path)
     identity, presence, incarnation = Identity(config.data_path), Presence(), new_incarnation()
     async with AsyncExitStack() as stack:
         stack.enter_context(_data_held(config.data_path))

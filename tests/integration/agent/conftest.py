@@ -170,7 +170,7 @@ def config(frontend: FakeFrontend, base_port: int, tmp_path: Path) -> WorkerConf
     return WorkerConfig(
         frontend=FrontendConfig(urls=(frontend.url,), registration_token="tok", backoff=EVERY_SECOND),
         bus=BusConfig(url="nats://127.0.0.1:1"),
-        data_path=tmp_path / "data",
+        data_path=tmp_path / "private",
         models_path=tmp_path / "models",
         backends_path=tmp_path / "backends",
         node=NodeConfig(

@@ -277,6 +277,19 @@ async def test_an_address_without_sense_ends_the_worker(worker: Any, config: Wor
         assert await running.ended() is ExitCode.USAGE
 
 
+async def test_a_models_directory_beside_the_private_one_called_data_ends_the_worker(
+    worker: Any, config: WorkerConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file server serves `data` beside the models, and would hand out the node's secret."""
+    careless = replace(config, data_path=tmp_path / "data")
+    async with worker(careless) as running:
+        assert await running.ended() is ExitCode.USAGE
+
+    assert "models: frontends would be given the files of" in caplog.text
+    assert "the setting data" in caplog.text
+    assert not careless.data_path.exists()
+
+
 async def test_stopping_while_the_frontend_is_away_ends_at_once(
     worker: Any, config: WorkerConfig, frontend: Any
 ) -> None:

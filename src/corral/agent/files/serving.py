@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
 from corral.agent.config import FilesConfig
 from corral.agent.confinement import DIRECTORY_MODE
-from corral.agent.files.keys import Area
+from corral.agent.files.areas import served_directories
 from corral.agent.files.routes import FileRoutes
 from corral.agent.files.store import FileStore
 from corral.agent.files.sweeping import Sweeper
@@ -24,11 +23,7 @@ class FileServing:
     """Sweeps, and has routes to serve, from the beginning to the end of the `async with` block."""
 
     def __init__(self, config: FilesConfig, *, models: Path, clock: Clock) -> None:
-        self._directories: Mapping[Area, Path] = {
-            Area.MODELS: models,
-            Area.STAGING: config.staging_path or models.absolute().parent / "staging",
-            Area.DATA: models.absolute().parent / "data",
-        }
+        self._directories = served_directories(models=models, staging=config.staging_path)
         self._store = FileStore(self._directories)
         self._threads = Threads()
         self._sweeper = Sweeper(self._store, self._threads, clock=clock, retention=config.retention)
