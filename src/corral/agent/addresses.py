@@ -2,8 +2,18 @@
 
 Pure: knows neither sockets nor the environment. An address that nobody could use is refused with the name of its
 setting; only the base port falls back to the next source, because LocalAI's does.
+
+One rule says who can reach the worker, its HTTP server and its backends alike; the guide has it as a table:
+
+1. `http_addr` says exactly where the HTTP server listens.
+2. Otherwise, where an address was given that is on loopback, that address is listened on and no other. Of several it
+   is the one that frontends are told, then `addr`, then `serve_addr`.
+3. Otherwise the worker is there for other machines, and listens on every interface.
+
+LocalAI's workers listen on every interface in all cases but the first.
 """
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -30,7 +40,7 @@ class AddressConfig:
     advertise_addr: str = ""
     """Told to the frontend instead of `addr`, for networks that translate addresses."""
     http_addr: str = ""
-    """Where the worker's HTTP server listens; empty: every interface, the port below the base port."""
+    """Where the worker's HTTP server listens; empty: by the rule above, the port below the base port."""
     advertise_http_addr: str = ""
     """Told to the frontend for the HTTP server; empty: the advertised host, the port below the base port."""
 
@@ -53,6 +63,8 @@ class Addresses:
     """The first backend's port."""
     max_port: int
     advertise: str
+    backend_bind: str
+    """The host that backends and adapters listen on."""
     http_bind: HostPort
     advertise_http: str
 
@@ -64,6 +76,7 @@ def decide(config: AddressConfig, hostname: str) -> Addresses:
         base_port=base,
         max_port=max_port(config.grpc_max_port, base),
         advertise=advertise_address(config, hostname),
+        backend_bind=_listening_host(config.advertise_addr, config),
         http_bind=http_bind(config),
         advertise_http=advertise_http_address(config, hostname),
     )
@@ -88,16 +101,35 @@ def advertise_address(config: AddressConfig, hostname: str) -> str:
         if text:
             _checked(setting, text)
             return text
-    return str(HostPort(hostname or "localhost", base_port(config.addr, config.serve_addr)))
+    told = _loopback_of(config.serve_addr) or hostname or "localhost"
+    return str(HostPort(told, base_port(config.addr, config.serve_addr)))
 
 
 def http_bind(config: AddressConfig) -> HostPort:
-    """Where the HTTP server listens: where nothing is said, also on IPv6 if that is where others are told to look."""
+    """Where the HTTP server listens."""
     if config.http_addr:
         return _checked("http_address", config.http_addr)
-    told = parse_host_port(config.advertise_http_addr or config.advertise_addr or config.addr)
-    host = "::" if told is not None and ":" in told.host else "0.0.0.0"  # noqa: S104 - frontends send files here
-    return HostPort(host, _port_below_base(config))
+    told = config.advertise_http_addr or config.advertise_addr
+    return HostPort(_listening_host(told, config), _port_below_base(config))
+
+
+def _listening_host(told: str, config: AddressConfig) -> str:
+    """Rules 2 and 3 above. `told` is what frontends are told explicitly; every interface is also IPv6 if that is."""
+    for text in (told, config.addr, config.serve_addr):
+        if host := _loopback_of(text):
+            return host
+    reached = parse_host_port(told or config.addr)
+    return "::" if reached is not None and ":" in reached.host else "0.0.0.0"  # noqa: S104 - frontends come from outside
+
+
+def _loopback_of(address: str) -> str:
+    """The host of an address on loopback, as it can be bound; empty for all others."""
+    parsed = parse_host_port(address)
+    host = "127.0.0.1" if parsed is not None and parsed.host.lower() == "localhost" else parsed.host if parsed else ""
+    try:
+        return host if ipaddress.ip_address(host).is_loopback else ""
+    except ValueError:
+        return ""
 
 
 def advertise_http_address(config: AddressConfig, hostname: str) -> str:
@@ -111,13 +143,9 @@ def advertise_http_address(config: AddressConfig, hostname: str) -> str:
     return str(HostPort(host or "localhost", _port_below_base(config)))
 
 
-def backend_bind_host(advertised: str) -> str:
-    """Where backends listen. Who is known to others by a loopback address needs to be reached by nobody else."""
-    parsed = parse_host_port(advertised)
-    host = parsed.host if parsed is not None else ""
-    if host == "localhost" or host.startswith("127."):
-        return "127.0.0.1"
-    return "::" if ":" in host else "0.0.0.0"  # noqa: S104 - frontends on other machines dial backends
+def local_host(bound: str) -> str:
+    """How this machine itself dials what listens on a host."""
+    return "127.0.0.1" if bound in _WILDCARDS else bound
 
 
 def is_wildcard(address: str) -> bool:

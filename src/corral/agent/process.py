@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Protocol
 
-from corral.agent.addresses import HostPort
+from corral.agent.addresses import HostPort, local_host
 from corral.agent.backend_directory import Home
 from corral.agent.backend_logs import BackendLog, LineWriter, Stream
 from corral.agent.config import SupervisionConfig
@@ -81,7 +81,7 @@ class Launch:
     @property
     def address(self) -> str:
         """As this machine dials it."""
-        return f"{LOOPBACK}:{self.port}"
+        return str(HostPort(local_host(self.bind_host), self.port))
 
     def argv(self) -> list[str]:
         words = [str(self.home.executable), "--addr", str(HostPort(self.bind_host, self.port))]

@@ -110,9 +110,8 @@ def _model_files(config: WorkerConfig) -> ModelFiles:
 
 def _ports(places: addresses.Addresses, clock: Clock) -> Ports:
     """One range for backends, their own HTTP ports and the adapter."""
-    bind_host = addresses.backend_bind_host(places.advertise)
     ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
-    return Ports(ranges, clock=clock, is_free=lambda port: can_listen(bind_host, port))
+    return Ports(ranges, clock=clock, is_free=lambda port: can_listen(places.backend_bind, port))
 
 
 def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, clock: Clock) -> Adapters:
@@ -121,8 +120,7 @@ def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, c
         argv = [sys.executable, "-P", "-m", "corral.app.adapter", *words, *_log_words(config.logs)]
         return Command(argv=argv, env=config.backend_environment, handed_over=[descriptor])
 
-    bind_host = addresses.backend_bind_host(places.advertise)
-    return Adapters(bind_host=bind_host, command=command, ports=ports, clock=clock, config=config.adapter)
+    return Adapters(bind_host=places.backend_bind, command=command, ports=ports, clock=clock, config=config.adapter)
 
 
 def _log_words(output: LogOutput) -> list[str]:
@@ -137,7 +135,7 @@ def _supervisor(given: Surrounding, ports: Ports) -> Supervisor:
     config, presence = given.config, given.presence
     return Supervisor(
         surroundings=Surroundings(
-            bind_host=addresses.backend_bind_host(given.places.advertise),
+            bind_host=given.places.backend_bind,
             environment=config.backend_environment,
             token=lambda: presence.bearer,
             limits=config.supervision,

@@ -31,7 +31,7 @@ class NodeContact:
 
     def has_own_address(self, address: str) -> bool:
         """As `has_address`; a loopback address is right too. So workers list their processes; nobody may dial it."""
-        return self.has_address(address) or _is_on(_ADDRESS.fullmatch(address), "127.0.0.1:1")
+        return self.has_address(address) or _is_loopback(_ADDRESS.fullmatch(address))
 
     def has_url(self, url: str) -> bool:
         """Whether this is a plain HTTP URL with a port on the node's registered host."""
@@ -43,6 +43,13 @@ def _is_on(told: re.Match[str] | None, registered: str) -> bool:
         return False
     own = _ADDRESS.fullmatch(registered)
     return own is not None and _host(told) == _host(own)
+
+
+def _is_loopback(told: re.Match[str] | None) -> bool:
+    try:
+        return told is not None and ipaddress.ip_address(_host(told)).is_loopback
+    except ValueError:
+        return False
 
 
 def _host(match: re.Match[str]) -> str:

@@ -14,9 +14,11 @@ import msgspec
 import pytest
 
 from corral.agent import switching
+from corral.agent.addresses import AddressConfig
 from corral.agent.config import WorkerConfig
 from corral.agent.identity import SECRET_FILE
 from corral.agent.install_sources import directory
+from corral.agent.listening import accepts_connections
 from corral.app.exit_codes import ExitCode
 from corral.base.ids import NodeId
 from corral.base.tasks import end_tasks
@@ -84,6 +86,21 @@ async def test_the_address_has_the_advertised_host_and_the_local_port(
     assert len(reply["corral"]["key"]) >= 32
     assert listed["address"] == f"127.0.0.1:{base_port}"
     assert listed["corral"] == reply["corral"]
+
+
+async def test_backends_listen_at_the_loopback_address_that_is_advertised(
+    worker: Any, on_nats: WorkerConfig, asker: Asker, base_port: int
+) -> None:
+    address = f"127.0.0.3:{base_port}"
+    told = replace(on_nats, addresses=AddressConfig(addr=address))
+    async with worker(told) as running:
+        await running.clock.until_sleeping(1)
+        reply = await asker.ask(subjects.backend_install, b'{"backend":"echo","model_id":"m1"}')
+        assert reply == {"success": True, "address": address}
+        async with Backend(address, token="tok") as client:
+            await client.health(timeout=SOON)
+        assert not await accepts_connections(f"127.0.0.1:{base_port}")
+        await asker.stop(b"")
 
 
 async def test_a_backend_without_http_gets_the_advertised_url_of_the_adapter(

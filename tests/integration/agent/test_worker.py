@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from corral.agent.addresses import AddressConfig
 from corral.agent.config import DepartureConfig, WorkerConfig
 from corral.agent.identity import SECRET_FILE, Identity
 from corral.app.exit_codes import ExitCode
@@ -288,6 +289,19 @@ async def test_a_models_directory_beside_the_private_one_called_data_ends_the_wo
     assert "models: frontends would be given the files of" in caplog.text
     assert "the setting data" in caplog.text
     assert not careless.data_path.exists()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.3"])
+async def test_a_worker_that_is_known_by_a_loopback_address_listens_there_only(
+    worker: Any, config: WorkerConfig, frontend: Any, base_port: int, host: str
+) -> None:
+    told = AddressConfig(addr=f"{host}:{base_port}")
+    async with worker(replace(config, addresses=told)), aiohttp.ClientSession() as session:
+        await frontend.until_received("register")
+        async with session.get(f"http://{host}:{base_port - 1}/healthz") as answer:
+            assert answer.status == 200
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await session.get(f"http://127.0.0.2:{base_port - 1}/healthz")
 
 
 async def test_stopping_while_the_frontend_is_away_ends_at_once(

@@ -13,8 +13,8 @@ from corral.agent.addresses import (
     advertise_http_address,
     base_port,
     decide,
-    http_bind,
     is_wildcard,
+    local_host,
     max_port,
     parse_host_port,
 )
@@ -82,21 +82,58 @@ def test_an_ipv6_address_as_host_name_is_bracketed() -> None:
     assert advertise_address(NOTHING, "fd00::5") == "[fd00::5]:50051"
 
 
+EVERY, EVERY_V6 = "0.0.0.0", "::"
+
+
 @pytest.mark.parametrize(
-    ("config", "expected"),
+    ("config", "http", "backends"),
     [
-        (AddressConfig(), "0.0.0.0:50050"),
-        (AddressConfig(addr="10.0.0.1:6000"), "0.0.0.0:5999"),
-        (AddressConfig(http_addr="127.0.0.1:8000"), "127.0.0.1:8000"),
-        (AddressConfig(http_addr=":8000"), ":8000"),
-        (AddressConfig(http_addr="[::1]:8000"), "[::1]:8000"),
-        (AddressConfig(addr="[fd00::5]:6000"), "[::]:5999"),
-        (AddressConfig(addr="10.0.0.1:6000", advertise_addr="[fd00::5]:6000"), "[::]:5999"),
-        (AddressConfig(advertise_http_addr="[fd00::5]:80"), "[::]:50050"),
+        # Nothing on loopback was named: the worker is there for other machines.
+        (AddressConfig(), f"{EVERY}:50050", EVERY),
+        (AddressConfig(addr="10.0.0.1:6000"), f"{EVERY}:5999", EVERY),
+        (AddressConfig(addr=":6000"), f"{EVERY}:5999", EVERY),
+        (AddressConfig(addr="box:6000"), f"{EVERY}:5999", EVERY),
+        (AddressConfig(addr="127.example:6000"), f"{EVERY}:5999", EVERY),
+        (AddressConfig(advertise_addr="10.0.0.1:6000"), f"{EVERY}:50050", EVERY),
+        (AddressConfig(addr="[fd00::5]:6000"), "[::]:5999", EVERY_V6),
+        (AddressConfig(addr="10.0.0.1:6000", advertise_addr="[fd00::5]:6000"), "[::]:5999", EVERY_V6),
+        (AddressConfig(advertise_http_addr="[fd00::5]:80"), "[::]:50050", EVERY),
+        # An address on loopback was named: that one, exactly.
+        (AddressConfig(addr="127.0.0.1:6000"), "127.0.0.1:5999", "127.0.0.1"),
+        (AddressConfig(addr="127.0.0.3:6000"), "127.0.0.3:5999", "127.0.0.3"),
+        (AddressConfig(addr="localhost:6000"), "127.0.0.1:5999", "127.0.0.1"),
+        (AddressConfig(addr="[::1]:6000"), "[::1]:5999", "::1"),
+        (AddressConfig(advertise_addr="127.0.0.3:6000"), "127.0.0.3:50050", "127.0.0.3"),
+        (AddressConfig(serve_addr="127.0.0.1:6000"), "127.0.0.1:5999", "127.0.0.1"),
+        (AddressConfig(addr="10.0.0.1:6000", advertise_addr="127.0.0.1:6000"), "127.0.0.1:5999", "127.0.0.1"),
+        (AddressConfig(addr="127.0.0.1:6000", advertise_addr="127.0.0.3:6000"), "127.0.0.3:5999", "127.0.0.3"),
+        # A loopback address behind a tunnel or a proxy, which others know by another one.
+        (AddressConfig(addr="127.0.0.1:6000", advertise_addr="gate.example:9000"), "127.0.0.1:5999", "127.0.0.1"),
+        (AddressConfig(addr="10.0.0.1:6000", advertise_http_addr="127.0.0.1:80"), "127.0.0.1:5999", EVERY),
+        # What is said of the HTTP server holds for it alone.
+        (AddressConfig(http_addr="127.0.0.1:8000"), "127.0.0.1:8000", EVERY),
+        (AddressConfig(addr="127.0.0.1:6000", http_addr="0.0.0.0:8000"), "0.0.0.0:8000", "127.0.0.1"),
+        (AddressConfig(http_addr=":8000"), ":8000", EVERY),
+        (AddressConfig(http_addr="[::1]:8000"), "[::1]:8000", EVERY),
     ],
 )
-def test_http_listens_where_asked_or_one_port_below_the_base(config: AddressConfig, expected: str) -> None:
-    assert str(http_bind(config)) == expected
+def test_one_rule_says_where_a_worker_and_its_backends_listen(config: AddressConfig, http: str, backends: str) -> None:
+    decided = decide(config, "box")
+
+    assert (str(decided.http_bind), decided.backend_bind) == (http, backends)
+
+
+def test_a_worker_that_serves_on_loopback_only_says_so() -> None:
+    decided = decide(AddressConfig(serve_addr="127.0.0.1:6000"), "box")
+
+    assert (decided.advertise, decided.advertise_http) == ("127.0.0.1:6000", "127.0.0.1:5999")
+
+
+@pytest.mark.parametrize(
+    ("bound", "dialled"), [("0.0.0.0", "127.0.0.1"), ("::", "127.0.0.1"), ("127.0.0.3", "127.0.0.3"), ("::1", "::1")]
+)
+def test_a_worker_dials_its_backends_where_they_listen(bound: str, dialled: str) -> None:
+    assert local_host(bound) == dialled
 
 
 @pytest.mark.parametrize(
@@ -154,7 +191,7 @@ def test_everything_is_decided_together() -> None:
     assert decided.base_port == 22301
     assert decided.max_port == 22400
     assert decided.advertise == "127.0.0.3:22301"
-    assert decided.http_bind == HostPort("0.0.0.0", 22300)
+    assert decided.http_bind == HostPort("127.0.0.3", 22300)
     assert decided.advertise_http == "127.0.0.3:22300"
 
 

@@ -68,5 +68,7 @@ def test_workers_list_their_processes_by_loopback_addresses() -> None:
     node = contact("10.0.0.5:50051")
 
     assert node.has_own_address("127.0.0.1:7000")
+    assert node.has_own_address("127.0.0.3:7000")
+    assert node.has_own_address("[::1]:7000")
     assert node.has_own_address("10.0.0.5:7000")
     assert not node.has_own_address("10.0.0.6:7000")

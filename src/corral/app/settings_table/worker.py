@@ -130,7 +130,9 @@ class WorkerSettings:
     )
     models: Path | None = setting(
         PATH,
-        "Directory for model files; workers of one machine may share it. Its disk is the one that is reported.",
+        """Directory for model files; workers of one machine may share it. Its disk is the one that is reported.
+        Frontends may read and write it, and `staging`, `data` and `cache` beside it: none of these may be, contain or
+        lie in the data directory, except under these names.""",
         flag="--models",
         env=("CORRAL_MODELS_PATH", "LOCALAI_MODELS_PATH", "MODELS_PATH"),
         default=None,
@@ -166,7 +168,8 @@ class WorkerSettings:
     address: str = setting(
         ADDRESS,
         """Address of this node as others reach it; its port is the base port: backends have ports from there on, and
-        one below it is the worker's own HTTP port.""",
+        one below it is the worker's own HTTP port. An address on loopback, such as 127.0.0.1, is the only one that is
+        listened on then; with any other the worker listens on all interfaces.""",
         flag="--address",
         env=("CORRAL_ADDRESS", "LOCALAI_ADDR"),
         default="",
@@ -174,7 +177,8 @@ class WorkerSettings:
     )
     serve_address: str = setting(
         ADDRESS,
-        "Source of the base port when there is no address. 50051 is LocalAI's base port.",
+        """Source of the base port when there is no address. 50051 is LocalAI's base port. Of its host only loopback
+        counts, as with the address.""",
         flag="--serve-address",
         env=("CORRAL_SERVE_ADDRESS", "LOCALAI_SERVE_ADDR"),
         default="0.0.0.0:50051",
@@ -182,7 +186,8 @@ class WorkerSettings:
     )
     advertise_address: str = setting(
         ADDRESS,
-        "Address that is told to the frontend, where it differs from the one above.",
+        """Address that is told to the frontend, where it differs from the one above. One on loopback is the only one
+        that is listened on then.""",
         flag="--advertise-address",
         env=("CORRAL_ADVERTISE_ADDRESS", "LOCALAI_ADVERTISE_ADDR"),
         default="",
@@ -191,11 +196,11 @@ class WorkerSettings:
     http_address: str = setting(
         ADDRESS,
         """Where the worker's own HTTP server listens: health, readiness and files. With `[::]` on IPv4 as well; that is
-        the default where the advertised address is one of IPv6.""",
+        the default where the advertised address is one of IPv6. Says nothing about backends.""",
         flag="--http-address",
         env=("CORRAL_HTTP_ADDRESS", "LOCALAI_HTTP_ADDR"),
         default="",
-        default_text="all interfaces, base port − 1",
+        default_text="all interfaces, or the loopback address that was named; base port − 1",
     )
     advertise_http_address: str = setting(
         ADDRESS,
