@@ -6,12 +6,12 @@ from hmac import compare_digest
 
 from corral.auth.principals import Authenticator, Principal
 from corral.domain.node import Node
-from corral.protocol.keys import bearer, hash_secret
+from corral.protocol.keys import API_KEY_HEADERS, bearer, hash_secret
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:
-    """A key from `Authorization: Bearer`, or from `x-api-key` or `xi-api-key` as some client libraries send it."""
-    return bearer(headers.get("authorization")) or headers.get("x-api-key") or headers.get("xi-api-key") or None
+    """A key from `Authorization: Bearer`, or from a header of its own as some client libraries send it."""
+    return bearer(headers.get("authorization")) or next(filter(None, map(headers.get, API_KEY_HEADERS)), None)
 
 
 async def principal_of(headers: Mapping[str, str], authenticator: Authenticator) -> Principal | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from corral.gateway.answers import Refusal
-from corral.protocol.keys import bearer
+from corral.protocol.keys import API_KEY_HEADERS, bearer
 
 _FORWARDED: Final = b"x-forwarded-"
 _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
@@ -18,8 +18,7 @@ _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
 _HOST: Final = re.compile(rb"[!-~]*")
 _KNOWN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b""})
 WEBSOCKET: Final = b"websocket"
-_API_KEYS: Final = (b"x-api-key", b"xi-api-key")
-"""As some client libraries name it; control knows both."""
+_API_KEYS: Final = tuple(name.encode() for name in API_KEY_HEADERS)
 _END: Final = b"\r\n\r\n"
 _VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
 _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
@@ -99,7 +98,8 @@ def read_head(raw: bytes) -> RequestHead:
         raise Refusal.bad_framing("the request line needs a method, a path and HTTP/1.1")
     head = RequestHead()
     head.method, target, version = words
-    head.path, _, head.query = target.partition(b"?")
+    path, _, head.query = target.partition(b"?")
+    head.path = path.rstrip(b"/") or path[:1] if path.endswith(b"/") else path
     head.is_http10 = version == b"HTTP/1.0"
     lines = head.lines
     for field in fields:

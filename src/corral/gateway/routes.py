@@ -18,7 +18,9 @@ METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE
 _READING: Final = frozenset({b"GET", b"HEAD"})
 _MODELS: Final = frozenset({b"/v1/models", b"/models"})
 _MODEL: Final = b"/v1/models/"
-_OWN: Final = frozenset({b"/healthz", b"/readyz"})
+_HEALTH: Final = frozenset({b"/healthz", b"/health"})
+"""The second as llama.cpp and vLLM call it."""
+_OWN: Final = _HEALTH | {b"/readyz"}
 
 
 class Router:
@@ -55,7 +57,7 @@ class Router:
     def answer(self, head: RequestHead) -> Answer:
         """Raises Refusal."""
         match head.path:
-            case b"/healthz":
+            case path if path in _HEALTH:
                 return Answer(200, {"status": "ok"})
             case b"/readyz":
                 return self._readiness()

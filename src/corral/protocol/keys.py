@@ -12,6 +12,8 @@ from corral.base.ids import new_secret
 
 PREFIX: Final = "corral_"
 """Makes a leaked key easy to find for people and scanners."""
+API_KEY_HEADERS: Final = ("x-api-key", "api-key", "xi-api-key")
+"""Headers in which client libraries send a key, beside `Authorization: Bearer`: Anthropic's, Azure's, ElevenLabs'."""
 MIN_SECRET: Final = 32
 MAX_SECRET: Final = 256
 

@@ -82,7 +82,7 @@ async def test_who_may_not_ask_is_told_so(gateway: World) -> None:
     assert await refused(gateway, request(method="GET", path="/v1/models", key=None)) == (401, "missing_api_key")
     assert (await gateway.ask(request(chat(), key="good"))).status == 200
     assert (await gateway.ask(request(chat(), key="new"))).status == 200
-    for name in (b"X-Api-Key", b"xi-api-key"):
+    for name in (b"X-Api-Key", b"xi-api-key", b"api-key"):
         assert (await gateway.ask(request(chat(), key=None, head=name + b": new\r\n"))).status == 200
         assert "new" not in str(gateway.engine.requests[-1].headers)
 

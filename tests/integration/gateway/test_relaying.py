@@ -164,6 +164,14 @@ async def test_a_body_is_asked_for_only_when_it_is_welcome(gateway: World) -> No
     assert gateway.engine.requests[0].header("expect") is None
 
 
+async def test_extra_slashes_at_the_end_change_nothing(gateway: World) -> None:
+    assert (await gateway.ask(request(chat(), path="/v1/chat/completions/"))).status == 200
+    assert (await gateway.ask(request(method="GET", path="/v1/models//"))).status == 200
+    assert (await gateway.ask(request(method="GET", path="/api/v1/nodes/?all=1"))).status == 200
+    assert gateway.engine.requests[0].target == "/v1/chat/completions"
+    assert gateway.control.passed[0][1] == "/api/v1/nodes?all=1"
+
+
 async def test_names_without_a_version_and_aliases_work(gateway: World) -> None:
     answer = await gateway.ask(request(chat("other"), path="/chat/completions"))
 
@@ -207,10 +215,13 @@ async def test_replicas_are_asked_in_turn() -> None:
 
 
 async def test_health_and_readiness_need_no_key(gateway: World) -> None:
-    health = await gateway.ask(request(method="GET", path="/healthz", key=None))
+    health, *same = [
+        await gateway.ask(request(method="GET", path=path, key=None)) for path in ("/healthz", "/health", "/health/")
+    ]
     ready = await gateway.ask(request(method="GET", path="/readyz", key=None))
 
     assert (health.status, ready.status) == (200, 200)
+    assert [answer.body for answer in same] == [health.body] * 2
     told = msgspec.json.decode(ready.body)
     assert (told["status"], told["control"], told["view"]["version"]) == ("ready", {"state": "up"}, 1)
 

@@ -36,7 +36,7 @@ def test_a_field_that_this_request_calls_its_own_is_dropped_though_others_passed
     assert read(b"X-Hop: 1").lines == [b"X-Hop: 1"]
 
 
-@pytest.mark.parametrize("name", [b"x-API-key", b"xi-Api-Key"])
+@pytest.mark.parametrize("name", [b"x-API-key", b"xi-Api-Key", b"Api-Key"])
 def test_a_key_is_told_from_other_fields_and_stays_for_who_checks_it(name: bytes) -> None:
     head = read(b"Accept: */*", name + b": secret")
 
@@ -45,6 +45,15 @@ def test_a_key_is_told_from_other_fields_and_stays_for_who_checks_it(name: bytes
     assert head.lines == [b"Accept: */*"]
     assert not read(b"Accept: */*").api_key
     assert not read(name + b": secret", b"Connection: " + name).api_key
+
+
+@pytest.mark.parametrize(
+    ("sent", "path"), [(b"/v1/models/", b"/v1/models"), (b"/a///?q=/", b"/a"), (b"/", b"/"), (b"///", b"/")]
+)
+def test_slashes_at_the_end_of_a_path_mean_nothing(sent: bytes, path: bytes) -> None:
+    head = RequestReader().read_head(b"GET %b HTTP/1.1\r\nHost: here\r\n\r\n" % sent)
+
+    assert head.path == path
 
 
 def test_few_and_short_fields_are_remembered_and_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
