@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from corral.base.durations import format_duration
 from corral.base.sizes import format_size
-from corral.cli.operation_words import amount, counts, situation, step
+from corral.cli.operation_words import amount, counts, shown_status, situation, step
 from corral.cli.output import plain, printable, styled
 from corral.protocol.operation_views import OperationView, TargetView
 
@@ -33,7 +33,13 @@ def bars(operation: OperationView, *, height: int) -> "RenderableType":
     for target in rows:
         bar = ProgressBar(total=100, completed=target.percentage, width=_BAR_WIDTH)
         detail = Text(printable(_detail(target, operation.verb)), no_wrap=True, overflow="ellipsis")
-        grid.add_row(plain(target.node_name), bar, f"{target.percentage:.0f} %", styled(target.status), detail)
+        grid.add_row(
+            plain(target.node_name),
+            bar,
+            f"{target.percentage:.0f} %",
+            styled(shown_status(target, operation.verb)),
+            detail,
+        )
     hidden = len(operation.targets) - len(rows)
     more = f"{hidden} more nodes; " if hidden else ""
     moving = speed(operation)

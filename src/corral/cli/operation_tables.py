@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from corral.cli.humane import age, moment
-from corral.cli.operation_words import SHORT_ID, advice, counts, situation, summary
+from corral.cli.operation_words import SHORT_ID, advice, counts, shown_status, situation, summary
 from corral.cli.output import Column, facts, plain, styled, table
 from corral.protocol.operation_views import OperationView, TargetView
 
@@ -50,7 +50,7 @@ def operation_facts(operation: OperationView, now: datetime, *, width: int) -> "
 def target_table(operation: OperationView, now: datetime, *, width: int) -> "Table":
     columns: list[Column[TargetView]] = [
         Column(title="NODE", cell=lambda one: plain(one.node_name)),
-        Column(title="STATUS", cell=lambda one: styled(one.status)),
+        Column(title="STATUS", cell=lambda one: styled(shown_status(one, operation.verb))),
         Column(title="CHANGED", cell=lambda one: age(one.changed_at, now), least_width=60),
         Column(title="BACKEND", cell=lambda one: plain(one.backend), least_width=130),
         Column(title="DETAIL", cell=lambda one: plain(situation(one, operation.verb)), wraps=True),

@@ -15,7 +15,16 @@ from corral.base.retry import Backoff
 from corral.cli.client import Client, operation_path
 from corral.cli.durations import Duration
 from corral.cli.operation_bars import bars
-from corral.cli.operation_words import accepted, exit_code, is_over, problems, situation, summary, what_next
+from corral.cli.operation_words import (
+    accepted,
+    exit_code,
+    is_over,
+    problems,
+    shown_status,
+    situation,
+    summary,
+    what_next,
+)
 from corral.cli.options import warn
 from corral.cli.output import console, print_json, printable, say
 from corral.protocol.operation_views import OperationUpdate, OperationView, TargetView
@@ -192,7 +201,8 @@ def _as_lines(found: Iterator[OperationView]) -> Iterator[OperationView]:
         for target in operation.targets:
             if known.get(target.node_id) != _standing(target):
                 known[target.node_id] = _standing(target)
-                say(f"{target.node_name}: {target.status}{_with_detail(target, operation.verb)}")
+                status = shown_status(target, operation.verb)
+                say(f"{target.node_name}: {status}{_with_detail(target, operation.verb)}")
         yield operation
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from corral.app.exit_codes import ExitCode
 from corral.base.sizes import format_size
 from corral.base.words import listed
-from corral.domain.backend import UNPROVABLE, Rung, Verb
+from corral.domain.backend import ALREADY, UNPROVABLE, Rung, Verb
 from corral.domain.intent_steps import CONTRADICTED
 from corral.domain.operation import FINAL, OperationState, TargetStatus
 from corral.protocol.operation_views import OperationView, TargetView
@@ -16,6 +16,15 @@ SHORT_ID: Final = 8
 _NAMED: Final = 5
 _BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 _DONE: Final = {"install": "installed", "upgrade": "upgraded", "delete": "deleted", "remove": "removed"}
+_UNCHANGED: Final = {"install": "was there already on", "upgrade": "is the newest already on", "delete": "was not on"}
+"""Of nodes that were as they should be before anything was asked of them."""
+_NOTHING_CHANGED: Final = {
+    "install": "was there already on {nodes}; nothing was fetched",
+    "upgrade": "is the newest already on {nodes}; nothing was changed",
+    "delete": "no node that was meant has it; nothing was deleted",
+}
+_MOVING: Final = {"delete": "deleting", "remove": "removing"}
+"""What a node does that was asked; for all other verbs it is what nodes are said to do by LocalAI's frontends too."""
 _CODES: Final = {
     OperationState.RUNNING: ExitCode.STILL_RUNNING,
     OperationState.WAITING: ExitCode.OK,
@@ -84,13 +93,30 @@ def situation(target: TargetView, verb: str) -> str:
             return _moving(target) or f"the node was asked to {verb} it"
         case TargetStatus.RUNNING_ON_WORKER:
             return target.message or "no answer in time; the node may still be working"
-        case TargetStatus.SUCCESS if target.message in list(Rung):
-            return _PROOFS[Rung(target.message)]
+        case TargetStatus.SUCCESS if target.message.removeprefix(ALREADY) in list(Rung):
+            return _proof(target, verb)
         case TargetStatus.ERROR:
             return f"{target.message or 'failed'} ({_times(target.attempts)})"
         case TargetStatus.SUPERSEDED:
             return target.message or "a newer operation wants something else there"
     return target.message
+
+
+def shown_status(target: TargetView, verb: str) -> str:
+    """The status, but what is being deleted is not called `downloading`."""
+    return _MOVING.get(verb, target.status) if target.status == TargetStatus.DOWNLOADING else target.status
+
+
+def is_unchanged(target: TargetView) -> bool:
+    """Whether the node was as it should be, so that nothing was asked of it."""
+    return target.status == TargetStatus.SUCCESS and target.message.startswith(ALREADY)
+
+
+def _proof(target: TargetView, verb: str) -> str:
+    if verb == Verb.DELETE and is_unchanged(target):
+        return "nothing was asked: it was not there"
+    proof = _PROOFS[Rung(target.message.removeprefix(ALREADY))]
+    return f"nothing was asked: {proof}" if is_unchanged(target) else proof
 
 
 def _times(attempts: int) -> str:
@@ -150,7 +176,8 @@ def _anew(operation: OperationView) -> str:
 def summary(operation: OperationView) -> str:
     """How the whole stands, in one sentence or two."""
     targets = operation.targets
-    done = _names(targets, lambda one: one.status == TargetStatus.SUCCESS)
+    done = _names(targets, lambda one: one.status == TargetStatus.SUCCESS and not is_unchanged(one))
+    unchanged = _names(targets, is_unchanged)
     away = _names(targets, waits)
     failed = _names(targets, lambda one: one.status == TargetStatus.ERROR and not waits(one))
     blocked = _names(targets, lambda one: one.status == TargetStatus.BLOCKED)
@@ -159,8 +186,11 @@ def summary(operation: OperationView) -> str:
     verb = operation.verb
     if not targets:
         return f"{operation.backend}: {_DONE.get(verb, verb)}; no node had to do anything."
+    if len(unchanged) == len(targets) and verb in _NOTHING_CHANGED:
+        return f"{operation.backend}: {_NOTHING_CHANGED[verb].format(nodes=_count(unchanged))}."
     parts = [
         f"{_DONE.get(verb, verb)} on {_count(done)}" if done else "",
+        f"{_UNCHANGED.get(verb, 'done already on')} {_count(unchanged)}" if unchanged else "",
         f"failed on {listed(failed)}" if failed else "",
         f"blocked on {listed(blocked)}" if blocked else "",
         f"under way on {listed(busy)}" if busy else "",
@@ -201,5 +231,7 @@ def _count(names: Sequence[str]) -> str:
 def counts(operation: OperationView) -> str:
     """`3 success, 1 error`."""
     away = sum(map(waits, operation.targets))
-    told = ", ".join(f"{number} {status}" for status, number in sorted(operation.counts.items()))
+    moving = _MOVING.get(operation.verb, TargetStatus.DOWNLOADING.value)
+    words = {TargetStatus.DOWNLOADING.value: moving}
+    told = ", ".join(f"{number} {words.get(status, status)}" for status, number in sorted(operation.counts.items()))
     return f"{told} ({away} for absent nodes)" if away else told

@@ -39,6 +39,8 @@ STATUS_STYLES: Final = {
     "cancelled": "magenta",
     "queued": "yellow",
     "downloading": "cyan",
+    "deleting": "cyan",
+    "removing": "cyan",
     "running_on_worker": "yellow",
     "success": "green",
     "error": "bold red",

@@ -11,7 +11,8 @@ Proof is the first rung that the node's own report can give:
 | `absent`  | it is not there: all that a delete wants                                                        |
 | `told`    | the node says that a model's files are gone; it tells nobody which ones it has                  |
 
-Dates are compared for being different, not for being later: the clock of a node may have been set back.
+Dates are compared for being different, not for being later: the clock of a node may have been set back. Where a report
+proves a wish before the node was asked for anything, nothing was changed there, and the proof is told as `already …`.
 """
 
 from collections.abc import Iterable
@@ -149,6 +150,10 @@ class Rung(StrEnum):
     PRESENT = "present"
     ABSENT = "absent"
     TOLD = "told"
+
+
+ALREADY: Final = "already "
+"""Before the proof, where a node was as it should be without being asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from corral.domain.backend import Inventory, Proven, Rung, Unproven, Verb, Wish, before_of, prove
+from corral.domain.backend import ALREADY, Inventory, Proven, Rung, Unproven, Verb, Wish, before_of, prove
 from corral.domain.intent import CLOCK_SKEW, Intent, IntentPolicy, IntentState, Outstanding, together
 
 
@@ -130,7 +130,8 @@ def _send(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPol
 
 
 def satisfied(intent: Intent, proof: Proven, now: datetime) -> Intent:
-    return _rested(intent, now, state=IntentState.SATISFIED, message=proof.rung.value, attempts=0)
+    message = proof.rung.value if intent.before is not None else f"{ALREADY}{proof.rung}"
+    return _rested(intent, now, state=IntentState.SATISFIED, message=message, attempts=0)
 
 
 def blocked(intent: Intent, reason: str, now: datetime) -> Intent:

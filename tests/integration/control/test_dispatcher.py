@@ -223,6 +223,7 @@ async def test_deleting_what_is_not_there_is_no_error(world: World) -> None:
     operation = await done(world, Verb.DELETE)
     assert operation.state is OperationState.DONE
     assert verbs(lacks) == []
+    assert {one.node_name: one.message for one in operation.targets} == {"a": "absent", "b": "already absent"}
 
 
 async def test_an_error_is_told_in_the_workers_words_and_the_tenth_blocks(world: World) -> None:

@@ -174,7 +174,7 @@ class TestRemove:
         assert outcome.code == 0
         assert outcome.out.splitlines() == [
             "Operation 0123abcd: remove small on w1.",
-            "w1: downloading, the node was asked to remove it",
+            "w1: removing, the node was asked to remove it",
             "w1: success, the node says so",
             "small: removed on w1.",
         ]

@@ -9,9 +9,20 @@ from rich.console import Console
 
 from corral.app.exit_codes import ExitCode
 from corral.cli.operation_bars import bars, shown
-from corral.cli.operation_tables import operation_facts, operation_table
+from corral.cli.operation_tables import operation_facts, operation_table, target_table
 from corral.cli.operation_watch import overall_code
-from corral.cli.operation_words import accepted, advice, exit_code, is_over, problems, situation, summary, what_next
+from corral.cli.operation_words import (
+    accepted,
+    advice,
+    counts,
+    exit_code,
+    is_over,
+    problems,
+    shown_status,
+    situation,
+    summary,
+    what_next,
+)
 from corral.domain.operation import OperationState, TargetStatus
 
 NOW = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)
@@ -73,6 +84,7 @@ def test_of_several_operations_the_worst_code_counts(codes: list[ExitCode], wait
         ("running_on_worker", {}, "no answer in time; the node may still be working"),
         ("success", {"message": "digest"}, "its report shows it, with the right digest"),
         ("success", {"message": "absent"}, "its report no longer shows it"),
+        ("success", {"message": "already absent"}, "nothing was asked: it was not there"),
         ("success", {"message": "in a new way"}, "in a new way"),
         ("error", {"message": "disk full", "attempts": 1}, "disk full (tried once)"),
         ("error", {"message": "disk full", "attempts": 3}, "disk full (tried 3 times)"),
@@ -83,6 +95,34 @@ def test_of_several_operations_the_worst_code_counts(codes: list[ExitCode], wait
 )
 def test_words_are_true_of_each_target(make_target: Any, status: str, changes: dict[str, Any], told: str) -> None:
     assert situation(make_target("w1", status, **changes), "delete") == told
+
+
+@pytest.mark.parametrize(
+    ("verb", "first", "second", "told"),
+    [
+        ("delete", "already absent", "already absent", "echo: no node that was meant has it; nothing was deleted."),
+        ("delete", "absent", "already absent", "echo: deleted on w1; was not on w2."),
+        ("upgrade", "already digest", "already digest", "echo: is the newest already on 2 nodes; nothing was changed."),
+        ("upgrade", "digest", "already digest", "echo: upgraded on w1; is the newest already on w2."),
+        ("install", "already present", "already present", "echo: was there already on 2 nodes; nothing was fetched."),
+        ("install", "present", "already present", "echo: installed on w1; was there already on w2."),
+    ],
+)
+def test_what_was_so_already_is_not_called_done(
+    make_operation: Any, make_target: Any, verb: str, first: str, second: str, told: str
+) -> None:
+    targets = (make_target("w1", "success", message=first), make_target("w2", "success", message=second))
+    assert summary(make_operation(*targets, verb=verb)) == told
+
+
+@pytest.mark.parametrize(("verb", "word"), [("delete", "deleting"), ("remove", "removing"), ("install", "downloading")])
+def test_a_delete_is_not_called_a_download(make_operation: Any, make_target: Any, verb: str, word: str) -> None:
+    moving = make_operation(make_target("w1", "downloading"), verb=verb)
+    assert shown_status(moving.targets[0], verb) == word
+    assert counts(moving) == f"1 {word}"
+    shown = "\n".join([*rendered(bars(moving, height=20)), *rendered(target_table(moving, NOW, width=110))])
+    assert word in shown
+    assert ("downloading" in shown) == (word == "downloading")
 
 
 @pytest.mark.parametrize("status", list(TargetStatus))
