@@ -51,7 +51,9 @@ async def put_rules(context: AdminContext, request: Request, caller: Caller) -> 
     operations = [
         operation_view(one, context.progress.look(one), context.clock.monotonic()) for one in applied.operations
     ]
-    shown = AppliedRules(revision=revision, changes=_changes(applied.change), operations=operations)
+    shown = AppliedRules(
+        revision=revision, changes=_changes(applied.change), operations=operations, doubts=dict(applied.doubts)
+    )
     return answer(shown, headers={"ETag": f'"{revision}"'})
 
 
@@ -67,7 +69,8 @@ async def plan(context: AdminContext, request: Request, caller: Caller) -> Respo
         )
         for act in diff.acts
     ]
-    return answer(RulesPlan(changes=_changes(diff.change), acts=acts, unmet=[_unmet_view(one) for one in diff.unmet]))
+    unmet = [_unmet_view(one) for one in diff.unmet]
+    return answer(RulesPlan(changes=_changes(diff.change), acts=acts, unmet=unmet, doubts=dict(diff.doubts)))
 
 
 async def delete_rule(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -106,6 +109,7 @@ def _rule_view(standing: RuleStanding) -> RuleView:
         made_at=format_time(rule.made_at),
         counts=dict(sorted(Counter(one.standing.value for one in places).items())),
         unmet={one.seen.node.name: _message(one) for one in places if one.standing in _BAD},
+        doubt=standing.doubt,
     )
 
 

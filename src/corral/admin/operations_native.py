@@ -95,6 +95,7 @@ async def _ask(context: AdminContext, request: Request, caller: Caller) -> Ask:
         labels=wanted.labels,
         by=caller.name,
         idempotency_key=idempotency_key(request),
+        refuses_unknown=True,
     )
 
 
@@ -145,7 +146,7 @@ _ADMIN = RouteSpec(
     gives=OperationView,
     codes={
         202: "accepted; nodes that are away are waited for",
-        400: "something is missing or malformed; `field` names it",
+        400: "something is missing or malformed, or no gallery knows the backend; `field` names it",
         404: "no node has one of the ids",
         409: "no node is meant, no node has what shall be upgraded, or a fleet rule demands otherwise",
     },

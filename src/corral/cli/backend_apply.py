@@ -8,10 +8,11 @@ from urllib.parse import quote
 
 import click
 
+from corral.app.exit_codes import ExitCode
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.cli.connection import connected, open_client
 from corral.cli.operation_watch import Watching, wait_options, watched_all
-from corral.cli.options import CorralCommand
+from corral.cli.options import CorralCommand, warn
 from corral.cli.output import console, json_option, print_json, say, show
 
 if TYPE_CHECKING:
@@ -47,9 +48,13 @@ def apply(
     Watches until its nodes have what they demand. A rule names a backend that every node with certain labels shall
     have. It stays in force: nodes that join later, come back or get the label get the backend as well, and where
     somebody takes it away it is put back. Applying a file again changes nothing. Rules that are not in the file stay,
-    unless --prune is given.
+    unless --prune is given. Ends with 0 when all is well, 1 when something failed, 2 when it goes on, or when a rule
+    names a backend that nobody knows.
     """
+    import msgspec
+
     from corral.cli.fleet_file import read_fleet_file
+    from corral.cli.fleet_rule_words import doubt_lines
 
     rules = read_fleet_file(path)
     client = open_client()
@@ -61,12 +66,12 @@ def apply(
         _tell_changes(applied, rules, kept)
 
     def document(last: "list[OperationView]") -> object:
-        from corral.protocol.fleet_rule_views import AppliedRules
+        return msgspec.structs.replace(applied, operations=last)
 
-        return AppliedRules(revision=applied.revision, changes=applied.changes, operations=last)
-
+    warn(doubt_lines(applied.doubts))
     watching = Watching(wait=not no_wait, within=within, as_json=as_json)
-    return watched_all(client, applied.operations, watching, document)
+    code = watched_all(client, applied.operations, watching, document)
+    return code or (ExitCode.STILL_RUNNING if applied.doubts and watching.wait else ExitCode.OK)
 
 
 @click.group()
@@ -140,7 +145,7 @@ def _whole_set(known: "RuleSetView", rules: "Sequence[RuleAsk]", prune: str) -> 
 
 
 def _show_plan(client: "Client", rules: "Sequence[RuleAsk]", prune: str, *, as_json: bool) -> None:
-    from corral.cli.fleet_rule_words import changes, plan_parts
+    from corral.cli.fleet_rule_words import changes, doubt_lines, plan_parts
     from corral.protocol.fleet_rule_views import RulesPlan
 
     body, kept = _whole_set(_known(client), rules, prune)
@@ -153,6 +158,7 @@ def _show_plan(client: "Client", rules: "Sequence[RuleAsk]", prune: str, *, as_j
     _tell_kept(kept)
     for part in plan_parts(plan, width=console().width):
         show(part)
+    warn(doubt_lines(plan.doubts))
     say("Nothing was changed." if plan.acts or changes(plan.changes, rules) else "Nothing would change.")
 
 
@@ -162,7 +168,7 @@ def _tell_changes(applied: "AppliedRules", rules: "Sequence[RuleAsk]", kept: Seq
     for line in changes(applied.changes, rules) or ["The rules are as they were."]:
         say(line)
     _tell_kept(kept)
-    if not applied.operations:
+    if not applied.operations and not applied.doubts:
         say("Nothing is left to do.")
 
 

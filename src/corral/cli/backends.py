@@ -111,8 +111,8 @@ def install(
 ) -> int:
     """Install a backend. Where it is installed already, nothing is fetched.
 
-    BACKEND is a name in a gallery. An image (oci://…), an archive (https://…) or a directory of the nodes is given with
-    --uri and --name.
+    BACKEND is a name in a gallery; one that no gallery has is refused, with the name that was probably meant. An image
+    (oci://…), an archive (https://…) or a directory of the nodes is given with --uri and --name.
     """
     source = external(backend, uri=uri, name=name, alias=alias)
     client = open_client()
@@ -190,7 +190,10 @@ def _tell_problems(problems: Sequence[str]) -> None:
 def delete(
     backend: str, nodes: Sequence[str], labels: Sequence[str], no_wait: bool, within: timedelta | None, as_json: bool
 ) -> int:
-    """Delete a backend, with its processes. Where it is not installed, that is no mistake."""
+    """Delete a backend, with its processes.
+
+    Where it is not installed, nothing is deleted, and that is said. The code is 0 also when no node has it.
+    """
     client = open_client()
     warn(unheard_of(client, backend))
     ask = make_ask(client, Verb.DELETE, backend, nodes=nodes, labels=labels)

@@ -65,4 +65,10 @@ def _unmet(one: UnmetView) -> str:
 
 
 def problems(rules: Sequence[RuleView]) -> list[str]:
-    return [f"{rule.name}: {node}: {why}" for rule in rules for node, why in sorted(rule.unmet.items())]
+    unmet = [f"{rule.name}: {node}: {why}" for rule in rules for node, why in sorted(rule.unmet.items())]
+    return [*unmet, *doubt_lines({rule.name: rule.doubt for rule in rules if rule.doubt})]
+
+
+def doubt_lines(doubts: Mapping[str, str]) -> list[str]:
+    """A sentence for each rule that perhaps nobody can satisfy."""
+    return [f"{rule}: {why}" for rule, why in sorted(doubts.items())]

@@ -4,7 +4,7 @@ A change and the deletes that it leads to are one transaction. What it demands a
 frontend was asked; should that fail, the next round does it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +37,8 @@ class RulesChanged(Conflict):
 class RuleStanding:
     rule: FleetRule
     places: tuple[Place, ...]
+    doubt: str = ""
+    """Why perhaps nobody can satisfy it; empty when there is no reason to think so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class Diff:
     acts: tuple[PlannedAct, ...]
     unmet: tuple[Place, ...]
     """What is demanded and wanted there already, and not reached yet."""
+    doubts: Mapping[str, str]
+    """Rules that perhaps nobody can satisfy, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,8 @@ class Applied:
     change: SetChange
     operations: tuple[Operation, ...]
     """All that brings about what is demanded, or deletes what is not, and is not over."""
+    doubts: Mapping[str, str]
+    """Rules that perhaps nobody can satisfy, and why."""
 
 
 class FleetRules:
@@ -89,7 +95,10 @@ class FleetRules:
         places: dict[str, list[Place]] = {one.name: [] for one in rules}
         for place in await self._places.of(rules) if rules else []:
             places[place.rule.name].append(place)
-        standings = [RuleStanding(rule=one, places=tuple(places[one.name])) for one in rules]
+        doubts = await self._places.doubts(rules) if rules else {}
+        standings = [
+            RuleStanding(rule=one, places=tuple(places[one.name]), doubt=doubts.get(one.name, "")) for one in rules
+        ]
         return RuleSet(revision=revision_of(rules), standings=tuple(standings))
 
     async def plan(self, wanted: Sequence[FleetRule], *, prune: Prune) -> Diff:
@@ -110,7 +119,8 @@ class FleetRules:
             for ask, rule in asks
         ]
         unmet = [one for one in places if not one.is_missing and one.standing is not TargetStatus.SUCCESS]
-        return Diff(change=becomes, acts=tuple(acts), unmet=tuple(unmet))
+        doubts = await self._places.doubts(becomes.rules)
+        return Diff(change=becomes, acts=tuple(acts), unmet=tuple(unmet), doubts=doubts)
 
     async def put(self, wanted: Sequence[FleetRule], *, revision: str, prune: Prune, by: str) -> Applied:
         """Put this set in place of the one of that revision; RulesChanged when it is another one by now."""
@@ -168,7 +178,11 @@ class FleetRules:
         ids = {one.intent.operation_id: None for one in places if one.intent is not None and _is_unreached(one)}
         ids |= {one.operation.id: None for one in deletes}
         operations = [await self._operations.get(id) for id in ids]
-        return Applied(change=becomes, operations=tuple(sorted(operations, key=lambda one: (one.accepted_at, one.id))))
+        return Applied(
+            change=becomes,
+            operations=tuple(sorted(operations, key=lambda one: (one.accepted_at, one.id))),
+            doubts=await self._places.doubts(becomes.rules),
+        )
 
 
 def _is_unreached(place: Place) -> bool:

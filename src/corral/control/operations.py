@@ -92,6 +92,8 @@ class Operations:
         """All of it but storing; `rules` are those that it must not go against, if not the ones in force."""
         id = new_operation_id()
         planned = await self.plan(ask, id, rules=rules)
+        if ask.refuses_unknown and all(one.is_unknown for one in planned):
+            raise InvalidInput("backend", planned[0].hindrance)
         now = self._clock.now()
         wishes = [replace(_intent(one, id, now), next_try=now + ask.delay) for one in planned]
         operation = Operation(

@@ -88,6 +88,8 @@ class Ask:
     idempotency_key: str = ""
     delay: timedelta = timedelta(0)
     """Somebody else is about to do it; looked at when that should be done."""
+    refuses_unknown: bool = False
+    """Refuse a name that nobody knows at once, instead of an operation that is blocked everywhere."""
     seen: Generations | None = None
     """What this was decided on. Where something else is wanted by now nothing is started, and Overtaken says so."""
 
@@ -110,6 +112,8 @@ class Planned:
     wish: Wish
     hindrance: str = ""
     """Why nothing will be sent; empty when something may be."""
+    is_unknown: bool = False
+    """Neither a gallery nor the node knows the name."""
     unknown: str = ""
     """What could not be told beforehand; empty when all is known, or it is blocked."""
     is_reached: bool = False
@@ -166,6 +170,8 @@ class _Draft:
     galleries: str = ""
     """Those that the build was found in, for the node to find the same."""
     hindrance: str = ""
+    is_unknown: bool = False
+    """Nobody knows the name."""
     unknown: str = ""
     inventory: Inventory | None = None
     """The node's last report."""
@@ -197,15 +203,19 @@ def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, invento
             galleries=_told_galleries(found.build, catalogue),
             unknown=_OTHER_GALLERIES if ask.galleries else "",
         )
-    return replace(draft, hindrance=_hindrance(ask, found, catalogue), unknown=_NOT_IN_GALLERIES)
+    hindrance = _hindrance(ask, found, catalogue)
+    is_unknown = bool(hindrance) and found.missing is Missing.UNKNOWN and draft.entry is None
+    return replace(draft, hindrance=hindrance, is_unknown=is_unknown, unknown=_NOT_IN_GALLERIES)
 
 
 def _hindrance(ask: Ask, missing: NotFound, catalogue: BackendCatalogue) -> str:
-    """A gallery of the request's own, or one that could not be read, may have what ours do not."""
-    is_doubtful = bool(ask.galleries) or any(not one.entries for one in catalogue.galleries)
-    if ask.verb is not Verb.INSTALL or (missing.missing is Missing.UNKNOWN and is_doubtful):
+    """Why an install cannot succeed; empty when a gallery of the request's own, or one that could not be read, may have
+    what ours do not."""
+    if ask.verb is not Verb.INSTALL:
         return ""
-    return blocked_by(missing).reason
+    if missing.missing is not Missing.UNKNOWN:
+        return blocked_by(missing).reason
+    return "" if ask.galleries else catalogue.absence(missing)
 
 
 def _origin(ask: Ask, entry: BackendEntry | None) -> str:
@@ -239,7 +249,7 @@ def _told_galleries(build: GalleryEntry, catalogue: BackendCatalogue) -> str:
 def _planned(ask: Ask, draft: _Draft, image: ImageFacts | None, id: OperationId) -> Planned:
     wish = _wish(ask, draft, id)
     if draft.hindrance:
-        return Planned(node=draft.node, wish=wish, hindrance=draft.hindrance)
+        return Planned(node=draft.node, wish=wish, hindrance=draft.hindrance, is_unknown=draft.is_unknown)
     if _is_shown(wish, draft.inventory):  # an install of what is there wants nothing newer
         return Planned(node=draft.node, wish=wish, is_reached=True, download_bytes=0)
     if ask.verb is Verb.DELETE:

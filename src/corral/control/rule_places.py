@@ -101,6 +101,14 @@ class RulePlaces:
         is_complete = catalogue is not None and all(one.entries for one in catalogue.galleries)
         return Names(catalogue=catalogue, is_complete=is_complete)
 
+    async def doubts(self, rules: Iterable[FleetRule]) -> dict[str, str]:
+        """Rules that perhaps nobody can satisfy because nobody knows their backend, by name, and why."""
+        nodes, names = await self.nodes(), await self.names()
+        reports = await self.inventories(nodes)
+        held = {entry.name for one in reports.values() for entry in one.entries}
+        found = {rule.name: names.doubt(rule.artefact, held) for rule in rules}
+        return {name: doubt for name, doubt in found.items() if doubt}
+
     async def inventories(self, nodes: Iterable[SeenNode]) -> Mapping[NodeId, Inventory]:
         return await self._inventory.known([one.node.id for one in nodes])
 

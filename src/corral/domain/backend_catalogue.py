@@ -16,6 +16,8 @@ from corral.domain.gallery import EntryProblem, Gallery, GalleryEntry, odd_metas
 
 _MOST_SUGGESTIONS: Final = 3
 _NEAR: Final = 0.6
+_MISTYPED: Final = 0.75
+"""How alike two names are of which one is probably the other, mistyped: `ecko` and `echo`."""
 _LONGEST_ASKED: Final = 200
 
 
@@ -210,6 +212,26 @@ class BackendCatalogue:
             known |= {entry.id.lower(): entry.id for entry in self.entries}
         matches = difflib.get_close_matches(wanted, known, n=_MOST_SUGGESTIONS, cutoff=_NEAR)
         return tuple(dict.fromkeys(known[match] for match in matches))
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Galleries of which nothing is known: they may have what the others do not."""
+        return tuple(gallery.name for gallery in self.galleries if not gallery.entries)
+
+    def absence(self, missing: NotFound) -> str:
+        """Why a name that no gallery is known to have means nothing; empty while one that cannot be read may have it.
+
+        A name that is nearly one of those that are known is taken for a typing mistake also then, unless it says which
+        gallery is meant.
+        """
+        if not self.unread:
+            return missing.message
+        name = _normal(missing.asked)[:_LONGEST_ASKED]
+        near = difflib.get_close_matches(name, [*self._by_name, *self._by_alias], n=1, cutoff=_MISTYPED)
+        if "@" in name or not near:
+            return ""
+        gallery = self.unread[0]
+        return f"{missing.message} If the gallery {gallery}, which cannot be read now, has it, say {gallery}@{name}."
 
     def offered(self, capabilities: Iterable[str]) -> list[GalleryEntry]:
         """What LocalAI would list on some machine of these capabilities."""

@@ -22,19 +22,21 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from corral.domain.artefacts import is_same_source
 from corral.domain.backend import Artefact, Inventory, Verb, Wish
-from corral.domain.backend_catalogue import BackendCatalogue, Found
+from corral.domain.backend_catalogue import BackendCatalogue, Found, Missing
 from corral.domain.intent import Intent, IntentState
 from corral.domain.labels import label_problem, matches
 from corral.domain.operation import TargetStatus, status_of
 
 MOST_RULES: Final = 500
+_ANY_MACHINE: Final = "default"
+"""Whether a name is known at all does not depend on the machine."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -168,6 +170,20 @@ class Names:
         """Every name that may stand for it there."""
         plain = bare(artefact.backend)
         return frozenset({plain, self.key(artefact, capability) or plain, artefact.alias or plain})
+
+    def doubt(self, artefact: Artefact, held: Container[str]) -> str:
+        """Why nobody may be able to satisfy a demand: its name is in no gallery that is known, nor among the backends
+        that nodes have. Empty when there is no reason to think so."""
+        name = bare(artefact.backend)
+        if artefact.uri or name in held or (self.catalogue is None and self.is_complete):
+            return ""
+        if self.catalogue is None:
+            return f"the galleries cannot be read now, so nobody can tell whether one has a backend {name!r}"
+        found = self.catalogue.resolve(artefact.backend, _ANY_MACHINE)
+        if isinstance(found, Found) or found.missing is not Missing.UNKNOWN:
+            return ""
+        unread = ", ".join(self.catalogue.unread)
+        return self.catalogue.absence(found) or f"{found.reason}, and {unread} cannot be read now"
 
 
 def bare(backend: str) -> str:

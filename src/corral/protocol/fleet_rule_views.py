@@ -37,6 +37,8 @@ class RuleView(msgspec.Struct, kw_only=True):
     """Nodes that it applies to, by how far they are, in the words of operations."""
     unmet: dict[str, str]
     """Names of nodes that are `error` or `blocked`, and why."""
+    doubt: str = ""
+    """Why perhaps nobody can satisfy it: no gallery and no node is known to have the backend."""
 
 
 class RuleSetView(msgspec.Struct, kw_only=True):
@@ -74,6 +76,8 @@ class RulesPlan(msgspec.Struct, kw_only=True):
     acts: list[PlannedActView]
     unmet: list[UnmetView]
     """What is wanted there already, and not reached yet."""
+    doubts: dict[str, str] = {}
+    """Names of rules that perhaps nobody can satisfy, and why."""
 
 
 class AppliedRules(msgspec.Struct, kw_only=True):
@@ -81,3 +85,5 @@ class AppliedRules(msgspec.Struct, kw_only=True):
     changes: RuleChanges
     operations: list[OperationView]
     """All that follows, and is not over."""
+    doubts: dict[str, str] = {}
+    """Names of rules that perhaps nobody can satisfy, and why."""

@@ -103,3 +103,26 @@ async def test_operations_that_failed_are_warned_of_until_somebody_takes_them_ba
 
     await world.frontend.call("POST", f"/api/v1/operations/{id}/cancel")
     assert (await found(world, "operations"))[0] == "ok"
+
+
+async def test_an_install_of_what_nobody_knows_is_refused_with_the_near_name(world: World) -> None:
+    node = await world.backends("w1")
+    answer = await world.frontend.call("POST", "/api/v1/operations", {"verb": "install", "backend": "lonley"})
+    error: Any = answer.json()
+    assert (answer.status, error["error"]["field"]) == (400, "backend")
+    assert "no gallery has a backend 'lonley'; did you mean lonely?" in error["error"]["message"]
+    assert node.requests == []
+
+    SHELF.closed = True
+    try:
+        accepted = await world.frontend.call("POST", "/api/v1/operations", {"verb": "install", "backend": "lonley"})
+        assert accepted.status == 202
+    finally:
+        SHELF.closed = False
+
+
+async def test_localai_s_routes_accept_what_nobody_knows_and_doctor_sees_that_it_is_blocked(world: World) -> None:
+    await world.backends("w1")
+    assert (await world.frontend.call("POST", "/backends/apply", {"id": "lonley"})).status == 200
+    level, summary, _ = await found(world, "operations")
+    assert (level, summary.startswith("1 failed: install lonley")) == ("warning", True)

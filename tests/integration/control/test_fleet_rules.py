@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from corral.admin.doctor.fleet_rules import check_fleet_rules
 from corral.app.control_loops import Control
 from corral.app.control_wiring import wire
 from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput
@@ -454,6 +455,32 @@ class TestGalleries:
         galleries.offer(META, BUILD)
         await control.rule_enforcer.sweep()
         assert [one.backend for one in (await operations(world))[0].targets] == ["cpu-mock"]
+
+    async def test_that_nobody_knows_is_told_in_every_answer_and_by_doctor(self, world: World) -> None:
+        await world.backends("w1")
+        control = await self.control(world, Galleries(GalleryEntry(name="echo", gallery="g", uri="oci://r/echo")))
+        rules = control.context.fleet_rules
+        wanted, why = [a_rule(backend="ecko")], "no gallery has a backend 'ecko'; did you mean echo?"
+
+        planned = await rules.plan(wanted, prune=Prune.NOTHING)
+        applied = await rules.put(wanted, revision=ANY_REVISION, prune=Prune.NOTHING, by="")
+
+        assert planned.doubts == applied.doubts == {wanted[0].name: why}
+        (standing,) = (await rules.show()).standings
+        assert standing.doubt == why
+        finding = await check_fleet_rules(control.context)
+        assert (finding.level, why in finding.summary) == ("warning", True)
+
+    async def test_that_cannot_be_read_leave_a_rule_in_doubt(self, world: World) -> None:
+        await world.backends("w1")
+        galleries = Galleries()
+        galleries.found = None
+        control = await self.control(world, galleries)
+        applied = await control.context.fleet_rules.put(
+            [a_rule(backend="ecko")], revision=ANY_REVISION, prune=Prune.NOTHING, by=""
+        )
+        assert applied.operations == ()
+        assert "nobody can tell whether one has a backend 'ecko'" in next(iter(applied.doubts.values()))
 
     async def test_that_get_a_fitting_build_later_free_what_was_blocked(self, world: World) -> None:
         await world.backends("w1")

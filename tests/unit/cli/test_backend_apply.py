@@ -168,6 +168,16 @@ class TestApply:
         outcome = connected("backends", "apply", "-f", file)
         assert outcome.out.splitlines() == ["The rules are as they were.", "Nothing is left to do."]
 
+    def test_does_not_call_it_done_when_nobody_knows_a_backend(self, connected: Any, frontend: Any, file: str) -> None:
+        frontend.tell(GET, RuleSetView(revision="r1", items=[]))
+        changes = RuleChanges(added=["echo"], changed=[], removed=[])
+        doubts = {"echo": "no gallery has a backend 'ecko'; did you mean echo?"}
+        frontend.tell(PUT, AppliedRules(revision="r2", changes=changes, operations=[], doubts=doubts))
+        outcome = connected("backends", "apply", "-f", file)
+        assert (outcome.code, outcome.out.splitlines()) == (2, ["+ echo: echo on every node"])
+        assert outcome.err == "warning: echo: no gallery has a backend 'ecko'; did you mean echo?\n"
+        assert connected("backends", "apply", "-f", file, "--json").json()["doubts"] == doubts
+
     def test_looks_again_when_somebody_else_was_faster(self, connected: Any, frontend: Any, file: str) -> None:
         frontend.tell(GET, RuleSetView(revision="r1", items=[]))
         refusal = {"error": {"code": "precondition_failed", "message": "the fleet rules have the revision r9 by now"}}
@@ -286,6 +296,9 @@ class TestRules:
         assert first.startswith("a     echo     every node  none")
         assert second.startswith("b     echo     zone=a      1 blocked, 3 success")
         assert problem == "b: w4: disk full"
+        frontend.tell(GET, RuleSetView(revision="r1", items=[a_rule("a", doubt="no gallery has it")]))
+        assert connected("backends", "rules", "list").out.splitlines()[-1] == "a: no gallery has it"
+        frontend.tell(GET, RuleSetView(revision="r1", items=[a_rule("a", counts={}), bad]))
         assert connected("backends", "rules", "list", "--json").json()["revision"] == "r1"
 
     def test_of_which_there_are_none(self, connected: Any, frontend: Any) -> None:

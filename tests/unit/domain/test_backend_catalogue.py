@@ -147,6 +147,30 @@ def test_one_name_is_never_two_things(second: object) -> None:
     assert "than a@x, which comes first" in both.problems[0].sentence
 
 
+@pytest.mark.parametrize(
+    ("name", "unread", "told"),
+    [
+        ("ecko", [], "no gallery has a backend 'ecko'; did you mean echo?"),
+        ("whisper", [], "no gallery has a backend 'whisper'"),
+        (
+            "ecko",
+            ["far"],
+            "no gallery has a backend 'ecko'; did you mean echo? If the gallery far, which cannot be read now, has it, "
+            "say far@ecko.",
+        ),
+        ("far@ecko", ["far"], ""),
+        ("whisper", ["far"], ""),
+    ],
+)
+def test_a_name_that_no_gallery_has_is_certain_or_a_typing_mistake_or_unknown(
+    name: str, unread: list[str], told: str
+) -> None:
+    known = catalogue(g=[{"name": "echo", "uri": "quay.io/x:echo"}], **{one: [] for one in unread})
+    missing = known.resolve(name, "default")
+    assert isinstance(missing, NotFound)
+    assert known.absence(missing) == told
+
+
 def test_a_slash_is_read_as_localai_does() -> None:
     assert catalogue(g=[{"name": "a__b", "uri": "u"}]).key_of("a/b", "default") == "a__b"
 

@@ -254,3 +254,37 @@ class TestSets:
     def test_have_one_rule_of_each_name_and_not_too_many(self) -> None:
         assert set_problem([a_rule("a"), a_rule("a", "x")]) == "two rules are called a"
         assert "are the most" in (set_problem([a_rule(f"r{n}") for n in range(MOST_RULES + 1)]) or "")
+
+
+ECHO_ONLY = BackendCatalogue(
+    [Gallery(source=GallerySource(name="g", url="u"), entries=(GalleryEntry(name="echo", uri="oci://a"),))]
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "rule", "doubt"),
+    [
+        (NAMES, a_rule(backend="ecko"), ""),
+        (Names(catalogue=ECHO_ONLY), a_rule(), ""),
+        (Names(catalogue=ECHO_ONLY), a_rule(backend="ecko"), "no gallery has a backend 'ecko'; did you mean echo?"),
+        (Names(catalogue=ECHO_ONLY), a_rule(backend="ecko", uri="oci://a"), ""),
+        (Names(catalogue=ECHO_ONLY), a_rule(backend="held"), ""),
+        (
+            Names(catalogue=None, is_complete=False),
+            a_rule(backend="ecko"),
+            "the galleries cannot be read now, so nobody can tell whether one has a backend 'ecko'",
+        ),
+        (
+            Names(
+                catalogue=BackendCatalogue(
+                    [*ECHO_ONLY.galleries, Gallery(source=GallerySource(name="far", url="u"), entries=())]
+                ),
+                is_complete=False,
+            ),
+            a_rule(backend="whisper"),
+            "no gallery has a backend 'whisper', and far cannot be read now",
+        ),
+    ],
+)
+def test_a_rule_for_a_backend_that_nobody_knows_is_in_doubt(names: Names, rule: FleetRule, doubt: str) -> None:
+    assert names.doubt(rule.artefact, {"held"}) == doubt

@@ -13,6 +13,7 @@ from corral.admin.doctor.clock import check_clock
 from corral.admin.doctor.database import check_database
 from corral.admin.doctor.diagnostic import PROBLEM, Diagnostic
 from corral.admin.doctor.disk import check_disk
+from corral.admin.doctor.fleet_rules import check_fleet_rules
 from corral.admin.doctor.keys import check_keys
 from corral.admin.doctor.models import check_models
 from corral.admin.doctor.nodes import check_nodes
@@ -32,6 +33,7 @@ DIAGNOSTICS: Final[tuple[tuple[str, Diagnostic], ...]] = (
     ("strangers", check_strangers),
     ("models", check_models),
     ("operations", check_operations),
+    ("fleet rules", check_fleet_rules),
 )
 _PATIENCE_SECONDS = 5
 
