@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, Protocol, cast
 
+from corral.base.source_address import source_of
 from corral.gateway.answers import CONTINUE, Answer, Refusal
 from corral.gateway.bodies import HeldBody, body_too_large
 from corral.gateway.chunks import Unchunker
@@ -20,7 +21,7 @@ from corral.gateway.head import RequestHead, forwarded_lines
 from corral.gateway.partial_head import END, PartialHead, head_too_large
 from corral.gateway.reader import RequestReader
 from corral.gateway.routes import Router
-from corral.gateway.sources import TrustedProxies, source_of
+from corral.gateway.sources import TrustedProxies
 from corral.gateway.stalls import Stall
 from corral.gateway.strangers import Strangers
 from corral.protocol.view import KeyEntry

@@ -4,33 +4,11 @@ import ipaddress
 from collections.abc import Sequence
 from typing import Final
 
+from corral.base.source_address import IpAddress, parsed_ip
+
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
-_IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-_PREFIX: Final = 64
-"""Bits of an IPv6 address that tell networks apart: whoever has one has all addresses of it."""
 _LONGEST_FORWARDED: Final = 2048
 _MOST_SOURCES: Final = 10_000
-
-
-def source_of(host: str) -> str:
-    """What connections from this address are counted under: the address, or the /64 network of an IPv6 address."""
-    if ":" not in host:
-        return host
-    address = _parsed(host)
-    if not isinstance(address, ipaddress.IPv6Address):
-        return host if address is None else str(address)
-    return str(ipaddress.IPv6Network((int(address), _PREFIX), strict=False))
-
-
-def _parsed(text: str) -> _IpAddress | None:
-    """None for what is no address. An IPv4 address that is written as an IPv6 one is an IPv4 address."""
-    try:
-        address = ipaddress.ip_address(text.strip().strip("[]").partition("%")[0])
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    return address
 
 
 class TrustedProxies:
@@ -40,7 +18,7 @@ class TrustedProxies:
         self._networks = networks
 
     def has(self, host: str) -> bool:
-        return bool(self._networks) and self._is_one(_parsed(host))
+        return bool(self._networks) and self._is_one(parsed_ip(host))
 
     def client_of(self, forwarded_for: str) -> str | None:
         """The last address of the header that is no proxy of ours: those before it are what the client itself wrote.
@@ -48,14 +26,14 @@ class TrustedProxies:
         None when the proxy did not say whom it speaks for.
         """
         for text in reversed(forwarded_for[-_LONGEST_FORWARDED:].split(",")):
-            address = _parsed(text)
+            address = parsed_ip(text)
             if address is None:
                 return None
             if not self._is_one(address):
                 return str(address)
         return None
 
-    def _is_one(self, address: _IpAddress | None) -> bool:
+    def _is_one(self, address: IpAddress | None) -> bool:
         return address is not None and any(address in network for network in self._networks)
 
 

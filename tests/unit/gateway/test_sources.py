@@ -6,8 +6,9 @@ from ipaddress import ip_network
 import pytest
 
 from corral.app.gateway import fitting
+from corral.base.source_address import source_of
 from corral.gateway.config import Limits
-from corral.gateway.sources import SourceBudget, TrustedProxies, source_of
+from corral.gateway.sources import SourceBudget, TrustedProxies
 from corral.gateway.strangers import Strangers
 
 
