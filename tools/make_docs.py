@@ -197,9 +197,9 @@ def model_routes() -> list[list[str]]:
 MODEL_ROUTES_INTRODUCTION: Final = """
 ## Models
 
-Keys of scope inference may ask. The body names the `model`; answers, and errors, have OpenAI's shape. What a model
-does not do is answered with 400 that says so, a model that is not loaded yet with 503, `Retry-After` and a `loading`
-object.
+Keys of scope inference may ask. The body names the `model`; answers, and errors, have OpenAI's shape, below
+`/v1/messages` Anthropic's. What a model does not do is answered with 400 that says so, a model that is not loaded yet
+with 503, `Retry-After` and a `loading` object.
 """
 
 MODEL_ROUTE_MEANINGS: Final = {

@@ -1,4 +1,4 @@
-"""Answers that the gateway gives itself: OpenAI's shapes, ready to be written."""
+"""Answers that the gateway gives itself: OpenAI's shapes, or Anthropic's, ready to be written."""
 
 import math
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Final, Self
 
 import msgspec
 
+from corral.dialect.anthropic import anthropic_error
 from corral.dialect.engine_errors import error_type
 from corral.protocol.browser_safety import SAFETY_HEADERS
 from corral.protocol.view import Loading
@@ -74,7 +75,9 @@ class Refusal(Exception):
         self._headers = headers
         self._more: dict[str, object] = {}
 
-    def answer(self) -> Answer:
+    def answer(self, *, in_anthropic_shape: bool = False) -> Answer:
+        if in_anthropic_shape:
+            return Answer(self.status, anthropic_error(self.status, str(self)) | self._more, self._headers)
         error = {"message": str(self), "type": self._type, "param": self._param, "code": self.code}
         return Answer(self.status, {"error": error, **self._more}, self._headers)
 

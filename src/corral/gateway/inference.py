@@ -6,6 +6,7 @@ from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Final, cast
 
+from corral.dialect.anthropic import ANTHROPIC_ROUTES, anthropic_error_of
 from corral.dialect.engine_errors import openai_error
 from corral.domain.inference import ROUTE_USES
 from corral.gateway.admit import asked_in_form, asked_in_json
@@ -26,6 +27,7 @@ ROUTES: Final[Mapping[bytes, bytes]] = {
     b"/tts": b"/v1/audio/speech",
 }
 """Paths that models answer, and what they are called there."""
+ANTHROPIC_PATHS: Final = frozenset(path for path, route in ROUTES.items() if route.decode() in ANTHROPIC_ROUTES)
 _FORMS: Final = frozenset({b"/v1/audio/transcriptions", b"/audio/transcriptions"})
 """Those whose bodies are forms."""
 _INFLATED_AT_ONCE: Final = 256 * 1024
@@ -207,6 +209,9 @@ class Inference(Exchange):
             return
         self._connection = None
         translated = openai_error(error.head.status, error.body, about=_ASKED_IN.get(self._route, "input"))
+        if self._head.path in ANTHROPIC_PATHS:
+            status, body = translated or (error.head.status, error.body)
+            translated = status, anthropic_error_of(status, body)
         if translated is None:
             self._pass_on(error.head, error.body)
             super().upstream_ended()

@@ -18,6 +18,7 @@ from corral.gateway.bodies import HeldBody, body_too_large
 from corral.gateway.chunks import Unchunker
 from corral.gateway.exchange import Exchange, Services
 from corral.gateway.head import RequestHead, forwarded_lines
+from corral.gateway.inference import ANTHROPIC_PATHS
 from corral.gateway.partial_head import END, PartialHead, head_too_large
 from corral.gateway.reader import RequestReader
 from corral.gateway.routes import Router
@@ -326,7 +327,8 @@ class ClientConnection(asyncio.Protocol):
         self._services.tally.refusals[refusal.code] += 1
         self._leave_exchange()
         self.closes = self.closes or refusal.closes or self._registry.is_draining
-        self.write(refusal.answer().as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
+        answer = refusal.answer(in_anthropic_shape=self._head.path in ANTHROPIC_PATHS)
+        self.write(answer.as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
         if refusal.closes:
             self._linger()
         else:

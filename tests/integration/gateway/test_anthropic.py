@@ -1,0 +1,116 @@
+"""Errors of the routes below /v1/messages have Anthropic's shape, whoever says no."""
+
+import msgspec
+import pytest
+
+from corral.gateway.config import Limits
+from corral.protocol.view import ModelEntry
+from corral.testing.engine import Connection, EngineRequest, json_answer
+from corral.testing.gateway import KEY, MODEL, Answer, World, chat, replicas, request, world
+
+MESSAGES = "/v1/messages"
+ROUTES = (MESSAGES, "/v1/messages/count_tokens", "/v1/chat/completions")
+
+
+async def serving(gateway: World) -> World:
+    entries = {id: msgspec.structs.replace(one, routes=ROUTES) for id, one in replicas(*gateway.engines).items()}
+    gateway.control.change(replicas=entries)
+    await gateway.until(lambda: gateway.gateway.services.directory.version == gateway.control.view.version)
+    return gateway
+
+
+def error_of(answer: Answer) -> tuple[int, str, str]:
+    body = msgspec.json.decode(answer.body)
+    assert body["type"] == "error"
+    assert set(body["error"]) == {"type", "message"}
+    return answer.status, body["error"]["type"], body["error"]["message"]
+
+
+@pytest.mark.parametrize("path", [MESSAGES, "/messages", "/v1/messages/count_tokens", "/v1/messages/"])
+async def test_refusals_of_the_gateway(gateway: World, path: str) -> None:
+    await serving(gateway)
+    for sent, status, type in (
+        (request(chat(), path=path, key=None), 401, "authentication_error"),
+        (request(chat(), path=path, key=None, head=b"x-api-key: wrong\r\n"), 401, "authentication_error"),
+        (request(chat("nobody"), path=path), 404, "not_found_error"),
+        (request(b"{", path=path), 400, "invalid_request_error"),
+        (request(None, path=path, method="GET"), 405, "invalid_request_error"),
+        (request(b"x", path=path, head=b"Content-Encoding: br\r\n"), 415, "invalid_request_error"),
+    ):
+        assert error_of(await gateway.ask(sent))[:2] == (status, type)
+    assert (
+        await gateway.ask(request(chat(), path=path, key=None, head=f"x-api-key: {KEY}\r\n".encode()))
+    ).status == 200
+
+
+async def test_refusals_that_come_later() -> None:
+    async with world(limit=1, limits=Limits(body=2000, queue=0)) as gateway:
+        await serving(gateway)
+        assert error_of(await gateway.ask(request(b"x" * 3000, path=MESSAGES)))[:2] == (413, "request_too_large")
+        gateway.control.loading = msgspec.structs.replace(gateway.control.loading, state="failed", message="no room")
+        gateway.control.change(replicas={})
+        await gateway.until(lambda: gateway.gateway.services.directory.version == gateway.control.view.version)
+        assert error_of(await gateway.ask(request(chat(), path=MESSAGES)))[:2] == (429, "rate_limit_error")
+
+
+async def test_a_model_that_cannot_be_loaded_and_one_that_does_not_chat(gateway: World) -> None:
+    gateway.control.loading = msgspec.structs.replace(gateway.control.loading, state="failed", message="no room")
+    gateway.control.change(replicas={})
+    await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
+    status, type, _ = error_of(await gateway.ask(request(chat(), path=MESSAGES)))
+    assert (status, type) == (503, "overloaded_error")
+    gateway.control.change(models={MODEL: ModelEntry(name=MODEL, uses=("embeddings",))})
+    await gateway.until(lambda: gateway.gateway.services.directory.version == 3)
+    status, type, message = error_of(await gateway.ask(request(chat(), path=MESSAGES)))
+    assert (status, type) == (400, "invalid_request_error")
+    assert "is for embeddings, and not for chat" in message
+
+
+async def test_a_backend_without_the_route_is_named(gateway: World) -> None:
+    status, type, message = error_of(await gateway.ask(request(chat(), path=MESSAGES)))
+    assert (status, type) == (400, "invalid_request_error")
+    assert message == "the backend of the model echo does not answer /v1/messages"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (
+            400,
+            b'{"error":{"code":400,"message":"too many tokens","type":"invalid_request_error"}}',
+            (400, "invalid_request_error", "too many tokens"),
+        ),
+        (
+            500,
+            b'{"error":{"code":"server","message":"it broke","type":"server_error"}}',
+            (500, "api_error", "it broke"),
+        ),
+        (
+            529,
+            b'{"type":"error","error":{"type":"overloaded_error","message":"later"}}',
+            (529, "overloaded_error", "later"),
+        ),
+        (503, b"plain words", (503, "overloaded_error", "plain words")),
+    ],
+)
+async def test_errors_of_engines(gateway: World, status: int, body: bytes, told: tuple[int, str, str]) -> None:
+    async def failing(_: EngineRequest, connection: Connection) -> bool:
+        await connection.send(json_answer(body, status=status))
+        return True
+
+    await serving(gateway)
+    gateway.engine.behave = failing
+    assert error_of(await gateway.ask(request(chat(), path=MESSAGES))) == told
+    answer = await gateway.ask(request(chat()))
+    assert set(answer.error) >= {"message", "type", "code"}
+    await gateway.until_quiet()
+
+
+async def test_an_engine_that_dies(gateway: World) -> None:
+    async def dying(_: EngineRequest, connection: Connection) -> bool:
+        await connection.send(b"nonsense")
+        return False
+
+    await serving(gateway)
+    gateway.engine.behave = dying
+    assert error_of(await gateway.ask(request(chat(), path=MESSAGES)))[:2] == (502, "api_error")
