@@ -30,7 +30,7 @@ def main() -> None:
         server = xllamacpp.Server(build(wanted))
     except (RuntimeError, AttributeError) as error:
         print(json.dumps({"error": str(error)}), file=answers, flush=True)
-        os._exit(1)
+        sys.exit(1)  # not `os._exit`: llama.cpp writes its log from a thread, and what it says last is why it failed
     print(json.dumps({"address": server.listening_address}), file=answers, flush=True)
     sys.stdin.read()
     os._exit(0)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from corral.testing.backend_scripts import IGNORES_SIGTERM, write_backend, write_serving_backend
-from corral.testing.models import write_model
+from corral.testing.models import chat_model, write_model
 from corral.testing.process_lists import words_of
 from corral.testing.waiting import wait_until
 
@@ -27,6 +27,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, run_up: Any) -> Iterator[An
     for name, shell in FAULTS.items():
         write_backend(folder / "backends", name, shell=shell)
         write_model(folder / "models", name, backend=name)
+    (folder / "models" / "corrupt.gguf").write_bytes(chat_model().read_bytes()[:4_000_000])
+    write_model(folder / "models", "corrupt", parameters={"model": "corrupt.gguf"})
     for option in AT_LOAD:
         write_model(folder / "models", option, backend="echo", options=[option])
     paths = {"CORRAL_MODELS_PATH": "models", "CORRAL_SYSTEM_BACKENDS_PATH": "backends"}
@@ -36,13 +38,13 @@ def faulty(tmp_path_factory: pytest.TempPathFactory, run_up: Any) -> Iterator[An
         yield up
 
 
-def refused(up: Any, model: str) -> tuple[int, dict[str, str], Any]:
-    """The answer to a chat with this model, which is none."""
+def refused(up: Any, model: str, key: str = "") -> tuple[int, dict[str, str], Any]:
+    """The answer to a chat with this model, which is none; to an administrator, if no other key is given."""
     state = up.state()
     request = urllib.request.Request(
         state["url"] + "/v1/chat/completions",
         data=json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]}).encode(),
-        headers={"Authorization": f"Bearer {state['keys']['admin']}"},
+        headers={"Authorization": f"Bearer {key or state['keys']['admin']}"},
     )
     with pytest.raises(urllib.error.HTTPError) as error, urllib.request.urlopen(request, timeout=90):
         pass
@@ -80,6 +82,28 @@ def test_a_backend_that_fails_is_told_with_its_reason_and_leaves_nothing(faulty:
     wait_until(lambda: not [line for line in backends_of(faulty) if "sleep 1000" not in line], "its end")
 
 
+def test_a_corrupt_gguf_says_why_to_administrators_and_only_that_it_failed_to_others(faulty: Any) -> None:
+    _, _, body = refused(faulty, "corrupt")
+
+    message = body["error"]["message"]
+    assert "The engine's last lines:\n" in message
+    assert "corrupted or incomplete" in message, message
+    assert any("corrupted or incomplete" in line for line in body["loading"]["engine_lines"])
+    shown = faulty.corral("models", "show", "corrupt").stdout
+    assert "corrupted or incomplete" in shown
+
+    created = faulty.corral("keys", "create", "app", "--scope", "inference")
+    status, _, body = refused(faulty, "corrupt", created.stdout.strip())
+    assert (status, body["error"]["code"]) == (503, "model_load_failed")
+    assert body["error"]["message"] == "model corrupt cannot be loaded: its engine could not load it"
+    assert body["loading"] == {
+        "model": "corrupt",
+        "state": "failed",
+        "reason": "refused_by_engine",
+        "message": "its engine could not load it",
+    }
+
+
 def test_a_backend_that_never_becomes_ready_is_told_to_load_and_ends_with_the_fleet(faulty: Any) -> None:
     """The worker gives it half a minute; the client is told after its own budget."""
     status, headers, body = refused(faulty, "hangs")
@@ -88,9 +112,9 @@ def test_a_backend_that_never_becomes_ready_is_told_to_load_and_ends_with_the_fl
     assert int(headers["Retry-After"]) >= 1
     assert body["error"]["code"] == "model_loading"
     loading = body["loading"]
-    assert (loading["model"], loading["state"]) == ("hangs", "loading")
+    assert (loading["model"], loading["state"]) == ("hangs", "starting")
     assert loading["node"] in ("worker-1", "worker-2")
-    assert body["error"]["message"] == f"model hangs is loading on node {loading['node']}"
+    assert body["error"]["message"] == f"model hangs is starting on node {loading['node']}"
     assert [line for line in backends_of(faulty) if "sleep 1000" in line]
     faulty.look()  # so that the end of the fleet waits for it
 

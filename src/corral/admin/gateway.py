@@ -59,9 +59,14 @@ async def ensure(context: AdminContext, request: Request, caller: Caller) -> Res
     return answer(
         Loading(
             model=status.model,
-            state=status.state,
+            state=status.progress.phase or status.state,
             node=status.node,
+            bytes_sent=status.progress.current_bytes,
+            total_bytes=status.progress.total_bytes,
+            eta_seconds=status.progress.eta_seconds,
+            reason=status.reason or "",
             message=status.message,
+            engine_lines=list(status.engine_lines),
             retry_after_seconds=max(1, round(status.retry_after.total_seconds())),
         )
     )

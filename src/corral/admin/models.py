@@ -12,6 +12,7 @@ from corral.admin.context import AdminContext, Caller
 from corral.admin.replica_shapes import replica_view
 from corral.admin.route import Access, RouteSpec
 from corral.base.ids import NodeId
+from corral.control.load_jobs import LoadProgress
 from corral.domain.load_job import LoadJob
 from corral.domain.model import ModelProblem, ModelSpec
 from corral.domain.replica import LIVE, UNSERVED, Replica, ReplicaState
@@ -83,7 +84,7 @@ def _view(
         source=spec.source,
         state=_state(replicas, job),
         replicas=[replica_view(context, one, node=names.get(one.node_id, "")) for one in replicas],
-        load_job=None if job is None else _job_view(job),
+        load_job=None if job is None else _job_view(job, context.loads.progress_of(job)),
     )
 
 
@@ -97,9 +98,18 @@ def _state(replicas: Sequence[Replica], job: LoadJob | None) -> str:
     return LOADING if living else COLD
 
 
-def _job_view(job: LoadJob) -> LoadJobView:
+def _job_view(job: LoadJob, progress: LoadProgress) -> LoadJobView:
     return LoadJobView(
-        state=job.state.value, failures=job.failures, message=job.message, retry_at=format_time(job.retry_at)
+        state=job.state.value,
+        failures=job.failures,
+        message=job.message,
+        retry_at=format_time(job.retry_at),
+        reason=job.reason or "",
+        engine_lines=list(job.engine_lines),
+        phase=progress.phase,
+        current_bytes=progress.current_bytes,
+        total_bytes=progress.total_bytes,
+        eta_seconds=progress.eta_seconds,
     )
 
 

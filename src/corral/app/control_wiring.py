@@ -160,6 +160,7 @@ async def wire(
     )
     places = RulePlaces(fleet, keeper_of_inventory, intents, lookups.galleries)
     rule_enforcer = RuleEnforcer(rules, places, operations, events, leases, clock, holder=frontend_id)
+    node_logs = NodeLogs(contacts, tokens)
     loads = Loads(
         LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
         models,
@@ -168,6 +169,8 @@ async def wire(
         feed,
         clock,
         policy=config.loads,
+        board=progress,
+        engines=node_logs,
     )
     upgrades = Upgrades(
         UpgradeStores(checks=UpgradeChecks(database), leases=leases),
@@ -210,7 +213,7 @@ async def wire(
         models=models,
         model_removal=removal,
         node_models=NodeModels(replicas, fleet, client, feed, clock),
-        node_logs=NodeLogs(contacts, tokens),
+        node_logs=node_logs,
         loads=loads,
         replicas=replicas,
         operations=operations,

@@ -105,6 +105,7 @@ def _facts(model: "ModelView") -> list[tuple[str, str]]:
     ]
     if model.load_job is not None:
         pairs.append(("Load", f"{model.load_job.state}: {model.load_job.message}".rstrip(": ")))
+        pairs += [("Engine", line) for line in model.load_job.engine_lines]
     told = model.load_job.message if model.load_job is not None else ""
     pairs += [("Replica", _replica(replica, told)) for replica in model.replicas]
     pairs += [("Passed over", f"{problem.source}: {problem.problem}") for problem in model.problems]

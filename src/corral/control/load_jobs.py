@@ -9,23 +9,25 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.base.ids import LeaseToken, NodeId, new_lease_token, new_load_job_id, new_replica_id
+from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_lease_token, new_load_job_id, new_replica_id
 from corral.base.tasks import Poke, poke_or_period, running
 from corral.control.feed import Feed
-from corral.control.loading import Loading
+from corral.control.loading import Loading, reason_of
 from corral.control.models import Models
+from corral.control.progress import ProgressBoard
 from corral.control.scheduler import Scheduler
 from corral.domain.event import Event, EventKind
-from corral.domain.load_job import LoadJob, LoadPolicy, LoadState
+from corral.domain.load_job import LoadJob, LoadPolicy, LoadReason, LoadState
 from corral.domain.model import ModelSpec
 from corral.domain.node import Node
+from corral.domain.operation import NO_PROGRESS, seconds_left
 from corral.domain.placement import Placement, Refusal, Wanted
 from corral.domain.replica import LIVE, Replica, ReplicaState, unserved_reason
-from corral.rpc.errors import LoadFailed
+from corral.rpc.errors import BackendError, LoadFailed
 from corral.state.load_jobs import LoadJobs
 from corral.state.nodes import Nodes
 from corral.state.replicas import Replicas
@@ -34,6 +36,27 @@ log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(seconds=1)
 _ACTOR: Final = "control"
+INSTALLING: Final = "installing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadProgress:
+    """How far a load is that this process works on."""
+
+    phase: str = ""
+    """`installing` or one of the words of `protocol.progress.Phase`, then `loading`; empty when it is not known."""
+    current_bytes: int | None = None
+    total_bytes: int | None = None
+    """Of what the node downloads, or of the weights."""
+    eta_seconds: float | None = None
+
+
+NO_LOAD_PROGRESS: Final = LoadProgress()
+
+
+class LastErrors(Protocol):
+    async def last_errors(self, node_id: NodeId, process_key: str) -> tuple[str, ...]:
+        """What a process wrote to standard error last; empty when nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +68,9 @@ class LoadStatus:
     """`loaded`, `failed`, or what is being done."""
     node: str = ""
     message: str = ""
+    reason: LoadReason | None = None
+    engine_lines: tuple[str, ...] = ()
+    progress: LoadProgress = NO_LOAD_PROGRESS
     retry_after: timedelta = timedelta(seconds=5)
 
 
@@ -77,6 +103,8 @@ class Loads:
         clock: Clock,
         *,
         policy: LoadPolicy,
+        board: ProgressBoard,
+        engines: LastErrors,
     ) -> None:
         self._stores = stores
         self._models = models
@@ -85,7 +113,11 @@ class Loads:
         self._feed = feed
         self._clock = clock
         self._policy = policy
+        self._board = board
+        self._engines = engines
         self._working: set[str] = set()
+        self._phases: dict[str, str] = {}
+        """Of the models that this process works on."""
         self.poke = Poke()
 
     async def ensure(self, name: str) -> LoadStatus:
@@ -123,7 +155,8 @@ class Loads:
     async def _loaded(self, spec: ModelSpec, loaded: list[Replica]) -> LoadStatus:
         reachable = [one for one in loaded if one.url]
         if not reachable:
-            return LoadStatus(model=spec.name, state=LoadState.FAILED, message=unserved_reason(spec.backend))
+            why, reason = unserved_reason(spec.backend), LoadReason.NOT_REACHABLE
+            return LoadStatus(model=spec.name, state=LoadState.FAILED, message=why, reason=reason)
         names = await self._names([reachable[0].node_id])
         return LoadStatus(model=spec.name, state=ReplicaState.LOADED, node=names.get(reachable[0].node_id, ""))
 
@@ -135,7 +168,30 @@ class Loads:
             state=job.state,
             node=names.get(job.node_id, "") if job.node_id is not None else "",
             message=job.message,
+            reason=job.reason,
+            engine_lines=job.engine_lines,
+            progress=self.progress_of(job),
             retry_after=wait if job.state is LoadState.FAILED else timedelta(seconds=5),
+        )
+
+    def progress_of(self, job: LoadJob) -> LoadProgress:
+        """How far the load is, if this process works on it: other frontends know only that somebody does."""
+        phase = self._phases.get(job.model, "")
+        if phase == INSTALLING and job.node_id is not None:
+            return self._install_progress(job.id, job.node_id)
+        spec = self._models.catalogue.models.get(job.model)
+        if phase != ReplicaState.LOADING or spec is None:
+            return NO_LOAD_PROGRESS
+        return LoadProgress(phase=phase, total_bytes=self._models.size_of(spec) or None)
+
+    def _install_progress(self, job: LoadJobId, node_id: NodeId) -> LoadProgress:
+        told = self._board.of(OperationId(job)).get(node_id, NO_PROGRESS)
+        left = seconds_left(told, self._clock.monotonic())
+        return LoadProgress(
+            phase=told.phase or INSTALLING,
+            current_bytes=told.current_bytes if told.total_bytes else None,
+            total_bytes=told.total_bytes or None,
+            eta_seconds=None if left is None else round(left, 1),
         )
 
     async def _names(self, ids: list[NodeId]) -> Mapping[NodeId, str]:
@@ -185,6 +241,7 @@ class Loads:
             log.exception("a load broke off", extra={"event": "load.broke_off", "model": held.job.model})
         finally:
             self._working.discard(held.job.model)
+            self._phases.pop(held.job.model, None)
             self.poke.ring()
 
     async def _renew(self, held: _Held) -> None:
@@ -212,16 +269,27 @@ class Loads:
                     held.job, held.token, replica, at=self._clock.now()
                 ):
                     return
-                loaded = await self._loading.load(replica, node, held.spec, self._policy, self._clock)
+                loaded = await self._load(held, replica, node)
             except CorralError as error:
                 tried[node.id] = f"{node.name}: {error.message}"
-                await self._failed_on(held, replica, error)
+                lines = await self._failed_on(held, replica, error)
+                held = replace(held, job=replace(held.job, reason=reason_of(error), engine_lines=lines))
                 if isinstance(error, LoadFailed):
                     break
             else:
                 await self._finish(held, loaded, node)
                 return
         await self._give_up(held, "; ".join(tried.values()))
+
+    async def _load(self, held: _Held, replica: Replica, node: Node) -> Replica:
+        self._phases[held.job.model] = INSTALLING
+        policy, now = self._policy, self._clock.now()
+        async with self._board.followed(OperationId(held.job.id)):
+            installed = await self._loading.install(
+                replica, node, held.spec, timeout=policy.install, job=held.job.id, now=now
+            )
+        self._phases[held.job.model] = ReplicaState.LOADING
+        return await self._loading.load(replica, node, held.spec, installed, policy=policy, clock=self._clock)
 
     async def _place(self, held: _Held, tried: Mapping[NodeId, str]) -> tuple[Replica, Node] | None:
         """A reserved place; None when the job was given back or lost."""
@@ -271,12 +339,16 @@ class Loads:
             changed_at=now,
         )
 
-    async def _failed_on(self, held: _Held, replica: Replica, error: CorralError) -> None:
+    async def _failed_on(self, held: _Held, replica: Replica, error: CorralError) -> tuple[str, ...]:
+        """Give the place up; returns what the engine wrote last, if it ran at all."""
         shown = {"event": "load.failed_on_node", "model": held.job.model, "node": replica.node_id}
         log.warning("a load failed: %s", error, extra=shown)
         await self._loading.stop(replica)
         failed = replace(replica, reason=error.message)
         await self._stores.jobs.abandon(held.job, held.token, failed, at=self._clock.now())
+        if not isinstance(error, BackendError):
+            return ()
+        return await self._engines.last_errors(replica.node_id, replica.process_key)
 
     async def _finish(self, held: _Held, replica: Replica, node: Node) -> None:
         data = {"model": replica.model, "replica": replica.id, "node": node.name, "backend": replica.backend}
@@ -292,6 +364,8 @@ class Loads:
             held.job,
             state=LoadState.PENDING,
             message=refusal.message,
+            reason=LoadReason.NO_PLACE,
+            engine_lines=(),
             retry_at=now + self._policy.look_again,
             replica_id=None,
         )

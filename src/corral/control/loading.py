@@ -1,18 +1,20 @@
 """One load on one node: have the process, tell it what to load, and know where requests for it go."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
-from typing import Protocol
+from datetime import datetime, timedelta
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace as replace_struct
 
 from corral.base.clock import Clock
-from corral.base.ids import NodeId
+from corral.base.errors import Conflict, CorralError
+from corral.base.ids import LoadJobId, NodeId
 from corral.control.load_needs import LoadNeeds
 from corral.control.models import Models
-from corral.control.node_client import NodeClient
-from corral.domain.load_job import LoadPolicy
+from corral.control.node_client import Installed, NodeBusy, NodeClient, NodeRefused, NodeUnreachable
+from corral.domain.load_job import LoadPolicy, LoadReason
 from corral.domain.model import ModelSpec, load_options, threads_of
 from corral.domain.model_requests import request_rules
 from corral.domain.node import Node
@@ -21,6 +23,7 @@ from corral.protocol.adapter import AdapterModel
 from corral.protocol.install import CorralInstall, InstallRequest
 from corral.protocol.registration import Feature
 from corral.rpc.backend import Backend
+from corral.rpc.errors import BackendBusy, BackendError, LoadFailed
 from corral.rpc.messages import ModelOptions
 from corral.state.secrets import Secrets, node_secret_name
 
@@ -58,6 +61,22 @@ def adapter_model(spec: ModelSpec, *, file: str, threads: int) -> AdapterModel:
     return replace_struct(told, defaults=replace_struct(told.defaults, threads=threads_of(spec.config, threads)))
 
 
+_REASONS: Final[Sequence[tuple[type[CorralError], LoadReason]]] = (
+    (Conflict, LoadReason.BEING_REMOVED),
+    (NodeRefused, LoadReason.ENGINE_NOT_STARTED),
+    (NodeUnreachable, LoadReason.MACHINE_AWAY),
+    (NodeBusy, LoadReason.TIMED_OUT),
+    (LoadFailed, LoadReason.REFUSED_BY_ENGINE),
+    (BackendBusy, LoadReason.TIMED_OUT),
+    (BackendError, LoadReason.ENGINE_ENDED),
+)
+
+
+def reason_of(error: CorralError) -> LoadReason:
+    """Why a load failed, in a word that every client may read."""
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), LoadReason.OTHER)
+
+
 class Loading:
     """Does, and stores nothing."""
 
@@ -78,14 +97,24 @@ class Loading:
         self._needs = needs
         self._threads = threads
 
-    async def load(self, replica: Replica, node: Node, spec: ModelSpec, policy: LoadPolicy, clock: Clock) -> Replica:
-        """The replica as it is when it serves. Doing this again for the same place finds the same process."""
-        await self._needs.admit(node, spec, since=self._models.time_of(spec), now=clock.now())
-        request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index)
+    async def install(
+        self, replica: Replica, node: Node, spec: ModelSpec, *, timeout: timedelta, job: LoadJobId, now: datetime
+    ) -> Installed:
+        """Have a process of the model's backend on the node. Doing this again for the same place finds the same one.
+
+        The node reports how far it is under the id of the job.
+        """
+        await self._needs.admit(node, spec, since=self._models.time_of(spec), now=now)
+        request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index, op_id=job)
         if node.peer is not None and Feature.ADAPTER in node.peer.features:
             file = self._models.file_of(spec)
             request.corral = CorralInstall(model=adapter_model(spec, file=file, threads=self._threads))
-        installed = await self._nodes.install(node.id, request, timeout=policy.install)
+        return await self._nodes.install(node.id, request, timeout=timeout)
+
+    async def load(
+        self, replica: Replica, node: Node, spec: ModelSpec, installed: Installed, *, policy: LoadPolicy, clock: Clock
+    ) -> Replica:
+        """Tell the process to load the model; the replica as it is when it serves."""
         address = installed.address or node.address
         fields = load_options(
             spec,

@@ -1,21 +1,33 @@
 """What backends of a node have printed, fetched from the worker's own HTTP server when somebody asks for it."""
 
+import asyncio
+import logging
 from dataclasses import dataclass
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
 import aiohttp
+import msgspec
 from yarl import URL
 
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.control.loading import Tokens
 from corral.control.node_client import NodeContacts
+from corral.protocol.log_lines import LogLine
+
+log = logging.getLogger(__name__)
 
 WITHIN: Final = timedelta(seconds=15)
 _MOST_BYTES: Final = 16 * 1024 * 1024
 """Of an answer: a worker keeps a thousand lines of each process."""
+
+_ERRORS_WITHIN: Final = timedelta(seconds=5)
+"""Another node is tried only after the lines of this one are there."""
+_MOST_ERRORS: Final = 15
+_MOST_CHARACTERS: Final = 500
 
 
 class WorkerUnreachable(CorralError):
@@ -45,6 +57,19 @@ class NodeLogs:
     async def lines(self, node_id: NodeId, model: str) -> WorkerAnswer:
         """Of all replicas of a model, or of one when its process key is given."""
         return await self._ask(node_id, f"/v1/backend-logs/{quote(model, safe='')}")
+
+    async def last_errors(self, node_id: NodeId, process_key: str) -> tuple[str, ...]:
+        """What a process wrote to standard error last; empty when its worker cannot be asked."""
+        path = f"/v1/backend-logs/{quote(process_key, safe='')}"
+        try:
+            async with asyncio.timeout(_ERRORS_WITHIN.total_seconds()):
+                answer = await self._ask(node_id, path)
+            lines = msgspec.json.decode(answer.body, type=list[LogLine]) if answer.status == HTTPStatus.OK else []
+        except (CorralError, TimeoutError, msgspec.MsgspecError) as error:
+            log.info("no last lines of %s: %s", process_key, error, extra={"event": "load.no_last_lines"})
+            return ()
+        errors = [line.text[:_MOST_CHARACTERS] for line in lines if line.stream == "stderr" and line.text.strip()]
+        return tuple(errors[-_MOST_ERRORS:])
 
     async def _ask(self, node_id: NodeId, path: str) -> WorkerAnswer:
         node = await self._contacts.of(node_id)

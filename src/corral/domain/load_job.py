@@ -23,6 +23,33 @@ class LoadState(StrEnum):
     FAILED = "failed"
 
 
+class LoadReason(StrEnum):
+    """Why a model is not loaded, in words that every client may read: they name no machine, path, port or address."""
+
+    NO_PLACE = "no_place"
+    BEING_REMOVED = "being_removed"
+    MACHINE_AWAY = "machine_away"
+    ENGINE_NOT_STARTED = "engine_not_started"
+    ENGINE_ENDED = "engine_ended"
+    REFUSED_BY_ENGINE = "refused_by_engine"
+    TIMED_OUT = "timed_out"
+    NOT_REACHABLE = "not_reachable"
+    OTHER = "other"
+
+
+REASON_SENTENCES: Final[Mapping[LoadReason, str]] = {
+    LoadReason.NO_PLACE: "no machine of the fleet can take it at the moment",
+    LoadReason.BEING_REMOVED: "it, or the engine that it needs, is about to be removed",
+    LoadReason.MACHINE_AWAY: "the machine that was to load it does not answer",
+    LoadReason.ENGINE_NOT_STARTED: "the engine that it needs could not be installed or started",
+    LoadReason.ENGINE_ENDED: "its engine stopped while it was loading",
+    LoadReason.REFUSED_BY_ENGINE: "its engine could not load it",
+    LoadReason.TIMED_OUT: "loading it took too long",
+    LoadReason.NOT_REACHABLE: "it is loaded where requests cannot reach it",
+    LoadReason.OTHER: "it could not be loaded",
+}
+
+
 NEXT: Final[Mapping[LoadState, frozenset[LoadState]]] = {
     LoadState.PENDING: frozenset({LoadState.LOADING}),
     LoadState.LOADING: frozenset({LoadState.PENDING, LoadState.FAILED, LoadState.LOADING}),
@@ -67,7 +94,11 @@ class LoadJob:
     failures: int = 0
     """Times in a row that this model could not be loaded."""
     message: str = ""
-    """What it waits for, or why it failed."""
+    """What it waits for, or why it failed, with names and addresses: for administrators."""
+    reason: LoadReason | None = None
+    """The same in a word that every client may read; None while there is nothing to say."""
+    engine_lines: tuple[str, ...] = ()
+    """What the engine wrote last before the load failed: for administrators."""
     retry_at: datetime
     """Not worked on before."""
     lease_token: LeaseToken | None = None

@@ -1,7 +1,7 @@
 """Answers that the gateway gives itself: OpenAI's shapes, or Anthropic's, ready to be written."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import Final, Self
 
@@ -9,6 +9,8 @@ import msgspec
 
 from corral.dialect.anthropic import anthropic_error
 from corral.dialect.engine_errors import error_type
+from corral.domain.key import Scope
+from corral.domain.load_job import REASON_SENTENCES, LoadReason
 from corral.protocol.browser_safety import SAFETY_HEADERS
 from corral.protocol.view import Loading
 
@@ -90,8 +92,9 @@ class Refusal(Exception):
         return cls(status, message, code=code, headers={"Retry-After": str(retry_after)})
 
     @classmethod
-    def loading(cls, loading: Loading) -> Self:
-        """The model is on its way, or cannot come: in LocalAI's words, with how far it is."""
+    def loading(cls, loading: Loading, scopes: Collection[str]) -> Self:
+        """The model is on its way, or cannot come: what a key of these scopes may know, in LocalAI's words."""
+        loading = shown_to(loading, scopes)
         code = "model_load_failed" if loading.state == "failed" else "model_loading"
         refusal = cls.busy(503, _told(loading), code=code, retry_after=_retry_after(loading))
         refusal._type = code
@@ -99,9 +102,37 @@ class Refusal(Exception):
         return refusal
 
 
+def shown_to_everybody(loading: Loading) -> Loading:
+    """What a client may see who may only ask models: how far the load is, and a plain reason.
+
+    Paths, ports, names of nodes, URLs of galleries and what the engine wrote are left out, whatever control tells.
+    """
+    is_known = loading.reason in REASON_SENTENCES
+    return Loading(
+        model=loading.model,
+        state=loading.state,
+        progress=loading.progress,
+        bytes_sent=loading.bytes_sent,
+        total_bytes=loading.total_bytes,
+        file_index=loading.file_index,
+        total_files=loading.total_files,
+        eta_seconds=loading.eta_seconds,
+        reason=loading.reason if is_known else "",
+        message=REASON_SENTENCES[LoadReason(loading.reason)] if is_known else "",
+        retry_after_seconds=loading.retry_after_seconds,
+    )
+
+
+def shown_to(loading: Loading, scopes: Collection[str]) -> Loading:
+    """What the owner of a key with these scopes sees of a load: administrators all, others what everybody may."""
+    return loading if Scope.ADMIN in scopes else shown_to_everybody(loading)
+
+
 def _told(loading: Loading) -> str:
     if loading.state == "failed":
-        return loading.message or f"model {loading.model} cannot be loaded"
+        why = f": {loading.message}" if loading.message else ""
+        lines = "".join(f"\n    {line}" for line in loading.engine_lines)
+        return f"model {loading.model} cannot be loaded{why}" + (f"\nThe engine's last lines:{lines}" if lines else "")
     where = f" on node {loading.node}" if loading.node else ""
     why = f": {loading.message}" if loading.message else ""
     return f"model {loading.model} is {loading.state}{where}{why}"

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any, Protocol
 
 from corral.base.errors import CorralError
@@ -26,6 +26,10 @@ class Waiter(Protocol):
     @property
     def owner(self) -> str:
         """Whose turn it is, where requests wait."""
+
+    @property
+    def scopes(self) -> Collection[str]:
+        """Of the key that asks: they decide what may be said of a load."""
 
     @property
     def excluded(self) -> set[str]:
@@ -135,7 +139,7 @@ class Dispatcher:
         if loading is None:
             text = f"the model {model} is not loaded, and control did not answer"
             return Refusal.busy(503, text, code="control_unavailable")
-        return Refusal.loading(loading)
+        return Refusal.loading(loading, waiter.scopes)
 
     def _view_changed(self) -> None:
         self._take_up_stranded()
@@ -193,9 +197,9 @@ class Dispatcher:
             return
         self._loading[model] = loading
         if loading.state == "failed":
-            self._refuse_all(model, lambda: Refusal.loading(loading))
+            self._refuse_all(model, loading)
 
-    def _refuse_all(self, model: str, refusal: Callable[[], Refusal]) -> None:
+    def _refuse_all(self, model: str, loading: Loading) -> None:
         queue = self._queues.pop(model, None)
         for waiter in [] if queue is None else queue.all():
-            waiter.refuse(refusal())
+            waiter.refuse(Refusal.loading(loading, waiter.scopes))

@@ -79,6 +79,7 @@ class Inference(Exchange):
     def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes, key: KeyEntry) -> None:
         super().__init__(services, client, head, body)
         self.owner = key.id or key.hash
+        self.scopes = key.scopes
         self._route = ROUTES[head.path]
         self.excluded: set[str] = set()
         """Replicas that are not asked, or not again."""

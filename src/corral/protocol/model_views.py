@@ -20,6 +20,16 @@ class LoadJobView(msgspec.Struct, kw_only=True):
     failures: int
     message: str = ""
     retry_at: str
+    reason: str = ""
+    """Why it waits or failed, in a word: the one that clients without an administrator's key see."""
+    engine_lines: list[str] = []
+    """What the engine wrote last before the load failed."""
+    phase: str = ""
+    """What is being done, when the frontend that answers does it itself."""
+    current_bytes: int | None = None
+    total_bytes: int | None = None
+    """Of what the node downloads, or of the weights."""
+    eta_seconds: float | None = None
 
 
 class ModelView(msgspec.Struct, kw_only=True):

@@ -245,7 +245,10 @@ class EnsureModel(msgspec.Struct, kw_only=True):
 
 
 class Loading(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How far a cold load is, in LocalAI's words and `message`. What is not known is left out, and never guessed."""
+    """How far a cold load is, in LocalAI's words and some of ours. What is not known is left out, and never guessed.
+
+    Control tells a gateway everything; `gateway.answers.shown_to` decides what a client sees of it.
+    """
 
     model: str
     state: str
@@ -257,7 +260,11 @@ class Loading(msgspec.Struct, kw_only=True, omit_defaults=True):
     file_index: int | None = None
     total_files: int | None = None
     eta_seconds: float | None = None
+    reason: str = ""
+    """A word of `domain.load_job.LoadReason`; empty while there is nothing to say."""
     message: str = ""
+    engine_lines: list[str] = []
+    """What the engine wrote last before a load failed."""
     retry_after_seconds: int = 5
     """For the header; clients do not see it here."""
 

@@ -6,14 +6,14 @@ lease is its own: whoever was taken for dead and was not changes nothing any mor
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken
 from corral.domain.event import Event
-from corral.domain.load_job import LoadJob, LoadState
+from corral.domain.load_job import LoadJob, LoadReason, LoadState
 from corral.domain.replica import Replica, ReplicaState
 from corral.state.db import Database
 from corral.state.dialect import insert_into
@@ -54,7 +54,7 @@ class LoadJobs:
         changed = load_jobs.c.revision != job.revision
         again = {
             "state": LoadState.PENDING.value,
-            "message": "",
+            **_NOTHING_SAID,
             "preferred_node_id": job.preferred_node_id,
             "retry_at": job.retry_at,
             "changed_at": job.changed_at,
@@ -82,7 +82,8 @@ class LoadJobs:
 
     async def reserve(self, job: LoadJob, token: LeaseToken, replica: Replica) -> bool:
         """Take a place on a node for it. False: the place is taken, or the job is no longer ours."""
-        values = {"node_id": replica.node_id, "replica_id": replica.id, "message": "", "changed_at": replica.created_at}
+        place = {"node_id": replica.node_id, "replica_id": replica.id, "changed_at": replica.created_at}
+        values = {**_NOTHING_SAID, **place}
 
         async def work(connection: AsyncConnection) -> None:
             _must(await insert_replica(connection, replica))
@@ -128,13 +129,13 @@ class LoadJobs:
         return await self._all_or_nothing(work)
 
     async def give_back(self, job: LoadJob, token: LeaseToken, *, at: datetime, events: Sequence[Event]) -> bool:
-        """End the work on it: `state`, `message`, `failures` and `retry_at` of the given job are what becomes of it.
+        """End the work on it, for the reasons that the given job tells, in its `state` and until its `retry_at`.
 
         The place that it had is free again.
         """
         values = {
             "state": job.state.value,
-            "message": job.message,
+            **_reasons(job),
             "failures": job.failures,
             "retry_at": job.retry_at,
             "node_id": None,
@@ -215,13 +216,20 @@ def _row(job: LoadJob) -> dict[str, object]:
         "replica_id": job.replica_id,
         "preferred_node_id": job.preferred_node_id,
         "failures": job.failures,
-        "message": job.message,
+        **_reasons(job),
         "retry_at": job.retry_at,
         "lease_token": job.lease_token,
         "lease_until": job.lease_until,
         "created_at": job.created_at,
         "changed_at": job.changed_at,
     }
+
+
+_NOTHING_SAID: Final[Mapping[str, object]] = {"message": "", "reason": None, "engine_lines": None}
+
+
+def _reasons(job: LoadJob) -> dict[str, object]:
+    return {"message": job.message, "reason": job.reason, "engine_lines": list(job.engine_lines) or None}
 
 
 def _job(row: Row[Any]) -> LoadJob:
@@ -235,6 +243,8 @@ def _job(row: Row[Any]) -> LoadJob:
         preferred_node_id=row.preferred_node_id,
         failures=row.failures,
         message=row.message,
+        reason=LoadReason(row.reason) if row.reason in set(LoadReason) else None,
+        engine_lines=tuple(row.engine_lines or ()),
         retry_at=row.retry_at,
         lease_token=row.lease_token,
         lease_until=row.lease_until,

@@ -216,6 +216,8 @@ load_jobs: Final = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("changed_at", UtcTime, nullable=False),
     Column("preferred_node_id", Words),
+    Column("reason", Words),
+    Column("engine_lines", JSON(none_as_null=True)),
 )
 
 # Owner: Restorations, and ModelRemovals for the model. Written before the request that ends the replica is sent.

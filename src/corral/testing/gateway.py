@@ -34,6 +34,7 @@ from corral.testing.ports import lasting_port
 
 _LOOPBACK: Final = "127.0.0.1"
 KEY: Final = "corral_test-key-with-the-scope-inference"
+ADMIN_KEY: Final = "corral_test-key-with-the-scope-admin"
 GATEWAY_KEY: Final = "corral_test-key-with-the-scope-gateway"
 MODEL: Final = "echo"
 _BEAT_SECONDS: Final = 3.0
@@ -293,7 +294,8 @@ def replicas(*engines: StubEngine, model: str = MODEL, limit: int = 0) -> dict[s
 
 def keys() -> dict[str, KeyEntry]:
     entry = KeyEntry(hash=hash_secret(KEY), id="key1", scopes=("inference",))
-    return {entry.hash: entry}
+    administrator = KeyEntry(hash=hash_secret(ADMIN_KEY), id="key2", scopes=("admin",))
+    return {entry.hash: entry, administrator.hash: administrator}
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """Control on a real database, with workers that are only their messages and backends that only say yes or no."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -71,11 +72,18 @@ class FakeNode:
     """Where its processes are, as it says."""
     url_host: str = "127.0.0.1"
     """Where their URLs are, as it says."""
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by the first install that it is asked for."""
+    held: asyncio.Event | None = None
+    """Until this is set, no install is answered."""
     _started: int = 0
 
     async def on_install(self, message: Message) -> None:
         request = msgspec.json.decode(message.data, type=InstallRequest)
         self.installs.append(request)
+        self.asked.set()
+        if self.held is not None:
+            await self.held.wait()
         if self.error:
             reply = InstallReply(success=False, error=self.error)
         else:

@@ -7,11 +7,22 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from corral.base.errors import NotFound
+from corral.base.clock import SystemClock
+from corral.base.errors import Conflict, CorralError, NotFound
+from corral.base.ids import NodeId, OperationId
+from corral.base.tasks import Poke
+from corral.control.load_jobs import LoadProgress
+from corral.control.loading import reason_of
+from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.domain.event import EventKind
 from corral.domain.key import Scope
+from corral.domain.load_job import REASON_SENTENCES, LoadReason
+from corral.protocol import go_json, subjects
+from corral.protocol.progress import InstallBytes, InstallProgress
 from corral.protocol.replica import ProcessKey, ReplicaAccess
 from corral.protocol.view import MODEL_GONE, Beat, Failure, GatewayReport, View, ViewChange
+from corral.rpc.errors import BackendBusy, BackendGone, LoadFailed
+from corral.testing.patience import PATIENCE, within_patience
 from corral.testing.world import MODEL, SECRET, World, view_of
 
 
@@ -94,6 +105,7 @@ async def test_a_model_without_a_node_waits_and_says_for_what(world: World) -> N
 
     status = await world.loads.ensure("small")
     assert (status.state, status.message) == ("pending", "no node has joined yet")
+    assert status.reason is LoadReason.NO_PLACE
     node = await world.node("w1")
     await world.clock.advance(timedelta(seconds=2))
     await world.loads.tick()
@@ -109,6 +121,7 @@ async def test_a_model_that_cannot_be_loaded_fails_with_its_reason_and_cools_dow
     failed = await world.loads.ensure("small")
     assert failed.state == "failed"
     assert "no such file" in failed.message
+    assert failed.reason is LoadReason.REFUSED_BY_ENGINE
     assert node.stops
     await world.loads.tick()
     assert len(node.installs) == 1
@@ -117,6 +130,51 @@ async def test_a_model_that_cannot_be_loaded_fails_with_its_reason_and_cools_dow
     assert (await world.loads.ensure("small")).state == "pending"
     await world.loads.tick()
     assert (await world.loads.ensure("small")).state == "loaded"
+
+
+async def test_a_load_tells_what_is_being_done_and_how_far_it_is(world: World) -> None:
+    node = await world.node("w1")
+    node.held = asyncio.Event()
+    await world.loads.ensure("small")
+    loading = asyncio.create_task(world.loads.tick())
+    await within_patience(node.asked.wait(), lambda: "the node to be asked for an install")
+    assert (await world.loads.ensure("small")).progress == LoadProgress(phase="installing")
+
+    (request,) = node.installs
+    told = InstallProgress(
+        op_id=request.op_id,
+        node_id=node.id,
+        phase="downloading",
+        percentage=25.0,
+        corral=InstallBytes(sequence=1, current=25, total=100, attempt=1),
+    )
+    heard = Poke()
+    with world.control.context.progress.rings(heard, OperationId(request.op_id)):
+        await world.bus.publish(subjects.install_progress(node.id, request.op_id), go_json.encode(told))
+        await within_patience(heard.wait(SystemClock(), PATIENCE), lambda: "the progress to be heard")
+    shown = (await world.loads.ensure("small")).progress
+    assert shown == LoadProgress(phase="downloading", current_bytes=25, total_bytes=100)
+    node.held.set()
+    await loading
+    assert (await world.loads.ensure("small")).progress == LoadProgress()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Conflict("echo is about to be deleted there"), LoadReason.BEING_REMOVED),
+        (NodeRefused("no such backend", node_id=NodeId("n")), LoadReason.ENGINE_NOT_STARTED),
+        (NodeUnreachable("away"), LoadReason.MACHINE_AWAY),
+        (NodeBusy("slow"), LoadReason.TIMED_OUT),
+        (LoadFailed("a:1", "bad magic"), LoadReason.REFUSED_BY_ENGINE),
+        (BackendBusy("a:1"), LoadReason.TIMED_OUT),
+        (BackendGone("a:1"), LoadReason.ENGINE_ENDED),
+        (NotFound("?"), LoadReason.OTHER),
+    ],
+)
+def test_every_way_to_fail_has_a_word_for_clients(error: CorralError, reason: LoadReason) -> None:
+    assert reason_of(error) is reason
+    assert reason in REASON_SENTENCES
 
 
 async def test_a_node_that_refuses_is_passed_over_for_another(world: World) -> None:

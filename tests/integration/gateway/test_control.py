@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from corral.app.gateway import open_gateway
+from corral.gateway.answers import shown_to
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.protocol.view import Loading, ModelEntry, ViewChange
 from corral.testing.engine import Pace
-from corral.testing.gateway import GATEWAY_KEY, MODEL, World, chat, replicas, request, world
+from corral.testing.gateway import ADMIN_KEY, GATEWAY_KEY, MODEL, World, chat, replicas, request, world
 
 
 async def test_everything_else_is_passed_to_control_with_its_own_key(gateway: World) -> None:
@@ -154,12 +155,11 @@ async def test_a_load_that_takes_longer_than_the_budget_tells_how_far_it_is() ->
 
         assert (answer.status, answer.headers["retry-after"]) == (503, "9")  # when it should be done
         assert answer.error["code"] == answer.error["type"] == "model_loading"
-        assert answer.error["message"] == "model echo is staging on node w1"
+        assert answer.error["message"] == "model echo is staging"
         loading = msgspec.json.decode(answer.body, type=dict[str, object])["loading"]
         assert loading == {
             "model": MODEL,
             "state": "staging",
-            "node": "w1",
             "bytes_sent": 10,
             "total_bytes": 100,
             "eta_seconds": 9.0,
@@ -173,29 +173,67 @@ async def test_a_load_that_takes_longer_than_the_budget_tells_how_far_it_is() ->
 async def test_what_is_not_known_of_a_load_is_left_out(eta: float | None, retry_after: int, header: str) -> None:
     async with world(time_outs=TimeOuts(load=0.75)) as cold:
         cold.control.loading = Loading(
-            model="", state="pending", message="no node", eta_seconds=eta, retry_after_seconds=retry_after
+            model="", state="pending", reason="no_place", eta_seconds=eta, retry_after_seconds=retry_after
         )
         cold.control.change(replicas={})
         await cold.until(lambda: cold.gateway.services.directory.version == 2)
         answer = await cold.ask(request(chat()))
 
         assert (answer.status, answer.headers["retry-after"]) == (503, header)
-        assert answer.error["message"] == "model echo is pending: no node"
+        sentence = "no machine of the fleet can take it at the moment"
+        assert answer.error["message"] == f"model echo is pending: {sentence}"
         loading = msgspec.json.decode(answer.body, type=dict[str, dict[str, object]])["loading"]
         loading.pop("eta_seconds", None)
-        assert loading == {"model": MODEL, "state": "pending", "message": "no node"}
+        assert loading == {"model": MODEL, "state": "pending", "reason": "no_place", "message": sentence}
 
 
-async def test_a_load_that_cannot_succeed_is_told_at_once() -> None:
+PRIVATE = Loading(
+    model="",
+    state="failed",
+    node="gpu-7",
+    reason="refused_by_engine",
+    message="gpu-7: The backend could not load the model (10.0.0.7:50052): /srv/models/small.gguf",
+    engine_lines=["gguf: bad magic in /srv/models/small.gguf"],
+)
+
+
+async def test_a_load_that_cannot_succeed_is_told_at_once_without_what_is_for_administrators() -> None:
     async with world() as cold:
-        cold.control.loading = Loading(model="", state="failed", message="no node has the files")
+        cold.control.loading = PRIVATE
         cold.control.change(replicas={})
         await cold.until(lambda: cold.gateway.services.directory.version == 2)
         answer = await cold.ask(request(chat()))
 
         assert (answer.status, answer.error["code"]) == (503, "model_load_failed")
-        assert answer.error["message"] == "no node has the files"
+        assert answer.error["message"] == "model echo cannot be loaded: its engine could not load it"
+        loading = msgspec.json.decode(answer.body, type=dict[str, dict[str, object]])["loading"]
+        shown = {"reason": "refused_by_engine", "message": "its engine could not load it"}
+        assert loading == {"model": MODEL, "state": "failed", **shown}
+        for private in (b"gpu-7", b"10.0.0.7", b"/srv", b"gguf"):
+            assert private not in answer.body
         await cold.until_quiet()
+
+
+async def test_administrators_see_all_of_a_load_that_failed() -> None:
+    async with world() as cold:
+        cold.control.loading = PRIVATE
+        cold.control.change(replicas={})
+        await cold.until(lambda: cold.gateway.services.directory.version == 2)
+        answer = await cold.ask(request(chat(), key=ADMIN_KEY))
+
+        assert answer.error["message"] == (
+            f"model echo cannot be loaded: {PRIVATE.message}\n"
+            "The engine's last lines:\n    gguf: bad magic in /srv/models/small.gguf"
+        )
+        loading = msgspec.json.decode(answer.body, type=dict[str, dict[str, object]])["loading"]
+        assert (loading["node"], loading["engine_lines"]) == ("gpu-7", PRIVATE.engine_lines)
+        await cold.until_quiet()
+
+
+@pytest.mark.parametrize("reason", ["", "a word of a newer control"])
+async def test_a_reason_that_is_not_in_the_list_is_not_passed_on(reason: str) -> None:
+    shown = shown_to(Loading(model="m", state="failed", reason=reason, message="/srv/x"), ("inference",))
+    assert (shown.reason, shown.message) == ("", "")
 
 
 async def test_a_cold_model_without_control_is_told_after_the_budget() -> None:
