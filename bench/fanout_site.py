@@ -157,10 +157,10 @@ async def open_site(kind: str, folder: Path) -> AsyncIterator[Site]:
         }
         frontend = await stack.enter_async_context(FrontendProcess("frontend", session, settings))
         await frontend.until_ready()
-        frontend.admin_key = said_once([frontend], lambda one: one.printed_keys)
+        frontend.admin_key = said_once([frontend], lambda one: one.new_keys)
         surroundings = Surroundings(
             frontend_url=frontend.url,
-            registration_token=said_once([frontend], lambda one: one.printed_tokens),
+            registration_token=said_once([frontend], lambda one: one.new_tokens),
             nats_url=nats.worker_url,
         )
         fleet = await stack.enter_async_context(SimulatedFleet(surroundings))

@@ -76,7 +76,7 @@ async def open_fleet(folder: Path, plan: Plan) -> AsyncIterator[Fleet]:
             await stack.enter_async_context(frontend)
         for frontend in frontends:
             await frontend.until_ready()
-        key = said_once(frontends, lambda frontend: frontend.printed_keys)
+        key = said_once(frontends, lambda frontend: frontend.new_keys)
         for frontend in frontends:
             frontend.admin_key = key
         surroundings = Surroundings(

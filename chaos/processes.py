@@ -66,12 +66,12 @@ async def _start(workshop: Workshop, stack: AsyncExitStack) -> Machines:
     ]
     for frontend in frontends:
         await frontend.until_ready()
-    key = said_once(frontends, lambda frontend: frontend.printed_keys)
+    key = said_once(frontends, lambda frontend: frontend.new_keys)
     for frontend in frontends:
         frontend.admin_key = key
     of_workers = {
         "CORRAL_REGISTER_TO": ",".join(frontend.url for frontend in frontends),
-        "CORRAL_REGISTRATION_TOKEN": said_once(frontends, lambda frontend: frontend.printed_tokens),
+        "CORRAL_REGISTRATION_TOKEN": said_once(frontends, lambda frontend: frontend.new_tokens),
         "CORRAL_NATS_URL": nats.worker_url,
         "CORRAL_HEARTBEAT_INTERVAL": INTERVAL,
         "CORRAL_REGISTRATION_RETRY": "1s",

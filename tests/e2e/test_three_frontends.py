@@ -74,12 +74,12 @@ async def fleet(tmp_path: Path, database_source: DatabaseSource) -> AsyncIterato
             await stack.enter_async_context(frontend)
         for frontend in frontends:
             await frontend.until_ready()
-        key = said_once(frontends, lambda frontend: frontend.printed_keys)
+        key = said_once(frontends, lambda frontend: frontend.new_keys)
         for frontend in frontends:
             frontend.admin_key = key
         own = {
             "CORRAL_REGISTER_TO": ",".join(frontend.url for frontend in frontends),
-            "CORRAL_REGISTRATION_TOKEN": said_once(frontends, lambda frontend: frontend.printed_tokens),
+            "CORRAL_REGISTRATION_TOKEN": said_once(frontends, lambda frontend: frontend.new_tokens),
             "CORRAL_NATS_URL": ",".join(server.worker_url for server in nats),
             "CORRAL_HEARTBEAT_INTERVAL": "1s",
         }

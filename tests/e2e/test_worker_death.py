@@ -46,10 +46,10 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
         of_frontend = {"CORRAL_DATA": str(tmp_path / "frontend"), "CORRAL_NATS_URL": nats.frontend_url}
         frontend = await stack.enter_async_context(FrontendProcess("frontend", session, of_frontend))
         await frontend.until_ready()
-        frontend.admin_key = said_once([frontend], lambda process: process.printed_keys)
+        frontend.admin_key = said_once([frontend], lambda process: process.new_keys)
         of_worker = {
             "CORRAL_REGISTER_TO": frontend.url,
-            "CORRAL_REGISTRATION_TOKEN": said_once([frontend], lambda process: process.printed_tokens),
+            "CORRAL_REGISTRATION_TOKEN": said_once([frontend], lambda process: process.new_tokens),
             "CORRAL_NATS_URL": nats.worker_url,
             "CORRAL_HEARTBEAT_INTERVAL": f"{INTERVAL:g}s",
         }

@@ -1,5 +1,6 @@
 """Real `corral` processes, started, killed and suspended by tests. Each is gone at the end of its context."""
 
+import json
 import os
 import re
 import signal
@@ -22,8 +23,7 @@ _START_SECONDS: Final = 60.0
 _BACKEND_PORTS: Final = 20
 """Of a worker: its backends must not take the port of another one that is started again."""
 _STOP_GRACE: Final = timedelta(seconds=15)
-_ADMIN_KEY: Final = re.compile(r"Administrator key .*: (\S+)")
-_TOKEN: Final = re.compile(r"Registration token .*: (\S+)")
+_NEW_KEYS: Final = re.compile(r"The new keys are in (.+), readable only by you")
 
 
 class CorralProcess:
@@ -123,13 +123,18 @@ class HttpProcess(CorralProcess, AdminApi):
             return 0
 
     @property
-    def printed_keys(self) -> list[str]:
-        """Administrator keys in its output."""
-        return _ADMIN_KEY.findall(self.output)
+    def new_keys(self) -> list[str]:
+        """Administrator keys in the files that its output names."""
+        return self._new_credentials("admin")
 
     @property
-    def printed_tokens(self) -> list[str]:
-        return _TOKEN.findall(self.output)
+    def new_tokens(self) -> list[str]:
+        """Registration tokens in the files that its output names."""
+        return self._new_credentials("registration")
+
+    def _new_credentials(self, name: str) -> list[str]:
+        files = [json.loads(Path(file).read_text()) for file in _NEW_KEYS.findall(self.output)]
+        return [file[name] for file in files if file[name]]
 
 
 class FrontendProcess(HttpProcess):
@@ -171,7 +176,7 @@ class WorkerProcess(CorralProcess):
 
 
 def said_once(processes: Sequence[HttpProcess], what: Callable[[HttpProcess], list[str]]) -> str:
-    """What exactly one of them printed, exactly once."""
+    """What exactly one of them told, exactly once."""
     found = [text for process in processes for text in what(process)]
     if len(found) != 1:
         raise AssertionError(f"expected one line among {len(processes)} processes, found {len(found)}")

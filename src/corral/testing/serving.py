@@ -105,7 +105,7 @@ async def serving_fleet(
         control = ControlProcess(session, _of_control(folder, database, nats, token))
         await stack.enter_async_context(control)
         await control.until_ready()
-        control.admin_key = said_once([control], lambda process: process.printed_keys)
+        control.admin_key = said_once([control], lambda process: process.new_keys)
         gateway = GatewayProcess(
             session, {"CORRAL_CONTROL_URL": control.url, "CORRAL_GATEWAY_KEY": await _gateway_key(control)}
         )
