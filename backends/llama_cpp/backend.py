@@ -1,7 +1,8 @@
 """llama.cpp: its own OpenAI server for Corral, and the contract's methods for LocalAI frontends.
 
 Loading starts the engine, whose server listens at `--http-addr` and asks for the key of the environment; it serves the
-model under `--model-name`. The contract's methods ask the same server, so both ways in share its slots and its cache.
+model under `--model-name`. A second port, `--front-addr`, answers what that server would answer otherwise than asked.
+The contract's methods ask the same server, so all ways in share its slots and its cache.
 Freeing ends the engine. Should the engine die by itself, this process ends too: then the worker knows at once.
 """
 
@@ -10,6 +11,7 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 from corral_backend_sdk import (
     Backend,
@@ -17,6 +19,7 @@ from corral_backend_sdk import (
     DetokenizeResponse,
     EmbeddingLayout,
     EmbeddingResult,
+    LoadFailed,
     ModelMetadataResponse,
     ModelOptions,
     PredictOptions,
@@ -28,6 +31,8 @@ from corral_backend_sdk import (
     serve,
 )
 from engine_process import Engine, start_engine
+from llama_careful import Refused, with_chosen_tool
+from llama_front import Front
 from llama_media import with_media_inside
 from llama_parameters import parameters_for
 from llama_requests import body_for, is_chat, reply_for, rerank_body, rerank_result
@@ -40,24 +45,39 @@ class LlamaCpp(Backend):
 
     name = "llama-cpp"
     _engine: Engine
+    _front: Front
     _watch: asyncio.Task[None]
 
     async def load(self, options: ModelOptions) -> str:
         self._engine = await start_engine(parameters_for(options, self.launch, os.environ))
+        self._front = Front(self._engine, key=self.launch.http_key)
+        if self.launch.front_address:
+            try:
+                await self._front.listen(self.launch.front_address)
+            except OSError as error:
+                await self._engine.end()
+                raise LoadFailed(f"cannot listen at {self.launch.front_address}: {error.strerror}") from error
         self._watch = asyncio.create_task(_end_with(self._engine), name="watch the engine")
         return "Loading succeeded"
 
     async def free(self) -> None:
         self._watch.cancel()
+        await self._front.close()
         await self._engine.end()
 
     async def predict_stream(self, request: PredictOptions) -> AsyncIterator[Reply]:
         request = await asyncio.to_thread(with_media_inside, request)
         path = "/v1/chat/completions" if is_chat(request) else "/v1/completions"
-        body = body_for(request, self._engine.media_mark)
+        body = self._with_tools(body_for(request, self._engine.media_mark))
         async with aclosing(self._engine.events(path, body)) as events:
             async for event in events:
                 yield reply_for(event)
+
+    def _with_tools(self, body: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return with_chosen_tool(body, offers_tools=self._engine.offers_tools)
+        except Refused as refused:
+            raise RequestRefused(f"{refused.param}: {refused}") from refused
 
     async def embedding(self, request: PredictOptions) -> EmbeddingResult:
         what = request.Embeddings or list(request.EmbeddingTokens)

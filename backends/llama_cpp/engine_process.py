@@ -46,6 +46,8 @@ class Engine:
         self._port = 0
         self.media_mark = ""
         """What stands for a picture or a sound in a prompt: another one for each engine."""
+        self.offers_tools = False
+        """Whether the model's template has a place for tools."""
 
     async def load(self, parameters: dict[str, Any]) -> None:
         told, telling = self._process.stdin, self._process.stdout
@@ -60,7 +62,9 @@ class Engine:
         parts = urlsplit(answer["address"])
         self._host = _LOOPBACK.get(parts.hostname or "", parts.hostname or "")
         self._port = parts.port or 0
-        self.media_mark = str((await self._look("/props")).get("media_marker", ""))
+        known = await self._look("/props")
+        self.media_mark = str(known.get("media_marker", ""))
+        self.offers_tools = bool((known.get("chat_template_caps") or {}).get("supports_tools"))
 
     async def wait(self) -> int:
         """Its exit code, when it has ended."""
@@ -84,35 +88,62 @@ class Engine:
     async def _look(self, path: str) -> Any:
         return await self._whole("GET", path, b"")
 
-    async def _whole(self, method: str, path: str, content: bytes) -> Any:
-        return json.loads(b"".join([part async for part in self._request(method, path, content)]))
-
     async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a streamed answer. Closing the iterator ends the work on it."""
-        rest = b""
-        async with contextlib.aclosing(self._request("POST", path, json.dumps(body).encode())) as parts:
-            async for part in parts:
-                *lines, rest = (rest + part).split(b"\n")
-                for line in lines:
-                    if line.startswith(b"data: ") and line != b"data: [DONE]":
-                        yield _checked(json.loads(line[6:]))
-                    elif line.startswith(b"error: "):
-                        _checked({"error": json.loads(line[7:])})
+        async with self.asked(path, body) as answer:
+            await answer.check()
+            async for event in answer.events():
+                yield _checked(event)
 
-    async def _request(self, method: str, path: str, content: bytes) -> AsyncGenerator[bytes, None]:
-        """The parts of the answer's body. llama.cpp notices a closed connection and stops the work."""
+    async def _whole(self, method: str, path: str, content: bytes) -> Any:
+        async with self._request(method, path, content) as answer:
+            await answer.check()
+            return json.loads(await answer.whole())
+
+    def asked(self, path: str, body: dict[str, Any]) -> contextlib.AbstractAsyncContextManager["EngineAnswer"]:
+        """One request, and its answer whatever it is. Leaving the block early ends the work on it."""
+        return self._request("POST", path, json.dumps(body).encode())
+
+    @contextlib.asynccontextmanager
+    async def _request(self, method: str, path: str, content: bytes) -> AsyncIterator["EngineAnswer"]:
+        """llama.cpp notices a closed connection and stops the work."""
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=_LINE_BYTES)
         try:
             writer.write(_head(f"{method} {path}", self._key, len(content)) + content)
-            head = await reader.readuntil(b"\r\n\r\n")
-            status = int(head.split(b" ", 2)[1])
-            parts = _body(reader, head.lower())
-            if status != 200:
-                raise _failure(status, b"".join([part async for part in parts]))
-            async for part in parts:
-                yield part
+            yield EngineAnswer(await reader.readuntil(b"\r\n\r\n"), reader)
         finally:
             writer.close()
+
+
+class EngineAnswer:
+    """An answer as it comes; its body can be taken once, in any of the ways."""
+
+    def __init__(self, head: bytes, reader: asyncio.StreamReader) -> None:
+        lower = head.lower()
+        self.status = int(head.split(b" ", 2)[1])
+        self.is_chunked = b"transfer-encoding: chunked" in lower
+        kind = lower.partition(b"\r\ncontent-type:")[2].partition(b"\r\n")[0]
+        self.content_type = kind.strip().decode("latin-1") or "application/json"
+        self.parts = _chunks(reader) if self.is_chunked else _rest(reader)
+
+    async def whole(self) -> bytes:
+        return b"".join([part async for part in self.parts])
+
+    async def check(self) -> None:
+        """Raise what an answer other than 200 means."""
+        if self.status != 200:
+            raise _failure(self.status, await self.whole())
+
+    async def events(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Those of a stream; an error in it is an event with `error`."""
+        rest = b""
+        async for part in self.parts:
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data: {"):  # others say nothing: null between two prompts, and the end
+                    yield json.loads(line[6:])
+                elif line.startswith(b"error: "):
+                    yield {"error": json.loads(line[7:])}
 
 
 def _head(what: str, key: str, length: int) -> bytes:
@@ -127,11 +158,11 @@ def _head(what: str, key: str, length: int) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-async def _body(reader: asyncio.StreamReader, head: bytes) -> AsyncIterator[bytes]:
-    """In chunks, or to the end of the connection."""
-    if b"transfer-encoding: chunked" not in head:
-        yield await reader.read()
-        return
+async def _rest(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    yield await reader.read()
+
+
+async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     while size := int((await reader.readline()).split(b";")[0], 16):
         yield await reader.readexactly(size)
         await reader.readexactly(2)

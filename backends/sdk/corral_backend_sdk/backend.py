@@ -26,8 +26,10 @@ class Launch:
     """Where gRPC is served, `host:port`."""
     http_address: str = ""
     """Where the backend's own HTTP port shall be, if it was promised one: see corral.json."""
+    front_address: str = ""
+    """Where a second HTTP port shall be, for requests that need care, if it was promised one: see corral.json."""
     http_key: str = field(default="", repr=False)
-    """The bearer key that the HTTP port asks for."""
+    """The bearer key that the HTTP ports ask for."""
     model_name: str = ""
     """The name under which the HTTP port serves the model."""
 

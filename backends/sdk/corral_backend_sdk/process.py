@@ -39,6 +39,7 @@ def read_launch(words: Sequence[str], environ: Mapping[str, str]) -> Launch:
     parser = argparse.ArgumentParser(description="A backend: serves one model over gRPC.")
     parser.add_argument("--addr", default="localhost:50051", help="where to serve gRPC, host:port")
     parser.add_argument("--http-addr", default="", help="where to serve the engine's own HTTP, host:port")
+    parser.add_argument("--front-addr", default="", help="where to serve requests that need care, host:port")
     parser.add_argument("--model-name", default="", help="the name under which the engine's HTTP serves the model")
     given, unknown = parser.parse_known_args(words)
     if unknown:
@@ -46,6 +47,7 @@ def read_launch(words: Sequence[str], environ: Mapping[str, str]) -> Launch:
     return Launch(
         address=given.addr,
         http_address=given.http_addr,
+        front_address=given.front_addr,
         http_key=environ.get(KEY_VARIABLE, ""),
         model_name=given.model_name,
     )

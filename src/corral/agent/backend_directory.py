@@ -33,6 +33,8 @@ class Home:
     names: frozenset[str] = frozenset()
     """Every name that means this backend and no other; an alias may mean several."""
     has_openai_port: bool = False
+    has_front: bool = False
+    """Whether it wants a second HTTP port, for requests that need care."""
     http_routes: tuple[str, ...] | None = None
     """The inference routes of that port, where the backend says them."""
     vulkan_drivers: tuple[Path, ...] = ()
@@ -87,6 +89,7 @@ class _Entry:
             executable=(self.path / RUN).absolute(),
             names=self.names,
             has_openai_port=self.manifest.has_openai_port,
+            has_front=self.manifest.has_front,
             http_routes=self.manifest.http_routes,
             vulkan_drivers=tuple(sorted(self.path.absolute().glob(_VULKAN))),
             identity=identity_of(self.path),

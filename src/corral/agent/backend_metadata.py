@@ -64,6 +64,8 @@ class HttpOffer(msgspec.Struct, kw_only=True):
     protocol: str = ""
     ready: str = ""
     """The path that answers 200 once a model is loaded."""
+    front: bool = False
+    """Whether it wants a second port, for requests that its first one would answer otherwise than they are written."""
     routes: list[str] | None = None
     """The inference routes that the server answers, as `/v1/messages`; None when the author does not say."""
 
@@ -77,6 +79,10 @@ class Manifest(msgspec.Struct, kw_only=True):
     @property
     def has_openai_port(self) -> bool:
         return self.http is not None and self.http.protocol == "openai"
+
+    @property
+    def has_front(self) -> bool:
+        return self.has_openai_port and self.http is not None and self.http.front
 
     @property
     def http_routes(self) -> tuple[str, ...] | None:

@@ -114,6 +114,7 @@ class BackendHandlers:
             key=launch.http_key,
             adapted=is_adapted,
             routes=None if routes is None else sorted(routes),
+            front_port=launch.front_port or 0,
         )
 
     def _advertise(self, port: int) -> str:

@@ -73,6 +73,8 @@ class Launch:
     bind_host: str
     port: int
     http_port: int | None
+    front_port: int | None = None
+    """Where requests that need care are answered; only beside an HTTP port."""
     token: str = field(repr=False)
     http_key: str = field(repr=False)
     mark: str
@@ -88,6 +90,8 @@ class Launch:
         if self.http_port is not None:
             words += ["--http-addr", str(HostPort(self.bind_host, self.http_port))]
             words += ["--model-name", self.model_id] if self.model_id else []
+        if self.front_port is not None:
+            words += ["--front-addr", str(HostPort(self.bind_host, self.front_port))]
         return words
 
     def variables(self) -> dict[str, str]:

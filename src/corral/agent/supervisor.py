@@ -231,12 +231,7 @@ class Supervisor:
         return process
 
     def _launch(self, order: Order) -> Launch:
-        port = self._ports.take(str(order.key))
-        try:
-            http_port = self._ports.take(f"{order.key} HTTP") if order.home.has_openai_port else None
-        except BaseException:
-            self._ports.release(port)
-            raise
+        port, http_port, front_port = self._take_ports(order)
         return Launch(
             key=order.key,
             backend=order.backend,
@@ -245,11 +240,29 @@ class Supervisor:
             bind_host=self._surroundings.bind_host,
             port=port,
             http_port=http_port,
+            front_port=front_port,
             token=self._surroundings.token(),
             http_key=new_secret(),
             mark=secrets.token_hex(8),
             environment=self._surroundings.environment,
         )
+
+    def _take_ports(self, order: Order) -> tuple[int, int | None, int | None]:
+        """For gRPC, for HTTP, and for requests that need care: all that the backend wants, or none."""
+        wanted = (True, order.home.has_openai_port, order.home.has_front)
+        owners = (str(order.key), f"{order.key} HTTP", f"{order.key} front")
+        taken: list[int | None] = []
+        try:
+            for owner, is_wanted in zip(owners, wanted, strict=True):
+                taken.append(self._ports.take(owner) if is_wanted else None)
+        except BaseException:
+            for port in taken:
+                if port is not None:
+                    self._ports.release(port)
+            raise
+        port, http_port, front_port = taken
+        assert port is not None  # noqa: S101 - it is always wanted
+        return port, http_port, front_port
 
     async def _live(self, process: BackendProcess) -> None:
         launch = process.launch
@@ -265,9 +278,9 @@ class Supervisor:
             log.exception("backend failed", extra={"event": "backend.failed", **told})
         finally:
             del self._processes[launch.key], self._lives[launch.key]
-            self._ports.release(launch.port)
-            if launch.http_port is not None:
-                self._ports.release(launch.http_port)
+            for port in (launch.port, launch.http_port, launch.front_port):
+                if port is not None:
+                    self._ports.release(port)
             for follower in self._followers:
                 follower(launch)
 

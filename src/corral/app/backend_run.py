@@ -85,6 +85,7 @@ def _launch(wish: RunWish) -> Launch:
         bind_host=LOOPBACK,
         port=wish.port or _free_port(),
         http_port=_free_port() if wish.home.has_openai_port else None,
+        front_port=_free_port() if wish.home.has_front else None,
         token=wish.environment.get(TOKEN_VARIABLE) or new_secret(),
         http_key=new_secret(),
         mark="corral backend run",

@@ -134,6 +134,7 @@ class Loading:
             url=installed.url,
             key=installed.key,
             routes=installed.routes,
+            front_port=installed.front_port,
             changed_at=clock.now(),
         )
 

@@ -92,6 +92,8 @@ class Installed:
     key: str = field(default="", repr=False)
     routes: tuple[str, ...] | None = None
     """Which routes of inference the URL answers; None when the node did not say."""
+    front_port: int = 0
+    """Of the same host and key, for requests that need care; 0 when there is none."""
     is_asked_directly: bool = False
     """Requests come to the backend as they are, and not through an adapter."""
 
@@ -143,6 +145,7 @@ class NodeClient:
             url=told.url,
             key=told.key,
             routes=_routes(told),
+            front_port=_front_port(told),
             is_asked_directly=not told.adapted,
         )
 
@@ -270,10 +273,14 @@ def _processes(node_id: NodeId, contact: NodeContact, reply: RunningReply) -> li
         if (told := one.corral) is not UNSET:
             if told.url and not contact.has_url(told.url):
                 raise _foreign(node_id, contact, told.url)
-            process = replace(process, url=told.url, key=told.key, routes=_routes(told))
+            process = replace(process, url=told.url, key=told.key, routes=_routes(told), front_port=_front_port(told))
         found.append(process)
     return found
 
 
 def _routes(told: ReplicaAccess) -> tuple[str, ...] | None:
     return None if told.routes is None else tuple(sorted(known_routes(told.routes)))
+
+
+def _front_port(told: ReplicaAccess) -> int:
+    return told.front_port if 0 < told.front_port < 2**16 else 0

@@ -171,6 +171,7 @@ class ViewKeeper:
             state=replica.state.value,
             rank=rank,
             routes=replica.routes,
+            front_port=replica.front_port,
         )
 
     def _rank(self, node: Node, status: NodeStatus) -> int | None:

@@ -40,6 +40,8 @@ _NAMED: Final = re.compile(
     r"\b(tool_choice|tools|response_format|json_schema|top_logprobs|logprobs|grammar|messages|prompt|input|content"
     r"|encoding_format|dimensions|suffix|stop|temperature|max_tokens|n)\b"
 )
+_MENDABLE: Final = re.compile(rb"but is null|Field 'n':")
+"""llama.cpp refuses nulls, which mean that nothing was given, and more answers than it has slots."""
 _PARAMS: Final = {"content": "messages", "json_schema": "response_format"}
 _CODES: Final = {
     401: "invalid_api_key",
@@ -65,6 +67,11 @@ def refusal_in(message: str, *, about: str = "messages") -> EngineRefusal | None
     if found := _FAULTY.search(message):
         return EngineRefusal("invalid_value", found[1])
     return None
+
+
+def is_mendable(body: bytes) -> bool:
+    """Whether an engine refuses what a server in front of it can ask in another way."""
+    return _MENDABLE.search(body) is not None
 
 
 def openai_error(status: int, body: bytes, *, about: str = "messages") -> tuple[int, bytes] | None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from corral.base.ids import NodeId, ReplicaId
 
@@ -52,6 +52,15 @@ def before(state: ReplicaState) -> frozenset[ReplicaState]:
     return frozenset(earlier for earlier, following in NEXT.items() if state in following)
 
 
+class Reach(NamedTuple):
+    """How requests reach a replica: compared, to see whether a node tells something new."""
+
+    url: str
+    key: str
+    routes: tuple[str, ...] | None
+    front_port: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     id: ReplicaId
@@ -70,6 +79,8 @@ class Replica:
     """The bearer that its URL wants; new at every start of the process, and so the process's identity."""
     routes: tuple[str, ...] | None = None
     """Which routes of inference its URL answers; None when its node did not say."""
+    front_port: int = 0
+    """Of the same host and key, for requests that need care; 0 when there is none."""
     reason: str = ""
     """Why it failed or was lost."""
     created_at: datetime
@@ -79,6 +90,11 @@ class Replica:
     def process_key(self) -> str:
         """How the node calls the process."""
         return f"{self.model}#{self.index}"
+
+    @property
+    def reach(self) -> Reach:
+        """How requests reach it."""
+        return Reach(self.url, self.key, self.routes, self.front_port)
 
     @property
     def is_unserved(self) -> bool:
@@ -104,6 +120,12 @@ class Process:
     url: str = ""
     key: str = field(default="", repr=False)
     routes: tuple[str, ...] | None = None
+    front_port: int = 0
+
+    @property
+    def reach(self) -> Reach:
+        """How requests reach it."""
+        return Reach(self.url, self.key, self.routes, self.front_port)
 
     @property
     def process_key(self) -> str:

@@ -65,6 +65,16 @@ class Asked(msgspec.Struct, gc=False):
     model: object = msgspec.UNSET
     messages: msgspec.Raw = msgspec.Raw()
     temperature: object = None
+    tools: msgspec.Raw = msgspec.Raw()
+    functions: msgspec.Raw = msgspec.Raw()
+    function_call: object = None
+    modalities: object = None
+    max_tokens: object = None
+    max_completion_tokens: object = None
+    dimensions: object = None
+    echo: object = None
+    suffix: object = None
+    best_of: object = None
 
     def named(self) -> str:
         """The model to ask. Refusal when there is none."""
@@ -73,6 +83,21 @@ class Asked(msgspec.Struct, gc=False):
         if not isinstance(self.model, str):
             raise Refusal(400, "`model` must be a string", code="invalid_type", param="model")
         return _named(self.model)
+
+    def needs_care(self) -> bool:
+        """Whether it asks for something that engines are known to drop without a word."""
+        return (
+            len(self.tools) > 0
+            or len(self.functions) > 0
+            or self.max_tokens == 0
+            or self.max_completion_tokens == 0
+            or self.dimensions is not None
+            or self.echo is not None
+            or self.suffix is not None
+            or self.best_of is not None
+            or self.modalities is not None
+            or self.function_call is not None
+        )
 
     def check(self) -> None:
         """Refusal for what no model can answer, and what some engines answer all the same."""

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from corral.dialect.anthropic import ANTHROPIC_ROUTES, anthropic_error_of
-from corral.dialect.engine_errors import openai_error
+from corral.dialect.engine_errors import is_mendable, openai_error
 from corral.domain.inference import ROUTE_USES
 from corral.gateway.admit import asked_in_form, asked_in_json
 from corral.gateway.answers import Answer, Refusal
 from corral.gateway.bodies import Inflation
 from corral.gateway.exchange import Client, Exchange, Outcome, Services
 from corral.gateway.head import RequestHead, write_head
-from corral.gateway.upstream import TIME_OUTS, AnswerHead, Failure
+from corral.gateway.upstream import TIME_OUTS, AnswerHead, Failure, Origin
 from corral.gateway.usage import Tail
 from corral.gateway.view import Replica
 from corral.protocol.adapter import MODEL_GONE_STATUS
@@ -73,6 +73,8 @@ class Inference(Exchange):
     _failures = 0
     _error: "_HeldError | None" = None
     _inflating: asyncio.Task[None] | None = None
+    _needs_care = False
+    _asks_front = False
     _is_second_try = False
     _waits_since: float | None = None
 
@@ -121,6 +123,7 @@ class Inference(Exchange):
         asked = asked_in_json(self._body) if self._head.path not in _FORMS else asked_in_form(self._head, self._body)
         entry = self._services.directory.find_model(asked.named())
         asked.check()
+        self._needs_care = asked.needs_care()
         _check_use(entry, self._route)
         self.model = entry.name
         try:
@@ -147,7 +150,12 @@ class Inference(Exchange):
             tally.waited(self.model, self._services.loop.time() - self._waits_since)
             self._waits_since = None
         tally.sent(self.model, len(self._body))
-        self._ask(replica.origin)
+        self._asks_front = self._needs_care and replica.front is not None
+        self._ask(self._origin(replica))
+
+    def _origin(self, replica: Replica) -> Origin:
+        """The engine itself; or the port in front of it, which honours what the engine would drop or refuse."""
+        return replica.front if self._asks_front and replica.front is not None else replica.origin
 
     def _pass_over(self, replica: Replica) -> None:
         """It does not answer this route; another replica of the model may."""
@@ -209,6 +217,11 @@ class Inference(Exchange):
             super().upstream_ended()
             return
         self._connection = None
+        front = None if self._replica is None or self._asks_front else self._replica.front
+        if front is not None and is_mendable(error.body):
+            self._asks_front = True
+            self._ask(front)
+            return
         translated = openai_error(error.head.status, error.body, about=_ASKED_IN.get(self._route, "input"))
         if self._head.path in ANTHROPIC_PATHS:
             status, body = translated or (error.head.status, error.body)
@@ -254,7 +267,7 @@ class Inference(Exchange):
         if failure is Failure.STALE and not self._is_second_try:
             self._is_second_try = True
             self._services.tally.reconnects += 1
-            self._ask_afresh(replica.origin)
+            self._ask_afresh(self._origin(replica))
             return
         self._blame(replica, failure)
         self.excluded.add(replica.id)

@@ -31,6 +31,7 @@ class Replica:
     __slots__ = (
         "_own_rank",
         "authorization",
+        "front",
         "host",
         "id",
         "in_flight",
@@ -52,6 +53,7 @@ class Replica:
     def learn(self, entry: ReplicaEntry) -> None:
         """InvalidInput when its URL cannot be dialled."""
         self.origin = Origin.of(entry.url)
+        self.front = self.origin._replace(port=entry.front_port) if entry.front_port else None
         self.host = self.origin.host_header
         self.authorization = f"Bearer {entry.key}".encode() if entry.key else None
         self.model = entry.model

@@ -39,6 +39,9 @@ class ReplicaAccess(msgspec.Struct, kw_only=True, omit_defaults=True):
     """An adapter answers there, and completes requests by itself."""
     routes: list[str] | None = None
     """Which routes of inference are answered there; None when its backend does not say."""
+    front_port: int = 0
+    """A second port of the same host and key, for requests that the first would answer otherwise than they are written;
+    0 when there is none."""
 
 
 class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):

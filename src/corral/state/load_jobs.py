@@ -119,6 +119,7 @@ class LoadJobs:
             "url": replica.url,
             "sealed_key": self._sealer.seal(replica.id, replica.key, at),
             "routes": replica.routes,
+            "front_port": replica.front_port,
         }
 
         async def work(connection: AsyncConnection) -> None:

@@ -57,6 +57,7 @@ async def insert_replica(connection: AsyncConnection, replica: Replica) -> bool:
         "url": "",
         "sealed_key": None,
         "routes": None,
+        "front_port": 0,
     }
     statement = insert_into(connection, replicas).values(row).on_conflict_do_nothing()
     return (await connection.execute(statement)).rowcount == 1
@@ -175,11 +176,16 @@ class Replicas:
 
     async def learn(self, replica: Replica, process: Process, *, at: datetime) -> bool:
         """Its node says where the very same process is reached. False: it is no longer loaded, or knows it already."""
-        if (process.url, process.key, process.routes) == (replica.url, replica.key, replica.routes):
+        if process.reach == replica.reach:
             return False
         loaded = and_(replicas.c.id == replica.id, replicas.c.state == ReplicaState.LOADED.value)
         sealed = self._sealer.seal(replica.id, process.key, at)
-        values = {"url": process.url, "sealed_key": sealed, "routes": process.routes}
+        values = {
+            "url": process.url,
+            "sealed_key": sealed,
+            "routes": process.routes,
+            "front_port": process.front_port,
+        }
         async with self._db.begin() as connection:
             return (await connection.execute(update(replicas).where(loaded).values(values))).rowcount == 1
 
@@ -210,6 +216,7 @@ def _replica_of(row: Row[Any], *, key: str = "") -> Replica:
         url=row.url,
         key=key,
         routes=None if row.routes is None else tuple(row.routes),
+        front_port=row.front_port or 0,
         reason=row.reason,
         created_at=row.created_at,
         changed_at=row.changed_at,

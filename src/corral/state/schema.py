@@ -190,6 +190,8 @@ replicas: Final = Table(
     Column("sealed_key", LargeBinary),
     # Which routes of inference its URL answers; empty when its node does not say.
     Column("routes", JSON(none_as_null=True)),
+    # A second port of the same host, for requests that need care; empty or 0 when there is none.
+    Column("front_port", Whole),
     # One process at a time in each place of a node: this is what makes a reservation.
     Index(
         "ix_replicas_place", "node_id", "model", "index", unique=True, postgresql_where=_LIVING, sqlite_where=_LIVING

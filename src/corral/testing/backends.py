@@ -31,6 +31,7 @@ class RunningBackend:
     process: Process
     client: Backend
     http_url: str = ""
+    front_url: str = ""
 
     @property
     def address(self) -> str:
@@ -57,13 +58,12 @@ async def running_backend(
 ) -> AsyncIterator[RunningBackend]:
     """A backend without a model. It is killed at the end if it has not ended by then."""
     port = lasting_port()
-    address, http = f"127.0.0.1:{port}", f"127.0.0.1:{port - 1}"
-    command = backend_command(
-        name, "--addr", address, "--http-addr", http, "--model-name", "the-model", *words, env=env
-    )
+    address, http, front = f"127.0.0.1:{port}", f"127.0.0.1:{port - 1}", f"127.0.0.1:{lasting_port()}"
+    places = ("--addr", address, "--http-addr", http, "--front-addr", front)
+    command = backend_command(name, *places, "--model-name", "the-model", *words, env=env)
     async with start_process(command) as process, Backend(address, token=TOKEN) as client:
         await until_healthy(client, process)
-        yield RunningBackend(process=process, client=client, http_url=f"http://{http}")
+        yield RunningBackend(process=process, client=client, http_url=f"http://{http}", front_url=f"http://{front}")
 
 
 async def until_healthy(client: Backend, process: Process) -> None:

@@ -99,7 +99,11 @@ class FakeNode:
         self._started += 1
         port = 7000 + 10 * (self._started - 1)
         access = ReplicaAccess(
-            url=f"http://{self.url_host}:{port + 1}", key=f"k{self._started}", adapted=self.adapts, routes=self.routes
+            url=f"http://{self.url_host}:{port + 1}",
+            key=f"k{self._started}",
+            adapted=self.adapts,
+            routes=self.routes,
+            front_port=port + 2,
         )
         process = RunningModel(
             model_id=model,

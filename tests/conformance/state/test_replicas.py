@@ -184,11 +184,11 @@ async def test_what_a_node_says_of_a_loaded_replica_is_learned(jobs: LoadJobs, r
 
     process = Process(model=replica.model, index=replica.index, address="", url="http://u:1", key="k")
     assert not await replicas.learn(replica, process, at=after(3))
-    moved = replace(process, url="http://u:2", routes=("/v1/messages",))
+    moved = replace(process, url="http://u:2", routes=("/v1/messages",), front_port=7)
     assert await replicas.learn(replica, moved, at=after(3))
     stored = await replicas.get(replica.id)
     assert stored is not None
-    assert (stored.url, stored.key, stored.routes) == ("http://u:2", "k", ("/v1/messages",))
+    assert stored.reach == ("http://u:2", "k", ("/v1/messages",), 7)
     assert not await replicas.learn(stored, moved, at=after(4))
     await replicas.lose([replica.id], reason="gone", at=after(4), events=[])
     assert not await replicas.learn(replica, replace(process, url="http://u:3"), at=after(5))

@@ -337,6 +337,19 @@ async def test_a_backend_with_an_openai_port_gets_one_and_a_new_key_each_time(ru
     assert (await running.install("engine", "my model")).http_key != launch.http_key
 
 
+async def test_a_backend_with_a_front_gets_a_third_port_and_all_are_given_back(running: Rig, pipe: Pipe) -> None:
+    directory = write_serving_backend(running.installed, "engine", pipe=pipe.path, body="say(' '.join(sys.argv[1:]))")
+    (directory / "corral.json").write_text('{"name": "engine", "http": {"protocol": "openai", "front": true}}')
+
+    for _ in range(2):
+        launch = await running.install("engine", "m")
+        grpc, http, front = (f"127.0.0.1:{port}" for port in running.ports[:3])
+        assert await pipe.line() == f"--addr {grpc} --http-addr {http} --model-name m --front-addr {front}"
+        assert launch.front_port == running.ports[2]
+        await running.backends.stop_all(force=True)
+        await running.clock.advance(timedelta(seconds=15))
+
+
 async def test_an_earlier_life_s_processes_are_ended_and_strangers_are_not(rig: Rig, pipe: Pipe) -> None:
     mark = {MARK_VARIABLE: "abc"}
     script = f"sleep 1000 & echo $! > {pipe.path}; wait"

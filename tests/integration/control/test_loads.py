@@ -62,10 +62,11 @@ async def test_gateways_are_told_what_a_model_is_for_and_what_its_replica_answer
     assert view.models["small"].uses == ("chat", "completion", "embeddings")
     (replica,) = view.replicas.values()
     assert replica.routes == ("/v1/chat/completions", "/v1/responses")
+    assert replica.url.endswith(str(replica.front_port - 1)), "two after the port of gRPC, and one after that of HTTP"
     node.running[0] = msgspec.structs.replace(node.running[0], corral=ReplicaAccess(url=replica.url, key=replica.key))
     await world.control.replica_health.sweep()
     (replica,) = (await view_of(world.control)).replicas.values()
-    assert replica.routes is None
+    assert (replica.routes, replica.front_port) == (None, 0)
 
 
 async def test_who_follows_gets_the_view_then_changes_and_beats(world: World) -> None:

@@ -112,10 +112,11 @@ def test_a_manifest_names_a_backend_and_its_port(disk: Disk) -> None:
 
 def test_a_manifest_says_which_routes_the_port_answers(disk: Disk) -> None:
     path = disk.add(disk.user / "engine")
-    manifest = '{"http": {"protocol": "openai", "routes": ["/v1/responses", "/v1/messages", "/api/v1/keys"]}}'
+    manifest = '{"http": {"protocol": "openai", "front": true, "routes": ["/v1/responses", "/v1/messages", "/x"]}}'
     (path / "corral.json").write_text(manifest)
     disk.add(disk.user / "silent")
     homes = [disk.directory().find(name) for name in ("engine", "silent")]
+    assert [home and home.has_front for home in homes] == [True, False]
     assert [home and home.http_routes for home in homes] == [("/v1/messages", "/v1/responses"), None]
 
 

@@ -1,0 +1,267 @@
+"""Requests that llama.cpp's server would answer otherwise than they are written, and the answers to them. Pure.
+
+Its server drops `dimensions`, `echo`, `suffix`, `functions`, `modalities`, a named `tool_choice`, and tools that the
+model's template has no place for; it takes 0 tokens for 1, and refuses nulls that mean "not given" and more answers
+than it has slots. A plan says what is asked of it instead: one request, or several one after another.
+"""
+
+import base64
+import json
+import math
+import struct
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Body = dict[str, Any]
+
+CHAT: Final = "/v1/chat/completions"
+COMPLETION: Final = "/v1/completions"
+EMBEDDING: Final = "/v1/embeddings"
+_MOST_ANSWERS: Final = 128
+"""OpenAI's own limit of `n`."""
+_LIMITS: Final = ("max_tokens", "max_completion_tokens", "n_predict")
+_CHOICES: Final = ("auto", "none", "required")
+
+
+class Refused(Exception):
+    """The request cannot be answered as it is written; `param` is the field."""
+
+    def __init__(self, param: str, message: str, *, code: str = "invalid_value") -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+    def document(self) -> bytes:
+        """The body of an answer with status 400, in OpenAI's shape."""
+        told = {"message": f"{self.param}: {self}", "type": "invalid_request_error", "param": self.param}
+        return json.dumps({"error": {**told, "code": self.code}}).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is asked of the engine, and what becomes of its answers."""
+
+    requests: tuple[Body, ...]
+    """One after another, where there are several."""
+    echoed: tuple[str, ...] = ()
+    """What the answers begin with, one for each prompt."""
+    dimensions: int = 0
+    """To how many numbers vectors are cut; 0 is not at all."""
+    as_base64: bool = False
+    streams: bool = False
+    counts: bool = True
+    """Whether the client asked for the counts of a stream."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the engine's answer is the client's."""
+        return len(self.requests) == 1 and not self.echoed and not self.dimensions
+
+
+def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
+    """Refused says which field cannot be honoured."""
+    body = {name: value for name, value in body.items() if value is not None}
+    if path == EMBEDDING:
+        return _embedding(body)
+    _check_limits(body)
+    if path == CHAT:
+        body = with_chosen_tool(_chat(body), offers_tools=offers_tools)
+    elif path == COMPLETION:
+        _check_completion(body)
+    elif body.get("tools"):
+        _check_offer(body, offers_tools=offers_tools)
+    if path not in (CHAT, COMPLETION):
+        return Plan(requests=(body,))
+    echoed = _prompts(body) if body.pop("echo", False) else ()
+    requests = _repeated(body)
+    options = body.get("stream_options")
+    return Plan(
+        requests=requests,
+        echoed=echoed,
+        streams=bool(body.get("stream")),
+        counts=isinstance(options, dict) and bool(options.get("include_usage")),
+    )
+
+
+def _check_limits(body: Body) -> None:
+    for field_name in _LIMITS:
+        if body.get(field_name) == 0 and not isinstance(body[field_name], bool):
+            raise Refused(field_name, "must be at least 1")
+
+
+def _chat(body: Body) -> Body:
+    for name in ("functions", "function_call"):
+        if name in body:
+            raise Refused(name, "is not offered: use tools and tool_choice")
+    if body.pop("modalities", ["text"]) not in (["text"], []):
+        raise Refused("modalities", "only text is offered by this backend", code="unsupported_by_model")
+    if isinstance(body.get("messages"), list):
+        body["messages"] = [_without_nulls(message) for message in body["messages"]]
+    return body
+
+
+def _without_nulls(message: Any) -> Any:
+    """A message without fields that were not given; `content` may be null beside tool calls."""
+    if not isinstance(message, dict):
+        return message
+    return {name: value for name, value in message.items() if value is not None or name == "content"}
+
+
+def with_chosen_tool(body: Body, *, offers_tools: bool) -> Body:
+    """A chat with one named tool as a chat that has only that tool and must use it. Refused where tools are faulty."""
+    tools, choice = body.get("tools") or [], body.get("tool_choice")
+    names = _tool_names(tools)
+    if isinstance(choice, str) and choice not in _CHOICES:
+        raise Refused("tool_choice", f"must be one of {', '.join(_CHOICES)}, or name a function")
+    if choice == "required" and not tools:
+        raise Refused("tool_choice", "needs tools")
+    if tools:
+        _check_offer(body, offers_tools=offers_tools)
+    if not isinstance(choice, dict):
+        return body
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    if name not in names:
+        raise Refused("tool_choice", f"names {name}, which is not among the tools")
+    return {**body, "tools": [tools[names.index(name)]], "tool_choice": "required"}
+
+
+def _check_offer(body: Body, *, offers_tools: bool) -> None:
+    if not offers_tools and body.get("tool_choice") != "none":
+        told = "the template of this model has no place for tools"
+        raise Refused("tools", told, code="unsupported_by_model")
+
+
+def _tool_names(tools: Any) -> list[str]:
+    if not isinstance(tools, list):
+        raise Refused("tools", "must be a list")
+    names = []
+    for index, tool in enumerate(tools):
+        place = f"tools[{index}]"
+        if not isinstance(tool, dict) or tool.get("type") != "function":
+            raise Refused(f"{place}.type", "must be function")
+        function = tool.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+            raise Refused(f"{place}.function.name", "must be a text")
+        if not isinstance(function.get("parameters"), dict | None):
+            raise Refused(f"{place}.function.parameters", "must be an object: a JSON schema")
+        names.append(function["name"])
+    return names
+
+
+def _check_completion(body: Body) -> None:
+    if body.get("suffix"):
+        raise Refused("suffix", "is not offered: this backend continues texts, and does not fill gaps")
+    if body.pop("best_of", body.get("n", 1)) != body.get("n", 1):
+        raise Refused("best_of", "is not offered: ask for several answers with n")
+    if body.get("echo") and "logprobs" in body:
+        raise Refused("logprobs", "is not offered together with echo")
+
+
+def _prompts(body: Body) -> tuple[str, ...]:
+    prompt = body.get("prompt")
+    prompts = prompt if isinstance(prompt, list) else [prompt]
+    if not all(isinstance(one, str) for one in prompts):
+        raise Refused("echo", "is offered for prompts that are texts")
+    return tuple(prompts)
+
+
+def _repeated(body: Body) -> tuple[Body, ...]:
+    """As many requests as answers are wanted; where a seed is given, each has one of its own."""
+    n = body.pop("n", 1)
+    if not isinstance(n, int) or not 1 <= n <= _MOST_ANSWERS:
+        raise Refused("n", f"must be between 1 and {_MOST_ANSWERS}")
+    seed = body.get("seed")
+    if not isinstance(seed, int) or seed < 0:
+        return (body,) * n
+    return tuple({**body, "seed": (seed + number) % 2**32} for number in range(n))
+
+
+def _embedding(body: Body) -> Plan:
+    dimensions = body.pop("dimensions", 0)
+    if not isinstance(dimensions, int) or dimensions < 0:
+        raise Refused("dimensions", "must be at least 1")
+    if not dimensions:
+        return Plan(requests=(body,))
+    as_base64 = body.pop("encoding_format", "float") == "base64"
+    return Plan(requests=(body,), dimensions=dimensions, as_base64=as_base64)
+
+
+# Answers.
+
+
+def cut_vectors(answer: Body, plan: Plan) -> Body:
+    """An answer with embeddings, each cut and of length one again. Refused when they are shorter than asked for."""
+    for item in answer["data"]:
+        vector = item["embedding"]
+        if plan.dimensions > len(vector):
+            told = f"is {plan.dimensions}, and the vectors of this model have {len(vector)}"
+            raise Refused("dimensions", told)
+        kept = vector[: plan.dimensions]
+        length = math.hypot(*kept) or 1.0
+        numbers = [number / length for number in kept]
+        item["embedding"] = _packed(numbers) if plan.as_base64 else numbers
+    return answer
+
+
+def _packed(numbers: list[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(numbers)}f", *numbers)).decode()
+
+
+@dataclass(slots=True)
+class Joining:
+    """Several answers as one: choices are numbered anew, counts are summed, a prompt counts once."""
+
+    plan: Plan
+    number: int = 0
+    """Of the request whose answers come now."""
+    id: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    _begun: set[int] = field(default_factory=set)
+
+    def whole(self, answers: list[Body]) -> Body:
+        """Answers that were not streamed."""
+        choices: list[Body] = []
+        for self.number, answer in enumerate(answers):
+            self._count(answer.get("usage"))
+            choices += [self._numbered(choice) for choice in answer["choices"]]
+        joined = {**answers[0], "choices": sorted(choices, key=lambda one: int(one["index"])), "usage": self.usage()}
+        joined.pop("timings", None)
+        return joined
+
+    def event(self, event: Body) -> Body | None:
+        """An event of the stream that comes now, as one of the joined stream; None for the counts of a part."""
+        self._count(event.pop("usage", None))
+        event.pop("timings", None)  # of one part only: the counts at the end are those of all
+        if not event.get("choices"):
+            return None
+        self.id = self.id or event.get("id", "")
+        choices = [self._numbered(choice) for choice in event["choices"]]
+        return {**event, "id": self.id, "choices": choices}
+
+    def last_event(self, sample: Body) -> Body:
+        return {**sample, "choices": [], "usage": self.usage()}
+
+    def usage(self) -> Body:
+        total = self.prompt_tokens + self.completion_tokens
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": total,
+        }
+
+    def _count(self, usage: Any) -> None:
+        if isinstance(usage, dict):
+            self.completion_tokens += usage.get("completion_tokens", 0)
+            if self.number == 0:
+                self.prompt_tokens += usage.get("prompt_tokens", 0)
+
+    def _numbered(self, choice: Body) -> Body:
+        prompt = int(choice["index"])
+        index = prompt * len(self.plan.requests) + self.number
+        numbered = {**choice, "index": index}
+        if self.plan.echoed and "text" in choice and index not in self._begun:
+            self._begun.add(index)
+            numbered["text"] = self.plan.echoed[prompt] + choice["text"]
+        return numbered

@@ -1,0 +1,148 @@
+"""llama.cpp's second port with a real model: requests that its own server drops or refuses."""
+
+import asyncio
+import base64
+import json
+import math
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from corral.rpc import errors
+from corral.rpc.messages import Message, ModelOptions, PredictOptions
+from corral.testing.backends import KEY, SOON, RunningBackend, running_backend
+from corral.testing.models import QUESTION
+
+CHAT = "/v1/chat/completions"
+ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8, "temperature": 0}
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
+@asynccontextmanager
+async def loaded(file: Path, **more: Any) -> AsyncIterator[RunningBackend]:
+    options = ModelOptions(Model="smol", ModelFile=str(file), ContextSize=512, Threads=1, MMap=True, **more)
+    async with running_backend("llama_cpp") as backend:
+        await backend.client.load(options, timeout=SOON)
+        yield backend
+
+
+async def post(backend: RunningBackend, path: str, body: Any, *, key: str = KEY) -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {key}"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(backend.front_url + path, json=body, headers=headers) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def ask(backend: RunningBackend, path: str, body: Any) -> Any:
+    status, text = await post(backend, path, body)
+    assert status == 200, text
+    return json.loads(text)
+
+
+def events_of(text: str) -> list[Any]:
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+
+
+async def test_several_answers_on_one_slot(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        answer = await ask(backend, CHAT, ASKED | {"n": 3, "temperature": 1.5, "seed": 4})
+        said = [choice["message"]["content"] for choice in answer["choices"]]
+        assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+        assert len(set(said)) > 1, said
+        one = await ask(backend, CHAT, ASKED)
+        assert answer["usage"]["prompt_tokens"] == one["usage"]["prompt_tokens"]
+        assert answer["usage"]["completion_tokens"] == 24
+
+        wanted = ASKED | {"n": 2, "stream": True, "stream_options": {"include_usage": True}}
+        status, text = await post(backend, CHAT, wanted)
+        *events, counts = events_of(text)
+        assert (status, text.endswith("data: [DONE]\n\n")) == (200, True)
+        order = [event["choices"][0]["index"] for event in events]
+        assert order == sorted(order)
+        assert set(order) == {0, 1}
+        assert len({event["id"] for event in events}) == 1
+        parts = [
+            "".join(e["choices"][0]["delta"].get("content") or "" for e in events if e["choices"][0]["index"] == n)
+            for n in (0, 1)
+        ]
+        assert parts == [one["choices"][0]["message"]["content"]] * 2
+        assert counts["usage"]["completion_tokens"] == 16
+
+        prompts = {"prompt": ["One two three", "Red green"], "n": 2, "echo": True, "max_tokens": 4, "temperature": 0}
+        texts = [choice["text"] for choice in (await ask(backend, "/v1/completions", prompts))["choices"]]
+        assert [text[:3] for text in texts] == ["One", "One", "Red", "Red"]
+        status, text = await post(backend, "/v1/completions", prompts | {"stream": True})
+        streamed = ["", "", "", ""]
+        for event in events_of(text):
+            streamed[event["choices"][0]["index"]] += event["choices"][0]["text"]
+        assert streamed == texts
+
+
+async def test_nulls_reach_the_engine_as_what_was_not_given(chat_model_file: Path) -> None:
+    nulls = dict.fromkeys(("name", "tool_call_id", "reasoning_content", "tool_calls"))
+    async with loaded(chat_model_file) as backend:
+        messages = [ASKED["messages"][0] | nulls]
+        answer = await ask(backend, CHAT, ASKED | {"messages": messages, "tools": None, "stop": None})
+        assert "Paris" in answer["choices"][0]["message"]["content"]
+        status, text = await post(backend, CHAT, ASKED | {"messages": messages, "stream": True, "max_tokens": 20})
+        assert (status, "Paris" in text, text.endswith("data: [DONE]\n\n")) == (200, True, True)
+
+
+async def test_vectors_are_cut_and_of_length_one_again(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file, Embeddings=True) as backend:
+        path = "/v1/embeddings"
+        whole = await ask(backend, path, {"input": ["a horse", "a stable"], "encoding_format": None})
+        cut = await ask(backend, path, {"input": ["a horse", "a stable"], "dimensions": 8})
+        packed = await ask(backend, path, {"input": "a horse", "dimensions": 8, "encoding_format": "base64"})
+        assert [len(item["embedding"]) for item in whole["data"]] == [576, 576]
+        for item, full in zip(cut["data"], whole["data"], strict=True):
+            kept = full["embedding"][:8]
+            assert item["embedding"] == pytest.approx([number / math.hypot(*kept) for number in kept], abs=1e-5)
+        numbers = struct.unpack("<8f", base64.b64decode(packed["data"][0]["embedding"]))
+        assert numbers == pytest.approx(cut["data"][0]["embedding"], abs=1e-5)
+        status, text = await post(backend, path, {"input": "a", "dimensions": 577})
+        assert (status, json.loads(text)["error"]["param"]) == (400, "dimensions")
+
+
+async def test_what_cannot_be_honoured_is_refused_by_name(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        for path, body, param in [
+            (CHAT, ASKED | {"tools": TOOLS}, "tools"),
+            ("/v1/responses", {"input": "hi", "tools": [{"type": "function", "name": "look"}]}, "tools"),
+            (CHAT, ASKED | {"functions": TOOLS}, "functions"),
+            ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
+            (CHAT, [], "body"),
+        ]:
+            status, text = await post(backend, path, body)
+            assert (status, json.loads(text)["error"]["param"]) == (400, param)
+        assert (await post(backend, CHAT, ASKED, key="other"))[0] == 401
+        status, text = await post(
+            backend, CHAT, ASKED | {"n": 2, "messages": [{"role": "user", "content": "x " * 2000}]}
+        )
+        assert (status, "context size" in text) == (400, True)
+        with pytest.raises(errors.RequestRefused, match="no place for tools"):
+            await backend.client.predict(
+                PredictOptions(
+                    UseTokenizerTemplate=True,
+                    Messages=[Message(role="user", content="hi")],
+                    Tools=json.dumps(TOOLS),
+                    ModelIdentity="smol",
+                )
+            )
+
+
+async def test_a_client_that_leaves_frees_the_slot(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend, aiohttp.ClientSession() as session:
+        endless = ASKED | {"n": 100, "max_tokens": 400, "ignore_eos": True, "stream": True}
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with session.post(backend.front_url + CHAT, json=endless, headers=headers) as answer:
+            await answer.content.readline()
+        async with asyncio.timeout(SOON.total_seconds()):
+            await ask(backend, CHAT, ASKED)

@@ -1,0 +1,81 @@
+"""Replicas with a second port: requests that need care go there, and all others straight to the engine."""
+
+import json
+
+import msgspec
+import pytest
+
+from corral.testing.engine import Connection, EngineRequest, StubEngine, json_answer
+from corral.testing.gateway import MODEL, World, replicas, request, world
+
+PLAIN = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "x"}],
+    "temperature": 1,
+    "max_tokens": 5,
+    "stream": True,
+}
+NULL = b'{"error":{"code":500,"message":"Failed to parse messages: type must be string, but is null"}}'
+SLOTS = b'{"error":{"code":400,"message":"Field \'n\': Value must be between 1 <= value <= 1, but got 2"}}'
+
+
+async def told(gateway: World) -> tuple[StubEngine, StubEngine]:
+    """The first engine, and the second as the port in front of it."""
+    engine, front = gateway.engines
+    entry = msgspec.structs.replace(replicas(engine)["r0"], front_port=front.port)
+    gateway.control.change(replicas={"r0": entry})
+    await gateway.until(lambda: gateway.gateway.services.directory.version == gateway.control.view.version)
+    return engine, front
+
+
+async def ask(gateway: World, more: dict[str, object], path: str = "/v1/chat/completions") -> int:
+    return (await gateway.ask(request(json.dumps(PLAIN | more).encode(), path=path))).status
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tools": [{}]},
+        {"functions": []},
+        {"function_call": "auto"},
+        {"modalities": ["audio"]},
+        {"max_tokens": 0},
+        {"max_completion_tokens": 0},
+        {"dimensions": 8},
+        {"echo": True},
+        {"suffix": "x"},
+        {"best_of": 2},
+    ],
+)
+async def test_what_an_engine_would_drop_goes_to_the_port_in_front(more: dict[str, object]) -> None:
+    async with world(engines=2) as gateway:
+        engine, front = await told(gateway)
+        assert await ask(gateway, PLAIN) == 200
+        assert await ask(gateway, more) == 200
+        assert (len(engine.requests), len(front.requests)) == (1, 1)
+        assert json.loads(front.requests[0].body) == PLAIN | more
+        assert front.requests[0].header("Authorization") == engine.requests[0].header("Authorization")
+        await gateway.until_quiet()
+
+
+@pytest.mark.parametrize("refusal", [NULL, SLOTS])
+async def test_what_the_engine_refuses_for_a_null_or_its_slots_is_asked_in_front_of_it(refusal: bytes) -> None:
+    async def refuse(_: EngineRequest, connection: Connection) -> bool:
+        await connection.send(json_answer(refusal, status=400))
+        return True
+
+    async with world(engines=2, limit=1) as gateway:
+        engine, front = await told(gateway)
+        engine.behave = refuse
+        for _ in range(2):
+            assert await ask(gateway, {"n": 2}) == 200
+        assert (len(engine.requests), len(front.requests)) == (2, 2)
+        front.behave = refuse
+        answer = await gateway.ask(request(json.dumps(PLAIN).encode()))
+        assert (answer.status, answer.error["code"]) == (400, "invalid_value")
+        await gateway.until_quiet()
+
+
+async def test_without_such_a_port_the_engine_is_asked(gateway: World) -> None:
+    assert await ask(gateway, {"tools": [{}]}) == 200
+    assert len(gateway.engine.requests) == 1
