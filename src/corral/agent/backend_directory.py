@@ -14,6 +14,7 @@ from corral.agent.backend_metadata import MANIFEST, METADATA, Manifest, Metadata
 from corral.agent.file_memory import FileMemory
 from corral.base.errors import PathNotUsable
 from corral.domain.capability import preferred_words
+from corral.images.layout import INDEX_FILE, offered_digests
 from corral.protocol.inventory import InstalledBackend, InstalledDetails
 
 RUN: Final = "run.sh"
@@ -95,7 +96,13 @@ class _Entry:
             identity=identity_of(self.path),
         )
 
-    def described(self) -> InstalledBackend:
+    @property
+    def source(self) -> Path | None:
+        """The directory that it was installed from; None when that was none of this machine."""
+        return Path(self.metadata.uri) if self.metadata.uri.startswith("/") else None
+
+    def described(self, offered: Sequence[str] = ()) -> InstalledBackend:
+        """`offered` are the digests of what its source has now."""
         if self.is_system:
             return InstalledBackend(name=self.name, is_system=True, is_meta=self.is_meta)
         told = self.metadata
@@ -108,12 +115,16 @@ class _Entry:
             version=told.version,
             uri=told.uri,
             digest=told.digest,
-            corral=self._details(),
+            corral=self._details(offered),
         )
 
-    def _details(self) -> InstalledDetails | None:
-        told = self.metadata.corral
-        return InstalledDetails(platform_digest=told.platform_digest) if told and told.platform_digest else None
+    def _details(self, offered: Sequence[str]) -> InstalledDetails | None:
+        told, own = self.metadata.corral, self.metadata.digests
+        details = InstalledDetails(
+            platform_digest=told.platform_digest if told is not None else "",
+            source_digest=next((one for one in offered if one in own), next(iter(offered), "")),
+        )
+        return None if details == InstalledDetails() else details
 
 
 class BackendDirectory:
@@ -124,6 +135,7 @@ class BackendDirectory:
         self._system = tuple(folder.absolute() for folder in system)
         self._capability = capability
         self._descriptions = FileMemory(_read_description, (METADATA, MANIFEST))
+        self._offers = FileMemory(offered_digests, (INDEX_FILE,))
 
     def find(self, name: str) -> Home | None:
         """What the name means now. PathNotUsable when the disk cannot be read."""
@@ -159,7 +171,8 @@ class BackendDirectory:
         """Every backend once, aliases not being backends. PathNotUsable when the disk cannot be read."""
         found: dict[str, InstalledBackend] = {}
         for entry in self._entries():
-            found.setdefault(entry.name, entry.described())
+            offered = () if entry.source is None else self._offers.of(entry.source)
+            found.setdefault(entry.name, entry.described(offered))
         return list(found.values())
 
     def _by_name(self, name: str, entries: Iterable[_Entry]) -> Home | None:

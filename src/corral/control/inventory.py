@@ -260,4 +260,5 @@ def _entry(told: InstalledBackend) -> BackendEntry:
         uri=told.uri,
         digest=told.digest,
         platform_digest="" if told.corral is None else told.corral.platform_digest,
+        source_digest="" if told.corral is None else told.corral.source_digest,
     )

@@ -62,6 +62,9 @@ class BackendEntry:
     """Of what the uri named: of the index, where there is one."""
     platform_digest: str = ""
     """Of the image for the node's platform; LocalAI's workers do not tell it."""
+    source_digest: str = ""
+    """What an upgrade would bring, where the source is an image on the node's own disk, as of what ships with
+    Corral."""
 
     @property
     def digests(self) -> frozenset[str]:
@@ -208,8 +211,11 @@ def _renewed(wish: Wish, entry: BackendEntry, *, is_new: bool) -> Proof:
     artefact = wish.artefact
     if entry.is_system:
         return Unproven(reason=f"{entry.name} came with the machine and cannot be replaced", is_hopeless=True)
-    if artefact.digests and entry.digests and (is_new or not artefact.renewal):
-        return _by_digest(artefact, entry, is_new=is_new)
+    if entry.digests and (is_new or not artefact.renewal):
+        if artefact.digests:
+            return _by_digest(artefact, entry, is_new=is_new)
+        if entry.source_digest in entry.digests:
+            return Proven(rung=Rung.DIGEST)
     if not entry.installed_at:
         reason = f"the node tells neither a digest nor a date of {entry.name}: {UNPROVABLE}"
         return Unproven(reason=reason, is_hopeless=True)

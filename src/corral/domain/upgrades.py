@@ -7,6 +7,7 @@
 | `outdated` | the gallery tells a version, and the node has another one or none                             |
 | `unknown`  | it has that version and reports no digest, while the registry tells one: the tag may have moved |
 | `current`  | it has the version that the gallery tells, and the registry tells no digest                   |
+| either     | it came from an image on the node's own disk, and has the digest of that image or another one |
 | `unknown`  | nobody offers it any more, or neither side tells anything that could be compared              |
 
 Beside this, nodes are compared with each other: those that have another build than most *differ*. Digests come before
@@ -175,6 +176,8 @@ NOT_OFFERED: Final = "neither a gallery nor a registry tells what it should be"
 
 def assess(entry: BackendEntry, offer: Offer | None) -> tuple[Freshness, str]:
     """How what a node has stands against what is offered, and why that is not known if it is not."""
+    if offer is None and entry.source_digest and entry.digests:
+        return (Freshness.CURRENT if entry.source_digest in entry.digests else Freshness.OUTDATED), ""
     if offer is None:
         return Freshness.UNKNOWN, NOT_OFFERED
     if entry.digests and offer.digests:

@@ -11,7 +11,7 @@ import msgspec
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.contents import Image, LocalLayer
 from corral.images.digests import check_digest, digest_of
-from corral.images.errors import ContentMismatch, ImageNotFound, LimitExceeded, ManifestUnusable
+from corral.images.errors import ContentMismatch, ImageError, ImageNotFound, LimitExceeded, ManifestUnusable
 from corral.images.limits import ENTRIES_KNOB, MANIFEST_BYTES, UnpackLimits
 from corral.images.manifests import (
     OCI_CONFIG,
@@ -93,6 +93,15 @@ class _Archive:
 
 def is_layout(folder: Path) -> bool:
     return (folder / LAYOUT_FILE).is_file()
+
+
+def offered_digests(folder: Path) -> tuple[str, ...]:
+    """Of all that an OCI layout offers; none when it cannot be read, or is no layout."""
+    try:
+        document = read_manifest((folder / INDEX_FILE).read_bytes(), name=str(folder)) if is_layout(folder) else None
+    except (OSError, ImageError):
+        return ()
+    return tuple(one.digest for one in document.manifests) if isinstance(document, Index) else ()
 
 
 def open_files(path: Path, limits: UnpackLimits) -> Files:

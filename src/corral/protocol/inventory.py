@@ -22,6 +22,8 @@ class InstalledDetails(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     platform_digest: str = ""
     """Of the image for the node's platform, where `digest` is that of an index of several."""
+    source_digest: str = ""
+    """What an upgrade would bring, where the source is an image on the node's own disk."""
 
 
 class InstalledBackend(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -20,6 +20,7 @@ from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Targ
 from corral.protocol import subjects
 from corral.protocol.backend_changes import UpgradeRequest
 from corral.protocol.install import InstallRequest
+from corral.protocol.inventory import InstalledDetails
 from corral.state.db import Database
 from corral.state.intents import Change, Intents
 from corral.testing.clock import ManualClock
@@ -175,6 +176,22 @@ async def test_what_another_frontend_installed_by_uri_is_upgraded_from_where_the
 
     assert [one.status for one in upgraded.targets] == [TargetStatus.SUCCESS]
     assert node.written["custom"] == 2
+
+
+async def test_what_a_node_has_as_new_as_its_own_source_is_not_upgraded(world: World) -> None:
+    """As of what ships with Corral: no registry tells the newest, and to ask would end the models that it serves."""
+    node = await world.backends("w")
+    node.put("echo")
+    entry = node.disk["echo"]
+    entry.digest, entry.corral = "sha256:1", InstalledDetails(source_digest="sha256:1")
+
+    upgraded = await done(world, Verb.UPGRADE)
+
+    assert (only(upgraded).status, only(upgraded).message) == (TargetStatus.SUCCESS, "already digest")
+    assert verbs(node) == []
+    entry.corral = InstalledDetails(source_digest="sha256:2")
+    await done(world, Verb.UPGRADE)
+    assert verbs(node) == ["upgrade"]
 
 
 @pytest.mark.parametrize("name", ["mine", "custom"])

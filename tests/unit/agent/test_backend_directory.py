@@ -8,6 +8,8 @@ import pytest
 
 from corral.agent.backend_directory import BackendDirectory, identity_of, make_executable
 from corral.base.errors import PathNotUsable
+from corral.images.layout import LayoutWriter
+from corral.images.platforms import Platform
 
 
 class Disk:
@@ -69,6 +71,25 @@ def test_metadata_is_listed_and_aliases_are_not(disk: Disk) -> None:
     disk.add(disk.user / "custom", name="custom", alias="my-alias", **told)
     assert disk.listing() == [{"name": "custom", "is_system": False, "is_meta": False, **told}]
     assert disk.find("my-alias") == disk.user / "custom" / "run.sh"
+
+
+def test_what_came_from_an_image_on_this_disk_is_listed_with_what_that_image_is_now(disk: Disk, tmp_path: Path) -> None:
+    source = tmp_path / "image"
+    writer = LayoutWriter(source)
+    first = writer.add_image([], platform=Platform(os="linux", architecture="amd64"), diff_ids=[])
+    writer.finish([first])
+    disk.add(disk.user / "echo", name="echo", uri=str(source), digest=first.digest)
+    disk.add(disk.user / "far", name="far", uri="oci://r/far", digest="sha256:1")
+
+    def told() -> dict[str, object]:
+        return {one.name: one.corral and one.corral.source_digest for one in disk.directory().listing()}
+
+    assert told() == {"echo": first.digest, "far": None}
+    second = writer.add_image(
+        [], platform=Platform(os="linux", architecture="amd64"), diff_ids=[], annotations={"version": "2"}
+    )
+    writer.finish([second])
+    assert told() == {"echo": second.digest, "far": None}
 
 
 def test_a_meta_backend_leads_to_its_build(disk: Disk) -> None:

@@ -35,6 +35,8 @@ def entry(version: str = "", digest: str = "", **changes: object) -> BackendEntr
         (entry("1", "i1"), replace(OFFER, version=""), Freshness.OUTDATED),
         (entry("1"), replace(OFFER, version=""), Freshness.UNKNOWN),
         (entry("1", "i1"), None, Freshness.UNKNOWN),
+        (entry("1", "i1", source_digest="i1"), None, Freshness.CURRENT),
+        (entry("1", "i1", source_digest="i2"), None, Freshness.OUTDATED),
     ],
 )
 def test_digests_tell_first_then_versions(has: BackendEntry, offer: Offer | None, freshness: Freshness) -> None:
