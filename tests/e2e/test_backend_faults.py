@@ -82,7 +82,9 @@ def test_a_backend_that_fails_is_told_with_its_reason_and_leaves_nothing(faulty:
     wait_until(lambda: not [line for line in backends_of(faulty) if "sleep 1000" not in line], "its end")
 
 
-def test_a_corrupt_gguf_says_why_to_administrators_and_only_that_it_failed_to_others(faulty: Any) -> None:
+def test_a_corrupt_gguf_says_why_to_administrators_and_only_that_it_failed_to_others(
+    faulty: Any, start_process: Any
+) -> None:
     _, _, body = refused(faulty, "corrupt")
 
     message = body["error"]["message"]
@@ -91,6 +93,11 @@ def test_a_corrupt_gguf_says_why_to_administrators_and_only_that_it_failed_to_ot
     assert any("corrupted or incomplete" in line for line in body["loading"]["engine_lines"])
     shown = faulty.corral("models", "show", "corrupt").stdout
     assert "corrupted or incomplete" in shown
+
+    assert "corrupted or incomplete" in faulty.corral("logs", "corrupt").stdout
+    with start_process(["logs", "corrupt", "-f", "--data", str(faulty.data)]) as following:
+        wait_until(lambda: "corrupted or incomplete" in following.output, "the past lines")
+        assert following.stop(signal.SIGINT) == 0
 
     created = faulty.corral("keys", "create", "app", "--scope", "inference")
     status, _, body = refused(faulty, "corrupt", created.stdout.strip())

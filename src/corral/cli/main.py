@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "nodes": "corral.cli.nodes:nodes",
     "keys": "corral.cli.keys:keys",
     "events": "corral.cli.events:events",
+    "logs": "corral.cli.logs:logs",
     "doctor": "corral.cli.doctor:doctor",
     "version": "corral.cli.version:version",
     "completion": "corral.cli.completion:completion",

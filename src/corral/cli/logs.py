@@ -1,0 +1,190 @@
+"""`corral logs`: what the processes of a model, or of all models of a node, have written."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import click
+from click.shell_completion import CompletionItem
+
+from corral.base.errors import Conflict, NotFound, PeerUnavailable
+from corral.base.retry import Backoff
+from corral.cli.connection import connected, open_client
+from corral.cli.options import CorralCommand, warn
+from corral.cli.output import json_option, print_json_line, printable
+
+if TYPE_CHECKING:
+    from corral.cli.client import Client
+    from corral.protocol.log_lines import LogLine
+    from corral.protocol.node_views import NodeDetail
+
+_PERIOD: Final = 1.0
+"""Seconds between two looks while following."""
+_RECONNECT: Final = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=5))
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """One process, or all processes of a model, on one node."""
+
+    node_id: str
+    node: str
+    process: str
+
+    @property
+    def path(self) -> str:
+        return f"/api/nodes/{self.node_id}/backend-logs/{quote(self.process, safe='')}"
+
+
+def complete_model_or_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from corral.cli.model_names import complete_model
+    from corral.cli.node_names import complete_node
+
+    return [*complete_model(context, parameter, incomplete), *complete_node(context, parameter, incomplete)]
+
+
+@click.command(cls=CorralCommand)
+@click.argument("name", metavar="MODEL|NODE", shell_complete=complete_model_or_node)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what is written from now on, until Ctrl-C.")
+@click.option(
+    "--last", default=100, show_default=True, type=click.IntRange(0, 1000), help="How many past lines to begin with."
+)
+@json_option
+@connected
+def logs(name: str, follow: bool, last: int, as_json: bool) -> None:
+    """Show what the processes of a model wrote, or those of a node.
+
+    Workers keep the last 1000 lines of each process, also of those that have ended. With several processes each line
+    begins with its node and its process. With --json each line is an object.
+    """
+    client = open_client()
+    following = Following(client, name)
+    try:
+        lines = following.look()
+        shown = lines[-last:] if last else []
+        _print(shown, as_json=as_json, has_prefix=following.is_several)
+        if follow:
+            for new in following.later():
+                _print(new, as_json=as_json, has_prefix=following.is_several)
+    except KeyboardInterrupt:
+        return
+    if not lines:
+        warn([f"nothing was written by {name} yet"])
+
+
+Written = tuple[LogSource, "LogLine"]
+
+
+@dataclass(slots=True)
+class Following:
+    """The lines of a model or a node, each of them once. Workers that cannot be asked are named once."""
+
+    client: "Client"
+    name: str
+    is_several: bool = False
+    _seen: "dict[LogSource, LogLine]" = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+
+    def look(self) -> list[Written]:
+        """What was written since the last look, in the order of time."""
+        found = sources_of(self.client, self.name)
+        self.is_several = len(found) > 1
+        written = [(source, line) for source in found for line in self._new_lines(source)]
+        return sorted(written, key=lambda one: one[1].timestamp)
+
+    def later(self) -> Iterator[list[Written]]:
+        """For ever; a frontend that is away is asked again."""
+        failures = 0
+        while True:
+            time.sleep(_RECONNECT.delay(failures).total_seconds() if failures else _PERIOD)
+            try:
+                yield self.look()
+                failures = 0
+            except PeerUnavailable as error:
+                if failures == 0:
+                    warn([f"{error.message}; trying again"])
+                failures += 1
+
+    def _new_lines(self, source: LogSource) -> "Sequence[LogLine]":
+        from corral.protocol.log_lines import LogLine
+
+        try:
+            lines = self.client.get(source.path, list[LogLine])
+        except PeerUnavailable as error:
+            if not self._is_of_worker(error):
+                raise
+            self._warn_once(f"{source.node} cannot be asked: {error.message}")
+            return []
+        new = _after(lines, self._seen.get(source))
+        if new:
+            self._seen[source] = new[-1]
+        return new
+
+    def _is_of_worker(self, error: PeerUnavailable) -> bool:
+        """Whether the frontend answers, and only the worker behind it does not."""
+        from corral.cli.client import FrontendFailed
+
+        return isinstance(error, FrontendFailed)
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            warn([text])
+
+
+def _after(lines: "Sequence[LogLine]", last: "LogLine | None") -> "Sequence[LogLine]":
+    """Those that came after the last one that was seen; all newer ones when that is not kept any more."""
+    if last is None:
+        return lines
+    for number in range(len(lines) - 1, -1, -1):
+        if lines[number] == last:
+            return lines[number + 1 :]
+    return [line for line in lines if line.timestamp > last.timestamp]
+
+
+def sources_of(client: "Client", name: str) -> list[LogSource]:
+    """The processes that a name means: those of a model on all nodes, or those of all models on a node."""
+    from corral.cli.node_names import all_nodes, choose
+
+    nodes = list(all_nodes(client))
+    of_model = _of_model(client, name, nodes)
+    if of_model is None:
+        try:
+            return _of_node(client, choose(nodes, name))
+        except NotFound as unknown:
+            raise NotFound(f"there is no model {name}, and {unknown.message}") from None
+    if namesakes := [node for node in nodes if node.name == name]:
+        raise Conflict(f"{name} is a model and a node; name the node by its id, {namesakes[0].id}")
+    return of_model
+
+
+def _of_model(client: "Client", name: str, nodes: "Iterable[NodeDetail]") -> list[LogSource] | None:
+    """None when there is no such model. Replicas that are gone are among them: their last lines say why."""
+    from corral.protocol.model_views import ModelView
+
+    try:
+        model = client.get(f"/api/v1/models/{quote(name, safe='')}", ModelView)
+    except NotFound:
+        return None
+    names = {node.id: node.name for node in nodes}
+    process = model.alias_of or model.name
+    found = {(one.node_id, f"{process}#{one.index}") for one in model.replicas if one.node_id in names}
+    return [LogSource(id, names[id], key) for id, key in sorted(found, key=lambda one: (names[one[0]], one[1]))]
+
+
+def _of_node(client: "Client", node: "NodeDetail") -> list[LogSource]:
+    names = client.get(f"/api/nodes/{node.id}/backend-logs", list[str])
+    return [LogSource(node.id, node.name, process) for process in names]
+
+
+def _print(written: Iterable[Written], *, as_json: bool, has_prefix: bool) -> None:
+    for source, line in written:
+        if as_json:
+            fields = {"timestamp": line.timestamp, "stream": line.stream, "text": line.text}
+            print_json_line({"node": source.node, "process": source.process, **fields})
+        else:
+            prefix = f"{source.node} {source.process} | " if has_prefix else ""
+            click.echo(printable(prefix + line.text.expandtabs()))
