@@ -95,7 +95,8 @@ class Models:
 
     def _collect(self, problems: Sequence[ModelProblem]) -> None:
         found = with_last_good([one for file in self._known.values() for one in file.found], self.catalogue)
-        catalogue = collect([*(one for one in found if not self._is_removed(one)), *problems])
+        kept = [*(one for one in found if not self._is_removed(one)), *problems]
+        catalogue = collect(kept, before=self.catalogue, since=self.time_of)
         if catalogue == self.catalogue:
             return
         self._tell(catalogue.problems)

@@ -7,8 +7,9 @@ no request, no flag and no machine changes it.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Final
 
@@ -74,6 +75,13 @@ class Catalogue:
         return any(problem.name in ("", name) for problem in self.problems)
 
 
+_NOTHING_KNOWN: Final = Catalogue()
+
+
+def _never(_: ModelSpec) -> datetime:
+    return datetime.min.replace(tzinfo=UTC)
+
+
 def read_model(config: object, *, source: str) -> ModelSpec:
     """Check one configuration. InvalidInput names the key that is wrong."""
     if not isinstance(config, Mapping):
@@ -104,23 +112,49 @@ def with_last_good(found: Sequence[ModelSpec | ModelProblem], before: Catalogue)
     return [*found, *kept]
 
 
-def collect(found: Iterable[ModelSpec | ModelProblem]) -> Catalogue:
-    """All that was read, without second models of one name and without aliases that lead nowhere."""
-    models: dict[str, ModelSpec] = {}
-    problems: list[ModelProblem] = []
-    for one in found:
-        if isinstance(one, ModelProblem):
-            problems.append(one)
-        elif (first := models.setdefault(one.name, one)) is not one:
-            problem = f"the name is taken by {first.source}"
-            problems.append(ModelProblem(source=one.source, name=one.name, problem=problem))
-    for spec in [spec for spec in models.values() if spec.alias_of]:
-        target = models.get(spec.alias_of)
+def collect(
+    found: Iterable[ModelSpec | ModelProblem],
+    *,
+    before: Catalogue = _NOTHING_KNOWN,
+    since: Callable[[ModelSpec], datetime] = _never,
+) -> Catalogue:
+    """All that was read, without second models of one name and without aliases that lead nowhere.
+
+    A model that was known `before` keeps its name, whatever another file is called. Where none was, as after a start,
+    it belongs to the file that has been as it is for longest, by `since`.
+    """
+    read = list(found)
+    owners = _owners([one for one in read if isinstance(one, ModelSpec)], before, since)
+    problems = [one if isinstance(one, ModelProblem) else _taken(one, owners[one.name]) for one in read]
+    models = dict(owners)
+    told = [one for one in problems if one is not None]
+    for spec in [spec for spec in owners.values() if spec.alias_of]:
+        target = owners.get(spec.alias_of)
         if target is None or target.alias_of:
             problem = f"alias: {spec.alias_of} is no model" if target is None else "alias: leads to another alias"
-            problems.append(ModelProblem(source=spec.source, name=spec.name, problem=problem))
+            told.append(ModelProblem(source=spec.source, name=spec.name, problem=problem))
             models.pop(spec.name)
-    return Catalogue(models=models, problems=tuple(problems))
+    return Catalogue(models=models, problems=tuple(told))
+
+
+def _owners(
+    specs: Sequence[ModelSpec], before: Catalogue, since: Callable[[ModelSpec], datetime]
+) -> dict[str, ModelSpec]:
+    """For each name the model that has it."""
+    owners: dict[str, ModelSpec] = {}
+    for spec in sorted(specs, key=since):  # of equally old ones the first stays first
+        known = before.models.get(spec.name)
+        owner = owners.setdefault(spec.name, spec)
+        if known is not None and spec.source == known.source and owner.source != known.source:
+            owners[spec.name] = spec
+    return owners
+
+
+def _taken(spec: ModelSpec, owner: ModelSpec) -> ModelProblem | None:
+    if spec is owner:
+        return None
+    problem = f"the name is taken by {owner.source}, which was known first"
+    return ModelProblem(source=spec.source, name=spec.name, problem=problem)
 
 
 def revision_of(config: Config) -> str:

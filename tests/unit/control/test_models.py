@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -255,3 +256,36 @@ def test_a_broken_files_model_gives_way_to_another_file_of_that_name(models: Mod
 
     assert set(problems(models)) == {"good.yaml"}
     assert models.find("good").source == "other.yaml"
+
+
+def test_a_second_file_with_a_known_name_is_passed_over_whatever_it_is_called(
+    models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    models.scan()
+    revision = models.revision_of("good")
+    write(models, "a.yaml", GOOD.format(name="good") + "threads: 2\n")
+
+    for _ in range(2):
+        assert problems(models) == {"a.yaml": "the name is taken by good.yaml, which was known first"}
+        assert (models.find("good").source, models.revision_of("good")) == ("good.yaml", revision)
+    assert [one.source for one in models.catalogue.problems_of("good")] == ["a.yaml"]
+    assert [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING] == [
+        "passed over: a.yaml: the name is taken by good.yaml, which was known first"
+    ]
+
+    write(models, "good.yaml", GOOD.format(name="good") + "threads: 3\n")
+    assert set(problems(models)) == {"a.yaml"}
+    (models.directory / "good.yaml").unlink()
+    assert problems(models) == {}
+    assert models.find("good").source == "a.yaml"
+
+
+def test_after_a_start_a_name_belongs_to_the_file_that_was_there_first(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(models, "a.yaml", GOOD.format(name="good"))
+    ages = {"good.yaml": 1, "a.yaml": 2}
+    monkeypatch.setattr(Models, "time_of", lambda _, spec: datetime.fromtimestamp(ages[spec.source], UTC))
+
+    assert set(problems(models)) == {"a.yaml"}
+    assert models.find("good").source == "good.yaml"
