@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import sys
 from collections.abc import Generator
 from contextlib import closing
 from datetime import timedelta
@@ -11,6 +12,7 @@ import click
 
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.cli.connection import connected, open_client
+from corral.cli.load_line import load_shown
 from corral.cli.model_names import complete_model
 from corral.cli.options import CorralCommand
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from corral.cli.client import Client
 
 _PATH = "/v1/chat/completions"
+_HELP = """\
+/help  this list
+/bye   end the talk, as Ctrl-D does
+Ctrl-C stops an answer. Everything else is asked, with the talk so far."""
 _PATIENCE = timedelta(minutes=15)
 """Longer than the gateway waits for anything: so it is the gateway that says what took too long."""
 
@@ -28,7 +34,11 @@ _PATIENCE = timedelta(minutes=15)
 @click.option("--system", metavar="TEXT", default="", help="What the model is told before everything else.")
 @connected
 def chat(model: str, once: str | None, system: str) -> None:
-    """Talk to a model. Ctrl-C stops an answer, Ctrl-D ends the talk."""
+    """Talk to a model.
+
+    Ctrl-C stops an answer, Ctrl-D or /bye ends the talk, and /help tells more. While the model is being loaded, a
+    terminal shows how far that is. Lines that come through a pipe are asked one after the other, without a prompt.
+    """
     if once is not None and not once.strip():
         raise click.UsageError("--once needs a text to ask")
     client = open_client()
@@ -36,7 +46,8 @@ def chat(model: str, once: str | None, system: str) -> None:
     if once is not None:
         _answer(client, model, [*talk, {"role": "user", "content": once}])
         return
-    while (said := _read()) is not None:
+    read = _typed if sys.stdin.isatty() else _piped
+    while (said := read()) is not None:
         if said.strip():
             asked = {"role": "user", "content": said}
             answered = _interruptible(client, model, [*talk, asked])
@@ -44,13 +55,29 @@ def chat(model: str, once: str | None, system: str) -> None:
                 talk += [asked, {"role": "assistant", "content": answered}]
 
 
-def _read() -> str | None:
-    """None at the end of the talk."""
-    try:
-        return str(click.prompt(click.style("you", bold=True), prompt_suffix="> ", default="", show_default=False))
-    except click.Abort:
-        click.echo()
-        return None
+def _typed() -> str | None:
+    """What a person asks next on the terminal; None at the end of the talk."""
+    while True:
+        try:
+            said = str(click.prompt(click.style("you", bold=True), prompt_suffix="> ", default="", show_default=False))
+        except click.Abort:
+            click.echo()
+            return None
+        match said.strip().lower():
+            case "/bye" | "/exit" | "/quit":
+                return None
+            case "/help" | "/?":
+                click.echo(_HELP)
+            case word if word.startswith("/") and word.removeprefix("/").isalpha():
+                click.echo(f"There is no command {word}; /help lists them.")
+            case _:
+                return said
+
+
+def _piped() -> str | None:
+    """The next line of what is piped in, which may begin with anything; None at its end."""
+    line = sys.stdin.readline()
+    return line.rstrip("\n") if line else None
 
 
 def _interruptible(client: "Client", model: str, talk: list[dict[str, str]]) -> str:
@@ -83,8 +110,12 @@ def _harmless(text: str) -> str:
 def _parts(client: "Client", model: str, talk: list[dict[str, str]]) -> Generator[str, None, None]:
     """The answer as it comes. Whoever stops reading closes it: that is how the model is told to stop."""
     body = {"model": model, "messages": talk, "stream": True}
-    with closing(client.post_stream(_PATH, body, patience=_PATIENCE)) as events:
+    with (
+        load_shown(client, model) as end_of_wait,
+        closing(client.post_stream(_PATH, body, patience=_PATIENCE)) as events,
+    ):
         for _, data in events:
+            end_of_wait()
             if data == "[DONE]":
                 return
             if part := _text(data):

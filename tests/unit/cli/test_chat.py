@@ -10,7 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import click
+import msgspec
 import pytest
+
+from corral.cli.load_line import load_text
+from corral.protocol.model_views import LoadJobView, ModelView
+from corral.protocol.replica_views import ReplicaView
 
 ROUTE = "POST /v1/chat/completions"
 
@@ -253,3 +258,101 @@ def test_an_interrupt_ends_a_single_question(corral: Any, endless: Endless, monk
     monkeypatch.setenv("CORRAL_KEY", "k")
     assert corral("chat", "small", "--once", "tell me").code == 130
     assert endless.left.wait(60)
+
+
+# What only a person at a terminal sees.
+
+
+@pytest.fixture
+def types(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """What the person types on a terminal; then Ctrl-D."""
+
+    def type_in(*lines: str) -> None:
+        typed = io.StringIO("".join(f"{line}\n" for line in lines))
+        monkeypatch.setattr(typed, "isatty", lambda: True)
+        monkeypatch.setattr("sys.stdin", typed)
+
+    return type_in
+
+
+def test_a_pipe_gets_no_prompt_and_its_lines_are_asked_as_they_are(connected: Any, frontend: Any, says: Any) -> None:
+    frontend.tell(ROUTE, answer("one"))
+    says("first", "/help")
+    assert connected("chat", "small").out == "one\none\n"
+    assert talks(frontend)[1][-1] == {"role": "user", "content": "/help"}
+
+
+def test_a_terminal_has_commands(connected: Any, frontend: Any, types: Any) -> None:
+    frontend.tell(ROUTE, answer("one"))
+    types("/help", "/hlep", "/etc/passwd is what?", "/bye", "never asked")
+    outcome = connected("chat", "small")
+    assert outcome.code == 0
+    assert "/bye   end the talk" in outcome.out
+    assert "There is no command /hlep; /help lists them." in outcome.out
+    assert talks(frontend) == [[{"role": "user", "content": "/etc/passwd is what?"}]]
+
+
+def model(**load: Any) -> ModelView:
+    replica = ReplicaView(
+        id="r", node_id="n", node="w1", index=0, state="loading", revision="", address="", url="", created_at="",
+        changed_at="",
+    )  # fmt: skip
+    job = LoadJobView(state=load.pop("state", "loading"), failures=0, retry_at="", **load)
+    names = {"name": "small", "backend": "b", "model": "m", "revision": "", "source": ""}
+    return ModelView(**names, state=job.state, replicas=[replica], load_job=job)
+
+
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        (model(state="pending", message="w1 has no room"), "small waits: w1 has no room"),
+        (model(), "small is loading on w1"),
+        (model(phase="loading", total_bytes=93 * 2**20), "small is loading on w1, 93.0 MiB"),
+        (
+            model(phase="downloading", current_bytes=2**20, total_bytes=4 * 2**20, eta_seconds=2.6),
+            "small is downloading on w1, 1.0 MiB of 4.0 MiB, 3 s left",
+        ),
+        (msgspec.structs.replace(model(), load_job=None), ""),
+    ],
+)
+def test_a_load_is_told_in_a_few_words(view: ModelView, text: str) -> None:
+    assert load_text(view) == text
+
+
+def test_a_terminal_shows_the_load_until_the_answer_begins(
+    connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is held back until the line was written."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("corral.cli.load_line._FIRST_LOOK_SECONDS", 0.0)
+    frontend.tell(ROUTE, answer("Paris."))
+    frontend.tell("GET /api/v1/models/small", model(phase="loading"))
+    written = threading.Event()
+    echo, reply = click.echo, frontend.answer
+
+    def tell(message: str = "", **options: Any) -> None:
+        echo(message, **options)
+        if "small is loading on w1" in message:
+            written.set()
+
+    def held(call: Any) -> Any:
+        assert call.method != "POST" or written.wait(60)
+        return reply(call)
+
+    monkeypatch.setattr("corral.cli.load_line.click.echo", tell)
+    monkeypatch.setattr(frontend, "answer", held)
+    outcome = connected("chat", "small", "--once", "capital of France?")
+    assert outcome.out == "Paris.\n"
+    assert "small is loading on w1" in outcome.err
+    assert outcome.err.endswith("\r\x1b[2K")
+
+
+def test_a_key_that_may_not_see_models_shows_no_load_and_gets_its_answer(
+    connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("corral.cli.load_line._FIRST_LOOK_SECONDS", 0.0)
+    frontend.tell(ROUTE, answer("Paris."))
+    frontend.tell("GET /api/v1/models/small", {"error": {"message": "scope"}}, 403)
+    outcome = connected("chat", "small", "--once", "hi")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "Paris.\n", "")
