@@ -1,5 +1,8 @@
 """Says what it is told, in the way its options want it: for tests, benches and chaos. gRPC only.
 
+Where it has tools, it calls one with what it is told, in the argument `text`: the one that the request names, else the
+first. It does not when the last word is a tool's.
+
 `ModelOptions.Options`, each `name:value`:
 
     delay:0.5           seconds before the first token
@@ -16,12 +19,14 @@
 import asyncio
 import hashlib
 import itertools
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from corral_backend_sdk import (
     Backend,
+    ChatDelta,
     EmbeddingLayout,
     EmbeddingResult,
     LoadFailed,
@@ -30,6 +35,7 @@ from corral_backend_sdk import (
     Reply,
     RequestRefused,
     TokenizationResponse,
+    ToolCallDelta,
     option_values,
     serve,
 )
@@ -85,6 +91,12 @@ class Echo(Backend):
     async def predict_stream(self, request: PredictOptions) -> AsyncIterator[Reply]:
         manners = self._manners
         said = _said(request)
+        if request.Grammar:
+            raise RequestRefused("grammar: echo says what it is told, in no other form")
+        if name := _called(request):
+            call = ToolCallDelta(id="call_0", name=name, arguments=json.dumps({"text": said}))
+            yield Reply(chat_deltas=[ChatDelta(tool_calls=[call])], tokens=1, prompt_tokens=len(_words(said)))
+            return
         words = _words(said)
         count = manners.tokens or (min(len(words), request.Tokens) if request.Tokens > 0 else len(words))
         await asyncio.sleep(manners.delay)
@@ -128,6 +140,16 @@ def _said(request: PredictOptions) -> str:
     if request.UseTokenizerTemplate and request.Messages:
         return next((one.content for one in reversed(request.Messages) if one.role == "user"), "")
     return request.Prompt
+
+
+def _called(request: PredictOptions) -> str:
+    """The tool that is called; empty when none is."""
+    choice = json.loads(request.ToolChoice) if request.ToolChoice else "auto"
+    answers_tool = bool(request.Messages) and request.Messages[-1].role == "tool"
+    if not request.Tools or choice == "none" or (answers_tool and choice == "auto"):
+        return ""
+    named = choice if isinstance(choice, dict) else json.loads(request.Tools)[0]
+    return str(named["function"]["name"])
 
 
 def _words(text: str) -> list[str]:

@@ -93,6 +93,21 @@ async def test_several_answers_come_one_after_another(served: Any) -> None:
     assert counts["usage"] == answer["usage"] | {"completion_tokens": 8, "total_tokens": 12}
 
 
+async def test_a_named_tool_is_called_and_its_answer_is_heard(served: Any) -> None:
+    tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("f", "g")]
+    named = {"type": "function", "function": {"name": "g"}}
+    _, answer = await served.ask(CHAT, HELLO | {"tools": tools, "tool_choice": named})
+    (choice,) = answer["choices"]
+    call = choice["message"]["tool_calls"][0]
+    assert (choice["finish_reason"], call["function"]["name"]) == ("tool_calls", "g")
+    assert json.loads(call["function"]["arguments"]) == {"text": "hello brave new world"}
+    heard = [*HELLO["messages"], choice["message"], {"role": "tool", "tool_call_id": call["id"], "content": "5"}]
+    _, answer = await served.ask(CHAT, {"messages": heard, "tools": tools})
+    assert answer["choices"][0]["message"]["content"] == "hello brave new world"
+    status, answer = await served.ask(CHAT, HELLO | {"grammar": 'root ::= "a"'})
+    assert (status, "grammar" in answer["error"]["message"]) == (400, True)
+
+
 async def test_a_completion_begins_with_its_prompt_if_that_is_wanted(served: Any) -> None:
     wanted = {"prompt": ["a b", "c"], "echo": True, "n": 2}
     _, answer = await served.ask("/v1/completions", wanted)
