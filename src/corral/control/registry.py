@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 from corral.base.clock import Clock
-from corral.base.errors import Conflict, NotFound
+from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId, new_incarnation, new_node_id
 from corral.base.tasks import Poke
 from corral.control.feed import Feed
@@ -192,9 +192,13 @@ class Registry:
                 EventKind.NODE_LABELS, after, by, before=before.labels.effective, after=after.labels.effective
             )
 
-        return await self._change(
-            node_id, lambda node: domain.relabel(node, decide(node.labels), at=self._clock.now()), event
-        )
+        def change(node: Node) -> Node:
+            labels = decide(node.labels)
+            if problem := node_labels.growth_problem(node.labels, labels):
+                raise InvalidInput("labels", problem)
+            return domain.relabel(node, labels, at=self._clock.now())
+
+        return await self._change(node_id, change, event)
 
     async def set_max_replicas(self, node_id: NodeId, value: int | None, *, by: str) -> Node:
         """A person's value wins over the worker's and survives its registrations; None takes it back."""

@@ -35,12 +35,16 @@ class NodeLabels:
 
 
 def report(labels: NodeLabels, reported: Mapping[str, str], automatic: Mapping[str, str]) -> NodeLabels:
-    """Take in a registration. Labels once reported stay; automatic ones are facts and always come back."""
-    return replace(
-        labels,
-        reported={**labels.reported, **reported, **automatic},
-        removed=labels.removed - AUTOMATIC,
-    )
+    """Take in a registration. Labels once reported stay; automatic ones are facts and always come back.
+
+    A node has at most MAX_LABELS, people's included. Of more, those go first whose last report is the oldest.
+    """
+    told = {key: value for key, value in reported.items() if key not in automatic}
+    earlier = {key: value for key, value in labels.reported.items() if key not in told and key not in automatic}
+    oldest_first = {**earlier, **told, **automatic}
+    room = max(MAX_LABELS - len(labels.admin.keys() - oldest_first.keys()), len(automatic))
+    kept = dict(list(oldest_first.items())[-room:])
+    return replace(labels, reported=kept, removed=labels.removed & kept.keys() - AUTOMATIC)
 
 
 def replace_all(labels: NodeLabels, wanted: Mapping[str, str]) -> NodeLabels:
@@ -71,6 +75,14 @@ def automatic_labels(*, name: str, replica_slots: int, gpu_vendor: str, total_vr
 def vram_bucket(total_vram: int) -> str:
     gib = total_vram // _GIB
     return next((name for least, name in _VRAM_BUCKETS if gib >= least), f"{gib}GB")
+
+
+def growth_problem(before: NodeLabels, after: NodeLabels) -> str | None:
+    """Why a node must not get these labels too; None when it may. What it has already, it may keep."""
+    count = len(after.effective)
+    if count <= MAX_LABELS or count <= len(before.effective):
+        return None
+    return f"the node would have {count} labels, and {MAX_LABELS} are the most"
 
 
 def label_problem(labels: Mapping[str, str]) -> str | None:

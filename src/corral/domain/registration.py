@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.ids import Incarnation, NodeId
-from corral.domain.labels import NodeLabels, automatic_labels, report
+from corral.domain.labels import MAX_LABELS, NodeLabels, automatic_labels, report
 from corral.domain.node import BY_WORKER, Gpu, Node, NodeFacts, NodeType, Peer
 
 _BEATS_WITHIN: Final = timedelta(minutes=1)
@@ -98,7 +98,6 @@ def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
         reported_vram_budget=registration.vram_budget,
         peer=registration.peer,
         secret_hash=registration.secret_hash or node.secret_hash,
-        problems=registration.problems,
         facts=replace(
             node.facts,
             deregistered_at=None,
@@ -111,7 +110,11 @@ def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
         registered_at=at,
         updated_at=at,
     )
-    return replace(updated, labels=_reported_labels(updated, registration))
+    labels = _reported_labels(updated, registration)
+    dropped = len((node.labels.reported.keys() | registration.labels.keys()) - labels.reported.keys())
+    problem = f"labels: {dropped} are dropped; a node has at most {MAX_LABELS}"
+    problems = (*registration.problems, problem) if dropped else registration.problems
+    return replace(updated, labels=labels, problems=problems)
 
 
 def _reported_gpu(known: Gpu, registration: Registration) -> Gpu:

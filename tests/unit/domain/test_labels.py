@@ -4,7 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.labels import NodeLabels, label_problem, matches, merge, remove, replace_all, report, vram_bucket
+from corral.domain.labels import (
+    MAX_LABELS,
+    NodeLabels,
+    growth_problem,
+    label_problem,
+    matches,
+    merge,
+    remove,
+    replace_all,
+    report,
+    vram_bucket,
+)
 
 REPORTED = report(NodeLabels(), {"site": "lab"}, {"node.name": "w1"})
 maps = st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=6)
@@ -39,6 +50,42 @@ def test_people_s_labels_survive_any_registration(
 ) -> None:
     labels = merge(report(NodeLabels(), reported, {}), people)
     assert matches(report(labels, again, {}).effective, people)
+
+
+def many(prefix: str, count: int) -> dict[str, str]:
+    return {f"{prefix}{number}": "x" for number in range(count)}
+
+
+def test_a_node_never_has_more_than_256_labels_however_often_it_registers() -> None:
+    labels = merge(NodeLabels(), {"rack": "7"})
+    for registration in range(40):
+        labels = report(labels, many(f"r{registration}-", 250), {"node.name": "w1"})
+
+    assert len(labels.effective) == MAX_LABELS
+    assert labels.effective.items() >= {"rack": "7", "node.name": "w1", **many("r39-", 250)}.items()
+
+
+def test_the_label_that_was_reported_longest_ago_goes_first() -> None:
+    labels = report(report(NodeLabels(), many("a", 200), {}), {"a0": "again", **many("b", 100)}, {})
+
+    assert labels.effective["a0"] == "again"
+    assert "a1" not in labels.effective
+    assert "a199" in labels.effective
+
+
+def test_automatic_labels_and_those_of_people_stay_whatever_a_worker_reports() -> None:
+    full = replace_all(NodeLabels(), many("people", 256))
+    labels = report(full, many("worker", 256), {"node.name": "w1"})
+
+    assert labels.effective == {**many("people", 256), "node.name": "w1"}
+
+
+def test_people_may_not_add_more_than_fit_and_may_always_take_away() -> None:
+    before = report(NodeLabels(), many("a", 250), {})
+    assert growth_problem(before, merge(before, many("b", 6))) is None
+    assert growth_problem(before, merge(before, many("b", 7))) == "the node would have 257 labels, and 256 are the most"
+    crowded = NodeLabels(reported=many("a", 300))
+    assert growth_problem(crowded, remove(crowded, "a0")) is None
 
 
 @given(maps, maps)

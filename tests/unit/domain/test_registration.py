@@ -47,6 +47,14 @@ def test_automatic_labels_come_from_the_facts() -> None:
     }
 
 
+def test_labels_that_do_not_fit_any_more_are_dropped_and_that_is_shown() -> None:
+    crowd = {f"l{number}": "x" for number in range(256)}
+    after = register_again(joined(), replace(FIRST, labels=crowd), at=T1, approved_by=None)
+
+    assert len(after.labels.effective) == 256
+    assert after.problems == ("labels: 5 are dropped; a node has at most 256",)
+
+
 def test_what_people_decided_survives_a_re_registration() -> None:
     before = joined()
     before = node.drain(before, by="ada", at=T0)
