@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from corral.bus.port import Bus
+from corral.domain.registration import AdmissionPolicy
 from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
 from corral.testing.clock import ManualClock
@@ -36,7 +37,7 @@ async def player(database: Database, bus: Bus, tmp_path: Path) -> AsyncIterator[
     clock = ManualClock()
     key = SecretsKey.generate()
     careful = frontend_config(tmp_path)
-    trusting = frontend_config(tmp_path, auto_approve=True)
+    trusting = frontend_config(tmp_path, admission=AdmissionPolicy(auto_approve=True))
     async with (
         open_frontend(database, clock, bus, careful, key=key) as one,
         open_frontend(database, clock, bus, trusting, key=key) as other,

@@ -17,9 +17,11 @@ from corral.auth.http import NodeClaim
 from corral.auth.principals import JoinToken
 from corral.base.errors import AccessDenied, InvalidInput, NotFound
 from corral.base.ids import NodeId
+from corral.base.source_address import source_of
 from corral.bus.credentials import UserJwt
 from corral.control.registry import Registered
 from corral.domain.node import BY_WORKER, Node, NodeStatus, NodeType
+from corral.domain.registration import TooManyPending
 from corral.protocol.go_json import decode
 from corral.protocol.keys import hash_secret, same
 from corral.protocol.refusals import Acknowledged
@@ -41,7 +43,7 @@ _TRUSTED = "corral up"
 
 
 async def register(context: AdminContext, request: Request, caller: Caller) -> Response:
-    claim = _claim(caller)
+    claim, source = _claim(caller), _source(context, request)
     header = await context.authenticator.join_token(claim.presented)
     try:
         body = await _read_request(request, context.max_body)
@@ -51,13 +53,20 @@ async def register(context: AdminContext, request: Request, caller: Caller) -> R
         return worker_denied(_INVALID_TOKEN) if header is None else _unreadable(error)
     if header is None:
         known = await _is_known(context, claim, body)
-        return await _admit(context, body, trusted_by=None) if known else worker_denied(_INVALID_TOKEN)
+        return await _admit(context, body, source=source, trusted_by=None) if known else worker_denied(_INVALID_TOKEN)
     if not body.token:
         return node_error(401, "registration token required")
     in_body = await context.authenticator.join_token(body.token)
     if in_body is None:
         return node_error(401, _INVALID_TOKEN)
-    return await _admit(context, body, trusted_by=_trusted_by(header, in_body))
+    return await _admit(context, body, source=source, trusted_by=_trusted_by(header, in_body))
+
+
+def _source(context: AdminContext, request: Request) -> str:
+    """Where the caller is, as limits count it. Only gateways reach control's socket, and say whom they speak for."""
+    if context.config.socket is not None:
+        return source_of(request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip())
+    return source_of(request.client.host) if request.client is not None else ""
 
 
 def _unreadable(error: InvalidInput) -> Response:
@@ -72,12 +81,15 @@ async def _is_known(context: AdminContext, claim: NodeClaim, body: RegisterReque
     return await context.registry.knows_secret(hash_secret(secret))
 
 
-async def _admit(context: AdminContext, body: RegisterRequest, *, trusted_by: str | None) -> Response:
+async def _admit(context: AdminContext, body: RegisterRequest, *, source: str, trusted_by: str | None) -> Response:
     try:
-        registration = read_registration(body)
+        registration = replace(read_registration(body), registered_from=source)
     except InvalidInput as error:
         return node_error(400, error.message)
-    registered = await context.registry.register(registration, secret=secret_of(body), trusted_by=trusted_by)
+    try:
+        registered = await context.registry.register(registration, secret=secret_of(body), trusted_by=trusted_by)
+    except TooManyPending as error:
+        return node_error(429, error.message)
     return answer(await _welcome(context, registered, is_corral=registration.peer is not None), 201)
 
 
@@ -247,6 +259,7 @@ ROUTES = [
             400: "the body cannot be used; the message names the field",
             **_UNAUTHORIZED,
             413: "the body is too large",
+            429: "too many nodes wait for approval, in all or from this source address",
         },
     ),
     replace(

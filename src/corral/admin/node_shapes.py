@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 
 from corral.admin.replica_shapes import NodeLoad
 from corral.control.fleet import SeenNode
-from corral.domain.node import LivenessPolicy, Node, heartbeat_interval
+from corral.domain.node import SUSPICIONS, LivenessPolicy, Node, heartbeat_interval
 from corral.protocol.node_views import NodeDetail, NodeView, PeerView
 from corral.protocol.times import format_time
 
@@ -64,10 +64,15 @@ def node_detail(seen: SeenNode, load: NodeLoad, policy: LivenessPolicy) -> NodeD
         has_secret=node.secret_hash is not None,
         incarnation=facts.incarnation,
         corral=_peer(node),
-        problems=list(node.problems),
+        problems=_problems(node),
         admin_labels=dict(node.labels.admin),
         removed_labels=sorted(node.labels.removed),
     )
+
+
+def _problems(node: Node) -> list[str]:
+    suspicion = node.facts.suspicion
+    return [*([] if suspicion is None else [f"only a person may approve it: {SUSPICIONS[suspicion]}"]), *node.problems]
 
 
 def _peer(node: Node) -> PeerView | None:

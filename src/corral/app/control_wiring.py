@@ -182,6 +182,16 @@ async def wire(
         holder=frontend_id,
         policy=config.upgrades,
     )
+    registry = Registry(
+        nodes,
+        stores.secrets,
+        feed,
+        clock,
+        fleet=fleet,
+        health=watch.poke,
+        policy=config.admission,
+        credentials_last=None if config.minter is None else config.minter.lifetime,
+    )
     caches = Caches(models=models.poke.ring, inventory=keeper_of_inventory.poke.ring, upgrades=upgrades.ask)
     context = AdminContext(
         config=config,
@@ -197,15 +207,7 @@ async def wire(
             gateway_key=config.gateway_key,
             admin_keys=config.admin_keys,
         ),
-        registry=Registry(
-            nodes,
-            stores.secrets,
-            feed,
-            clock,
-            health=watch.poke,
-            auto_approve=config.auto_approve,
-            credentials_last=None if config.minter is None else config.minter.lifetime,
-        ),
+        registry=registry,
         fleet=fleet,
         heartbeats=Heartbeats(nodes, keeper, clock, policy, health=watch.poke),
         hearing=keeper,
@@ -263,6 +265,7 @@ async def wire(
             events,
             operation_store,
             leases,
+            registry,
             clock,
             holder=frontend_id,
             retention=Retention(events=config.event_retention, operations=config.operation_retention),

@@ -9,6 +9,7 @@ from corral.bus.minting import Minter
 from corral.domain.intent import IntentPolicy
 from corral.domain.load_job import LoadPolicy
 from corral.domain.node import LivenessPolicy
+from corral.domain.registration import AdmissionPolicy
 from corral.domain.upgrades import UpgradePolicy
 from corral.galleries.config import GalleriesConfig
 from corral.images.config import ImagesConfig
@@ -39,8 +40,8 @@ class ControlConfig:
     """Joins that present this one are approved at once. `corral up` gives it to its own workers."""
     admin_keys: tuple[str, ...] = field(default=(), repr=False)
     """Whoever presents one of these is an administrator."""
-    auto_approve: bool = False
-    """Approve every node that knows the registration token."""
+    admission: AdmissionPolicy = field(default_factory=AdmissionPolicy)
+    """Which nodes are approved by themselves, and how many may wait."""
     credentials_file: Path | None = None
     """Where the administrator key and the registration token are kept for a supervisor, mode 0600."""
     metrics_public: bool = False

@@ -7,6 +7,7 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId, new_lease_token
+from corral.control.registry import Registry
 from corral.state.events import Events
 from corral.state.leases import Leases
 from corral.state.operations import Operations
@@ -28,11 +29,12 @@ class Retention:
 
 
 class Housekeeping:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator or a setting
         self,
         events: Events,
         operations: Operations,
         leases: Leases,
+        registry: Registry,
         clock: Clock,
         *,
         holder: FrontendId,
@@ -41,6 +43,7 @@ class Housekeeping:
         self._events = events
         self._operations = operations
         self._leases = leases
+        self._registry = registry
         self._clock = clock
         self._holder = holder
         self._retention = retention
@@ -53,6 +56,7 @@ class Housekeeping:
         try:
             events = await self._events.trim(now - self._retention.events, keep_at_least=_KEPT_EVENTS)
             operations = await self._operations.trim(now - self._retention.operations)
+            await self._registry.expire_pending()
         finally:
             await self._leases.release(_LEASE, token)
         if events:

@@ -3,6 +3,7 @@
 Every change is load, decide (in `domain/`), apply guarded by the revision that was read; who loses starts over.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -13,15 +14,29 @@ from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId, new_incarnation, new_node_id
 from corral.base.tasks import Poke
 from corral.control.feed import Feed
+from corral.control.fleet import Fleet
 from corral.domain import labels as node_labels
 from corral.domain import node as domain
 from corral.domain.event import Event, EventKind
 from corral.domain.node import BY_WORKER, Node
-from corral.domain.registration import Registration, is_new_life, is_renewal, register_again, register_new
+from corral.domain.registration import (
+    AdmissionPolicy,
+    Approval,
+    Registration,
+    TooManyPending,
+    is_new_life,
+    is_renewal,
+    register_again,
+    register_new,
+    register_stranger,
+)
 from corral.state.nodes import Nodes
 from corral.state.secrets import SealedSecret, Secrets, node_secret_name
 
+log = logging.getLogger(__name__)
+
 _TRIES: Final = 8
+_EXPIRED_AT_ONCE: Final = 500
 AUTO_APPROVE: Final = "auto-approve"
 
 
@@ -41,8 +56,9 @@ class Registry:
         feed: Feed,
         clock: Clock,
         *,
+        fleet: Fleet,
         health: Poke,
-        auto_approve: bool,
+        policy: AdmissionPolicy,
         credentials_last: timedelta | None = None,
     ) -> None:
         """`credentials_last` is how long NATS users live that nodes are given with their registration."""
@@ -50,22 +66,33 @@ class Registry:
         self._secrets = secrets
         self._feed = feed
         self._clock = clock
+        self._fleet = fleet
         self._health = health
-        self._auto_approve = auto_approve
+        self._policy = policy
         self._credentials_last = credentials_last
 
     async def register(self, registration: Registration, *, secret: str | None, trusted_by: str | None) -> Registered:
         """Admit a worker, or take it back. Idempotent: the same request again gives the same node."""
-        approved_by = trusted_by or (AUTO_APPROVE if self._auto_approve else None)
+        approval = self._approval(trusted_by)
         for _ in range(_TRIES):
-            registered = await self._try_register(registration, secret=secret, approved_by=approved_by)
+            try:
+                registered = await self._try_register(registration, secret=secret, approval=approval)
+            except TooManyPending:
+                if await self.expire_pending():
+                    continue
+                raise
             if registered is not None:
                 await self._told()
                 return registered
         raise Conflict(f"node {registration.name} is being changed by others; try again")
 
+    def _approval(self, trusted_by: str | None) -> Approval | None:
+        if trusted_by is not None:
+            return Approval(by=trusted_by, is_proof=True)
+        return Approval(by=AUTO_APPROVE, is_proof=False) if self._policy.auto_approve else None
+
     async def _try_register(
-        self, registration: Registration, *, secret: str | None, approved_by: str | None
+        self, registration: Registration, *, secret: str | None, approval: Approval | None
     ) -> Registered | None:
         if registration.secret_hash is not None:
             known, namesakes = await self._nodes.find_by_secret(registration.secret_hash), []
@@ -74,25 +101,27 @@ class Registry:
             known = next((node for node in same_name if node.secret_hash is None), None)
             namesakes = [node for node in same_name if node.secret_hash is not None]
         if known is not None:
-            return await self._again(known, registration, secret=secret, approved_by=approved_by)
+            return await self._again(known, registration, secret=secret, approval=approval)
         if namesakes:
             return await self._stranger(registration, namesakes[0])
-        return await self._new(registration, secret=secret, approved_by=approved_by)
+        return await self._new(registration, secret=secret, approval=approval)
 
     async def _new(
-        self, registration: Registration, *, secret: str | None, approved_by: str | None
+        self, registration: Registration, *, secret: str | None, approval: Approval | None
     ) -> Registered | None:
         registration = self._with_life(registration, None)
-        node = register_new(registration, id=new_node_id(), at=self._clock.now(), approved_by=approved_by)
+        node = register_new(registration, id=new_node_id(), at=self._clock.now(), approval=approval)
+        approved_by = None if approval is None else approval.by
         event = self._event(EventKind.NODE_REGISTERED, node, BY_WORKER, address=node.address, approved_by=approved_by)
-        if not await self._nodes.insert(node, secret=self._sealed(node, secret), events=[event]):
+        sealed = self._sealed(node, secret)
+        if not await self._nodes.admit(node, secret=sealed, events=[event], policy=self._policy):
             return None
         return Registered(node=node, is_new=True)
 
     async def _stranger(self, registration: Registration, namesake: Node) -> Registered | None:
         """Somebody without the secret uses the name of a node that has one: never approved by itself."""
         registration = self._with_life(registration, None)
-        node = register_new(registration, id=new_node_id(), at=self._clock.now(), approved_by=None)
+        node = register_stranger(registration, id=new_node_id(), at=self._clock.now())
         alarm = self._event(
             EventKind.NODE_IMPERSONATION,
             node,
@@ -101,21 +130,55 @@ class Registry:
             namesake=namesake.id,
             why="registered without the secret of the node that has this name",
         )
-        if not await self._nodes.insert(node, events=[alarm]):
+        if not await self._nodes.admit(node, events=[alarm], policy=self._policy):
             return None
         return Registered(node=node, is_new=True)
 
     async def _again(
-        self, known: Node, registration: Registration, *, secret: str | None, approved_by: str | None
+        self, known: Node, registration: Registration, *, secret: str | None, approval: Approval | None
     ) -> Registered | None:
         registration = self._with_life(registration, known)
-        node = register_again(known, registration, at=self._clock.now(), approved_by=approved_by)
+        now = self._clock.now()
+        node = register_again(known, registration, at=now, approval=approval, policy=self._policy)
+        if known.facts.approved_at is not None and node.facts.approved_at is None:
+            return await self._suspected(known, node)
         events = []
         if is_new_life(known, registration):
             events.append(self._event(EventKind.NODE_REREGISTERED, node, BY_WORKER, address=node.address))
         if not await self._nodes.register(node, secret=self._sealed(node, secret), events=events):
             return None
         return Registered(node=node, is_new=False)
+
+    async def _suspected(self, before: Node, node: Node) -> Registered | None:
+        """It may be somebody else: it is pending again, and has neither keys nor replicas any more."""
+        alarm = self._event(
+            EventKind.NODE_SUSPECTED,
+            node,
+            BY_WORKER,
+            before={"type": before.type.value, "address": before.address, "http_address": before.http_address},
+            after={"type": node.type.value, "address": node.address, "http_address": node.http_address},
+            registered_from=node.registered_from,
+            why=node.facts.suspicion,
+        )
+        if not await self._nodes.suspect(node, events=[alarm]):
+            return None
+        shown = {"event": "node.suspected", "node": node.id, "node_name": node.name, "why": node.facts.suspicion}
+        log.warning("a node came back changed and waits for approval again", extra=shown)
+        return Registered(node=node, is_new=False)
+
+    async def expire_pending(self) -> int:
+        """Forget pending nodes of which nothing was heard since they registered; returns how many."""
+        now, count = self._clock.now(), 0
+        retention = self._policy.pending_retention
+        for node in await self._nodes.never_heard(since=now - retention, limit=_EXPIRED_AT_ONCE):
+            if self._fleet.see(node, now).silent_seconds < retention.total_seconds():
+                continue  # it could not be heard
+            event = self._event(EventKind.NODE_EXPIRED, node, "control", address=node.address)
+            count += await self._nodes.expire(node, events=[event])
+        if count:
+            log.info("pending nodes expired", extra={"event": "nodes.expired", "count": count})
+            await self._feed.announce()
+        return count
 
     def _with_life(self, registration: Registration, known: Node | None) -> Registration:
         """LocalAI's workers tell none: each registration of theirs begins one, unless it only renews credentials."""

@@ -36,6 +36,24 @@ class NodeType(StrEnum):
     AGENT = "agent"
 
 
+class Suspicion(StrEnum):
+    """Why only a person may approve a node, whatever approves others by themselves."""
+
+    NAMESAKE = "namesake"
+    """It registered without the secret of the node whose name it uses."""
+    OTHER_TYPE = "other_type"
+    """A node that was approved registered as another type."""
+    OTHER_ADDRESS = "other_address"
+    """A node that was approved, and has no secret to prove who it is, registered at another address."""
+
+
+SUSPICIONS: Mapping[Suspicion, str] = {
+    Suspicion.NAMESAKE: "it registered without the secret of the node whose name it uses",
+    Suspicion.OTHER_TYPE: "it was approved, and came back as another type of node",
+    Suspicion.OTHER_ADDRESS: "it was approved, and came back at another address without a secret that proves who it is",
+}
+"""Sentences for people."""
+
 BY_WORKER = "worker"
 """Who asked for a drain when it was the worker itself: its next registration takes that back."""
 
@@ -101,6 +119,8 @@ class NodeFacts:
 
     approved_at: datetime | None = None
     approved_by: str = ""
+    suspicion: Suspicion | None = None
+    """Only while it is pending: an approval ends it."""
     draining_since: datetime | None = None
     draining_by: str = ""
     deregistered_at: datetime | None = None
@@ -118,6 +138,8 @@ class Node:
     type: NodeType = NodeType.BACKEND
     address: str = ""
     http_address: str = ""
+    registered_from: str = ""
+    """The source address of its last registration, as limits count it; empty where that is not known."""
     facts: NodeFacts
     capacity: Capacity = field(default_factory=Capacity)
     gpu: Gpu = field(default_factory=Gpu)
@@ -211,7 +233,7 @@ def next_look(facts: NodeFacts, now: datetime, policy: LivenessPolicy, hearing: 
 def approve(node: Node, *, by: str, at: datetime) -> Node:
     if node.facts.approved_at is not None:
         return node
-    return _with_facts(node, at, approved_at=at, approved_by=by)
+    return _with_facts(node, at, approved_at=at, approved_by=by, suspicion=None)
 
 
 def drain(node: Node, *, by: str, at: datetime) -> Node:

@@ -1,7 +1,8 @@
 """What a registration makes of a node: who it is, what stays, what changes.
 
 A node with a secret is found by it; one without, by its name. A registration without a secret under the name of a
-node that has one is a stranger: it becomes a new pending node, and people are alarmed.
+node that has one is a stranger: it becomes a new pending node, and people are alarmed. So is an approved node that
+comes back as another type, or without a secret at another address: it is pending again.
 """
 
 from collections.abc import Mapping
@@ -9,12 +10,56 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from corral.base.errors import CorralError
 from corral.base.ids import Incarnation, NodeId
 from corral.domain.labels import MAX_LABELS, NodeLabels, automatic_labels, report
-from corral.domain.node import BY_WORKER, Gpu, Node, NodeFacts, NodeType, Peer
+from corral.domain.node import BY_WORKER, Gpu, Node, NodeFacts, NodeType, Peer, Suspicion
 
 _BEATS_WITHIN: Final = timedelta(minutes=1)
 _RENEWED_AFTER: Final = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionPolicy:
+    """Who is admitted, and how many may wait for that."""
+
+    auto_approve: bool = False
+    """Approve every node that knows the registration token."""
+    trusts_changed_addresses: bool = False
+    """A node without a secret stays approved when it registers at another address."""
+    max_pending: int = 256
+    """Nodes that may wait for approval. Nobody looks through more."""
+    max_pending_per_source: int = 32
+    """Of these from one source address: several workers of one machine, or machines behind one router."""
+    pending_retention: timedelta = timedelta(hours=1)
+    """A pending node that was silent for so long since it registered, without one heartbeat, is forgotten."""
+
+
+class TooManyPending(CorralError):
+    """Too many nodes wait for approval."""
+
+    code = "too_many_pending"
+    retryable = True
+
+
+def crowd_problem(policy: AdmissionPolicy, *, pending: int, from_source: int, source: str) -> str:
+    """Why one more node may not wait beside those that do; empty when it may."""
+    if pending >= policy.max_pending:
+        what, setting = f"{pending} nodes wait for approval", "max_pending_nodes"
+    elif source and from_source >= policy.max_pending_per_source:
+        what, setting = f"{from_source} nodes from {source} wait for approval", "max_pending_per_source"
+    else:
+        return ""
+    return f"{what} already; approve or remove some of them, or raise the frontend's setting {setting}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """What approves a node at its registration, in place of a person."""
+
+    by: str
+    is_proof: bool
+    """The caller proved to be one of ours. Otherwise everybody is approved who may register, except suspects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +70,8 @@ class Registration:
     type: NodeType = NodeType.BACKEND
     address: str = ""
     http_address: str = ""
+    registered_from: str = ""
+    """The source address of the request, as limits count it; empty where that is not known."""
     measured: Mapping[str, int] = field(default_factory=dict)
     """Names of Capacity fields to bytes."""
     gpu_vendor: str | None = None
@@ -41,29 +88,57 @@ class Registration:
     problems: tuple[str, ...] = ()
 
 
-def register_new(registration: Registration, *, id: NodeId, at: datetime, approved_by: str | None) -> Node:
-    """A node nobody knew. Without `approved_by` it is pending until a person approves it."""
+def register_new(registration: Registration, *, id: NodeId, at: datetime, approval: Approval | None) -> Node:
+    """A node nobody knew. Without an approval it is pending until a person approves it."""
     facts = NodeFacts(
-        approved_at=at if approved_by is not None else None,
-        approved_by=approved_by or "",
+        approved_at=at if approval is not None else None,
+        approved_by="" if approval is None else approval.by,
         last_heartbeat=at,
     )
     blank = Node(id=id, name=registration.name, facts=facts, created_at=at, registered_at=at, updated_at=at)
     return _take_in(blank, registration, at)
 
 
-def register_again(node: Node, registration: Registration, *, at: datetime, approved_by: str | None) -> Node:
+def register_stranger(registration: Registration, *, id: NodeId, at: datetime) -> Node:
+    """Somebody without the secret uses the name of a node that has one: only a person can approve it."""
+    node = register_new(registration, id=id, at=at, approval=None)
+    return replace(node, facts=replace(node.facts, suspicion=Suspicion.NAMESAKE))
+
+
+def register_again(
+    node: Node, registration: Registration, *, at: datetime, approval: Approval | None, policy: AdmissionPolicy
+) -> Node:
     """The same node after a restart, or a refresh.
 
     Id, approval, a person's drain, people's labels and budgets stay. The worker's own drain and its deregistration
-    end here. `approved_by` approves a pending node; it takes nothing from an approved one.
+    end here. An approval approves a pending node, a suspect only if it is a proof; it takes nothing from an approved
+    one. Who is suspected without such a proof is not approved any more.
     """
     facts = node.facts
-    if facts.approved_at is None and approved_by is not None:
-        facts = replace(facts, approved_at=at, approved_by=approved_by)
+    suspicion = facts.suspicion if facts.approved_at is None else suspicion_of(node, registration, policy)
+    if suspicion is not None and (approval is None or not approval.is_proof):
+        facts = replace(facts, approved_at=None, approved_by="", suspicion=suspicion)
+    elif facts.approved_at is None and approval is not None:
+        facts = replace(facts, approved_at=at, approved_by=approval.by, suspicion=None)
     if facts.draining_by == BY_WORKER:
         facts = replace(facts, draining_since=None, draining_by="")
     return _take_in(replace(node, facts=facts), registration, at)
+
+
+def suspicion_of(node: Node, registration: Registration, policy: AdmissionPolicy) -> Suspicion | None:
+    """Why this may be somebody else than the node that was approved.
+
+    Whoever has the node's secret may move; who has none is known by the place that it registers, or where it registers
+    none, as agents do, by the one that it calls from.
+    """
+    if registration.type is not node.type:
+        return Suspicion.OTHER_TYPE
+    if node.secret_hash is not None or policy.trusts_changed_addresses:
+        return None
+    if (registration.address, registration.http_address) != (node.address, node.http_address):
+        return Suspicion.OTHER_ADDRESS
+    has_moved = not node.address and node.registered_from not in ("", registration.registered_from)
+    return Suspicion.OTHER_ADDRESS if has_moved else None
 
 
 def is_new_life(node: Node, registration: Registration) -> bool:
@@ -91,6 +166,7 @@ def _take_in(node: Node, registration: Registration, at: datetime) -> Node:
         type=registration.type,
         address=registration.address,
         http_address=registration.http_address,
+        registered_from=registration.registered_from,
         capacity=capacity,
         gpu=gpu,
         capability=node.capability if registration.capability is None else registration.capability,

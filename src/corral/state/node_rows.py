@@ -12,7 +12,7 @@ from sqlalchemy import JSON, ColumnElement, RowMapping, Text, cast
 from corral.base.ids import NodeId
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.domain.labels import NodeLabels
-from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer
+from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
 from corral.state.columns import from_microseconds, microseconds
 from corral.state.schema import nodes
 
@@ -47,6 +47,8 @@ def registered_values(node: Node) -> dict[str, object]:
         "peer": _peer_document(node.peer),
         "secret_hash": node.secret_hash,
         "registered_at": node.registered_at,
+        "registered_from": node.registered_from,
+        "suspicion": facts.suspicion,
         "approved_at": facts.approved_at,
         "approved_by": facts.approved_by,
         "draining_since": facts.draining_since,
@@ -112,6 +114,7 @@ def node_from(row: RowMapping) -> Node:
         type=NodeType(row["type"]),
         address=row["address"],
         http_address=row["http_address"],
+        registered_from=row["registered_from"] or "",
         facts=_facts_from(row),
         capacity=_capacity_from(row),
         gpu=Gpu(vendor=row["gpu_vendor"], compute_capability=row["gpu_compute_capability"]),
@@ -158,6 +161,7 @@ def _facts_from(row: RowMapping) -> NodeFacts:
     return NodeFacts(
         approved_at=row["approved_at"],
         approved_by=row["approved_by"],
+        suspicion=None if row["suspicion"] is None else Suspicion(row["suspicion"]),
         draining_since=row["draining_since"],
         draining_by=row["draining_by"],
         deregistered_at=row["deregistered_at"],

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, case, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, and_, bindparam, case, delete, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
 from corral.domain.brake import Pulse
 from corral.domain.event import Event
-from corral.domain.node import Node, NodeStatus, NodeType
+from corral.domain.node import Node, NodeStatus, NodeType, Suspicion
 from corral.domain.node_address import NodeContact
+from corral.domain.registration import AdmissionPolicy, TooManyPending, crowd_problem
 from corral.state import node_looks
 from corral.state.db import Database
 from corral.state.dialect import among, insert_into
@@ -122,26 +123,25 @@ class Nodes:
 
     # People and registration.
 
+    async def admit(
+        self, node: Node, *, events: Sequence[Event], policy: AdmissionPolicy, secret: SealedSecret | None = None
+    ) -> bool:
+        """Store a node that registers for the first time, as `insert` does.
+
+        TooManyPending: it would wait for approval, and the policy does not let more wait.
+        """
+        async with self._db.begin() as connection:
+            if node.facts.approved_at is None:
+                await _refuse_crowd(connection, node.registered_from, policy)
+            return await _insert(connection, node, secret, events)
+
     async def insert(self, node: Node, *, events: Sequence[Event], secret: SealedSecret | None = None) -> bool:
         """Store a new node and its secret; health looks at it at once.
 
         False: a node with this id or this secret is there, or one of this name when neither has a secret.
         """
-        row = {
-            **registered_values(node),
-            **heartbeat_values(node),
-            "id": node.id,
-            "created_at": node.created_at,
-            "revision": node.revision,
-            "announced": node.announced,
-            "next_look": node.updated_at,
-        }
         async with self._db.begin() as connection:
-            statement = insert_into(connection, nodes).values(row).on_conflict_do_nothing()
-            if (await connection.execute(statement)).rowcount != 1:
-                return False
-            await _finish(connection, secret, events)
-        return True
+            return await _insert(connection, node, secret, events)
 
     async def replace(self, node: Node, *, events: Sequence[Event]) -> bool:
         """Write what people and registration own. False: somebody else changed the node since it was read."""
@@ -151,6 +151,43 @@ class Nodes:
         """Write a registration, which counts as a heartbeat. False: somebody else was first."""
         values = {**registered_values(node), **heartbeat_values(node)}
         return await self._change(node, values, secret=secret, events=events)
+
+    async def suspect(self, node: Node, *, events: Sequence[Event]) -> bool:
+        """Write a registration that takes the approval away: what the node was given goes with it, as of the (required)
+        event's time. False: somebody else was first."""
+        at = max(event.at for event in events)
+        values = {**registered_values(node), **heartbeat_values(node)}
+        async with self._db.begin() as connection:
+            if not await _changed(connection, node, values):
+                return False
+            await revoke_keys_of(connection, node.id, at)
+            await lose_replicas_of(connection, node.id, reason="the node is pending again", at=at)
+            await append(connection, events)
+        return True
+
+    async def never_heard(self, *, since: datetime, limit: int) -> list[Node]:
+        """Pending nodes that registered before then and sent no heartbeat, the oldest first."""
+        silent = and_(
+            nodes.c.approved_at.is_(None),
+            nodes.c.last_heartbeat < since,
+            nodes.c.last_heartbeat <= nodes.c.registered_at,
+            or_(nodes.c.suspicion.is_(None), nodes.c.suspicion == Suspicion.NAMESAKE.value),
+        )
+        return await self._fetch(_NODE.where(silent).order_by(nodes.c.last_heartbeat, nodes.c.id).limit(limit))
+
+    async def expire(self, node: Node, *, events: Sequence[Event]) -> bool:
+        """Delete a node that was never approved, with its secret. False: it was heard or changed since it was read."""
+        same = and_(
+            nodes.c.id == node.id,
+            nodes.c.revision == node.revision,
+            nodes.c.last_heartbeat == node.facts.last_heartbeat,
+        )
+        async with self._db.begin() as connection:
+            if (await connection.execute(delete(nodes).where(same))).rowcount != 1:
+                return False
+            await discard(connection, node_secret_name(node.id))
+            await append(connection, events)
+        return True
 
     async def remove(self, id: NodeId, *, events: Sequence[Event]) -> bool:
         """Delete the node with its secret; its replicas are lost, and the keys issued to it revoked as of the
@@ -210,23 +247,45 @@ class Nodes:
     async def _change(
         self, node: Node, values: Mapping[str, object], *, secret: SealedSecret | None, events: Sequence[Event]
     ) -> bool:
-        same = and_(nodes.c.id == node.id, nodes.c.revision == node.revision)
-        changed = {**values, "revision": node.revision + 1, "next_look": node.updated_at}
-        return await self._update(same, changed, secret=secret, events=events)
-
-    async def _update(
-        self,
-        guard: ColumnElement[bool],
-        values: Mapping[str, object],
-        *,
-        secret: SealedSecret | None = None,
-        events: Sequence[Event] = (),
-    ) -> bool:
         async with self._db.begin() as connection:
-            if (await connection.execute(update(nodes).where(guard).values(dict(values)))).rowcount != 1:
+            if not await _changed(connection, node, values):
                 return False
             await _finish(connection, secret, events)
         return True
+
+
+async def _insert(
+    connection: AsyncConnection, node: Node, secret: SealedSecret | None, events: Sequence[Event]
+) -> bool:
+    row = {
+        **registered_values(node),
+        **heartbeat_values(node),
+        "id": node.id,
+        "created_at": node.created_at,
+        "revision": node.revision,
+        "announced": node.announced,
+        "next_look": node.updated_at,
+    }
+    statement = insert_into(connection, nodes).values(row).on_conflict_do_nothing()
+    if (await connection.execute(statement)).rowcount != 1:
+        return False
+    await _finish(connection, secret, events)
+    return True
+
+
+async def _changed(connection: AsyncConnection, node: Node, values: Mapping[str, object]) -> bool:
+    """Write columns of a node. False: its revision is not the one that was read."""
+    same = and_(nodes.c.id == node.id, nodes.c.revision == node.revision)
+    changed = {**values, "revision": node.revision + 1, "next_look": node.updated_at}
+    return (await connection.execute(update(nodes).where(same).values(changed))).rowcount == 1
+
+
+async def _refuse_crowd(connection: AsyncConnection, source: str, policy: AdmissionPolicy) -> None:
+    """On SQLite, where one transaction writes at a time, exact; on PostgreSQL a few that come together may slip in."""
+    counted = select(func.count(), func.count().filter(nodes.c.registered_from == source))
+    pending, from_source = (await connection.execute(counted.where(nodes.c.approved_at.is_(None)))).one()
+    if problem := crowd_problem(policy, pending=pending, from_source=from_source, source=source):
+        raise TooManyPending(problem)
 
 
 async def _finish(connection: AsyncConnection, secret: SealedSecret | None, events: Sequence[Event]) -> None:

@@ -72,6 +72,9 @@ nodes: Final = Table(
     Column("next_look", UtcTime),
     # Owner: registration, as above. Not known of nodes that have not registered since there is this column.
     Column("registered_at", UtcTime),
+    Column("registered_from", Words),
+    # Owner: registration sets it, an approval by a person takes it away.
+    Column("suspicion", Words),
     Index(None, "name", "id"),
     # A node is found by its secret, or without one by its name: neither may mean two nodes.
     Index("ix_nodes_secret_hash", "secret_hash", unique=True),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.base.ids import Incarnation, NodeId, new_node_id
 from corral.domain.labels import NodeLabels
-from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer
+from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
 from corral.state.nodes import Beat, Nodes
 from corral.testing.samples import a_node
 
@@ -26,6 +26,7 @@ FACTS = st.builds(
     NodeFacts,
     approved_at=st.none() | TIMES,
     approved_by=WORDS,
+    suspicion=st.none() | st.sampled_from(Suspicion),
     draining_since=st.none() | TIMES,
     draining_by=WORDS,
     deregistered_at=st.none() | TIMES,
@@ -42,6 +43,7 @@ NODES = st.builds(
     type=st.sampled_from(NodeType),
     address=WORDS,
     http_address=WORDS,
+    registered_from=WORDS,
     facts=FACTS,
     capacity=st.builds(Capacity, **dict.fromkeys(Capacity.__slots__, SIZES)),
     gpu=st.builds(Gpu, vendor=WORDS, compute_capability=WORDS),

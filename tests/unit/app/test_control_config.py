@@ -10,6 +10,7 @@ from corral.app.settings import backend_environment, gather
 from corral.app.settings_sources import resolve
 from corral.app.settings_table import FrontendSettings
 from corral.base.errors import SettingInvalid
+from corral.domain.registration import AdmissionPolicy
 
 FRONTEND = {"HOME": "/home/someone", "CORRAL_NATS_URL": "nats://bus:4222"}
 
@@ -34,6 +35,22 @@ def test_control_gets_every_setting() -> None:
     assert config.registration_token == "join"
     assert config.bus.url == "nats://bus:4222"
     assert config.secrets_key_file == Path("/srv/secrets.key")
+
+
+def test_who_is_admitted_comes_from_settings() -> None:
+    settings = resolve(FrontendSettings, gather({}, FRONTEND))
+    assert control_config(settings).admission == AdmissionPolicy()
+    environment = {**FRONTEND, "CORRAL_MAX_PENDING_NODES": "7", "CORRAL_PENDING_RETENTION": "5m"}
+    flags = {"--trust-changed-addresses": True, "--max-pending-per-source": "3", "--auto-approve": True}
+    assert control_config(resolve(FrontendSettings, gather(flags, environment))).admission == AdmissionPolicy(
+        auto_approve=True,
+        trusts_changed_addresses=True,
+        max_pending=7,
+        max_pending_per_source=3,
+        pending_retention=timedelta(minutes=5),
+    )
+    with pytest.raises(SettingInvalid, match="max_pending_nodes"):
+        resolve(FrontendSettings, gather({"--max-pending-nodes": "0"}, FRONTEND))
 
 
 @pytest.mark.parametrize("name", ["CORRAL_ADMIN_KEYS", "LOCALAI_API_KEY"])

@@ -1,25 +1,32 @@
-"""Does a node that waits for approval use the name of another one that has a secret?"""
+"""Does a node wait for approval that may be somebody else, and can further nodes wait at all?"""
 
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, WARNING
 from corral.control.fleet import NodeFilter
-from corral.domain.event import EventKind
-from corral.domain.node import NodeStatus
+from corral.domain.node import SUSPICIONS, NodeStatus
 from corral.protocol.node_views import Finding
-
-_LOOKED_AT = 1000
 
 
 async def check_strangers(context: AdminContext) -> Finding:
-    alarms = await context.events.search(kind_prefix=EventKind.NODE_IMPERSONATION, limit=_LOOKED_AT)
-    suspects = {alarm.event.node_id for alarm in alarms}
     pending = await context.fleet.all(NodeFilter(statuses=frozenset({NodeStatus.PENDING})))
-    found = [f"{seen.node.name} at {seen.node.address}" for seen in pending if seen.node.id in suspects]
-    if not found:
-        return Finding(check="strangers", level=OK, summary="no node uses the name of another")
-    return Finding(
-        check="strangers",
-        level=WARNING,
-        summary=f"registered without the secret of the node whose name it uses: {', '.join(sorted(found))}",
-        remedy="Find out who started it; then approve it, or remove it with `corral nodes remove`.",
-    )
+    suspects = [
+        f"{seen.node.name} at {seen.node.address} ({SUSPICIONS[seen.node.facts.suspicion]})"
+        for seen in pending
+        if seen.node.facts.suspicion is not None
+    ]
+    if suspects:
+        return Finding(
+            check="strangers",
+            level=WARNING,
+            summary=f"these nodes may not be who they seem to be: {', '.join(sorted(suspects))}",
+            remedy="Find out who started it; then approve it, or remove it with `corral nodes remove`.",
+        )
+    most = context.config.admission.max_pending
+    if len(pending) >= most:
+        return Finding(
+            check="strangers",
+            level=WARNING,
+            summary=f"{len(pending)} nodes wait for approval, and no more may (setting max_pending_nodes: {most})",
+            remedy="Look at them with `corral nodes list --status pending`; approve or remove them.",
+        )
+    return Finding(check="strangers", level=OK, summary="no node uses the name or the place of another")

@@ -10,6 +10,7 @@ from corral.control.config import ControlConfig
 from corral.domain.intent import IntentPolicy
 from corral.domain.load_job import LoadPolicy
 from corral.domain.node import LivenessPolicy
+from corral.domain.registration import AdmissionPolicy
 from corral.domain.upgrades import UpgradePolicy
 
 
@@ -30,7 +31,13 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> Cont
         registration_token=settings.registration_token,
         trusted_registration_token=settings.trusted_registration_token,
         admin_keys=settings.admin_keys,
-        auto_approve=settings.auto_approve,
+        admission=AdmissionPolicy(
+            auto_approve=settings.auto_approve,
+            trusts_changed_addresses=settings.trust_changed_addresses,
+            max_pending=settings.max_pending_nodes,
+            max_pending_per_source=settings.max_pending_per_source,
+            pending_retention=settings.pending_retention,
+        ),
         credentials_file=settings.credentials_file,
         metrics_public=settings.metrics_public,
         liveness=LivenessPolicy(unhealthy_after=settings.unhealthy_after, offline_after=settings.offline_after),

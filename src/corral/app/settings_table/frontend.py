@@ -213,6 +213,40 @@ class FrontendSettings:
         env=("CORRAL_AUTO_APPROVE", "LOCALAI_AUTO_APPROVE_NODES"),
         default=False,
     )
+    trust_changed_addresses: bool = setting(
+        SWITCH,
+        """Let a node without a secret of its own, as LocalAI's workers are, keep its approval when it registers at
+        another address; for networks whose addresses change. Off by default: everybody with the registration token
+        could take such a node's place, and its prompts.""",
+        flag="--trust-changed-addresses",
+        env=("CORRAL_TRUST_CHANGED_ADDRESSES",),
+        default=False,
+    )
+    max_pending_nodes: int = setting(
+        whole(1, 100_000),
+        """Nodes that may wait for approval; further ones are refused with 429 until some are approved or removed. 256:
+        more than a person looks through.""",
+        flag="--max-pending-nodes",
+        env=("CORRAL_MAX_PENDING_NODES",),
+        default=256,
+    )
+    max_pending_per_source: int = setting(
+        whole(1, 100_000),
+        """Of these how many may come from one source address, an IPv6 network counting as one. 32: enough for a rack
+        behind one router.""",
+        flag="--max-pending-per-source",
+        env=("CORRAL_MAX_PENDING_PER_SOURCE",),
+        default=32,
+    )
+    pending_retention: timedelta = setting(
+        duration(timedelta(minutes=1), timedelta(days=3650), bounds="from 1m to 3650d"),
+        """How long a pending node is kept that has sent no heartbeat since it registered. 1h: a worker that lives beats
+        every ten seconds.""",
+        flag="--pending-retention",
+        env=("CORRAL_PENDING_RETENTION",),
+        default=timedelta(hours=1),
+        default_text="1h",
+    )
     secrets_key: str = setting(
         SECRET,
         """The key that encrypts secrets in the database, for platforms that inject secrets; all frontends of a fleet
