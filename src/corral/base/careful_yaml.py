@@ -163,3 +163,53 @@ class DoubleKeys:
         if event.value in keys:
             raise YamlUnusable(f"has the key {event.value[:SHOWN]!r} twice, again in line {line_of(event)}")
         keys.add(event.value)
+
+
+KeyPath = tuple[str | int, ...]
+"""Keys of mappings and places in lists, from the top of a document."""
+
+
+@dataclass(slots=True)
+class _Level:
+    path: KeyPath
+    is_mapping: bool
+    key: str | None = None
+    """The key whose value comes next; None when a key does."""
+    items: int = 0
+
+
+class KeyLines:
+    """Finds the line of every key, and which values others refer to by an alias."""
+
+    def __init__(self) -> None:
+        self.lines: dict[KeyPath, int] = {}
+        self.anchored: set[KeyPath] = set()
+        self._levels: list[_Level] = []
+
+    def take(self, event: Event) -> None:
+        match event:
+            case CollectionStartEvent():
+                path = self._place(event)
+                self._levels.append(_Level(path, isinstance(event, MappingStartEvent)))
+            case CollectionEndEvent():
+                self._levels.pop()
+            case ScalarEvent() | AliasEvent():
+                self._place(event)
+
+    def _place(self, event: NodeEvent) -> KeyPath:
+        """Where the value of an event stands; of a key, where its value will."""
+        if not self._levels:
+            return ()
+        level = self._levels[-1]
+        if not level.is_mapping:
+            level.items += 1
+            return (*level.path, level.items - 1)
+        if level.key is None:
+            level.key = event.value if isinstance(event, ScalarEvent) else ""
+            path = (*level.path, level.key)
+            self.lines[path] = line_of(event)
+            return path
+        path, level.key = (*level.path, level.key), None
+        if event.anchor is not None:
+            self.anchored.add(path)
+        return path

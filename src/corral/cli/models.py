@@ -40,6 +40,9 @@ def list_models(as_json: bool) -> None:
     for problem in found.problems:
         about = f"{problem.source} ({problem.name})" if problem.name else problem.source
         say(f"Passed over: {about}: {problem.problem}")
+    for model in found.items:
+        for warning in model.warnings:
+            say(f"Warning: {model.source} ({model.name}): {warning}")
 
 
 def _columns() -> "list[Column[ModelView]]":
@@ -108,6 +111,7 @@ def _facts(model: "ModelView") -> list[tuple[str, str]]:
         pairs += [("Engine", line) for line in model.load_job.engine_lines]
     told = model.load_job.message if model.load_job is not None else ""
     pairs += [("Replica", _replica(replica, told)) for replica in model.replicas]
+    pairs += [("Warning", warning) for warning in model.warnings]
     pairs += [("Passed over", f"{problem.source}: {problem.problem}") for problem in model.problems]
     return [(name, styled(text) if name == "State" else plain(text)) for name, text in pairs if text]
 

@@ -1,15 +1,17 @@
 """Model files: read without trust. Whatever is wrong with one is a sentence about it, and never an exception."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import yaml
 
 from corral.base.bounded_files import read_bounded
-from corral.base.careful_yaml import LOADER, UNREADABLE, DoubleKeys, YamlLimits, checked_events, why
+from corral.base.careful_yaml import LOADER, UNREADABLE, DoubleKeys, KeyLines, KeyPath, YamlLimits, checked_events, why
 from corral.base.errors import InvalidInput
 from corral.domain.model import ModelProblem, ModelSpec, read_model
+from corral.domain.model_keys import unknown_keys
 
 LARGEST_FILE: Final = 256 * 1024
 DEEPEST: Final = 32
@@ -54,12 +56,13 @@ def read_file(path: Path, known: ReadFile | None) -> ReadFile:
         mark = Mark.of(path)
         if known is not None and known.mark == mark:
             return known
-        document = _document(_content(path))
+        lines = KeyLines()
+        document = _document(_content(path), lines)
     except OSError as error:
         return ReadFile(mark, [_problem(path, f"cannot be read: {error.strerror or error}")])
     except (_Unusable, InvalidInput) as error:
         return ReadFile(mark, [_problem(path, str(error))])
-    return ReadFile(mark, list(_models(path, document)))
+    return ReadFile(mark, list(_models(path, document, lines)))
 
 
 def _content(path: Path) -> str:
@@ -72,32 +75,44 @@ def _content(path: Path) -> str:
         raise _Unusable(f"is not UTF-8 text: see byte {error.start}") from None
 
 
-def _document(text: str) -> object:
+def _document(text: str, lines: KeyLines) -> object:
     try:
         keys = DoubleKeys()
         for event in checked_events(text, _LIMITS):
             keys.take(event)
+            lines.take(event)
         return yaml.load(text, Loader=LOADER)  # noqa: S506 - one of the two safe loaders
     except UNREADABLE as error:
         raise _Unusable(why(error)) from None
 
 
-def _models(path: Path, document: object) -> Iterator[Found]:
+def _models(path: Path, document: object, lines: KeyLines) -> Iterator[Found]:
     """One model, or a list of them, without those that are switched off."""
     if document is None or document == []:
         yield _problem(path, "is empty")
         return
-    for config in document if isinstance(document, list) else [document]:
+    for place, config in enumerate(document if isinstance(document, list) else [document]):
         name = config.get("name") if isinstance(config, dict) else None
         known_as = name if isinstance(name, str) else ""
         if isinstance(config, dict) and config.get("disabled") is True:
             continue
         try:
-            yield read_model(config, source=path.name)
+            spec = read_model(config, source=path.name)
+            above = (place,) if isinstance(document, list) else ()
+            yield replace(spec, warnings=tuple(_warnings(spec, lines, above)))
         except InvalidInput as error:
             yield _problem(path, error.message, name=known_as)
         except (TypeError, ValueError, RecursionError):
             yield _problem(path, "has keys of different kinds: write them all as text", name=known_as)
+
+
+def _warnings(spec: ModelSpec, lines: KeyLines, above: tuple[int, ...]) -> Iterator[str]:
+    """About keys that mean nothing; not those that hold what others refer to."""
+    for key in unknown_keys(spec.config):
+        place: KeyPath = (*above, *key.path)
+        if place not in lines.anchored:
+            line = lines.lines.get(place)
+            yield f"line {line}: {key.sentence}" if line else key.sentence
 
 
 def _problem(path: Path, problem: str, *, name: str = "") -> ModelProblem:

@@ -100,6 +100,7 @@ class Models:
         if catalogue == self.catalogue:
             return
         self._tell(catalogue.problems)
+        self._warn(catalogue.models.values())
         self.catalogue = catalogue
         log.info("models read", extra={"event": "models.read", "models": len(catalogue.models)})
 
@@ -111,6 +112,14 @@ class Models:
             log.warning("passed over: %s: %s", problem.source, problem.problem, extra=shown)
         if len(new) > _MOST_TOLD:
             log.warning("%d more were passed over", len(new) - _MOST_TOLD, extra={"event": "models.skipped"})
+
+    def _warn(self, specs: Iterable[ModelSpec]) -> None:
+        known = self.catalogue.models
+        told = {name: spec.warnings for name, spec in known.items()}
+        new = [(spec, one) for spec in specs for one in spec.warnings if one not in told.get(spec.name, ())]
+        for spec, warning in new[:_MOST_TOLD]:
+            shown = {"event": "model.odd", "file": spec.source, "model": spec.name}
+            log.warning("%s: %s", spec.source, warning, extra=shown)
 
     def file_of(self, spec: ModelSpec) -> str:
         """Where its weights are; empty when they are not below the directory."""

@@ -42,6 +42,8 @@ class ModelSpec:
     source: str = ""
     """The file that it was read from."""
     revision: str = ""
+    warnings: tuple[str, ...] = ()
+    """What its author probably meant otherwise, with lines of the file; the model works all the same."""
     config: Config = field(default_factory=dict, repr=False)
 
 

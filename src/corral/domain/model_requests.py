@@ -72,3 +72,5 @@ _DEFAULTS: Final = (
     _Key("threads", "threads", fields.whole),
     _Key("ignore_eos", "parameters.ignore_eos", fields.switch),
 )
+REQUEST_KEYS: Final = tuple(one.key for one in (*_RULES, *_TEMPLATES, *_DEFAULTS))
+"""All that is read here."""

@@ -87,6 +87,18 @@ async def test_files_that_were_passed_over_are_warned_of(world: World) -> None:
     assert summary == "files were passed over: bad0.yaml, bad1.yaml, bad2.yaml, bad3.yaml, bad4.yaml and 2 more"
 
 
+async def test_keys_that_nobody_knows_are_warned_of_and_a_second_file_of_a_known_name_too(world: World) -> None:
+    world.write("name: small\nbackend: echo\nparameters: {model: none}\nthraeds: 1\n")
+    assert (await found(world, "models"))[:2] == ("warning", "files have keys that nobody knows: small.yaml")
+    shown: Any = (await world.frontend.call("GET", "/api/v1/models/small")).json()
+    assert shown["warnings"] == ["line 4: unknown key 'thraeds', which has no effect; did you mean threads?"]
+
+    world.write("name: small\nbackend: other\nparameters: {model: none}\n", name="a.yaml")
+    assert (await found(world, "models"))[:2] == ("warning", "files were passed over: a.yaml")
+    shown = (await world.frontend.call("GET", "/api/v1/models/small")).json()
+    assert (shown["backend"], [one["source"] for one in shown["problems"]]) == ("echo", ["a.yaml"])
+
+
 async def test_operations_that_failed_are_warned_of_until_somebody_takes_them_back(world: World) -> None:
     (await world.backends("w1")).faults.refusal = "says no"
     started: Any = (

@@ -61,6 +61,16 @@ def test_list_shows_a_table_and_the_files_that_were_passed_over(connected: Any, 
     assert outcome.out.splitlines()[3] == "Passed over: bad.yaml (bad): is not YAML: odd in line 3"
 
 
+def test_odd_keys_are_warned_about_by_list_and_show(connected: Any, frontend: Any) -> None:
+    odd = model(warnings=["line 3: unknown key 'contxt_size'"])
+    frontend.tell("GET /api/v1/models", ModelList(items=[odd]))
+    frontend.tell("GET /api/v1/models/small", odd)
+    told = "Warning: small.yaml (small): line 3: unknown key 'contxt_size'"
+    assert connected("models", "list").out.splitlines()[-1] == told
+    shown = [" ".join(line.split()) for line in connected("models", "show", "small").out.splitlines()]
+    assert "Warning line 3: unknown key 'contxt_size'" in shown
+
+
 def test_list_without_models_says_how_to_get_one(connected: Any, frontend: Any) -> None:
     frontend.tell("GET /api/v1/models", ModelList(items=[]))
     assert connected("models", "list").out == "There is no model yet; put a YAML file into the models directory.\n"

@@ -289,3 +289,38 @@ def test_after_a_start_a_name_belongs_to_the_file_that_was_there_first(
 
     assert set(problems(models)) == {"a.yaml"}
     assert models.find("good").source == "good.yaml"
+
+
+def test_unknown_keys_are_told_with_their_lines_and_the_model_works(
+    models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(models, "good.yaml", GOOD.format(name="good") + "contxt_size: 8\n")
+    told = "unknown key 'contxt_size', which has no effect; did you mean context_size?"
+
+    for _ in range(2):
+        assert problems(models) == {}
+        assert models.find("good").warnings == (f"line 5: {told}",)
+    assert [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING] == [
+        f"good.yaml: line 5: {told}"
+    ]
+
+
+def test_lines_are_those_of_the_file_in_lists_and_below(models: Models) -> None:
+    text = "# two\n- name: one\n  backend: echo\n  parameters: {model: x}\n"
+    text += "- name: two\n  backend: echo\n  parameters:\n    model: x\n    temprature: 1\n"
+    write(models, "list.yaml", text)
+    models.scan()
+    assert models.find("one").warnings == ()
+    assert [one.partition(",")[0] for one in models.find("two").warnings] == [
+        "line 9: unknown key 'parameters.temprature'"
+    ]
+
+
+def test_a_key_that_others_refer_to_is_no_mistake_and_what_is_merged_is_looked_at(models: Models) -> None:
+    write(
+        models,
+        "good.yaml",
+        "base: &base\n  backend: echo\n  thraeds: 2\n<<: *base\nname: good\nparameters: {model: x}\n",
+    )
+    models.scan()
+    assert models.find("good").warnings == ("unknown key 'thraeds', which has no effect; did you mean threads?",)

@@ -34,6 +34,13 @@ async def check_models(context: AdminContext) -> Finding:
             summary=f"files were passed over: {listed(passed_over)}",
             remedy="`corral models list` tells why.",
         )
+    if odd := sorted({spec.source for spec in catalogue.models.values() if spec.warnings}):
+        return Finding(
+            check="models",
+            level=WARNING,
+            summary=f"files have keys that nobody knows: {listed(odd)}",
+            remedy="`corral models list` tells which, and what was probably meant.",
+        )
     return Finding(check="models", level=OK, summary=f"{len(catalogue.models)} known, none failed to load")
 
 
