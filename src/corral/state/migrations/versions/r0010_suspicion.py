@@ -6,8 +6,8 @@ Types are spelled out here and not imported from the code, which may change afte
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0010"
+down_revision = "0009"
 
 WORDS = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
