@@ -169,6 +169,8 @@ def _request_defaults(values: dict[str, str]) -> Parameters:
             raise LoadFailed(f"the option {option} is not a number: {values[option]}") from None
         is_whole = option in ("default_top_k", "default_repeat_last_n", "default_max_tokens")
         found[parameter] = int(number) if is_whole else number
+    if found.get("n_predict", 1) <= 0:
+        found["n_predict"] = -1  # without a limit; llama.cpp takes 0 for no answer at all
     return found
 
 

@@ -31,7 +31,7 @@ from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
-from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens
+from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens, UsualLimits
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
 from corral.control.node_client import NodeClient, NodeContacts
@@ -165,7 +165,14 @@ async def wire(
         LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
         models,
         Scheduler(fleet, replicas),
-        Loading(client, models, tokens, loader or GrpcLoader(), LoadNeeds(intents, operations), threads=config.threads),
+        Loading(
+            client,
+            models,
+            tokens,
+            loader or GrpcLoader(),
+            LoadNeeds(intents, operations),
+            usual=UsualLimits(threads=config.threads, most_tokens=config.most_tokens),
+        ),
         feed,
         clock,
         policy=config.loads,

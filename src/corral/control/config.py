@@ -50,6 +50,8 @@ class ControlConfig:
     """Directory of the model files, as the nodes see it too; None is `models` in the data directory."""
     threads: int = 4
     """Of a backend whose model does not say."""
+    most_tokens: int = 4096
+    """Of an answer, where neither the request nor the model says; 0 is without limit."""
     loads: LoadPolicy = field(default_factory=LoadPolicy)
     intents: IntentPolicy = field(default_factory=IntentPolicy)
     galleries: GalleriesConfig | None = None

@@ -1,7 +1,7 @@
 """One load on one node: have the process, tell it what to load, and know where requests for it go."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
@@ -15,7 +15,7 @@ from corral.control.load_needs import LoadNeeds
 from corral.control.models import Models
 from corral.control.node_client import Installed, NodeBusy, NodeClient, NodeRefused, NodeUnreachable
 from corral.domain.load_job import LoadPolicy, LoadReason
-from corral.domain.model import ModelSpec, load_options, threads_of
+from corral.domain.model import ModelSpec, load_options, threads_of, with_answer_limit
 from corral.domain.model_requests import request_rules
 from corral.domain.node import Node
 from corral.domain.replica import Replica
@@ -77,6 +77,15 @@ def reason_of(error: CorralError) -> LoadReason:
     return next((reason for kind, reason in _REASONS if isinstance(error, kind)), LoadReason.OTHER)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualLimits:
+    """What models get that say nothing of it."""
+
+    threads: int
+    most_tokens: int
+    """Of an answer to a request that says nothing of it either; 0 is without limit."""
+
+
 class Loading:
     """Does, and stores nothing."""
 
@@ -88,14 +97,14 @@ class Loading:
         backends: BackendLoader,
         needs: LoadNeeds,
         *,
-        threads: int,
+        usual: UsualLimits,
     ) -> None:
         self._nodes = nodes
         self._models = models
         self._tokens = tokens
         self._backends = backends
         self._needs = needs
-        self._threads = threads
+        self._usual = usual
 
     async def install(
         self, replica: Replica, node: Node, spec: ModelSpec, *, timeout: timedelta, job: LoadJobId, now: datetime
@@ -108,7 +117,8 @@ class Loading:
         request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index, op_id=job)
         if node.peer is not None and Feature.ADAPTER in node.peer.features:
             file = self._models.file_of(spec)
-            request.corral = CorralInstall(model=adapter_model(spec, file=file, threads=self._threads))
+            limited = with_answer_limit(spec, self._usual.most_tokens)
+            request.corral = CorralInstall(model=adapter_model(limited, file=file, threads=self._usual.threads))
         return await self._nodes.install(node.id, request, timeout=timeout)
 
     async def load(
@@ -117,9 +127,9 @@ class Loading:
         """Tell the process to load the model; the replica as it is when it serves."""
         address = installed.address or node.address
         fields = load_options(
-            spec,
+            with_answer_limit(spec, self._usual.most_tokens),
             models=self._models.directory.absolute(),
-            threads=self._threads,
+            threads=self._usual.threads,
             is_asked_directly=installed.is_asked_directly,
         )
         await self._backends.load(

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Final
@@ -208,6 +208,19 @@ def _batch(options: Mapping[str, object]) -> int:
         return DEFAULT_BATCH
     context = options["ContextSize"]
     return max(DEFAULT_BATCH, context if isinstance(context, int) and context else DEFAULT_CONTEXT)
+
+
+def with_answer_limit(spec: ModelSpec, most_tokens: int) -> ModelSpec:
+    """The model with `most_tokens` as the limit of answers to requests that state none.
+
+    Unchanged where its file states a limit, -1 or 0 for none included, and where `most_tokens` is 0.
+    """
+    said = fields.whole(spec.config, "parameters.max_tokens", fields.MISSING)
+    if said is not fields.MISSING or most_tokens <= 0:
+        return spec
+    parameters = spec.config.get("parameters")
+    limited = {**(parameters if isinstance(parameters, Mapping) else {}), "max_tokens": most_tokens}
+    return replace(spec, config={**spec.config, "parameters": limited})
 
 
 def _request_defaults(config: Config) -> list[str]:

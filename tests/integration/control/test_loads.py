@@ -296,7 +296,7 @@ async def test_a_worker_that_can_translate_is_told_how(world: World) -> None:
         "identity": "small.gguf",
         "system_prompt": "be kind",
         "templates": {"chat": "{{.Input}}"},
-        "defaults": {"stop": ["END"], "threads": world.control.context.config.threads},
+        "defaults": {"stop": ["END"], "threads": world.control.context.config.threads, "max_tokens": 4096},
     }
 
 
@@ -309,7 +309,7 @@ async def test_only_a_backend_that_is_asked_directly_is_told_what_requests_leave
     node.adapts = adapts
     await world.loaded()
 
-    assert world.loader.options == [[] if adapts else ["default_temperature:0.5"]]
+    assert world.loader.options == [[] if adapts else ["default_temperature:0.5", "default_max_tokens:4096"]]
 
 
 async def test_a_worker_that_did_not_name_the_feature_is_told_nothing(world: World) -> None:

@@ -50,6 +50,7 @@ def test_requests_that_say_nothing_get_what_the_model_says(tmp_path: Path) -> No
     made = parameters(tmp_path, Options=["default_temperature:0.2", "default_top_k:7", "default_max_tokens:64"])
     assert (made["sampling.temp"], made["sampling.top_k"], made["n_predict"]) == (0.2, 7, 64)
     assert isinstance(made["sampling.top_k"], int)
+    assert parameters(tmp_path, Options=["default_max_tokens:0"])["n_predict"] == -1, "as many as it takes"
     assert not [name for name in parameters(tmp_path) if name.startswith("sampling.")]
 
 

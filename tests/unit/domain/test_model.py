@@ -5,7 +5,8 @@ from pathlib import PurePath
 import pytest
 
 from corral.base.errors import InvalidInput
-from corral.domain.model import ModelProblem, collect, load_options, read_model, revision_of
+from corral.domain.model import ModelProblem, collect, load_options, read_model, revision_of, with_answer_limit
+from corral.domain.model_requests import request_rules
 from corral.rpc.messages import ModelOptions
 
 SMALL = {"name": "small", "backend": "llama-cpp", "parameters": {"model": "small.gguf"}}
@@ -90,6 +91,21 @@ def test_the_options_are_ones_that_the_contract_knows() -> None:
     assert (options.Embeddings, options.F16Memory, options.MMap, options.EnableScore) == (True, True, True, True)
     assert (options.FlashAttention, options.NGPULayers, list(options.Options)) == ("on", 3, ["parallel:2"])
     assert options.EngineArgs == '{"a": [2], "b": 1}'
+
+
+@pytest.mark.parametrize(
+    ("said", "most", "limit"), [(None, 4096, 4096), (None, 0, None), (100, 4096, 100), (-1, 4096, -1), (0, 4096, 0)]
+)
+def test_a_model_that_states_no_limit_of_its_answers_gets_one(said: int | None, most: int, limit: int | None) -> None:
+    parameters = {"model": "small.gguf"} | ({} if said is None else {"max_tokens": said})
+    spec = read_model({**SMALL, "parameters": parameters}, source="s")
+
+    limited = with_answer_limit(spec, most)
+
+    options = load_options(limited, models=PurePath("/m"), threads=4, is_asked_directly=True).get("Options", [])
+    assert options == ([] if limit is None else [f"default_max_tokens:{limit}"])
+    assert request_rules(limited.config).get("defaults", {}).get("max_tokens") == limit  # type: ignore[attr-defined]
+    assert (limited.revision, limited.model) == (spec.revision, spec.model)
 
 
 def test_a_replica_that_is_asked_directly_knows_what_requests_leave_open() -> None:

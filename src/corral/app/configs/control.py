@@ -48,6 +48,7 @@ def control_config(settings: FrontendSettings, *, gateway_key: str = "") -> Cont
         max_body=settings.max_body,
         models=settings.models,
         threads=settings.threads,
+        most_tokens=settings.most_tokens,
         loads=_load_policy(settings),
         intents=IntentPolicy(
             install=settings.install_timeout, upgrade=settings.upgrade_timeout, delete=settings.delete_timeout

@@ -86,6 +86,16 @@ class FrontendSettings:
         env=("CORRAL_THREADS", "LOCALAI_THREADS", "THREADS"),
         default=Derived("half of the processors, from 1 to 4", _threads),
     )
+    most_tokens: int = setting(
+        whole(0, 100_000_000),
+        """Tokens of an answer at most, where neither the request (`max_tokens`) nor the model's file
+        (`parameters.max_tokens`) says. 4096: more than people read, and a model that repeats itself does not hold its
+        place for ever. 0 is without limit, and so is -1 in a model's file. Models that are loaded keep what they were
+        loaded with.""",
+        flag="--most-tokens",
+        env=("CORRAL_MOST_TOKENS",),
+        default=4096,
+    )
     gateways: int = setting(
         whole(1, 64),
         """Gateway processes that share the public port. 1 carries thousands of streams; more use more processors.""",
