@@ -325,3 +325,21 @@ def test_generated_code_is_left_alone(code_rules: ModuleType, tmp_path: Path) ->
     (generated / "backend_pb2.py").write_text("import os\nos.environ\n")
 
     assert code_rules.check.main([str(tmp_path)]) == 0
+
+
+# Migrations.
+
+
+def migration(revision: str, follows: str | None) -> str:
+    return f"revision = {revision!r}\ndown_revision = {follows!r}\n"
+
+
+def test_two_migrations_of_one_number_or_after_the_same_one_are_found(check: Check) -> None:
+    folder = "src/corral/state/migrations/versions"
+    chain = {f"{folder}/r0001_a.py": migration("0001", None), f"{folder}/r0002_b.py": migration("0002", "0001")}
+    assert check(chain) == []
+    assert check({**chain, f"{folder}/r0003_c.py": migration("0003", "0001")}) == [
+        f"{folder}/r0003_c.py:2: down_revision is '0001', as in {folder}/r0002_b.py; give it the next free number, and "
+        "let it follow it"
+    ]
+    assert len(check({**chain, f"{folder}/r0002_c.py": migration("0002", "0001")})) == 2
