@@ -3,9 +3,8 @@
 import logging
 
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +14,8 @@ from corral.admin.context import AdminContext
 from corral.admin.openapi import describe
 from corral.admin.route import starlette_route
 from corral.admin.routes import ROUTES
+from corral.base.ids import REQUEST_ID_HEADER, RequestIds, is_request_id
+from corral.base.logs import log_context
 from corral.protocol.browser_safety import SAFETY_HEADERS
 
 log = logging.getLogger(__name__)
@@ -24,9 +25,10 @@ def build_app(context: AdminContext) -> Starlette:
     app = Starlette(
         routes=[starlette_route(spec, context) for spec in ROUTES],
         exception_handlers={HTTPException: _no_route, Exception: _failed},
-        middleware=[Middleware(SafetyHeaders)],
     )
     app.router.redirect_slashes = False
+    # Around everything, so that an answer to a mistake of ours is treated as all others are.
+    app.middleware_stack = SafetyHeaders(RequestNames(app.build_middleware_stack()))
     app.state.openapi = describe(ROUTES)
     return app
 
@@ -46,6 +48,26 @@ class SafetyHeaders:
             await send(message)
 
         await self._app(scope, receive, send_safely)
+
+
+class RequestNames:
+    """Gives every request an id, its sender's own where that can be used: in the answer, and in all that is logged."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._ids = RequestIds()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "") if scope["type"] == "http" else ""
+        id = given if is_request_id(given.encode("latin-1")) else self._ids.new().decode()
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = id
+            await send(message)
+
+        with log_context(request_id=id):
+            await self._app(scope, receive, send_named)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

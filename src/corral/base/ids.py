@@ -1,8 +1,10 @@
 """Identifiers: one type for each noun, and the only place that makes new ones."""
 
+import itertools
+import re
 import secrets
 import uuid
-from typing import NewType
+from typing import Final, NewType
 
 NodeId = NewType("NodeId", str)
 KeyId = NewType("KeyId", str)
@@ -51,6 +53,26 @@ def new_key_id() -> KeyId:
 def new_secret() -> str:
     """256 bits from the operating system, safe in URLs, headers and environment variables."""
     return secrets.token_urlsafe(32)
+
+
+REQUEST_ID_HEADER: Final = "X-Request-ID"
+_REQUEST_ID: Final = re.compile(rb"[!-~]{1,128}")
+
+
+class RequestIds:
+    """Ids of the requests that one process takes: a word for the process, and a number. Cheap, and no secret."""
+
+    def __init__(self) -> None:
+        self._form = b"req-%b-%%x" % secrets.token_hex(6).encode()
+        self._numbers = itertools.count(1)
+
+    def new(self) -> bytes:
+        return self._form % next(self._numbers)
+
+
+def is_request_id(given: bytes) -> bool:
+    """Whether an id that a client gave its request can be used: short, and fit for headers and logs."""
+    return _REQUEST_ID.fullmatch(given) is not None
 
 
 def new_answer_id(kind: str) -> str:

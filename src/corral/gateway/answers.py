@@ -41,7 +41,8 @@ class Answer:
         self.headers = headers or {}
         self.content_type = content_type
 
-    def as_bytes(self, *, closes: bool, is_head: bool) -> bytes:
+    def as_bytes(self, *, closes: bool, is_head: bool, added: bytes) -> bytes:
+        """`added` are whole header lines."""
         lines = [
             b"HTTP/1.1 %d %s" % (self.status, _REASONS.get(self.status, b"")),
             b"Content-Type: " + self.content_type.encode("latin-1"),
@@ -51,7 +52,7 @@ class Answer:
         ]
         if closes:
             lines.append(b"Connection: close")
-        return b"\r\n".join([*lines, b"", b"" if is_head else self.body])
+        return b"\r\n".join([*lines, added + b"\r\n"]) + (b"" if is_head else self.body)
 
 
 class Refusal(Exception):
@@ -77,11 +78,12 @@ class Refusal(Exception):
         self._headers = headers
         self._more: dict[str, object] = {}
 
-    def answer(self, *, in_anthropic_shape: bool = False) -> Answer:
+    def answer(self, request_id: bytes, *, in_anthropic_shape: bool = False) -> Answer:
+        more = {"request_id": request_id.decode(), **self._more}
         if in_anthropic_shape:
-            return Answer(self.status, anthropic_error(self.status, str(self)) | self._more, self._headers)
+            return Answer(self.status, anthropic_error(self.status, str(self)) | more, self._headers)
         error = {"message": str(self), "type": self._type, "param": self._param, "code": self.code}
-        return Answer(self.status, {"error": error, **self._more}, self._headers)
+        return Answer(self.status, {"error": error, **more}, self._headers)
 
     @classmethod
     def bad_framing(cls, reason: str) -> Self:

@@ -1,11 +1,13 @@
 """One request and its answer: the way between one client and one upstream connection, and its end on every path."""
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from corral.base.clock import Clock
+from corral.base.ids import RequestIds
 from corral.gateway.answers import Answer, Refusal
 from corral.gateway.bodies import Bodies
 from corral.gateway.config import GatewayConfig
@@ -16,6 +18,11 @@ from corral.gateway.pool import Pool
 from corral.gateway.tally import Tally
 from corral.gateway.upstream import AnswerHead, Failure, Origin, UpstreamConnection
 from corral.gateway.view import Directory
+
+log = logging.getLogger(__name__)
+
+_FAILURES: Final = frozenset({500, 502, 504})
+"""Refusals that are told in the log: somebody else failed. Those who are merely busy do not fill it."""
 
 
 class Outcome(StrEnum):
@@ -43,6 +50,7 @@ class Services:
     tasks: Tasks
     bodies: Bodies = field(default_factory=Bodies)
     tally: Tally = field(default_factory=Tally)
+    request_ids: RequestIds = field(default_factory=RequestIds)
 
 
 class Client(Protocol):
@@ -51,6 +59,14 @@ class Client(Protocol):
     @property
     def forwarded(self) -> bytes:
         """Header lines that say who asks."""
+
+    @property
+    def request_id(self) -> bytes:
+        """What this request is called everywhere."""
+
+    @property
+    def id_line(self) -> bytes:
+        """The header line that says so, to whoever is asked and to the client."""
 
     @property
     def closes(self) -> bool:
@@ -230,12 +246,13 @@ class Exchange:
         self._keep = head.own_length or self._head.method == b"HEAD"
         if head.is_chunked and self._head.is_http10:
             self._keep = False
-            self._client.write(head.for_http10(added=self._told_beside))
+            self._client.write(head.for_http10(added=self._told_beside + self._client.id_line))
             self._client.unchunk()
             self._client.write(first)
             return
         closes = self._client.closes or not self._keep
-        self._client.write(head.for_client(closes=closes, added=self._told_beside) + first)
+        added = self._told_beside + self._client.id_line
+        self._client.write(head.for_client(closes=closes, added=added) + first)
 
     def _begin(self, head: AnswerHead) -> None:
         """From here on nothing can be asked again."""
@@ -264,6 +281,7 @@ class Exchange:
         if self._phase is not _ANSWERING:
             self._recover(failure)
             return
+        self._log("an answer broke off: %s", failure)
         self._broke_off(failure)
         self._end(Outcome.TIMED_OUT if failure is Failure.IDLE_TIMED_OUT else Outcome.FAILED)
         # So that nobody takes what came for the whole answer.
@@ -285,8 +303,15 @@ class Exchange:
 
     def refuse(self, refusal: Refusal) -> None:
         self._status = refusal.status
+        if refusal.status in _FAILURES:
+            self._log("a request failed: %s", refusal)
         self._end(Outcome.TIMED_OUT if refusal.status == 504 else Outcome.FAILED)
         self._client.refuse(refusal)
+
+    def _log(self, text: str, why: object) -> None:
+        """Of a failure, under the name that its client knows."""
+        about = {"request_id": self._client.request_id.decode(), "path": self._head.path.decode()}
+        log.info(text, why, extra={"event": "gateway.request_failed", **about})
 
     def _end(self, outcome: Outcome) -> None:
         if self._phase is _DONE:

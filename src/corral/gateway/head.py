@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from corral.base.ids import REQUEST_ID_HEADER, is_request_id
 from corral.gateway.answers import Refusal
 from corral.protocol.keys import API_KEY_HEADERS, bearer
 
@@ -20,6 +21,7 @@ _KNOWN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b""})
 WEBSOCKET: Final = b"websocket"
 _API_KEYS: Final = tuple(name.encode() for name in API_KEY_HEADERS)
 _END: Final = b"\r\n\r\n"
+_REQUEST_ID_LINE: Final = f"{REQUEST_ID_HEADER}: %b\r\n".encode()
 _VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
 _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
 _MOST_REMEMBERED: Final = 1024
@@ -51,6 +53,7 @@ class RequestHead:
         "options",
         "path",
         "query",
+        "request_id",
         "upgrades_to_websocket",
     )
 
@@ -73,6 +76,8 @@ class RequestHead:
         """Of that key, once somebody asked for it: a head that comes again has the same one."""
         self.api_key = b""
         """The lines that present it in a header of its own: for control, and not for replicas."""
+        self.request_id = b""
+        """What the sender calls this request, where that can be used; empty otherwise."""
         self.encoding = b""
         """The Content-Encoding of the body; empty when it is what it is."""
         self.length: int | None = None
@@ -165,6 +170,11 @@ def _take_encoding(head: RequestHead, value: bytes) -> None:
         head.encoding = b"%b, %b" % (head.encoding, told) if head.encoding else told
 
 
+def _take_request_id(head: RequestHead, value: bytes) -> None:
+    if is_request_id(value):
+        head.request_id = head.request_id or value
+
+
 def _take_expectation(head: RequestHead, value: bytes) -> None:
     if value.lower() != b"100-continue":
         raise Refusal(417, "this expectation cannot be met", code="expectation_failed", closes=True)
@@ -193,6 +203,7 @@ _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
     b"content-length": _take_length,
     b"transfer-encoding": _take_coding,
     b"content-encoding": _take_encoding,
+    b"x-request-id": _take_request_id,
     b"expect": _take_expectation,
     b"upgrade": _take_upgrade,
     b"authorization": _take_authorization,
@@ -243,6 +254,10 @@ def write_head(
     if length or head.is_chunked or head.length is not None:
         written += b"Content-Length: %d\r\n" % length
     return b"%b%b\r\n" % (written, added)
+
+
+def request_id_line(id: bytes) -> bytes:
+    return _REQUEST_ID_LINE % id
 
 
 def forwarded_lines(host: str, *, is_secure: bool) -> bytes:

@@ -182,7 +182,7 @@ class Inference(Exchange):
             target=target + b"?" + head.query if head.query else target,
             host=replica.host,
             authorization=replica.authorization,
-            added=self._client.forwarded,
+            added=self._client.forwarded + self._client.id_line,
             length=len(self._body),
         )
 

@@ -17,7 +17,7 @@ from corral.gateway.answers import CONTINUE, Answer, Refusal
 from corral.gateway.bodies import HeldBody, body_too_large
 from corral.gateway.chunks import Unchunker
 from corral.gateway.exchange import Exchange, Services
-from corral.gateway.head import RequestHead, forwarded_lines
+from corral.gateway.head import RequestHead, forwarded_lines, request_id_line
 from corral.gateway.inference import ANTHROPIC_PATHS
 from corral.gateway.partial_head import END, PartialHead, head_too_large
 from corral.gateway.reader import RequestReader
@@ -98,6 +98,7 @@ class ClientConnection(asyncio.Protocol):
         self.closes = False
         self.is_full = False
         self.forwarded = b""
+        self.request_id = self.id_line = b""
 
     # What the loop calls.
 
@@ -223,6 +224,7 @@ class ClientConnection(asyncio.Protocol):
     def _begin_request(self, raw: bytes, rest: bytes) -> None:
         self._head = _NO_HEAD  # so that a refusal of this head is not answered as the last one would be
         self._head = head = self._reader.read_head(raw)
+        self._name_request(head.request_id)
         self._held = rest  # at once: a request that is refused is followed by others all the same
         self.closes = not head.keep_alive or self._registry.is_draining
         self._key = self._admitted(head)
@@ -238,6 +240,10 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = self._body_since + (self._time_outs.body if self._key else self._time_outs.keyless_body)
         if head.expects_continue and not rest and not head.is_http10:
             self.write(CONTINUE)
+
+    def _name_request(self, given: bytes) -> None:
+        self.request_id = given or self._services.request_ids.new()
+        self.id_line = request_id_line(self.request_id)
 
     def _admitted(self, head: RequestHead) -> KeyEntry | None:
         try:
@@ -303,7 +309,7 @@ class ClientConnection(asyncio.Protocol):
 
     def answer(self, answer: Answer) -> None:
         """The whole of it at once."""
-        self.write(answer.as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
+        self._write_answer(answer)
         self.finish(keep=True)
 
     def finish(self, *, keep: bool) -> None:
@@ -314,6 +320,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._state = _HEAD
         self._in_head = False
+        self.request_id = b""
         if self._is_proxied:
             self._registry.strangers.drop(self)
         self._deadline = self._time() + self._time_outs.keep_alive
@@ -327,12 +334,17 @@ class ClientConnection(asyncio.Protocol):
         self._services.tally.refusals[refusal.code] += 1
         self._leave_exchange()
         self.closes = self.closes or refusal.closes or self._registry.is_draining
-        answer = refusal.answer(in_anthropic_shape=self._head.path in ANTHROPIC_PATHS)
-        self.write(answer.as_bytes(closes=self.closes, is_head=self._head.method == b"HEAD"))
+        if not self.request_id:
+            self._name_request(b"")
+        self._write_answer(refusal.answer(self.request_id, in_anthropic_shape=self._head.path in ANTHROPIC_PATHS))
         if refusal.closes:
             self._linger()
         else:
             self.finish(keep=True)
+
+    def _write_answer(self, answer: Answer) -> None:
+        is_head = self._head.method == b"HEAD"
+        self.write(answer.as_bytes(closes=self.closes, is_head=is_head, added=self.id_line))
 
     def abort(self) -> None:
         self._leave_exchange()

@@ -21,7 +21,10 @@ _START: Final = b"HTTP/1."
 _MAX_HEAD: Final = 64 * 1024
 _LENGTH: Final = b"\r\ncontent-length:"
 _CODING: Final = b"\r\ntransfer-encoding:"
-_HOP_BY_HOP: Final = re.compile(rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade):[^\r\n]*", re.IGNORECASE)
+_OURS: Final = re.compile(
+    rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade|x-request-id):[^\r\n]*", re.IGNORECASE
+)
+"""Headers that are meant for us, or that the gateway says itself."""
 _CHUNKED: Final = re.compile(rb"\r\n(?:transfer-encoding|trailer):[^\r\n]*", re.IGNORECASE)
 _EVENTS: Final = b"\r\ncontent-type: text/event-stream"
 _UNBUFFERED: Final = b"x-accel-buffering:"
@@ -97,8 +100,10 @@ class AnswerHead:
         self.is_chunked = _CODING in lower
         self.own_length = self.is_chunked or _LENGTH in lower or status in _BODILESS
         """Otherwise the answer ends when the connection does."""
-        is_ours = b"connection:" in lower or b"keep-alive:" in lower or b"upgrade:" in lower
-        self._for_client = _HOP_BY_HOP.sub(b"", raw) if is_ours else raw
+        is_ours = (
+            b"connection:" in lower or b"keep-alive:" in lower or b"upgrade:" in lower or b"x-request-id:" in lower
+        )
+        self._for_client = _OURS.sub(b"", raw) if is_ours else raw
         if _EVENTS in lower and _UNBUFFERED not in lower:
             self._for_client = b"%bX-Accel-Buffering: no\r\n\r\n" % self._for_client[:-2]
 

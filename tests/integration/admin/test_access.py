@@ -1,5 +1,6 @@
 """Every route needs its key; keys have scopes, expire and are revoked."""
 
+import logging
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from corral.admin.route import Access
 from corral.admin.routes import ROUTES
+from corral.base.logs import record_fields
 from corral.bus.port import Bus
 from corral.protocol.keys import hash_secret
 from corral.state.db import Database
@@ -50,6 +52,37 @@ async def test_every_answer_of_a_page_forbids_frames_guessed_types_and_referrers
     assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/no/route", "/api/nodes"])
+async def test_every_answer_is_named_as_its_request_or_anew(frontend: Frontend, path: str) -> None:
+    named = await frontend.call("GET", path, x_request_id="mine")
+    first, second = [await frontend.call("GET", path, x_request_id="not fit") for _ in range(2)]
+    assert named.headers["x-request-id"] == "mine"
+    assert first.headers["x-request-id"].startswith("req-")
+    assert first.headers["x-request-id"] != second.headers["x-request-id"]
+
+
+async def test_lines_of_the_log_name_the_request(frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[dict[str, object]] = []
+
+    def noted(record: logging.LogRecord) -> None:
+        lines.append(record_fields(record))
+
+    async def failing(*_: object, **__: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "handle", noted)
+    logger = logging.getLogger("corral.admin.app")
+    logger.addHandler(handler)
+    monkeypatch.setattr(type(frontend.control.context.key_ring), "list", failing)
+    try:
+        with pytest.raises(RuntimeError):  # which the server would log as well
+            await frontend.call("GET", "/api/v1/keys", x_request_id="mine")
+    finally:
+        logger.removeHandler(handler)
+    assert [(line["event"], line["request_id"]) for line in lines] == [("request.failed", "mine")]
 
 
 @pytest.mark.parametrize("scope", ["inference", "node", "gateway"])

@@ -182,7 +182,7 @@ async def test_what_is_not_known_of_a_load_is_left_out(eta: float | None, retry_
         assert (answer.status, answer.headers["retry-after"]) == (503, header)
         sentence = "no machine of the fleet can take it at the moment"
         assert answer.error["message"] == f"model echo is pending: {sentence}"
-        loading = msgspec.json.decode(answer.body, type=dict[str, dict[str, object]])["loading"]
+        loading = msgspec.json.decode(answer.body)["loading"]
         loading.pop("eta_seconds", None)
         assert loading == {"model": MODEL, "state": "pending", "reason": "no_place", "message": sentence}
 
@@ -206,7 +206,7 @@ async def test_a_load_that_cannot_succeed_is_told_at_once_without_what_is_for_ad
 
         assert (answer.status, answer.error["code"]) == (503, "model_load_failed")
         assert answer.error["message"] == "model echo cannot be loaded: its engine could not load it"
-        loading = msgspec.json.decode(answer.body, type=dict[str, dict[str, object]])["loading"]
+        loading = msgspec.json.decode(answer.body)["loading"]
         shown = {"reason": "refused_by_engine", "message": "its engine could not load it"}
         assert loading == {"model": MODEL, "state": "failed", **shown}
         for private in (b"gpu-7", b"10.0.0.7", b"/srv", b"gguf"):
@@ -225,7 +225,7 @@ async def test_administrators_see_all_of_a_load_that_failed() -> None:
             f"model echo cannot be loaded: {PRIVATE.message}\n"
             "The engine's last lines:\n    gguf: bad magic in /srv/models/small.gguf"
         )
-        loading = msgspec.json.decode(answer.body, type=dict[str, dict[str, object]])["loading"]
+        loading = msgspec.json.decode(answer.body)["loading"]
         assert (loading["node"], loading["engine_lines"]) == ("gpu-7", PRIVATE.engine_lines)
         await cold.until_quiet()
 
