@@ -6,10 +6,10 @@ BOOTSTRAP := $(PYTHON) tools/bootstrap.py
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test check bench chaos docs proto lock clean
+.PHONY: help setup up test test-clients check bench chaos docs proto lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
 setup: ## install Corral and the developers' tools into .venv
 	@$(BOOTSTRAP) setup --dev
@@ -21,6 +21,9 @@ up: ## run Corral on this machine
 # In two processes, file by file: most tests wait most of the time. ARGS="-n 0 tests/unit" runs some of them in one.
 test: ## run the tests
 	@exec $(BOOTSTRAP) run --dev pytest -n 2 --dist loadfile $(ARGS)
+
+test-clients: ## run the tests with the client packages people have: openai, anthropic, litellm, …
+	@exec $(BOOTSTRAP) run --dev pytest -v tests/e2e/test_client_packages.py $(ARGS)
 
 check: ## run the linters, the type checker and our own checks
 	@$(BOOTSTRAP) run --dev ruff check

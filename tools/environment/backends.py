@@ -1,4 +1,7 @@
-"""Corral's own backends: images of them in a gallery, and for tests their packages, where `.venv` lacks them."""
+"""Corral's own backends: images of them in a gallery, and for tests their packages, where `.venv` lacks them.
+
+Likewise the client packages that tests talk to Corral with.
+"""
 
 import os
 from pathlib import Path
@@ -46,6 +49,36 @@ def is_at_home(backend: Path, home: Path) -> bool:
     return link.is_symlink() and link.resolve() == home.resolve() and (home / BACKEND_STAMP).exists()
 
 
+def provide_clients(checkout: Checkout, uv: Uv) -> None:
+    """The client packages for tests. Everything else works without: a note will do."""
+    home = checkout.clients_home
+    try:
+        with step("Getting client packages for tests"):
+            create_home(home, checkout.lock("clients"), uv, whose="clients")
+            for earlier in checkout.build.glob("clients-*"):
+                if earlier != home:
+                    remove(earlier)
+    except (Trouble, OSError) as trouble:
+        print(trouble, flush=True)
+
+
+def missing_clients(checkout: Checkout, level: str) -> bool:
+    return level == "dev" and not (checkout.clients_home / BACKEND_STAMP).exists()
+
+
+def create_home(home: Path, lock: Path, uv: Uv, *, whose: str) -> None:
+    """A virtual environment with what a lock holds. The stamp comes last: what has none is made anew."""
+    remove(home)
+    advice = f"The packages of {whose} could not be had, and are tried again next time: its tests will fail."
+    uv("venv", "--no-project", "--python", BASE_PYTHON, home, advice=advice)
+    uv(
+        *("pip", "sync", "--require-hashes", "--only-binary", ":all:", "--python", home / "bin" / "python"),
+        lock,
+        advice=advice,
+    )
+    (home / BACKEND_STAMP).touch()
+
+
 def provide_backend(backend: Path, checkout: Checkout, uv: Uv) -> None:
     """A virtual environment of its own, where `run.sh` looks for one. Everything else works without: a note will do."""
     home = checkout.backend_home(backend)
@@ -60,16 +93,7 @@ def provide_backend(backend: Path, checkout: Checkout, uv: Uv) -> None:
 
 
 def create_backend_home(backend: Path, home: Path, uv: Uv) -> None:
-    """The stamp comes last: what has none may be half of one, and is made anew."""
-    remove(home)
-    advice = f"The packages of {backend.name} could not be had, and are tried again next time: its tests will fail."
-    uv("venv", "--no-project", "--python", BASE_PYTHON, home, advice=advice)
-    uv(
-        *("pip", "sync", "--require-hashes", "--only-binary", ":all:", "--python", home / "bin" / "python"),
-        backend / "requirements.txt",
-        advice=advice,
-    )
-    (home / BACKEND_STAMP).touch()
+    create_home(home, backend / "requirements.txt", uv, whose=backend.name)
     for earlier in home.parent.glob(f"{backend.name}-*"):
         if earlier != home:
             remove(earlier)

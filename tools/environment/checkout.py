@@ -72,6 +72,11 @@ class Checkout:
         lock = (backend / "requirements.txt").read_bytes()
         return self.build / "backends" / f"{backend.name}-{digest(lock, BASE_PYTHON.encode())}"
 
+    @property
+    def clients_home(self) -> Path:
+        """Where the client packages are kept that tests talk to Corral with."""
+        return self.build / f"clients-{digest(self.lock('clients').read_bytes(), BASE_PYTHON.encode())}"
+
     def wanted(self, level: str) -> dict[str, str]:
         """What the stamp says when everything is in place, in the order of the steps."""
         project = [self.root / "pyproject.toml", self.root / "src/corral/__init__.py"]

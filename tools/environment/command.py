@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .backends import missing_backends, provide_backend, provide_backends
+from .backends import missing_backends, missing_clients, provide_backend, provide_backends, provide_clients
 from .checkout import Checkout
 from .locks import lock
 from .provisions import missing_libraries, missing_programs, provide_chat_model, provide_library, provide_program
@@ -75,7 +75,8 @@ def perform(checkout: Checkout, wish: argparse.Namespace) -> None:
 def setup(checkout: Checkout, *, dev: bool) -> None:
     """Bring `.venv` up to date. A developer's one stays one when only `corral` is asked for."""
     level = level_for(checkout, dev=dev)
-    is_missing = missing_libraries(checkout) or missing_programs(checkout, level) or missing_backends(checkout, level)
+    is_missing = bool(missing_libraries(checkout) or missing_programs(checkout, level))
+    is_missing = is_missing or bool(missing_backends(checkout, level)) or missing_clients(checkout, level)
     is_provided = checkout.chat_model.exists() and checkout.backend_gallery.exists()
     if checkout.is_ready(level) and not is_missing and is_provided:
         return
@@ -94,6 +95,8 @@ def setup(checkout: Checkout, *, dev: bool) -> None:
             provide_backends(checkout, uv)
         for backend in missing_backends(checkout, level):
             provide_backend(backend, checkout, uv)
+        if missing_clients(checkout, level):
+            provide_clients(checkout, uv)
 
 
 def run(checkout: Checkout, command: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ OLDEST_PYTHON = "3.11"  # the locks hold for this one and all newer
 LOCK_INPUTS = {
     "bootstrap": "--group pyproject.toml:bootstrap",
     "chat-model": "--no-deps --group pyproject.toml:chat-model",
+    "clients": "--group pyproject.toml:clients",
     "runtime": "--group pyproject.toml:build --extra llama-cpp pyproject.toml",
     "dev": (
         "--group pyproject.toml:build --extra dev --extra llama-cpp"

@@ -49,6 +49,7 @@ def checkout(environment: ModuleType, tmp_path: Path) -> Any:
         "src/corral/__init__.py": "__version__ = '1'",
         "requirements/bootstrap.txt": "uv==1",
         "requirements/chat-model.txt": "model==1",
+        "requirements/clients.txt": "client==1",
         "requirements/runtime.txt": "a==1",
         "requirements/dev.txt": "a==1\nb==1",
     }

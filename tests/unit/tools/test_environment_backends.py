@@ -55,6 +55,16 @@ def test_half_the_packages_of_a_backend_are_not_taken_for_all(
     assert environment.backends.missing_backends(checkout, "dev") == []
 
 
+def test_client_packages_are_for_developers_and_of_one_lock_only(environment: ModuleType, checkout: Any) -> None:
+    assert not environment.backends.missing_clients(checkout, "runtime")
+    for lock in ("client==1", "client==2"):
+        checkout.lock("clients").write_text(lock)
+        assert environment.backends.missing_clients(checkout, "dev")
+        environment.backends.provide_clients(checkout, make_home)
+        assert not environment.backends.missing_clients(checkout, "dev")
+        assert list(checkout.build.glob("clients-*")) == [checkout.clients_home]
+
+
 class ImageUv:
     """Makes what images and an index would be, and remembers with which words."""
 
