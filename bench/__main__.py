@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from bench import engines, fanout, files, fleet, frameworks, gateway, images, images_streams, readings, warm
+from bench import engines, fanout, files, fleet, frameworks, gateway, idle, images, images_streams, readings, warm
 from bench import start as starting
 from bench import worker as one_worker
 from bench.report import Table, as_document, as_text
@@ -34,6 +34,10 @@ async def _fanout(_: float | None) -> list[Table]:
     return await fanout.fanout(fanout.Scale())
 
 
+async def _idle(seconds: float | None) -> list[Table]:
+    return await idle.idle(idle.Scale() if seconds is None else idle.Scale(seconds=seconds))
+
+
 async def _frameworks(seconds: float | None) -> list[Table]:
     each = seconds or FRAMEWORK_SECONDS
     return [await frameworks.frameworks(each), await frameworks.whole_control(each)]
@@ -52,6 +56,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "heartbeats": _heartbeats,
     "start": _start,
     "fanout": _fanout,
+    "idle": _idle,
     "frameworks": _frameworks,
     "gateway": gateway.gateway,
     "files": _files,

@@ -80,6 +80,18 @@ class Database:
             yield connection
 
     @asynccontextmanager
+    async def look(self) -> AsyncIterator[AsyncConnection]:
+        """For exactly one statement that reads: it costs no transaction. Use `read` for several that must agree."""
+        async with self._transaction(self._engines.single_read) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """For exactly one statement that writes: it is committed by itself. Use `begin` for several."""
+        async with self._transaction(self._engines.single_write) as connection:
+            yield connection
+
+    @asynccontextmanager
     async def begin_patiently(self) -> AsyncIterator[AsyncConnection]:
         """A transaction without a time limit on its statements: for migrations only."""
         async with self._transaction(self._engines.patient) as connection:
@@ -87,7 +99,7 @@ class Database:
 
     async def check(self) -> None:
         """Is it there? DatabaseUnavailable when it is not."""
-        async with self.read() as connection:
+        async with self.look() as connection:
             await connection.execute(text("SELECT 1"))
 
     async def _try_once(self) -> None:

@@ -67,7 +67,7 @@ class Events:
 
     async def last_sequence(self) -> int:
         """The number of the newest event ever written; 0 before the first."""
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             return int((await connection.execute(select(event_sequence.c.last))).scalar_one())
 
     async def trim(self, before: datetime, keep_at_least: int) -> int:
@@ -84,7 +84,7 @@ class Events:
                 return gone
 
     async def _fetch(self, statement: Select[Any]) -> list[StoredEvent]:
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             return [_stored(row) for row in await connection.execute(statement)]
 
 

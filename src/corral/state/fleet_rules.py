@@ -24,7 +24,7 @@ class FleetRules:
 
     async def all(self) -> list[FleetRule]:
         """By name."""
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             return await _read(connection)
 
     async def replace(

@@ -6,7 +6,7 @@ Silence of a node counts only over this time; see `domain/node.py`.
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import select, update
+from sqlalchemy import case, select
 
 from corral.domain.node import Hearing
 from corral.state.db import Database
@@ -28,18 +28,21 @@ class HearingPeriods:
 
         A frontend whose clock is behind moves nothing back.
         """
-        async with self._db.begin() as connection:
-            first = insert_into(connection, hearing).values(id=_ROW, since=now, until=now)
-            await connection.execute(first.on_conflict_do_nothing())
-            row = (await connection.execute(_PERIOD.with_for_update())).one()
-            since = now if now - row.until > longest_gap else row.since
-            if now > row.until:
-                await connection.execute(update(hearing).values(since=since, until=now))
-        return Hearing(since=since, until=max(now, row.until))
+        async with self._db.write() as connection:
+            row = insert_into(connection, hearing).values(id=_ROW, since=now, until=now)
+            later = row.excluded.until > hearing.c.until
+            is_new = hearing.c.until < now - longest_gap
+            confirmed = {
+                "since": case((is_new, row.excluded.since), else_=hearing.c.since),
+                "until": case((later, row.excluded.until), else_=hearing.c.until),
+            }
+            upsert = row.on_conflict_do_update(index_elements=[hearing.c.id], set_=confirmed)
+            stored = (await connection.execute(upsert.returning(hearing.c.since, hearing.c.until))).one()
+        return Hearing(since=stored.since, until=stored.until)
 
     async def restart(self, now: datetime) -> Hearing:
         """Start a new period whatever was proven: the clock jumped, so times before it mean nothing."""
-        async with self._db.begin() as connection:
+        async with self._db.write() as connection:
             period = {"since": now, "until": now}
             row = insert_into(connection, hearing).values(id=_ROW, **period)
             await connection.execute(row.on_conflict_do_update(index_elements=[hearing.c.id], set_=period))
@@ -47,6 +50,6 @@ class HearingPeriods:
 
     async def read(self) -> Hearing | None:
         """None before the first confirmation."""
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             row = (await connection.execute(_PERIOD)).one_or_none()
         return None if row is None else Hearing(since=row.since, until=row.until)

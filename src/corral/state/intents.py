@@ -70,7 +70,7 @@ class Intents:
         given = backend_intents.c.artefact["alias"].as_string() == alias
         kept = backend_intents.c.verb != Verb.DELETE.value
         columns = (backend_intents.c.node_id, backend_intents.c.backend)
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             found = await connection.execute(select(*columns).where(given, kept))
             return {NodeId(row.node_id): row.backend for row in found}
 
@@ -87,7 +87,7 @@ class Intents:
         not_there = or_(
             backend_intents.c.verb == Verb.DELETE.value, backend_intents.c.state != IntentState.SATISFIED.value
         )
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             meant = among(connection, backend_intents.c.backend, backends)
             there = among(connection, backend_intents.c.node_id, nodes)
             which = or_(not_there, among(connection, backend_intents.c.node_id, whole))
@@ -155,7 +155,7 @@ class Intents:
         """Installs on these nodes that failed, and wait for another try."""
         is_open = and_(backend_intents.c.state == IntentState.OPEN.value, backend_intents.c.attempts > 0)
         failed = and_(is_open, backend_intents.c.verb == Verb.INSTALL.value, backend_intents.c.outstanding.is_(None))
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             there = among(connection, backend_intents.c.node_id, ids)
             return [intent_of(row) for row in await connection.execute(select(backend_intents).where(failed, there))]
 
@@ -171,7 +171,7 @@ class Intents:
 
     async def _fetch(self, statement: Select[Any]) -> list[Intent]:
         ordered = statement.order_by(backend_intents.c.node_id, backend_intents.c.backend)
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             return [intent_of(row) for row in await connection.execute(ordered)]
 
 

@@ -56,7 +56,7 @@ class Keys:
         statement = select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id)
         if not include_revoked:
             statement = statement.where(api_keys.c.revoked_at.is_(None))
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             return [_key(row) for row in await connection.execute(statement)]
 
     async def revoke(self, id: KeyId, *, at: datetime, events: Sequence[Event]) -> bool:
@@ -81,7 +81,7 @@ class Keys:
         return revoked
 
     async def _find(self, which: ColumnElement[bool]) -> ApiKey | None:
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             row = (await connection.execute(select(api_keys).where(which))).one_or_none()
         return None if row is None else _key(row)
 

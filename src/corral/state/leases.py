@@ -36,7 +36,7 @@ class Leases:
         """Take a lease that is free or expired. Claiming again with one's own token is harmless."""
         claim = {"token": token, "holder": holder, "claimed_at": now, "until": until}
         free = or_(leases.c.until <= now, leases.c.token == token)
-        async with self._db.begin() as connection:
+        async with self._db.write() as connection:
             insert = insert_into(connection, leases).values(name=name, **claim)
             result = await connection.execute(
                 insert.on_conflict_do_update(index_elements=[leases.c.name], set_=claim, where=free)
@@ -46,12 +46,12 @@ class Leases:
     async def extend(self, name: str, token: LeaseToken, *, now: datetime, until: datetime) -> bool:
         """Hold it longer. False: it expired or was taken, so what was being done must not be applied."""
         mine = and_(leases.c.name == name, leases.c.token == token, leases.c.until > now)
-        async with self._db.begin() as connection:
+        async with self._db.write() as connection:
             result = await connection.execute(update(leases).where(mine).values(until=until))
         return result.rowcount == 1
 
     async def release(self, name: str, token: LeaseToken) -> bool:
         """Give it back. False: it was no longer ours."""
-        async with self._db.begin() as connection:
+        async with self._db.write() as connection:
             result = await connection.execute(delete(leases).where(leases.c.name == name, leases.c.token == token))
         return result.rowcount == 1

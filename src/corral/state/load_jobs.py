@@ -182,7 +182,7 @@ class LoadJobs:
 
     async def _fetch(self, which: ColumnElement[bool]) -> list[LoadJob]:
         statement = select(load_jobs).where(which).order_by(load_jobs.c.created_at, load_jobs.c.model)
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             return [_job(row) for row in await connection.execute(statement)]
 
 

@@ -41,7 +41,7 @@ class ModelRemovals:
         return await self._operations.start(operation, intents, events=events, beside=beside)
 
     async def all(self) -> list[RemovedModel]:
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             rows = await connection.execute(select(removed_models).order_by(removed_models.c.name))
             return [
                 RemovedModel(name=row.name, removed_at=row.removed_at, operation_id=OperationId(row.operation_id))

@@ -8,9 +8,10 @@ announcements (guarded by all that a status follows from).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, case, delete, func, or_, select, tuple_, update
+from sqlalchemy import Column, Select, Update, and_, case, delete, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
@@ -28,6 +29,7 @@ from corral.state.keys import revoke_keys_of
 from corral.state.node_looks import Verdict
 from corral.state.node_rows import NODE, OUTLINE, Outline, heartbeat_values, node_from, outline_from, registered_values
 from corral.state.replicas import lose_replicas_of
+from corral.state.row_sets import RowSet, same
 from corral.state.schema import nodes
 from corral.state.secrets import SealedSecret, discard, node_secret_name, store_sealed
 
@@ -68,7 +70,7 @@ class Nodes:
 
     async def outlines(self, *, after: tuple[str, str] | None, limit: int) -> list[Outline]:
         """As `page`, with less of each node."""
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             return [outline_from(row) for row in await connection.execute(_page(_OUTLINE, after, limit))]
 
     async def all(self) -> list[Node]:
@@ -76,7 +78,7 @@ class Nodes:
         return await self._fetch(_NODE.order_by(nodes.c.name, nodes.c.id))
 
     async def count(self) -> int:
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             return (await connection.execute(select(func.count()).select_from(nodes))).scalar_one()
 
     async def pulse(self, *, silent_since: datetime) -> Pulse:
@@ -90,14 +92,14 @@ class Nodes:
         statement = select(
             func.count().filter(is_heard).label("heard"), func.count().filter(and_(is_silent, lately)).label("silent")
         ).where(counted)
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             row = (await connection.execute(statement)).one()
         return Pulse(heard=row.heard, silent=row.silent)
 
     async def load_many(self, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
         """Those that exist, in one statement."""
         wanted = sorted(set(ids))
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             rows = await connection.execute(_NODE.where(among(connection, nodes.c.id, wanted)))
             return {node.id: node for node in map(node_from, rows.mappings())}
 
@@ -120,6 +122,12 @@ class Nodes:
         """Nodes that health should look at now, the longest waiting first."""
         due = _NODE.where(nodes.c.next_look <= now)
         return await self._fetch(due.order_by(nodes.c.next_look, nodes.c.id).limit(limit))
+
+    async def next_look(self) -> datetime | None:
+        """When health should look at the first of them; None when it need not look at any."""
+        async with self._db.look() as connection:
+            first: datetime | None = (await connection.execute(select(func.min(nodes.c.next_look)))).scalar_one()
+        return first
 
     # People and registration.
 
@@ -215,13 +223,23 @@ class Nodes:
         """
         if not beats:
             return set()
-        rows = [_beat_parameters(beat) for beat in sorted(beats, key=_beat_id)]
+        rows = _beat_rows(beats)
+        if len(rows) == 1:
+            return await self._beat_alone(rows[0])
         ids = sorted({beat.before.id for beat in beats})
         async with self._db.begin() as connection:
             # In the order of ids: two frontends with overlapping batches wait for each other, never in a circle.
-            await connection.execute(_BEAT, rows)
-            found = await connection.execute(select(nodes.c.id).where(among(connection, nodes.c.id, ids)))
-            return set(found.scalars())
+            there = select(nodes.c.id).where(among(connection, nodes.c.id, ids))
+            found = set((await connection.execute(there.order_by(nodes.c.id).with_for_update())).scalars())
+            await connection.execute(_write_beats(connection.dialect.name), _BEATS.parameters(connection, rows))
+            return found
+
+    async def _beat_alone(self, row: Mapping[str, object]) -> set[NodeId]:
+        """One heartbeat of a small fleet: one statement."""
+        async with self._db.write() as connection:
+            statement = _write_beats(connection.dialect.name).returning(nodes.c.id)
+            written = set((await connection.execute(statement, _BEATS.parameters(connection, [row]))).scalars())
+        return written or set(await self.load_many([NodeId(str(row["id"]))]))
 
     async def mark_no_responders(self, ids: Sequence[NodeId], *, at: datetime) -> set[NodeId]:
         """Nobody answered for these nodes. Not marked: those that were heard since, are marked already, or are gone."""
@@ -241,7 +259,7 @@ class Nodes:
     # How.
 
     async def _fetch(self, statement: Select[Any]) -> list[Node]:
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             return [node_from(row) for row in (await connection.execute(statement)).mappings()]
 
     async def _change(
@@ -303,12 +321,7 @@ def _first(found: list[Node]) -> Node | None:
     return found[0] if found else None
 
 
-def _given(name: str) -> ColumnElement[Any]:
-    """A parameter of the heartbeat statement, of the type of the column that it is for."""
-    return bindparam(f"given_{name}", type_=nodes.c[name].type)
-
-
-_PLAIN_BEAT_COLUMNS = (
+_PLAIN_BEAT_COLUMNS: Final = (
     "last_heartbeat",
     "recent_gaps",
     "incarnation",
@@ -322,31 +335,48 @@ _PLAIN_BEAT_COLUMNS = (
     "problems",
 )
 
-_BEAT = (
-    update(nodes)
-    .where(
-        nodes.c.id == _given("id"), nodes.c.last_heartbeat == bindparam("decided_on", type_=nodes.c.last_heartbeat.type)
-    )
-    .values(
-        **{name: _given(name) for name in _PLAIN_BEAT_COLUMNS},
-        # A mark that was made after this heartbeat stays.
-        no_responders_at=case(
-            (nodes.c.no_responders_at > _given("last_heartbeat"), nodes.c.no_responders_at),
-            else_=_given("no_responders_at"),
-        ),
-        # A change that people made since the node was read wants to be looked at as soon as it said.
-        next_look=case((nodes.c.revision == _given("revision"), _given("next_look")), else_=nodes.c.next_look),
-    )
+_BEATS: Final = RowSet(
+    *(nodes.c[name] for name in ("id", "revision", "no_responders_at", "next_look", *_PLAIN_BEAT_COLUMNS)),
+    Column("decided_on", nodes.c.last_heartbeat.type),
 )
 
 
-def _beat_id(beat: Beat) -> NodeId:
-    return beat.before.id
+@cache
+def _write_beats(dialect: str) -> Update:
+    given = _BEATS.table(dialect)
+    return (
+        update(nodes)
+        .where(same(nodes, given, "id"), nodes.c.last_heartbeat == given.c.decided_on)
+        .values(
+            **{name: _BEATS.value(given, name, dialect) for name in _PLAIN_BEAT_COLUMNS},
+            # A mark that was made after this heartbeat stays.
+            no_responders_at=case(
+                (nodes.c.no_responders_at > given.c.last_heartbeat, nodes.c.no_responders_at),
+                else_=given.c.no_responders_at,
+            ),
+            # A change that people made since the node was read wants to be looked at as soon as it said.
+            next_look=case((nodes.c.revision == given.c.revision, given.c.next_look), else_=nodes.c.next_look),
+        )
+    )
 
 
-def _beat_parameters(beat: Beat) -> dict[str, object]:
-    given = {**heartbeat_values(beat.node), "id": beat.before.id, "next_look": beat.next_look}
-    given["revision"] = beat.before.revision
-    parameters: dict[str, object] = {f"given_{name}": value for name, value in given.items()}
-    parameters["decided_on"] = beat.before.facts.last_heartbeat
-    return parameters
+def _beat_rows(beats: Sequence[Beat]) -> list[dict[str, object]]:
+    """One row for each node: of several heartbeats that follow each other, the last one counts."""
+    rows: dict[NodeId, dict[str, object]] = {}
+    for beat in beats:
+        row, earlier = _beat_row(beat), rows.get(beat.before.id)
+        if earlier is None:
+            rows[beat.before.id] = row
+        elif earlier["last_heartbeat"] == row["decided_on"]:
+            rows[beat.before.id] = {**row, "decided_on": earlier["decided_on"]}
+    return list(rows.values())
+
+
+def _beat_row(beat: Beat) -> dict[str, object]:
+    return {
+        **heartbeat_values(beat.node),
+        "id": beat.before.id,
+        "next_look": beat.next_look,
+        "revision": beat.before.revision,
+        "decided_on": beat.before.facts.last_heartbeat,
+    }

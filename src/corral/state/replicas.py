@@ -119,7 +119,7 @@ class Replicas:
     async def places(self) -> list[Place]:
         """Where all living ones are."""
         statement = select(replicas.c.id, replicas.c.node_id, replicas.c.state).where(replicas.c.state.in_(_LIVE))
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             rows = await connection.execute(statement)
             return [Place(id, node_id, ReplicaState(state)) for id, node_id, state in rows]
 
@@ -133,7 +133,7 @@ class Replicas:
 
     async def count_by_state(self) -> dict[ReplicaState, int]:
         statement = select(replicas.c.state, func.count()).group_by(replicas.c.state)
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             return {ReplicaState(state): count for state, count in await connection.execute(statement)}
 
     async def lose(
@@ -186,18 +186,18 @@ class Replicas:
             "routes": process.routes,
             "front_port": process.front_port,
         }
-        async with self._db.begin() as connection:
+        async with self._db.write() as connection:
             return (await connection.execute(update(replicas).where(loaded).values(values))).rowcount == 1
 
     async def trim(self, before: datetime) -> int:
         """Forget what has been in a final state for so long."""
         old = and_(replicas.c.state.in_(_FINAL), replicas.c.changed_at < before)
-        async with self._db.begin() as connection:
+        async with self._db.write() as connection:
             return (await connection.execute(delete(replicas).where(old))).rowcount
 
     async def _fetch(self, which: ColumnElement[bool]) -> list[Replica]:
         statement = select(replicas).where(which).order_by(replicas.c.created_at, replicas.c.id)
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             rows = (await connection.execute(statement)).all()
         return [_replica_of(row, key=self._sealer.unseal(row.id, row.sealed_key)) for row in rows]
 

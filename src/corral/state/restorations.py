@@ -27,7 +27,7 @@ class Restorations:
     async def all(self) -> list[Restoration]:
         """The longest noted first."""
         statement = select(restorations).order_by(restorations.c.noted_at, restorations.c.replica_id)
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             return [_restoration(row) for row in await connection.execute(statement)]
 
     async def prepare(

@@ -99,7 +99,7 @@ class Secrets:
         return self._cipher.unseal(name, sealed)
 
     async def get(self, name: str) -> str | None:
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             sealed = (await connection.execute(_sealed(name))).scalar_one_or_none()
         return None if sealed is None else self._cipher.unseal(name, sealed)
 
@@ -124,7 +124,7 @@ class Secrets:
 
 async def was_sealed(database: Database) -> bool:
     """Has some key been used on this database? Then a new one would fit nothing."""
-    async with database.read() as connection:
+    async with database.look() as connection:
         return (await connection.execute(_sealed(_CHECK_NAME))).first() is not None
 
 

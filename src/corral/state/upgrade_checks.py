@@ -20,7 +20,7 @@ class UpgradeChecks:
 
     async def last(self) -> Check | None:
         """None before the first one."""
-        async with self._db.read() as connection:
+        async with self._db.look() as connection:
             found = (await connection.execute(select(upgrade_check.c.findings))).scalar_one_or_none()
         return None if found is None else msgspec.convert(found, Check)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from bench import fanout, files, frameworks, images, images_streams, worker
+from bench import fanout, files, frameworks, idle, images, images_streams, worker
 from bench.client import Connection, request
 from bench.fleet import Scale, heartbeats
 from bench.readings import ProcessorShare, memory_of
@@ -57,6 +57,16 @@ async def test_operations_on_a_few_nodes() -> None:
     assert len(runs.rows) == 10
     assert all(isinstance(row["proven"], float) and row["proven"] > 0 for row in runs.rows)
     assert figures(more)["killed in a delete: nodes that keep the backend"]["measured"] == 0
+
+
+async def test_an_idle_fleet_of_two_sizes() -> None:
+    tiny = idle.Scale(seconds=0.5, settling_seconds=0.1, fleets=(1, 2))
+
+    on_sqlite, on_postgres = await idle.idle(tiny)
+
+    assert [row["unit"] for row in on_sqlite.rows] == ["% of a core", "MB resident"] * 2
+    assert [row["unit"] for row in on_postgres.rows] == ["% of a core", "MB resident", "statements/s"] * 2
+    assert all(value >= 0 for value in measured([*on_sqlite.rows, *on_postgres.rows]))
 
 
 async def test_pulling_a_small_image() -> None:

@@ -9,11 +9,13 @@ import pytest
 from sqlalchemy import text
 
 from corral.base.errors import DatabaseUnavailable, InvalidInput
+from corral.base.ids import new_lease_token
 from corral.domain.key import Scope
 from corral.state.db import Database
 from corral.state.engines import Timeouts
 from corral.state.events import Events
 from corral.state.keys import Keys
+from corral.state.leases import Leases
 from corral.testing.databases import DatabaseSource
 from corral.testing.loop_time import without_waiting
 from corral.testing.samples import a_key, an_event
@@ -63,6 +65,27 @@ async def test_the_first_call_after_a_restart_already_works(database_source: Dat
     await asyncio.gather(*(events.record([an_event()]) for _ in range(4)))
     assert await events.last_sequence() == 8
     await database.close()
+
+
+async def test_a_single_read_or_write_sends_one_statement(database_source: DatabaseSource, url: str) -> None:
+    """Neither a ping before it, nor a transaction around it."""
+    name = url.rpartition("/")[2]
+    database_source.postgres.run(f"ALTER DATABASE {name} SET log_statement = 'all'")
+    database = await Database.open(url)
+    events, leases = Events(database), Leases(database)
+    await events.last_sequence()
+    log = database_source.postgres.log
+    begin = log.stat().st_size
+
+    await events.last_sequence()
+    await events.last_sequence()
+    await leases.release("nothing", new_lease_token())
+
+    said = log.read_text(errors="replace")[begin:]
+    await database.close()
+    assert said.count("SELECT event_sequence.last") == 2
+    assert said.count("DELETE FROM leases") == 1
+    assert not [word for word in ("BEGIN", "COMMIT", "ROLLBACK") if word in said]
 
 
 async def test_a_server_that_is_not_there_is_unavailable(url: str) -> None:
