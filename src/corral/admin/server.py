@@ -1,5 +1,6 @@
 """The HTTP server of the control process: binds early, serves until cancelled, then ends what is open."""
 
+import asyncio
 import contextlib
 import errno
 import socket
@@ -15,6 +16,7 @@ from corral.base.errors import AddressInUse, PathNotUsable, SettingInvalid
 
 _BACKLOG: Final = 1024
 _GRACE_SECONDS: Final = 3
+_TICK_SECONDS: Final = 1.0
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -67,6 +69,12 @@ class _QuietServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        """Until cancelled. Uvicorn's own wakes ten times a second to see whether it should end."""
+        while not self.should_exit:
+            await self.on_tick(0)  # writes the date that answers carry
+            await asyncio.sleep(_TICK_SECONDS)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         raise NotImplementedError("signals are handled by the composition root")

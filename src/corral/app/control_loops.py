@@ -1,7 +1,7 @@
 """Control once it is put together: its parts, and the loops that keep the fleet as it should be."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -10,6 +10,7 @@ from corral.admin.server import AdminServer
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.control import brake as braking
 from corral.control import (
+    feed,
     health,
     hearing,
     housekeeping,
@@ -27,6 +28,7 @@ from corral.control import progress as progress_board
 from corral.control.broadcasts import Broadcasts
 from corral.control.credentials import Credentials
 from corral.control.dispatcher import RETURNS_PERIOD, Dispatcher
+from corral.control.feed import Attention, LostRings
 from corral.control.health import Health
 from corral.control.housekeeping import Housekeeping
 from corral.control.orphans import Orphans
@@ -48,6 +50,7 @@ class Control:
     rule_enforcer: RuleEnforcer
     broadcasts: Broadcasts
     health: Health
+    lost_rings: LostRings
     replica_health: ReplicaHealth
     replica_exits: ReplicaExits
     unloading: Unloading
@@ -71,10 +74,13 @@ class Control:
         context = self.context
         return {
             "heartbeats": context.heartbeats.run(),
-            "hearing": self._every(hearing.PERIOD, Poke(), context.hearing.tick, "hearing"),
+            "hearing": self._every(hearing.PERIOD, Poke(), self._hear, "hearing"),
+            "lost rings": self._every(feed.PERIOD, Poke(), self.lost_rings.look, "events"),
             "health": self._every(health.PERIOD, self.health.poke, self.health.sweep, "health"),
-            "brake": self._every(braking.PERIOD, Poke(), context.brake.look, "brake"),
-            "models": self._every(models.PERIOD, context.models.poke, context.models.look, "models"),
+            "brake": self._every(
+                braking.PERIOD, Poke(), self._when_new(context.brake.look, mark=context.brake.mark), "brake"
+            ),
+            "models": self._every(models.PERIOD, context.models.poke, self._look_at_models, "models"),
             "removals": self._remove_models(),
             "loads": context.loads.run(),
             "dispatcher": self.dispatcher.run(),
@@ -90,8 +96,8 @@ class Control:
             "replicas": self._every(
                 replica_health.PERIOD, self.replica_health.poke, self.replica_health.sweep, "replicas"
             ),
-            "unloading": self._every(unloading.PERIOD, Poke(), self.unloading.sweep, "unloading"),
-            "restoring": self._every(restoring.PERIOD, Poke(), self.restoring.sweep, "restoring"),
+            "unloading": self._every(unloading.PERIOD, Poke(), self._when_new(self.unloading.sweep), "unloading"),
+            "restoring": self._every(restoring.PERIOD, Poke(), self._when_new(self.restoring.sweep), "restoring"),
             "orphans": self._every(orphans.PERIOD, Poke(), self.orphans.sweep, "orphans"),
             "view": self._keep_view(),
             "housekeeping": self._every(housekeeping.PERIOD, Poke(), self.housekeeping.tidy, "housekeeping"),
@@ -105,17 +111,42 @@ class Control:
         with self.context.feed.listener() as poke:
             await self._every(NOTICE_PERIOD, poke, self.rule_enforcer.notice, "noticed by fleet rules")
 
+    async def _hear(self) -> None:
+        """After the clock was set, health looks at all nodes anew."""
+        jumps = self.context.hearing.jumps
+        await self.context.hearing.tick()
+        if self.context.hearing.jumps != jumps:
+            self.health.poke.ring()
+
+    async def _look_at_models(self) -> None:
+        """Whatever follows from a model's file looks at it at once."""
+        models = self.context.models
+        known = models.catalogue
+        await models.look()
+        if models.catalogue is not known:
+            self.context.feed.ring()
+
     async def _remove_models(self) -> None:
         """What one frontend removes, the others hide at once."""
         with self.context.feed.listener() as poke:
-            await self._every(model_removal.PERIOD, poke, self.context.model_removal.sweep, "removed models")
+            sweep = self._when_new(self.context.model_removal.sweep)
+            await self._every(model_removal.PERIOD, poke, sweep, "removed models")
 
     async def _keep_view(self) -> None:
         """Made anew with everything that is announced, in this frontend or another one."""
         with self.context.feed.listener() as poke:
-            await self._every(view.PERIOD, poke, self.context.view.refresh, "view")
+            refresh = self._when_new(self.context.view.refresh, mark=self.context.view.mark)
+            await self._every(view.PERIOD, poke, refresh, "view")
 
-    async def _every(self, period: timedelta, poke: Poke, step: Callable[[], Awaitable[None]], name: str) -> None:
+    def _when_new(
+        self, step: Callable[[], Awaitable[bool]], *, mark: Callable[[], Hashable] = lambda: None
+    ) -> Callable[[], Awaitable[None]]:
+        """The step, as far as there may be something to find: an idle fleet costs no statements."""
+        return Attention(self.context.feed, self.context.clock, step, mark=mark).look
+
+    async def _every(
+        self, period: timedelta, poke: Poke, step: Callable[[], Awaitable[timedelta | None]], name: str
+    ) -> None:
         await poke_or_period(step, poke=poke, clock=self.context.clock, period=period, name=name)
 
     def _end_streams(self) -> None:

@@ -16,7 +16,7 @@ from corral.control.broadcasts import Broadcasts
 from corral.control.config import ControlConfig
 from corral.control.credentials import FirstKeys
 from corral.control.dispatcher import Dispatcher, DispatchStores, DispatchTools
-from corral.control.feed import Feed
+from corral.control.feed import Feed, LostRings
 from corral.control.fleet import Fleet
 from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
@@ -105,7 +105,7 @@ async def wire(
     models.scan()  # before the first view, which would otherwise take all models away from the gateways
     fleet = Fleet(nodes, keeper, clock, policy)
     contacts = NodeContacts(nodes)
-    client = NodeClient(bus, nodes, clock, contacts=contacts)
+    client = NodeClient(bus, nodes, clock, contacts=contacts, health=watch.poke)
     leases = Leases(database)
     brake = Brake(
         nodes, events, leases, keeper, feed, clock, policy=BrakePolicy(share=config.brake_share), holder=frontend_id
@@ -250,7 +250,7 @@ async def wire(
         readiness=readiness,
         brake=brake,
         gateways=gateways,
-        shares=GatewayShares(bus, gateways, frontend_id),
+        shares=GatewayShares(bus, gateways, frontend_id, clock),
         events=events,
         happenings=happenings,
         feed=feed,
@@ -263,6 +263,7 @@ async def wire(
         rule_enforcer=rule_enforcer,
         broadcasts=broadcasts,
         health=watch,
+        lost_rings=LostRings(events, feed),
         replica_health=watch_replicas,
         replica_exits=ReplicaExits(replicas, watch_replicas),
         unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),

@@ -105,46 +105,61 @@ class Poke:
     """A doorbell: many may ring, one loop answers, and a ring during the work is not lost."""
 
     def __init__(self) -> None:
-        self._rung = asyncio.Event()
+        self._is_rung = False
+        self._waiters: set[asyncio.Future[None]] = set()
 
     def ring(self) -> None:
-        self._rung.set()
+        self._is_rung = True
+        for waiter in self._waiters:
+            _set_done(waiter)
 
     async def wait(self, clock: Clock, period: timedelta) -> None:
         """Return when rung, or when `period` has passed; either way the bell is quiet again."""
-        bell = asyncio.create_task(self._rung.wait(), name="poke")
-        sleep = asyncio.create_task(clock.sleep(period.total_seconds()), name="period")
-        try:
-            await asyncio.wait({bell, sleep}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await end_tasks(bell, sleep)
-        self._rung.clear()
+        if self._is_rung:
+            await asyncio.sleep(0)  # a loop that rings for itself must not keep the others from running
+        else:
+            waiter = asyncio.get_running_loop().create_future()
+            sleep = asyncio.create_task(clock.sleep(period.total_seconds()), name="period")
+            sleep.add_done_callback(lambda _: _set_done(waiter))
+            self._waiters.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.discard(waiter)
+                await end_tasks(sleep)
+        self._is_rung = False
+
+
+def _set_done(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     """Cancel and await. A task that fails while ending is logged: nobody is left to tell."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+    if under_way := [task for task in tasks if task.cancel()]:
+        await asyncio.wait(under_way)
     for task in tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task failed", exc_info=error, extra={"event": "task.failed", "task": task.get_name()})
 
 
 async def poke_or_period(
-    step: Callable[[], Awaitable[None]], *, poke: Poke, clock: Clock, period: timedelta, name: str
+    step: Callable[[], Awaitable[timedelta | None]], *, poke: Poke, clock: Clock, period: timedelta, name: str
 ) -> None:
     """Run `step` for ever: at once, then whenever poked and at least once per period.
+
+    A step that knows when something will be due returns how long that is; then it is run again after the shorter time.
 
     A step that fails is logged and tried again with backoff: the loop is the rim where errors stop. A retryable error
     (the database is away) is told once; one of ours that no retry mends is a mistake in the code and ends the process.
     """
     backoff = Backoff(first=timedelta(milliseconds=250), cap=max(period, timedelta(seconds=1)))
     failures = 0
+    pause = None
     while True:
         try:
-            await step()
+            pause = await step()
         except CorralError as error:
             if not error.retryable:
                 raise
@@ -161,4 +176,4 @@ async def poke_or_period(
         if failures:
             await clock.sleep(backoff.delay(failures).total_seconds())
         else:
-            await poke.wait(clock, period)
+            await poke.wait(clock, period if pause is None else min(period, pause))

@@ -4,6 +4,7 @@ Every frontend looks for itself; the one that holds the lease writes it into the
 """
 
 import logging
+from collections.abc import Hashable
 from datetime import timedelta
 from typing import Final
 
@@ -57,7 +58,15 @@ class Brake:
     def holds(self) -> bool:
         return bool(self._reason)
 
-    async def look(self) -> None:
+    def mark(self) -> Hashable:
+        """Changes with what no event tells: that this control went deaf, or hears again."""
+        return self._is_deaf(), self._hearing.recovered_at
+
+    def _is_deaf(self) -> bool:
+        return self._clock.now() - self._hearing.current.until > 2 * PERIOD
+
+    async def look(self) -> bool:
+        """Judge now; True while only time will change the verdict."""
         now = self._clock.now()
         pulse = await self._nodes.pulse(silent_since=now - self._policy.window)
         recovered_at = self._hearing.recovered_at
@@ -66,6 +75,7 @@ class Brake:
         before, self._reason = self._reason, reason
         if changed:
             await self._tell(reason, before)
+        return self.holds or self._is_deaf()
 
     async def _tell(self, reason: str, before: str) -> None:
         if reason:

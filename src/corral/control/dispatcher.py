@@ -38,8 +38,13 @@ from corral.state.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
-PERIOD: Final = timedelta(seconds=1)
-RETURNS_PERIOD: Final = timedelta(seconds=10)
+PERIOD: Final = timedelta(seconds=5)
+"""Without a ring, and with nothing due before: how long what a dying frontend just stored waits for another one."""
+_BUSY_PERIOD: Final = timedelta(seconds=1)
+"""While requests are open: what became of them may be due soon."""
+_NOT_BEFORE: Final = timedelta(milliseconds=50)
+RETURNS_PERIOD: Final = timedelta(seconds=30)
+"""Without a ring of the feed, which also looks for events whose ring was lost."""
 REACHED: Final = frozenset({NodeStatus.HEALTHY, NodeStatus.DRAINING})
 """Nodes that are sent something. A drained one too: maintenance is when backends are upgraded."""
 _BATCH: Final = 250
@@ -97,10 +102,16 @@ class Dispatcher:
         run beside it."""
         async with asyncio.TaskGroup() as group:
 
-            async def step() -> None:
+            async def step() -> timedelta | None:
+                if not self._working:
+                    now = self._clock.now()
+                    waiting = await self._stores.intents.waiting(now=now, until=now + self._policy.lease)
+                    if not waiting.is_due:
+                        return None if waiting.next is None else max(waiting.next - now, _NOT_BEFORE)
                 while batch := await self.claim():
                     for held, node in batch:
                         group.create_task(self.work(held, node), name=f"{held.wish.verb} {held.backend}")
+                return _BUSY_PERIOD
 
             await poke_or_period(step, poke=self.poke, clock=self._clock, period=PERIOD, name="dispatcher")
 

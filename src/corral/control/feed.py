@@ -1,15 +1,24 @@
 """Tells everyone that something new is in the record of events. The record is the truth; this is the doorbell."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
 
+from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.tasks import Poke
 from corral.bus.port import Bus, Message
 from corral.protocol.subjects import POKE_EVENTS
+from corral.state.events import Events
 
 log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=1)
+"""Between looks for events whose ring was lost: while NATS is away, other frontends learn of them so much later."""
+AT_LEAST_EVERY: Final = timedelta(seconds=15)
+"""How long a change that is in no event, made by a frontend that died before it told, can stay unseen by others."""
 
 
 class Feed:
@@ -18,6 +27,8 @@ class Feed:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._listeners: set[Poke] = set()
+        self.rings = 0
+        """How often it was rung: whoever remembers the number knows whether something was announced since."""
 
     @contextmanager
     def listener(self) -> Iterator[Poke]:
@@ -41,5 +52,59 @@ class Feed:
 
     def ring(self) -> None:
         """Wake the listeners of this process only."""
+        self.rings += 1
         for poke in self._listeners:
             poke.ring()
+
+
+class LostRings:
+    """Rings for events that nobody announced here: the message was lost, or whoever wrote them died before sending it.
+
+    One cheap statement in place of many: the loops that follow events need not ask the database themselves.
+    """
+
+    def __init__(self, events: Events, feed: Feed) -> None:
+        self._events = events
+        self._feed = feed
+        self._last: int | None = None
+
+    async def look(self) -> None:
+        last = await self._events.last_sequence()
+        if self._last is not None and last != self._last:
+            self._feed.ring()
+        self._last = last
+
+
+class Attention:
+    """Runs a step that reads the database only when it may find something.
+
+    That is when something was announced since the last one, when that one left something under way, when `mark`
+    changed, and at least every so often, whatever was lost.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        clock: Clock,
+        step: Callable[[], Awaitable[bool]],
+        *,
+        mark: Callable[[], Hashable] = lambda: None,
+        at_least_every: timedelta = AT_LEAST_EVERY,
+    ) -> None:
+        self._feed = feed
+        self._clock = clock
+        self._step = step
+        self._mark = mark
+        self._period = at_least_every.total_seconds()
+        self._seen: tuple[int, Hashable] | None = None
+        self._due_at = 0.0
+
+    async def look(self) -> None:
+        """A step that fails is due again."""
+        now, seen = self._clock.monotonic(), (self._feed.rings, self._mark())
+        if seen == self._seen and now < self._due_at:
+            return
+        self._seen = None
+        is_under_way = await self._step()
+        self._seen = seen
+        self._due_at = now if is_under_way else now + self._period

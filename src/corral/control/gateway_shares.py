@@ -1,13 +1,16 @@
 """Tells the other frontends what our gateways have under way, since each reports to one frontend only.
 
-A lost message costs a second. While nothing comes, the other side takes those gateways for silent, and that is true:
-nobody there knows their share.
+Told when it changed, and every two seconds: so much a lost message costs. While nothing comes for five, the other side
+takes those gateways for silent, and that is true: nobody there knows their share.
 """
 
 import logging
+from datetime import timedelta
+from typing import Final
 
 import msgspec
 
+from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import FrontendId
 from corral.base.unreadable_json import UNREADABLE_JSON
@@ -18,12 +21,18 @@ from corral.protocol.view import GatewayReport, GatewayShare
 
 log = logging.getLogger(__name__)
 
+_REPEATED_AFTER: Final = timedelta(seconds=1.5)
+"""Less than two reports, which come every second."""
+_FORGOTTEN_SECONDS: Final = 60.0
+
 
 class GatewayShares:
-    def __init__(self, bus: Bus, reports: GatewayReports, frontend_id: FrontendId) -> None:
+    def __init__(self, bus: Bus, reports: GatewayReports, frontend_id: FrontendId, clock: Clock) -> None:
         self._bus = bus
         self._reports = reports
         self._frontend_id = frontend_id
+        self._clock = clock
+        self._told: dict[str, tuple[GatewayShare, float]] = {}
 
     async def tell(self, report: GatewayReport) -> None:
         share = GatewayShare(
@@ -32,6 +41,12 @@ class GatewayShares:
             in_flight=report.in_flight,
             is_last=report.is_last,
         )
+        now = self._clock.monotonic()
+        known, at = self._told.get(report.gateway, (None, 0.0))
+        if share == known and now - at < _REPEATED_AFTER.total_seconds():
+            return
+        self._told = {gateway: told for gateway, told in self._told.items() if now - told[1] < _FORGOTTEN_SECONDS}
+        self._told[report.gateway] = share, now
         try:
             await self._bus.publish(GATEWAY_SHARES, msgspec.json.encode(share))
         except CorralError as error:

@@ -12,7 +12,11 @@ from corral.domain.node import LivenessPolicy, Node, NodeStatus, forget_future, 
 from corral.state.node_looks import Verdict
 from corral.state.nodes import Beat, Nodes
 
-PERIOD: Final = timedelta(seconds=1)
+PERIOD: Final = timedelta(seconds=5)
+"""Health knows when the next node is due; this is for changes made by a frontend that died before it announced them."""
+_SOON: Final = timedelta(seconds=1)
+"""After something was due: what another frontend changed at the same moment is looked at again."""
+_NOT_BEFORE: Final = timedelta(milliseconds=50)
 _BATCH: Final = 500
 
 
@@ -28,8 +32,12 @@ class Health:
         self._jumps = 0
         self.poke = Poke()
 
-    async def sweep(self) -> None:
+    async def sweep(self) -> timedelta | None:
+        """Announce what changed; returns how long until the next node is due."""
         await self._start_over_after_a_jump()
+        first = await self._nodes.next_look()
+        if first is None or first > self._clock.now():
+            return None if first is None else max(first - self._clock.now(), _NOT_BEFORE)
         while True:
             due = await self._nodes.due(self._clock.now(), limit=_BATCH)
             verdicts = [self._look(node) for node in due]
@@ -37,7 +45,7 @@ class Health:
             if any(one.status is not None and one.node.id in written for one in verdicts):
                 await self._feed.announce()
             if len(due) < _BATCH:
-                return
+                return _SOON
 
     async def _start_over_after_a_jump(self) -> None:
         """When the clock was set, what was heard in the future was not, and everyone must be looked at anew."""

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from corral.base.clock import Clock
@@ -21,7 +21,7 @@ from corral.control.models import Models
 from corral.control.progress import ProgressBoard
 from corral.control.scheduler import Scheduler
 from corral.domain.event import Event, EventKind
-from corral.domain.load_job import LoadJob, LoadPolicy, LoadReason, LoadState
+from corral.domain.load_job import LoadJob, LoadPolicy, LoadReason, LoadState, due_at, may_claim
 from corral.domain.model import ModelSpec
 from corral.domain.node import Node
 from corral.domain.operation import NO_PROGRESS, seconds_left
@@ -34,7 +34,9 @@ from corral.state.replicas import Replicas
 
 log = logging.getLogger(__name__)
 
-PERIOD: Final = timedelta(seconds=1)
+PERIOD: Final = timedelta(seconds=5)
+"""Without a ring, and with nothing due before: how long a job that a dying frontend just opened waits for another."""
+_NOT_BEFORE: Final = timedelta(milliseconds=50)
 _ACTOR: Final = "control"
 INSTALLING: Final = "installing"
 
@@ -118,6 +120,8 @@ class Loads:
         self._working: set[str] = set()
         self._phases: dict[str, str] = {}
         """Of the models that this process works on."""
+        self._next_due: datetime | None = None
+        """Of the jobs that could not be claimed yet, as the last look found them."""
         self.poke = Poke()
 
     async def ensure(self, name: str) -> LoadStatus:
@@ -203,9 +207,10 @@ class Loads:
         """Until cancelled: then every load under way is left to whoever comes next."""
         async with asyncio.TaskGroup() as group:
 
-            async def step() -> None:
+            async def step() -> timedelta | None:
                 for held in await self.claim():
                     group.create_task(self.work(held), name=f"load {held.job.model}")
+                return self._until_next()
 
             await poke_or_period(step, poke=self.poke, clock=self._clock, period=PERIOD, name="load jobs")
 
@@ -219,7 +224,11 @@ class Loads:
         """Take what is due and nobody works on."""
         now = self._clock.now()
         held: list[_Held] = []
-        for job in await self._stores.jobs.due(now):
+        waiting = await self._stores.jobs.waiting()
+        self._next_due = min((at for job in waiting if (at := due_at(job)) > now), default=None)
+        for job in waiting:
+            if not may_claim(job, now):
+                continue
             token = new_lease_token()
             if job.model in self._working:
                 continue
@@ -231,6 +240,10 @@ class Loads:
                 self._working.add(job.model)
                 held.append(_Held(job=job, token=token, spec=spec))
         return held
+
+    def _until_next(self) -> timedelta | None:
+        """None: nothing is known to become due."""
+        return None if self._next_due is None else max(self._next_due - self._clock.now(), _NOT_BEFORE)
 
     async def work(self, held: _Held) -> None:
         """One job from claim to end. What it could not store is found again when its lease has ended."""

@@ -87,8 +87,11 @@ class ModelRemoval:
             await self._broadcasts.accepted(stored)
         return stored
 
-    async def sweep(self) -> None:
-        """Hide what was removed, delete what is left of it here, and notice what was added again."""
+    async def sweep(self) -> bool:
+        """Hide what was removed, delete what is left of it here, and notice what was added again.
+
+        Whether files are left.
+        """
         removed = await self._removals.all()
         if self._models.hide({one.name: one.removed_at for one in removed}):
             self._feed.ring()  # the view of this frontend is made anew
@@ -97,6 +100,7 @@ class ModelRemoval:
                 await self._add_again(one)
             else:
                 await self._delete_here(one.name)
+        return any(self._models.leftovers(one.name) for one in removed)
 
     def _removable(self, name: str) -> ModelSpec:
         catalogue = self._models.catalogue

@@ -18,6 +18,7 @@ from msgspec import UNSET
 from corral.base.clock import Clock
 from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
 from corral.base.ids import NodeId
+from corral.base.tasks import Poke
 from corral.bus.port import Bus
 from corral.control.batches import Batches
 from corral.domain.inference import known_routes
@@ -120,11 +121,12 @@ class NodeContacts:
 
 
 class NodeClient:
-    def __init__(self, bus: Bus, nodes: Nodes, clock: Clock, *, contacts: NodeContacts) -> None:
+    def __init__(self, bus: Bus, nodes: Nodes, clock: Clock, *, contacts: NodeContacts, health: Poke) -> None:
         self._bus = bus
         self._nodes = nodes
         self._clock = clock
         self._contacts = contacts
+        self._health = health
         self._marks = Batches(self._mark)
 
     async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> Installed:
@@ -211,7 +213,9 @@ class NodeClient:
 
     async def _mark(self, silent: Sequence[tuple[NodeId, datetime]]) -> Sequence[None]:
         """As of the first of them: writing may take a while, and whoever was heard meanwhile is there."""
-        await self._nodes.mark_no_responders(sorted({id for id, _ in silent}), at=min(at for _, at in silent))
+        ids = sorted({id for id, _ in silent})
+        if await self._nodes.mark_no_responders(ids, at=min(at for _, at in silent)):
+            self._health.ring()
         return [None] * len(silent)
 
     async def _ask(self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta) -> T:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(seconds=10)
 _LEASE: Final = "orphans"
-_LEASE_TIME: Final = PERIOD * 3
+_LEASE_TIME: Final = PERIOD * 6
 _NODES_AT_ONCE: Final = 200
 """Looked at in one sweep; a larger fleet takes several."""
 _ASKED_AT_ONCE: Final = 32
@@ -67,6 +67,7 @@ class Orphans:
         self._brake = brake
         self._holder = holder
         self._token = new_lease_token()
+        self._ours_until = clock.now()
         self._cursor: str | None = None
         self._suspects: dict[NodeId, frozenset[Process]] = {}
         self._told: dict[NodeId, frozenset[Process]] = {}
@@ -81,7 +82,7 @@ class Orphans:
         self._cursor = page.next_cursor
         nodes = {seen.node.id: seen.node for seen in page.items}
         reports = await self._reports(nodes)
-        explained = Explained.by(await self._replicas.living(), await self._jobs.all())
+        explained = await self._explained() if any(reports.values()) else Explained.by([], [])
         for node_id, processes in reports.items():
             unexplained = frozenset(one for one in processes if not explained.covers(node_id, one))
             orphans = unexplained & self._suspects.get(node_id, frozenset())
@@ -89,9 +90,18 @@ class Orphans:
             await self._stop(nodes[node_id], orphans)
             self._told[node_id] = orphans
 
+    async def _explained(self) -> Explained:
+        return Explained.by(await self._replicas.living(), await self._jobs.all())
+
     async def _is_ours(self) -> bool:
+        """A lease that outlasts this round and the next one is not written again."""
         now = self._clock.now()
-        return await self._leases.claim(_LEASE, self._token, holder=self._holder, now=now, until=now + _LEASE_TIME)
+        if now + 2 * PERIOD <= self._ours_until:
+            return True
+        until = now + _LEASE_TIME
+        is_ours = await self._leases.claim(_LEASE, self._token, holder=self._holder, now=now, until=until)
+        self._ours_until = until if is_ours else now
+        return is_ours
 
     async def _reports(self, nodes: Mapping[NodeId, Node]) -> Reports:
         slots = asyncio.Semaphore(_ASKED_AT_ONCE)

@@ -1,5 +1,7 @@
 """What control lacks at the moment: for whoever asks whether it is ready, and for its gateways."""
 
+from contextlib import suppress
+
 from corral.base.errors import CorralError
 from corral.bus.port import Bus
 from corral.state.db import Database
@@ -14,9 +16,11 @@ class Readiness:
 
     async def problems(self) -> list[str]:
         """Nothing when the database answers and NATS is connected."""
-        found = [] if self._bus.connected else ["NATS is not connected"]
-        try:
+        with suppress(CorralError):
             await self._database.check()
-        except CorralError:
-            found.append("the database does not answer")
-        return found
+        return self.known()
+
+    def known(self) -> list[str]:
+        """The same as of the last look at the database, which is at most a second ago while control runs."""
+        found = [] if self._bus.connected else ["NATS is not connected"]
+        return found if self._database.is_answering else [*found, "the database does not answer"]

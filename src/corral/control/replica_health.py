@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.clock import Clock
@@ -21,7 +21,7 @@ from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.control.node_client import NodeClient
 from corral.domain.event import Event, EventKind
-from corral.domain.node import NodeStatus
+from corral.domain.node import Node, NodeStatus
 from corral.domain.replica import Process, Replica, ReplicaState
 from corral.protocol.view import MODEL_GONE
 from corral.state.nodes import Nodes
@@ -33,6 +33,7 @@ PERIOD: Final = timedelta(seconds=5)
 REPORTS: Final = 2
 """Reports in a row without a process before its replica is lost."""
 KEEP_ENDED: Final = timedelta(days=1)
+_TRIM_EVERY: Final = timedelta(minutes=10)
 _AT_ONCE: Final = 32
 _CHECK_WITHIN: Final = timedelta(seconds=2)
 
@@ -59,6 +60,7 @@ class ReplicaHealth:
         self._missing: dict[ReplicaId, int] = {}
         self._suspects: set[ReplicaId] = set()
         self._empty: set[ReplicaId] = set()
+        self._trimmed_at: datetime | None = None
         self.poke = Poke()
 
     def suspect(self, ids: Iterable[str]) -> None:
@@ -79,10 +81,18 @@ class ReplicaHealth:
             by_node[replica.node_id].append(replica)
         self._missing = {one.id: self._missing[one.id] for one in living if one.id in self._missing}
         slots = asyncio.Semaphore(_AT_ONCE)
+        nodes = await self._nodes.load_many(by_node) if by_node else {}
         async with asyncio.TaskGroup() as group:
             for node_id, there in by_node.items():
-                group.create_task(self._look(node_id, there, suspects, slots), name=f"look at {node_id}")
-        await self._replicas.trim(self._clock.now() - KEEP_ENDED)
+                look = self._look(nodes.get(node_id), there, suspects, slots)
+                group.create_task(look, name=f"look at {node_id}")
+        await self._trim()
+
+    async def _trim(self) -> None:
+        now = self._clock.now()
+        if self._trimmed_at is None or now - self._trimmed_at >= _TRIM_EVERY:
+            await self._replicas.trim(now - KEEP_ENDED)
+            self._trimmed_at = now
 
     async def _without_empty(self, living: list[Replica]) -> list[Replica]:
         """The next request for their model has it loaded again, into the same process if that still runs."""
@@ -92,9 +102,8 @@ class ReplicaHealth:
         return [replica for replica in living if replica.id not in empty]
 
     async def _look(
-        self, node_id: NodeId, there: list[Replica], suspects: set[ReplicaId], slots: asyncio.Semaphore
+        self, node: Node | None, there: list[Replica], suspects: set[ReplicaId], slots: asyncio.Semaphore
     ) -> None:
-        node = await self._nodes.get(node_id)
         if node is None:
             await self.lose(there, "its node is gone")
             return
@@ -111,7 +120,7 @@ class ReplicaHealth:
         if not loaded:
             return
         async with slots:
-            reported = await self._ask(node_id)
+            reported = await self._ask(node.id)
         for replica in loaded:
             if reported is not None:
                 await self._compare(replica, reported)
@@ -131,7 +140,7 @@ class ReplicaHealth:
         if same is not None:
             self._missing.pop(replica.id, None)
             if same.url and await self._replicas.learn(replica, same, at=self._clock.now()):
-                self._feed.ring()
+                await self._feed.announce()  # no event tells it
             return
         if any((process.model, process.index) == (replica.model, replica.index) for process in reported):
             await self.lose([replica], "another process runs in its place")

@@ -47,11 +47,11 @@ class Restoring:
         self._loads = loads
         self._clock = clock
 
-    async def sweep(self) -> None:
-        """Look at all that is noted."""
+    async def sweep(self) -> bool:
+        """Look at all that is noted; whether there was anything."""
         noted = await self._restorations.all()
         if not noted:
-            return
+            return False
         now = self._clock.now()
         done = []
         for one, seen in await self._seen(noted):
@@ -64,6 +64,7 @@ class Restoring:
                     await self._loads.restore(spec, one.node_id)
         if done:
             await self._restorations.forget(done)
+        return True
 
     async def _seen(self, noted: list[Restoration]) -> list[tuple[Restoration, Aftermath]]:
         living, jobs = await self._replicas.living(), await self._loads.jobs()

@@ -77,6 +77,8 @@ class Rollout:
 
         models = sorted({one.model for one in mine})
         prepared = await self._restorations.prepare(models, decide, reason=REPLACED, at=now, tell=_unloading)
+        if prepared.notes:
+            self._feed.ring()  # restoring looks at them from now on
         if prepared.unload:
             shown = {"event": "rollout.draining", "node": node.id, "replicas": len(prepared.unload)}
             log.info("replicas make way for %s", intent.backend, extra=shown)

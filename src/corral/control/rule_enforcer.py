@@ -28,7 +28,8 @@ from corral.state.operations import Overtaken
 log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(seconds=15)
-NOTICE_PERIOD: Final = timedelta(seconds=10)
+NOTICE_PERIOD: Final = timedelta(seconds=30)
+"""Without a ring of the feed, which also looks for events whose ring was lost."""
 _REST: Final = timedelta(seconds=1)
 """Between rounds: reports and pokes come in swarms."""
 _JUDGED_EVERY: Final = timedelta(minutes=5)

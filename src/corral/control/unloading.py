@@ -52,13 +52,15 @@ class Unloading:
         self._clock = clock
         self._noticed: dict[tuple[ReplicaId, str], datetime] = {}
 
-    async def sweep(self) -> None:
+    async def sweep(self) -> bool:
+        """Go on with all that is outgrown; whether there was anything."""
         living = await self._replicas.living()
         for replica, why in self._due([one for one in living if one.state is ReplicaState.LOADED]):
             await self._begin(replica, why)
         for replica in living:
             if replica.state is ReplicaState.UNLOADING:
                 await self._go_on(replica)
+        return bool(self._noticed) or any(one.state is ReplicaState.UNLOADING for one in living)
 
     def _due(self, loaded: list[Replica]) -> list[tuple[Replica, Outgrown]]:
         """Those for which the same change was seen for long enough."""

@@ -1,10 +1,10 @@
 """What the gateways are told: models, replicas and keys, as one versioned view, with the change from one to the next.
 
-Made anew whenever something is announced, and at least every period: so a lost doorbell costs a second. A database
-that is away changes nothing: the last view stays what it is.
+Made anew whenever something is announced, or changes in this process. A lost message costs a second: see `feed.py`. A
+database that is away changes nothing: the last view stays what it is.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -75,21 +75,29 @@ class ViewKeeper:
         """None until the first one could be made."""
         return self._current
 
-    async def refresh(self) -> None:
+    def mark(self) -> Hashable:
+        """Changes with what no event tells: what this process lacks, and whether its brake holds."""
+        return (*self._sources.readiness.known(), self._sources.brake.holds)
+
+    async def refresh(self) -> bool:
         """Make the view anew; those who follow are told when it is another one.
 
-        What control lacks is told in any case. Without the database everything else stays as it was.
+        What control lacks is told in any case. Without the database everything else stays as it was. Nothing is ever
+        left under way: False.
         """
         version = 1 if self._current is None else self._current.version
-        problems = await self._sources.readiness.problems()
-        control = ControlState(problems=tuple(problems), metrics_public=self._sources.metrics_public)
         try:
-            view = await self._made(version, control)
+            view = await self._made(version)
         except DatabaseUnavailable:
             if self._current is not None:
-                self._replace(msgspec.structs.replace(self._current, control=control))
+                self._replace(msgspec.structs.replace(self._current, control=self._control_state()))
             raise
         self._replace(view)
+        return False
+
+    def _control_state(self) -> ControlState:
+        problems = tuple(self._sources.readiness.known())
+        return ControlState(problems=problems, metrics_public=self._sources.metrics_public)
 
     def _replace(self, view: View) -> None:
         if view == self._current:
@@ -97,10 +105,10 @@ class ViewKeeper:
         self._current = view if self._current is None else msgspec.structs.replace(view, version=view.version + 1)
         self.ring()
 
-    async def _made(self, version: int, control: ControlState) -> View:
+    async def _made(self, version: int) -> View:
         sources = self._sources
         living = await sources.replicas.living()
-        nodes = await sources.nodes.load_many(replica.node_id for replica in living)
+        nodes = await sources.nodes.load_many(replica.node_id for replica in living) if living else {}
         keys = await sources.keys.list(include_revoked=False)
         now = self._clock.now()
         return View(
@@ -112,7 +120,7 @@ class ViewKeeper:
                 if (entry := self._replica_entry(replica, nodes.get(replica.node_id))) is not None
             },
             keys={key.hash: _key_entry(key) for key in keys if key.is_valid(now)} | self._set_keys(),
-            control=control,
+            control=self._control_state(),
         )
 
     def _set_keys(self) -> dict[str, KeyEntry]:

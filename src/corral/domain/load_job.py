@@ -107,6 +107,11 @@ class LoadJob:
     changed_at: datetime
 
 
+def due_at(job: LoadJob) -> datetime:
+    """When somebody may claim it, unless it changes before."""
+    return job.lease_until or job.retry_at if job.state is LoadState.LOADING else job.retry_at
+
+
 def may_claim(job: LoadJob, now: datetime) -> bool:
     """Whether somebody may begin to work on it, or go on where another one went silent."""
     match job.state:

@@ -24,6 +24,8 @@ class Database:
         self._engines = engines
         self._resources = resources
         self._closed = False
+        self.is_answering = True
+        """Whether the last look at it was answered."""
 
     @classmethod
     async def open(cls, url: str, *, lock: bool = True, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Self:
@@ -76,13 +78,13 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """One consistent snapshot; it cannot write."""
-        async with self._transaction(self._engines.reader) as connection:
+        async with self._noting_answers(), self._transaction(self._engines.reader) as connection:
             yield connection
 
     @asynccontextmanager
     async def look(self) -> AsyncIterator[AsyncConnection]:
         """For exactly one statement that reads: it costs no transaction. Use `read` for several that must agree."""
-        async with self._transaction(self._engines.single_read) as connection:
+        async with self._noting_answers(), self._transaction(self._engines.single_read) as connection:
             yield connection
 
     @asynccontextmanager
@@ -105,6 +107,15 @@ class Database:
     async def _try_once(self) -> None:
         async with self.begin() as connection:
             await connection.execute(text("SELECT 1"))
+
+    @asynccontextmanager
+    async def _noting_answers(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except DatabaseUnavailable:
+            self.is_answering = False
+            raise
+        self.is_answering = True
 
     @asynccontextmanager
     async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:

@@ -16,7 +16,12 @@ def is_postgres(connection: AsyncConnection) -> bool:
 
 def insert_into(connection: AsyncConnection, table: Table) -> postgresql.Insert | sqlite.Insert:
     """An INSERT that can be given an ON CONFLICT clause."""
-    return postgresql.insert(table) if is_postgres(connection) else sqlite.insert(table)
+    return upsert_into(connection.dialect.name, table)
+
+
+def upsert_into(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """As `insert_into`, for statements that are made once and kept."""
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
 
 
 def among(connection: AsyncConnection, column: ColumnElement[str], values: Sequence[str]) -> ColumnElement[bool]:

@@ -19,6 +19,7 @@ from corral.state.schema import event_sequence, events
 
 _TRIM_AT_ONCE: Final = 1000
 """Rows deleted in one transaction: others wait for a moment only."""
+_LAST: Final = select(event_sequence.c.last)
 _KNOWN_KINDS: Final = [kind.value for kind in EventKind]
 
 
@@ -68,7 +69,7 @@ class Events:
     async def last_sequence(self) -> int:
         """The number of the newest event ever written; 0 before the first."""
         async with self._db.look() as connection:
-            return int((await connection.execute(select(event_sequence.c.last))).scalar_one())
+            return int((await connection.execute(_LAST)).scalar_one())
 
     async def trim(self, before: datetime, keep_at_least: int) -> int:
         """Delete what is older, but never the newest `keep_at_least`; returns how many went."""

@@ -4,13 +4,14 @@ Silence of a node counts only over this time; see `domain/node.py`.
 """
 
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Final
 
-from sqlalchemy import case, select
+from sqlalchemy import Executable, bindparam, case, select
 
 from corral.domain.node import Hearing
 from corral.state.db import Database
-from corral.state.dialect import insert_into
+from corral.state.dialect import insert_into, upsert_into
 from corral.state.schema import hearing
 
 _ROW: Final = 1
@@ -28,16 +29,9 @@ class HearingPeriods:
 
         A frontend whose clock is behind moves nothing back.
         """
+        times = {"now": now, "gap_ended": now - longest_gap}
         async with self._db.write() as connection:
-            row = insert_into(connection, hearing).values(id=_ROW, since=now, until=now)
-            later = row.excluded.until > hearing.c.until
-            is_new = hearing.c.until < now - longest_gap
-            confirmed = {
-                "since": case((is_new, row.excluded.since), else_=hearing.c.since),
-                "until": case((later, row.excluded.until), else_=hearing.c.until),
-            }
-            upsert = row.on_conflict_do_update(index_elements=[hearing.c.id], set_=confirmed)
-            stored = (await connection.execute(upsert.returning(hearing.c.since, hearing.c.until))).one()
+            stored = (await connection.execute(_confirm(connection.dialect.name), times)).one()
         return Hearing(since=stored.since, until=stored.until)
 
     async def restart(self, now: datetime) -> Hearing:
@@ -53,3 +47,16 @@ class HearingPeriods:
         async with self._db.look() as connection:
             row = (await connection.execute(_PERIOD)).one_or_none()
         return None if row is None else Hearing(since=row.since, until=row.until)
+
+
+@cache
+def _confirm(dialect: str) -> Executable:
+    """Made once for each dialect: it runs every second, and making it takes as long as running it."""
+    now, gap_ended = (bindparam(name, type_=hearing.c.until.type) for name in ("now", "gap_ended"))
+    row = upsert_into(dialect, hearing).values(id=_ROW, since=now, until=now)
+    confirmed = {
+        "since": case((hearing.c.until < gap_ended, row.excluded.since), else_=hearing.c.since),
+        "until": case((row.excluded.until > hearing.c.until, row.excluded.until), else_=hearing.c.until),
+    }
+    upsert = row.on_conflict_do_update(index_elements=[hearing.c.id], set_=confirmed)
+    return upsert.returning(hearing.c.since, hearing.c.until)

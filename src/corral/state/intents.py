@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken, NodeId
@@ -47,6 +47,15 @@ class Change:
     is_corral: bool
     seen: Inventory | None = None
     """What the node said to have, stored along with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingIntents:
+    """Whether there is something to claim, and when there will be."""
+
+    is_due: bool
+    next: datetime | None
+    """Of those that are not due yet; None when there is none."""
 
 
 class Intents:
@@ -93,6 +102,18 @@ class Intents:
             which = or_(not_there, among(connection, backend_intents.c.node_id, whole))
             found = await connection.execute(select(backend_intents).where(meant, there, which))
             return [intent_of(row) for row in found]
+
+    async def waiting(self, *, now: datetime, until: datetime) -> WaitingIntents:
+        """What `claim` would find, in one statement that locks nothing."""
+        lease_until, next_try = backend_intents.c.lease_until, backend_intents.c.next_try
+        free_at = case((lease_until > next_try, lease_until), else_=next_try)
+        due = _due(now, until)
+        statement = select(
+            func.count().filter(due).label("due"), func.min(free_at).filter(free_at > now).label("next")
+        ).where(backend_intents.c.state == IntentState.OPEN.value)
+        async with self._db.look() as connection:
+            row = (await connection.execute(statement)).one()
+        return WaitingIntents(is_due=row.due > 0, next=row.next)
 
     async def claim(self, token: LeaseToken, *, now: datetime, until: datetime, limit: int) -> list[Intent]:
         """Take what is due and nobody works on, the longest waiting first."""

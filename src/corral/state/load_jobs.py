@@ -45,6 +45,10 @@ class LoadJobs:
         """Those that may be claimed, the longest waiting first."""
         return await self._fetch(_claimable(now))
 
+    async def waiting(self) -> list[LoadJob]:
+        """Those that are to be worked on now or later, the longest waiting first; not those that failed."""
+        return await self._fetch(load_jobs.c.state.in_([LoadState.PENDING.value, LoadState.LOADING.value]))
+
     async def open(self, job: LoadJob) -> LoadJob:
         """Create the job of a model, join the one that is there, or start a failed one anew; returns what is stored.
 

@@ -22,7 +22,7 @@ from corral.testing.member_clock import MemberClock
 from corral.testing.patience import within_patience
 from corral.testing.relay import Relay
 
-FRONTEND_LOOPS: Final = 22
+FRONTEND_LOOPS: Final = 23
 """Loops of a frontend that wait for its clock when there is nothing to do: hearing, health, brake, models, removed
 models, loads, dispatcher, leases of intents, returning nodes, fleet rules, what they notice, inventory, reports of it,
 upgrades, progress, broadcasts, replicas, restored replicas, unloading, orphans, view, housekeeping."""

@@ -15,7 +15,7 @@ from corral.domain.intent import Intent, IntentPolicy, IntentState
 from corral.domain.intent_steps import Send
 from corral.domain.operation import TargetStatus
 from corral.state.db import Database
-from corral.state.intents import Change, Intents
+from corral.state.intents import Change, Intents, WaitingIntents
 from corral.state.inventories import Inventories
 from corral.state.operations import Operations
 from corral.testing.samples import after, an_operation
@@ -56,6 +56,20 @@ def asked(intent: Intent) -> Change:
 def satisfied(intent: Intent) -> Change:
     done = replace(intent_steps.heard(intent, is_corral=False), state=IntentState.SATISFIED, message="present")
     return Change(intent=done, keeps_lease=False, is_corral=False)
+
+
+async def test_it_is_known_what_is_due_and_when_the_next_one_will_be(operations: Operations, intents: Intents) -> None:
+    assert await intents.waiting(now=after(1), until=after(7)) == WaitingIntents(is_due=False, next=None)
+    await started(operations, "op1", "n1", "n2")
+    assert (await intents.waiting(now=after(1), until=after(7))).is_due
+
+    work = await claimed(intents)
+    assert await intents.waiting(now=after(1), until=after(7)) == WaitingIntents(is_due=False, next=after(7))
+
+    later = replace(work["n1"], next_try=after(4), lease_token=None, lease_until=None)
+    await intents.store(MINE, [Change(intent=later, keeps_lease=False, is_corral=False), satisfied(work["n2"])])
+    assert await intents.waiting(now=after(2), until=after(8)) == WaitingIntents(is_due=False, next=after(4))
+    assert (await intents.waiting(now=after(4), until=after(10))).is_due
 
 
 async def test_a_batch_stores_what_is_wanted_and_learns_from_the_rest(operations: Operations, intents: Intents) -> None:

@@ -159,7 +159,7 @@ async def test_frontends_tell_each_other_what_their_gateways_have_under_way(
     node = await add_node(frontend)
     await add_replica(frontend, database, clock, node, state=ReplicaState.LOADED)
     context = frontend.control.context
-    other = GatewayShares(bus, context.gateways, FrontendId("another"))
+    other = GatewayShares(bus, context.gateways, FrontendId("another"), context.clock)
     heard = asyncio.Semaphore(0)
 
     async def hear(message: Message) -> None:

@@ -31,9 +31,12 @@ class Rivals:
     gates: Gates
     nodes: Nodes
 
-    async def overtaken(self, slow: Any, *quick: Any) -> Answer:
-        """Begin what the slow one does, let the quick one do its part meanwhile; the slow one's answer."""
-        async with asyncio.TaskGroup() as group, self.gates.held_inside("begin") as held:
+    async def overtaken(self, slow: Any, *quick: Any, at: str = "begin") -> Answer:
+        """Begin what the slow one does, let the quick one do its part meanwhile; the slow one's answer.
+
+        `at` is how the slow one writes: in a transaction, or by one statement.
+        """
+        async with asyncio.TaskGroup() as group, self.gates.held_inside(at) as held:
             task = group.create_task(slow)
             await held.until_inside()
             for act in quick:
@@ -61,7 +64,7 @@ class Rivals:
 @pytest.fixture
 async def rivals(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> AsyncIterator[Rivals]:
     config, key, gates = frontend_config(tmp_path), SecretsKey.generate(), Gates()
-    held = gated(database, gates, "begin")
+    held = gated(database, gates, "begin", "write")
     async with (
         open_frontend(database, clock, bus, config, key=key) as quick,
         open_frontend(held, clock, bus, config, key=key) as slow,
@@ -113,7 +116,7 @@ async def test_a_heartbeat_under_way_undoes_no_approval(rivals: Rivals) -> None:
     node = await rivals.join()
 
     answer = await rivals.overtaken(
-        rivals.own(rivals.slow, node, "heartbeat"), rivals.act(rivals.quick, node, "approve")
+        rivals.own(rivals.slow, node, "heartbeat"), rivals.act(rivals.quick, node, "approve"), at="write"
     )
 
     assert answer.status == 200
@@ -124,7 +127,9 @@ async def test_a_heartbeat_under_way_undoes_no_good_bye(rivals: Rivals) -> None:
     node = await rivals.join()
     await rivals.act(rivals.quick, node, "approve")
 
-    await rivals.overtaken(rivals.own(rivals.slow, node, "heartbeat"), rivals.own(rivals.quick, node, "deregister"))
+    await rivals.overtaken(
+        rivals.own(rivals.slow, node, "heartbeat"), rivals.own(rivals.quick, node, "deregister"), at="write"
+    )
 
     assert await rivals.status(node) == NodeStatus.OFFLINE
 
@@ -133,7 +138,7 @@ async def test_a_heartbeat_of_a_node_removed_meanwhile_asks_it_to_register(rival
     node = await rivals.join()
 
     answer = await rivals.overtaken(
-        rivals.own(rivals.slow, node, "heartbeat"), rivals.quick.call("DELETE", f"/api/nodes/{node}")
+        rivals.own(rivals.slow, node, "heartbeat"), rivals.quick.call("DELETE", f"/api/nodes/{node}"), at="write"
     )
 
     assert answer.status == 404

@@ -104,6 +104,23 @@ async def test_a_loop_runs_at_once_then_when_poked_and_once_per_period() -> None
         assert await ran.get() == 60
 
 
+async def test_a_step_that_knows_when_something_is_due_is_run_then() -> None:
+    clock, ran = ManualClock(), asyncio.Queue[float]()
+    pauses = iter([timedelta(seconds=5), timedelta(minutes=5), None])
+
+    async def step() -> timedelta | None:
+        ran.put_nowait(clock.monotonic())
+        return next(pauses, None)
+
+    async with running(poke_or_period(step, poke=Poke(), clock=clock, period=MINUTE, name="t"), name="t"):
+        times = [await ran.get()]
+        for _ in range(3):
+            await clock.until_sleeping(1)
+            await clock.advance(MINUTE if times[-1] else timedelta(seconds=5))
+            times.append(await ran.get())
+    assert times == [0, 5, 65, 125]  # never later than a period, whatever the step says
+
+
 async def test_a_loop_survives_a_failing_step_and_backs_off(caplog: pytest.LogCaptureFixture) -> None:
     clock, failures, done = ManualClock(), 2, asyncio.Event()
 

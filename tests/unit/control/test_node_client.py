@@ -8,7 +8,7 @@ from typing import cast
 
 from corral.base.errors import NoResponders
 from corral.base.ids import NodeId
-from corral.base.tasks import end_tasks, start_task
+from corral.base.tasks import Poke, end_tasks, start_task
 from corral.bus.port import Bus
 from corral.control.node_client import NodeClient, NodeContacts, NodeUnreachable
 from corral.domain.node_address import NodeContact
@@ -40,7 +40,8 @@ class Marks:
 
 def silent_client(marks: Marks, gates: Gates, clock: ManualClock) -> NodeClient:
     nodes = cast(Nodes, gated(marks, gates, "mark_no_responders"))
-    return NodeClient(cast(Bus, Silence()), nodes, clock, contacts=NodeContacts(cast(Nodes, marks)))
+    contacts = NodeContacts(cast(Nodes, marks))
+    return NodeClient(cast(Bus, Silence()), nodes, clock, contacts=contacts, health=Poke())
 
 
 async def asked(client: NodeClient, node: str) -> "asyncio.Task[None]":
