@@ -11,10 +11,13 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final, Protocol
 
+import psutil
+
 from corral.agent.addresses import HostPort, local_host
 from corral.agent.backend_directory import Home
 from corral.agent.backend_logs import BackendLog, LineWriter, Stream
 from corral.agent.config import SupervisionConfig
+from corral.agent.remains import descendants_of
 from corral.base.errors import ChildFailed, Conflict, CorralError
 from corral.base.processes import Command, Process, Streams, start_process
 from corral.base.readiness import describe_exit
@@ -137,6 +140,8 @@ class BackendProcess:
         """Its model was given back before the end."""
         self.not_freed = ""
         """Why not, where that was tried."""
+        self.descendants: list[psutil.Process] = []
+        """What it had started, as seen before it was asked to end."""
 
     async def until_ready(self) -> None:
         """Return when it serves. ChildFailed when it never will, Conflict when somebody stopped it before."""
@@ -179,6 +184,7 @@ class BackendProcess:
             case 1:
                 raise self._failure(f"backend process {self.launch.key} died during startup", _exit_of(process))
             case None:
+                self.descendants = await asyncio.to_thread(descendants_of, process.pid)
                 await process.stop(self._config.stop_grace)
                 seconds = self._config.ready_within.total_seconds()
                 problem = f"backend {self.launch.key} did not become ready within {seconds:g}s"
@@ -222,6 +228,7 @@ class BackendProcess:
 
     async def _end(self, process: Process) -> Ending:
         self.state = State.STOPPING
+        self.descendants = await asyncio.to_thread(descendants_of, process.pid)
         await process.stop(self._config.stop_grace)
         return Ending(reason=f"backend {self.launch.key} was stopped ({_exit_of(process)})", is_expected=True)
 

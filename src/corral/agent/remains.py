@@ -1,11 +1,13 @@
-"""Processes that an earlier life of this worker left running: remembered on disk, ended at the next start.
+"""What a backend leaves running when it ends: found by the mark in its environment, and ended.
 
-On Linux a backend dies with its worker; what the backend itself had started may not. Blocks: call it in a thread.
+Killing a process group misses children that began a session of their own (`setsid`). They keep the environment, unless
+they clear it; those of an orderly stop are also known by their descent. Every running process is remembered on disk, so
+that a worker ends at its next start what a killed one left: on Linux a backend dies with its worker, what it had
+started may not. Blocks: call it in a thread.
 """
 
 import logging
-import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ from corral.base.unreadable_json import UNREADABLE_JSON
 log = logging.getLogger(__name__)
 
 _KILL_SECONDS: Final = 5.0
+_ROUNDS: Final = 5
 
 
 class Remembered(msgspec.Struct, kw_only=True):
@@ -52,6 +55,20 @@ class Remains:
     def forget(self, pid: int) -> None:
         self._file(pid).unlink(missing_ok=True)
 
+    def end(self, pid: int, *, mark: str, descendants: Sequence[psutil.Process]) -> int:
+        """Kill what a process that is gone has left, and forget it; how many processes that were."""
+        record = _read(self._file(pid)) or Remembered(pid=pid, started_at=0.0, mark=mark, key="")
+        ended = 0
+        for _ in range(_ROUNDS):
+            # Those that it started may be starting others.
+            left = {*(one for one in descendants if _is_alive(one)), *self._family(record)}
+            if not left:
+                break
+            ended += len(left)
+            _end(left)
+        self.forget(pid)
+        return ended
+
     def end_all(self) -> list[str]:
         """Kill what is left of every remembered process; the keys of those that had left something."""
         files = sorted(self._directory.glob("*.json")) if self._directory.is_dir() else []
@@ -59,27 +76,23 @@ class Remains:
         for file in files:
             if (record := _read(file)) is not None:
                 left.setdefault(record.key, []).extend(self._family(record))
-        family = [process for processes in left.values() for process in processes]
-        for process in family:
-            _kill(process)
-        psutil.wait_procs(family, timeout=_KILL_SECONDS)
+        _end({process for processes in left.values() for process in processes})
         for file in files:
             file.unlink(missing_ok=True)
         return sorted(key for key, processes in left.items() if processes)
 
     def _family(self, record: Remembered) -> Iterator[psutil.Process]:
-        """The process, and whatever still belongs to the session that it began."""
-        for process in psutil.process_iter():
-            if _session_of(process.pid) == record.pid and self._is_ours(process, record):
-                yield process
+        """The process, and whatever descends from it: in its session or in another one."""
+        return (process for process in psutil.process_iter() if self._is_ours(process, record))
 
     def _is_ours(self, process: psutil.Process, record: Remembered) -> bool:
         """The number of a dead process may have been given to a stranger, who then leads a session of that number."""
         try:
             if process.pid == record.pid:
                 return process.create_time() == record.started_at
-            return process.environ().get(self._mark_variable) == record.mark
-        except psutil.Error:
+            is_younger = process.create_time() >= record.started_at  # asked first: it costs less than the environment
+            return is_younger and process.environ().get(self._mark_variable) == record.mark
+        except (psutil.Error, OSError):
             return False
 
     def _file(self, pid: int) -> Path:
@@ -94,15 +107,32 @@ def _read(file: Path) -> Remembered | None:
         return None
 
 
-def _session_of(pid: int) -> int:
+def descendants_of(pid: int) -> list[psutil.Process]:
+    """Everything that descends from a process which runs; nothing when it is gone."""
     try:
-        return os.getsid(pid)
-    except OSError:
-        return 0
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Neither gone nor only waiting to be reaped, and still the one that was meant."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _end(processes: Collection[psutil.Process]) -> None:
+    for process in processes:
+        _kill(process)
+    psutil.wait_procs(processes, timeout=_KILL_SECONDS)
 
 
 def _kill(process: psutil.Process) -> None:
     try:
         process.kill()
+    except psutil.NoSuchProcess:
+        return
     except psutil.Error as error:
         log.warning("cannot end a process of an earlier life: %s", error, extra={"event": "backend.not_reaped"})

@@ -273,7 +273,7 @@ class Supervisor:
             _tell(ending, told)
             if ending.was_ready and not ending.is_expected:
                 await self._exits.tell(launch, ending)
-            await asyncio.to_thread(self._remains.forget, process.pid)
+            await self._end_remains(process, told)
         except Exception:
             log.exception("backend failed", extra={"event": "backend.failed", **told})
         finally:
@@ -283,6 +283,14 @@ class Supervisor:
                     self._ports.release(port)
             for follower in self._followers:
                 follower(launch)
+
+    async def _end_remains(self, process: BackendProcess, told: Mapping[str, object]) -> None:
+        """Before its key and ports are free again: nothing of it serves or writes any more."""
+        mark, descendants = process.launch.mark, process.descendants
+        left = await asyncio.to_thread(self._remains.end, process.pid, mark=mark, descendants=descendants)
+        if left:
+            shown = {"event": "backend.remains_ended", "processes": left, **told}
+            log.warning("ended what a backend had left running", extra=shown)
 
     async def _remember(self, process: BackendProcess) -> None:
         launch = process.launch

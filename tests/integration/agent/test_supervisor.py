@@ -261,6 +261,36 @@ async def test_what_a_backend_started_ends_with_it(running: Rig, pipe: Pipe) -> 
     assert not grandchild.is_running()
 
 
+@pytest.mark.parametrize("how", ["stop", "force", "crash"])
+async def test_what_a_backend_started_in_a_session_of_its_own_ends_with_it(running: Rig, pipe: Pipe, how: str) -> None:
+    body = "say(str(subprocess.Popen(['sleep', '1000'], start_new_session=True).pid))"
+    write_serving_backend(running.installed, "forks", pipe=pipe.path, body=body)
+    await running.install("forks", "m1")
+    grandchild = psutil.Process(int(await pipe.line()))
+
+    if how == "crash":
+        os.kill(running.pid("m1"), signal.SIGKILL)
+        await running.exits.heard.get()
+    await running.backends.stop("forks", force=how == "force")
+
+    await asyncio.to_thread(psutil.wait_procs, [grandchild], timeout=PATIENCE.total_seconds())
+    assert not grandchild.is_running()
+
+
+async def test_one_that_hides_in_a_session_without_an_environment_ends_with_a_stopped_backend(
+    running: Rig, pipe: Pipe
+) -> None:
+    body = "say(str(subprocess.Popen(['/bin/sleep', '1000'], start_new_session=True, env={}).pid))"
+    write_serving_backend(running.installed, "hides", pipe=pipe.path, body=body.replace("{}", "dict()"))
+    await running.install("hides", "m1")
+    grandchild = psutil.Process(int(await pipe.line()))
+
+    await running.backends.stop("hides", force=False)
+
+    await asyncio.to_thread(psutil.wait_procs, [grandchild], timeout=PATIENCE.total_seconds())
+    assert not grandchild.is_running()
+
+
 async def test_a_replaced_directory_makes_a_new_process(running: Rig) -> None:
     write_serving_backend(running.installed, "b")
     first = await running.install("b", "m1")
@@ -352,10 +382,10 @@ async def test_a_backend_with_a_front_gets_a_third_port_and_all_are_given_back(r
 
 async def test_an_earlier_life_s_processes_are_ended_and_strangers_are_not(rig: Rig, pipe: Pipe) -> None:
     mark = {MARK_VARIABLE: "abc"}
-    script = f"sleep 1000 & echo $! > {pipe.path}; wait"
+    script = f"sleep 1000 & echo $! > {pipe.path}; setsid sleep 1000 & echo $! > {pipe.path}; wait"
     stranger = start_process(Command(argv=["/bin/sleep", "1000"], env={}))
     async with start_process(Command(argv=["/bin/sh", "-c", script], env=mark)) as left, stranger:
-        grandchild = psutil.Process(int(await pipe.line()))
+        grandchild, in_its_own_session = [psutil.Process(int(await pipe.line())) for _ in range(2)]
         rig.remains.remember(left.pid, mark="abc", key="m1#0")
         rig.remains.remember(stranger.pid, mark="def", key="m2#0")
         file = rig.folder / "processes" / f"{stranger.pid}.json"
@@ -364,6 +394,7 @@ async def test_an_earlier_life_s_processes_are_ended_and_strangers_are_not(rig: 
         async with rig:
             await left.wait()
             assert not grandchild.is_running()
+            assert not in_its_own_session.is_running()
             assert stranger.returncode is None
     assert list((rig.folder / "processes").iterdir()) == []
 
