@@ -27,7 +27,7 @@ from corral.app.own_program import own_command
 from corral.app.probe import dialled, http_url, until_ok, until_ok_behind_tls, until_socket_ok
 from corral.app.settings import child_environment
 from corral.app.settings_sources import Sources
-from corral.app.settings_table import FrontendSettings, LogSettings
+from corral.app.settings_table import CONTROL_NEEDS, GATEWAY_NEEDS, FrontendSettings, LogSettings
 from corral.app.signals import stop_on_signals
 from corral.app.starting import start_patiently
 from corral.app.tls import server_tls
@@ -146,7 +146,7 @@ def _gateway(family: Family, name: str) -> Child:
     }
     if family.tls_cert and family.tls_key:
         settings |= {"CORRAL_TLS_CERT": str(family.tls_cert), "CORRAL_TLS_KEY": str(family.tls_key)}
-    environment = child_environment(family.sources, settings)
+    environment = child_environment(family.sources, settings, needs=GATEWAY_NEEDS)
 
     def command() -> Command:
         key = secret_descriptor(family.key.encode())
@@ -168,7 +168,8 @@ def _gateway(family: Family, name: str) -> Child:
 
 
 def _control(family: Family) -> Child:
-    environment = child_environment(family.sources, {"CORRAL_CONTROL_SOCKET": str(family.socket)})
+    changes = {"CORRAL_CONTROL_SOCKET": str(family.socket)}
+    environment = child_environment(family.sources, changes, needs=CONTROL_NEEDS)
 
     def command() -> Command:
         key = secret_descriptor(family.key.encode())

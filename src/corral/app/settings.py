@@ -6,7 +6,7 @@ become what the processes are configured with.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from corral.app.settings_kinds import PATH
@@ -14,6 +14,7 @@ from corral.app.settings_sources import (
     CONFIG_FLAG,
     CONFIG_VARIABLE,
     ConfigFile,
+    Group,
     Sources,
     did_you_mean,
     handed_on,
@@ -61,9 +62,17 @@ def variable_warnings(sources: Sources) -> list[str]:
     ]
 
 
-def child_environment(sources: Sources, changes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a child process is started with: the same settings, with some of them changed."""
-    return {**handed_on(sources, GROUPS), **(changes or {})}
+def child_environment(
+    sources: Sources, changes: Mapping[str, str] | None = None, *, needs: Sequence[type[Group]] = GROUPS
+) -> dict[str, str]:
+    """What a child process is started with: the same settings of the groups that it needs, with some of them changed.
+
+    What it has no use for, passwords of the database and of NATS among them, cannot leak from it either.
+    """
+    kept = {variable for group in needs for one in settings_of(group) for variable in one.env}
+    dropped = {variable for group in GROUPS for one in settings_of(group) for variable in one.env} - kept
+    inherited = {name: value for name, value in handed_on(sources, GROUPS).items() if name not in dropped}
+    return {**inherited, **(changes or {})}
 
 
 def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:

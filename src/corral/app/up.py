@@ -8,7 +8,7 @@ ends every child with the process that started it.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -24,8 +24,8 @@ from corral.app.first_model import NAME, give_first_model
 from corral.app.listening import take_port
 from corral.app.probe import http_url
 from corral.app.settings import child_environment
-from corral.app.settings_sources import Sources, without_settings
-from corral.app.settings_table import FrontendSettings, LogSettings, UpSettings
+from corral.app.settings_sources import Group, Sources, without_settings
+from corral.app.settings_table import GROUPS, WORKER_NEEDS, FrontendSettings, LogSettings, UpSettings
 from corral.app.signals import stop_on_signals
 from corral.app.starting import FINAL, start_patiently
 from corral.app.tls import server_tls
@@ -150,8 +150,9 @@ class Up:
         self._known_keys = self._frontend.credentials()
         self._workers = make_workers(settings.workers, settings.data, self._worker_environment)
 
-    def _child_environment(self) -> dict[str, str]:
-        return child_environment(self._sources, {"CORRAL_LOG_DIRECTORY": str(self._log_directory)})
+    def _child_environment(self, needs: Sequence[type[Group]] = GROUPS) -> dict[str, str]:
+        changes = {"CORRAL_LOG_DIRECTORY": str(self._log_directory)}
+        return child_environment(self._sources, changes, needs=needs)
 
     def _frontend_environment(self) -> Mapping[str, str]:
         """Asked for when NATS runs: until then its port may still change."""
@@ -177,7 +178,7 @@ class Up:
 
     def _worker_environment(self) -> Mapping[str, str]:
         return worker_environment(
-            self._child_environment(),
+            self._child_environment(WORKER_NEEDS),
             {
                 "CORRAL_REGISTER_TO": self._frontend.url,
                 "CORRAL_REGISTRATION_TOKEN": self._trusted_token,

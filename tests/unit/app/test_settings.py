@@ -9,7 +9,15 @@ from corral.app.configs.control import control_config
 from corral.app.configs.worker import worker_config
 from corral.app.settings import child_environment, gather, variable_warnings
 from corral.app.settings_sources import resolve
-from corral.app.settings_table import ClientSettings, FrontendSettings, UpSettings, WorkerSettings
+from corral.app.settings_table import (
+    CONTROL_NEEDS,
+    GATEWAY_NEEDS,
+    WORKER_NEEDS,
+    ClientSettings,
+    FrontendSettings,
+    UpSettings,
+    WorkerSettings,
+)
 from corral.base.errors import SettingInvalid
 
 HOME = {"HOME": "/home/someone"}
@@ -202,6 +210,28 @@ class TestUnknownVariables:
     def test_do_not_reach_children(self) -> None:
         sources = gather({}, {"CORRAL_PROT": "1", "CORRAL_PORT": "2", "PATH": "/"})
         assert child_environment(sources) == {"CORRAL_PORT": "2", "PATH": "/"}
+
+
+def test_a_child_gets_the_settings_that_it_needs_and_no_others() -> None:
+    secrets = {
+        "CORRAL_DATABASE": "postgresql://u:p@db/corral",
+        "CORRAL_NATS_URL": "nats://u:p@nats:4222",
+        "CORRAL_TRUSTED_REGISTRATION_TOKEN": "t",
+        "CORRAL_SECRETS_KEY": "s",
+        "LOCALAI_REGISTRATION_TOKEN": "r",
+        "CORRAL_GATEWAY_KEY": "g",
+    }
+    sources = gather({"--load-wait": "9s"}, {**secrets, "PATH": "/", "CORRAL_HOST": "::1"})
+
+    assert child_environment(sources, {"CORRAL_PORT": "1"}, needs=GATEWAY_NEEDS) == {
+        "CORRAL_GATEWAY_KEY": "g",
+        "CORRAL_HOST": "::1",
+        "CORRAL_LOAD_WAIT": "9s",
+        "CORRAL_PORT": "1",
+        "PATH": "/",
+    }
+    assert "CORRAL_GATEWAY_KEY" not in child_environment(sources, needs=CONTROL_NEEDS)
+    assert "CORRAL_DATABASE" not in child_environment(sources, needs=WORKER_NEEDS)
 
 
 def test_children_get_flags_as_variables_and_the_file_by_its_absolute_path(

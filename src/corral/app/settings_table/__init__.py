@@ -21,8 +21,11 @@ from corral.app.settings_table.worker import MACHINE_SETTINGS, WorkerSettings
 
 __all__ = [
     "ACCEPTED_WITHOUT_EFFECT",
+    "CONTROL_NEEDS",
+    "GATEWAY_NEEDS",
     "GROUPS",
     "MACHINE_SETTINGS",
+    "WORKER_NEEDS",
     "ClientSettings",
     "FrontendSettings",
     "GallerySettings",
@@ -47,3 +50,8 @@ GROUPS: Final[tuple[type[Group], ...]] = (
     SigningSettings,
     LogSettings,
 )
+
+CONTROL_NEEDS: Final[tuple[type[Group], ...]] = (FrontendSettings, GallerySettings, ImageSettings, LogSettings)
+GATEWAY_NEEDS: Final[tuple[type[Group], ...]] = (GatewaySettings, LogSettings)
+WORKER_NEEDS: Final[tuple[type[Group], ...]] = (WorkerSettings, GallerySettings, ImageSettings, LogSettings)
+"""The groups of settings that each kind of process reads: a child is given the variables of no others."""
