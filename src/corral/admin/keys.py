@@ -109,6 +109,6 @@ ROUTES = [
         handler=revoke_key,
         access=Access.ADMIN,
         summary="Revoke a key; it stays on the list.",
-        codes={204: "revoked", 404: "no such key", 409: "it is revoked already"},
+        codes={204: "revoked", 404: "no such key", 409: "it is revoked already, or is the last administrator key"},
     ),
 ]

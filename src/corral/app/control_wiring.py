@@ -218,7 +218,7 @@ async def wire(
         fleet=fleet,
         heartbeats=Heartbeats(nodes, keeper, clock, policy, health=watch.poke),
         hearing=keeper,
-        key_ring=KeyRing(keys, feed, clock),
+        key_ring=KeyRing(keys, feed, clock, has_set_admins=bool(config.admin_keys)),
         models=models,
         model_removal=removal,
         node_models=NodeModels(replicas, fleet, client, feed, clock),

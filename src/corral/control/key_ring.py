@@ -70,8 +70,10 @@ def revoked_event(record: ApiKey, *, at: datetime, by: str) -> Event:
 class KeyRing:
     """Each act is on the record."""
 
-    def __init__(self, keys: Keys, feed: Feed, clock: Clock) -> None:
+    def __init__(self, keys: Keys, feed: Feed, clock: Clock, *, has_set_admins: bool) -> None:
+        """`has_set_admins`: keys of administrators come with the settings, beside those that are stored."""
         self._keys = keys
+        self._has_set_admins = has_set_admins
         self._feed = feed
         self._clock = clock
 
@@ -88,7 +90,14 @@ class KeyRing:
         if record is None:
             raise NotFound(f"no key has the id {key_id}")
         now = self._clock.now()
-        if not await self._keys.revoke(key_id, at=now, events=[revoked_event(record, at=now, by=by)]):
+        revoke = self._keys.revoke if self._has_set_admins else self._keys.revoke_unless_last_admin
+        is_revoked = await revoke(key_id, at=now, events=[revoked_event(record, at=now, by=by)])
+        if is_revoked is None:
+            raise Conflict(
+                f"key {key_id} ({record.name}) is the last administrator key; make another one first"
+                " (corral keys create NAME --scope admin, or POST /api/v1/keys), then revoke this one with that"
+            )
+        if not is_revoked:
             raise Conflict(f"key {key_id} is already revoked")
         await self._feed.announce()
         return record

@@ -1,5 +1,6 @@
 """API keys: what one may do, and until when. The key itself is never stored, only its hash."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -39,6 +40,11 @@ class ApiKey:
 
     def is_valid(self, now: datetime) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    def is_the_last_admin(self, keys: "Iterable[ApiKey]", now: datetime) -> bool:
+        """Whether no other one of these lets anybody administer, and this one does."""
+        admins = {one.id for one in keys if Scope.ADMIN in one.scopes and one.is_valid(now)}
+        return admins == {self.id}
 
     def allows(self, scope: Scope) -> bool:
         return any(scope in IMPLIED[own] for own in self.scopes)

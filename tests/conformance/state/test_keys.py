@@ -72,6 +72,35 @@ async def test_a_key_is_revoked_once_and_keeps_its_first_time(keys: Keys, events
     assert await events.last_sequence() == 1
 
 
+async def test_the_last_key_of_an_administrator_stays(keys: Keys, events: Events) -> None:
+    admin = a_key(scopes=frozenset({Scope.ADMIN}))
+    others = [
+        a_key(scopes=frozenset({Scope.INFERENCE})),
+        a_key(scopes=frozenset({Scope.ADMIN}), expires_at=after(3)),
+        a_key(scopes=frozenset({Scope.ADMIN}), revoked_at=after(1)),
+    ]
+    for key in (admin, *others):
+        await keys.insert(key, events=[])
+
+    assert await keys.revoke_unless_last_admin(admin.id, at=after(4), events=[an_event()]) is None
+    assert await keys.revoke_unless_last_admin(others[0].id, at=after(4), events=[]) is True
+    assert await keys.revoke_unless_last_admin(others[1].id, at=after(4), events=[]) is True, "it had expired"
+    assert await keys.revoke_unless_last_admin(others[2].id, at=after(4), events=[]) is False
+    assert await keys.list(include_revoked=False) == [admin]
+    assert await events.last_sequence() == 0
+
+
+async def test_of_two_last_administrators_who_revoke_each_other_one_stays(keys: Keys) -> None:
+    pair = [a_key(scopes=frozenset({Scope.ADMIN})) for _ in range(2)]
+    for key in pair:
+        await keys.insert(key, events=[])
+
+    won = await asyncio.gather(*(keys.revoke_unless_last_admin(one.id, at=after(5), events=[]) for one in pair))
+
+    assert sorted(won, key=str) == [None, True]
+    assert len(await keys.list(include_revoked=False)) == 1
+
+
 async def test_all_keys_of_exactly_one_name_are_revoked(keys: Keys, events: Events) -> None:
     mine = [a_key(name="ci"), a_key(name="ci"), a_key(name="ci", revoked_at=after(1))]
     other = a_key(name="ci2")

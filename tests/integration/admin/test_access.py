@@ -130,6 +130,29 @@ async def test_a_key_ends_at_its_expiry(frontend: Frontend, clock: ManualClock) 
     assert (await frontend.call("GET", "/api/nodes", key=key)).status == 401
 
 
+async def test_the_last_administrator_key_is_revoked_only_after_another_was_made(frontend: Frontend) -> None:
+    listed: Any = (await frontend.call("GET", "/api/v1/keys")).json()
+    (last,) = [key["id"] for key in listed]
+
+    refused = await frontend.call("DELETE", f"/api/v1/keys/{last}")
+    assert refused.status == 409
+    assert "the last administrator key; make another one first" in refused.body.decode()
+    assert (await frontend.call("GET", "/api/nodes")).status == 200
+
+    other = await new_key(frontend, "admin", expires_in="1h")
+    assert (await frontend.call("DELETE", f"/api/v1/keys/{last}", key=other["key"])).status == 204
+    assert (await frontend.call("DELETE", f"/api/v1/keys/{other['id']}", key=other["key"])).status == 409
+
+
+async def test_a_key_that_is_set_lets_the_last_stored_one_go(
+    database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
+) -> None:
+    config = replace(frontend_config(tmp_path), admin_keys=("static",))
+    async with open_frontend(database, clock, bus, config, key=SecretsKey.generate()) as opened:
+        listed: Any = (await opened.call("GET", "/api/v1/keys")).json()
+        assert (await opened.call("DELETE", f"/api/v1/keys/{listed[0]['id']}", key="static")).status == 204
+
+
 async def test_a_revoked_key_stops_working_at_once_and_stays_listed(frontend: Frontend) -> None:
     made = await new_key(frontend, "admin")
     assert (await frontend.call("DELETE", f"/api/v1/keys/{made['id']}")).status == 204

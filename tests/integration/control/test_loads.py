@@ -93,11 +93,11 @@ async def test_keys_of_every_scope_are_told_so_that_a_gateway_can_say_which_one_
 
 
 async def test_a_revoked_key_leaves_the_view(world: World) -> None:
-    (key,) = [one for one in await world.control.context.key_ring.list()]
+    key = (await world.control.context.key_ring.create("k", [Scope.INFERENCE], by="test", lifetime=None)).record
     assert key.hash in (await view_of(world.control)).keys
     await world.control.context.key_ring.revoke(key.id, by="test")
 
-    assert (await view_of(world.control)).keys == {}
+    assert key.hash not in (await view_of(world.control)).keys
 
 
 async def test_a_model_without_a_node_waits_and_says_for_what(world: World) -> None:
