@@ -289,8 +289,8 @@ class Supervisor:
         mark, descendants = process.launch.mark, process.descendants
         left = await asyncio.to_thread(self._remains.end, process.pid, mark=mark, descendants=descendants)
         if left:
-            shown = {"event": "backend.remains_ended", "processes": left, **told}
-            log.warning("ended what a backend had left running", extra=shown)
+            ended = {"processes": left, **told}
+            log.warning("ended what a backend left running", extra={"event": "backend.remains_ended", **ended})
 
     async def _remember(self, process: BackendProcess) -> None:
         launch = process.launch
