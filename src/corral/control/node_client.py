@@ -131,10 +131,10 @@ class NodeClient:
 
     async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> Installed:
         """Have a process of the backend; returns when it is ready. Asking again finds the same process."""
-        reply = await self._needed(node_id, subjects.backend_install(node_id), request, InstallReply, timeout)
+        _, reply = await self._needed(node_id, subjects.backend_install(node_id), request, InstallReply, timeout)
         if not reply.success:
             raise NodeRefused(reply.error or "the node did not say why", node_id=node_id)
-        contact = await self._contacts.of(node_id)
+        contact = await self._contacts.of(node_id)  # as of now: this took minutes, and the process is dialled next
         if reply.address and not contact.has_address(reply.address):
             raise _foreign(node_id, contact, reply.address)
         told = reply.corral
@@ -154,41 +154,45 @@ class NodeClient:
     async def upgrade(self, node_id: NodeId, request: UpgradeRequest, *, timeout: timedelta) -> list[str]:
         """Replace a backend; returns the processes that ended for it. Nobody listens: the worker is older than that."""
         subject = subjects.backend_upgrade(node_id)
-        return _changed(node_id, await self._ask(node_id, subject, request, ChangeReply, timeout))
+        _, reply = await self._ask(node_id, subject, request, ChangeReply, timeout)
+        return _changed(node_id, reply)
 
     async def delete(self, node_id: NodeId, request: DeleteRequest, *, timeout: timedelta) -> list[str]:
         """Remove a backend; returns the processes that ended for it."""
         subject = subjects.backend_delete(node_id)
-        return _changed(node_id, await self._needed(node_id, subject, request, ChangeReply, timeout))
+        _, reply = await self._needed(node_id, subject, request, ChangeReply, timeout)
+        return _changed(node_id, reply)
 
     async def delete_model(self, node_id: NodeId, model: str, *, timeout: timedelta) -> None:
         """Remove what the node has of a model's files; nothing there is as good."""
         request = ModelDeleteRequest(model_name=model)
-        outcome = await self._needed(node_id, subjects.model_delete(node_id), request, Outcome, timeout)
+        _, outcome = await self._needed(node_id, subjects.model_delete(node_id), request, Outcome, timeout)
         if not outcome.success:
             raise NodeRefused(outcome.error or "the node did not say why", node_id=node_id)
 
     async def running(self, node_id: NodeId) -> list[Process]:
         """The node's own report of its processes."""
         subject = subjects.models_running(node_id)
-        reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
-        return _processes(node_id, await self._contacts.of(node_id), reply)
+        contact, reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
+        return _processes(node_id, contact, reply)
 
     async def glimpse(self, node_id: NodeId) -> list[Process]:
         """The same, for looks that nobody waits for: a node that does not answer is no less healthy for it."""
         subject = subjects.models_running(node_id)
-        reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
-        return _processes(node_id, await self._contacts.of(node_id), reply)
+        contact, reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
+        return _processes(node_id, contact, reply)
 
     async def backends(self, node_id: NodeId) -> list[InstalledBackend]:
         """What is on the node's disk."""
         subject = subjects.backend_list(node_id)
-        return _listed(node_id, await self._needed(node_id, subject, msgspec.Raw(b"{}"), ListReply, LIST_WITHIN))
+        _, reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), ListReply, LIST_WITHIN)
+        return _listed(node_id, reply)
 
     async def glimpse_backends(self, node_id: NodeId, *, within: timedelta = LIST_WITHIN) -> list[InstalledBackend]:
         """The same, for looks that nobody waits for: a node that does not answer is no less healthy for it."""
         subject = subjects.backend_list(node_id)
-        return _listed(node_id, await self._ask(node_id, subject, msgspec.Raw(b"{}"), ListReply, within))
+        _, reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), ListReply, within)
+        return _listed(node_id, reply)
 
     async def stop(self, node_id: NodeId, process_key: str) -> bool:
         """Ask for the end of exactly this process. False: it could not be said; nothing ever answers it."""
@@ -202,7 +206,10 @@ class NodeClient:
             return False
         return True
 
-    async def _needed(self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta) -> T:
+    async def _needed(
+        self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta
+    ) -> tuple[NodeContact, T]:
+        """As `_ask`; a node that does not respond counts as unhealthy."""
         try:
             return await self._ask(node_id, subject, request, answer, timeout)
         except (NodePending, NodeGone):
@@ -218,13 +225,16 @@ class NodeClient:
             self._health.ring()
         return [None] * len(silent)
 
-    async def _ask(self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta) -> T:
-        await self._contacts.of(node_id)
+    async def _ask(
+        self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta
+    ) -> tuple[NodeContact, T]:
+        """What the node answers, and who it was when it was asked."""
+        contact = await self._contacts.of(node_id)
         try:
             content = await self._bus.request(subject, msgspec.json.encode(request), timeout=timeout)
             if why := too_much(content):
                 raise NodeRefused(f"the node's answer is not read: {why}", node_id=node_id)
-            return go_json.decode(content, answer)
+            return contact, go_json.decode(content, answer)
         except NoResponders as error:
             raise NodeUnreachable("the node does not respond on NATS", node_id=node_id) from error
         except BusTimeout as error:
