@@ -218,6 +218,8 @@ class Joining:
     id: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    _prompted: int = 0
+    _predicted: int = 0
     _begun: set[int] = field(default_factory=set)
 
     def whole(self, answers: list[Body]) -> Body:
@@ -233,12 +235,20 @@ class Joining:
     def event(self, event: Body) -> Body | None:
         """An event of the stream that comes now, as one of the joined stream; None for the counts of a part."""
         self._count(event.pop("usage", None))
-        event.pop("timings", None)  # of one part only: the counts at the end are those of all
+        if isinstance(timings := event.get("timings"), dict):
+            event = {**event, "timings": self._timed(timings)}
         if not event.get("choices"):
             return None
         self.id = self.id or event.get("id", "")
         choices = [self._numbered(choice) for choice in event["choices"]]
         return {**event, "id": self.id, "choices": choices}
+
+    def _timed(self, timings: Body) -> Body:
+        """The counts so far in llama.cpp's words: the last ones are those of all, for clients that asked for none."""
+        self._predicted += timings.get("predicted_n", 0)
+        if self.number == 0:
+            self._prompted += timings.get("prompt_n", 0) + timings.get("cache_n", 0)
+        return {"prompt_n": self._prompted, "predicted_n": self._predicted}
 
     def last_event(self, sample: Body) -> Body:
         return {**sample, "choices": [], "usage": self.usage()}

@@ -71,16 +71,11 @@ def _stamp(kind: str, request: Sampling, served: Served, clock: Clock, *, limit:
 
 
 async def _chat_events(served: Served, calls: list[PredictOptions], stamp: Stamp) -> AsyncGenerator[bytes, None]:
-    """The opening waits for the first reply: until then the answer may still become an error with a status."""
     events = ChatEvents(stamp)
     for call in calls:
-        opening = events.opening()
-        async with aclosing(served.backend.predict_stream(call)) as replies:
-            async for reply in replies:
-                if part := opening + events.part(reply):
-                    yield part
-                opening = b""
-        yield opening + events.ending()
+        async with aclosing(_one_answer(served, call, events, opening=events.opening())) as parts:
+            async for part in parts:
+                yield part
     yield events.closing()
 
 
@@ -90,10 +85,19 @@ async def _completion_events(
     events = CompletionEvents(stamp)
     for index, call in enumerate(calls):
         opening = events.echo(before[index]) if before else b""
-        async with aclosing(served.backend.predict_stream(call)) as replies:
-            async for reply in replies:
-                if part := opening + events.part(reply):
-                    yield part
-                opening = b""
-        yield opening + events.ending()
+        async with aclosing(_one_answer(served, call, events, opening=opening)) as parts:
+            async for part in parts:
+                yield part
     yield events.closing()
+
+
+async def _one_answer(
+    served: Served, call: PredictOptions, events: ChatEvents | CompletionEvents, *, opening: bytes
+) -> AsyncGenerator[bytes, None]:
+    """The opening waits for the first reply: until then the answer may still become an error with a status."""
+    async with aclosing(served.backend.predict_stream(call)) as replies:
+        async for reply in replies:
+            if part := opening + events.part(reply):
+                yield part
+            opening = b""
+    yield opening + events.ending()

@@ -86,6 +86,20 @@ def test_several_answers_are_asked_for_one_after_another_with_seeds_of_their_own
     assert plan(CHAT, HELLO | {"n": 2}).requests == (HELLO, HELLO)
 
 
+def test_a_joined_stream_tells_the_counts_of_all_its_parts() -> None:
+    joining = careful().Joining(plan(CHAT, HELLO | {"n": 2, "stream": True}))
+    told = []
+    for joining.number in range(2):
+        timings = {"prompt_n": 1, "cache_n": 30, "predicted_n": 5, "predicted_ms": 9}
+        event = {"id": f"c{joining.number}", "choices": [{"index": 0, "delta": {}}], "timings": timings}
+        told.append(joining.event(event))
+        assert joining.event({"choices": [], "usage": {"prompt_tokens": 31, "completion_tokens": 5}}) is None
+    assert [event["timings"] for event in told] == [{"prompt_n": 31, "predicted_n": count} for count in (5, 10)]
+    assert [event["choices"][0]["index"] for event in told] == [0, 1]
+    assert {event["id"] for event in told} == {"c0"}
+    assert joining.usage() == {"prompt_tokens": 31, "completion_tokens": 10, "total_tokens": 41}
+
+
 def test_joined_answers_are_numbered_and_counted_as_one() -> None:
     made = plan(COMPLETION, {"prompt": ["a", "b"], "n": 2, "echo": True})
     answers = [
