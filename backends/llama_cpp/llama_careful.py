@@ -2,7 +2,8 @@
 
 Its server drops `dimensions`, `echo`, `suffix`, `functions`, `modalities`, a named `tool_choice`, and tools that the
 model's template has no place for; it takes 0 tokens for 1, and refuses nulls that mean "not given" and more answers
-than it has slots. A plan says what is asked of it instead: one request, or several one after another.
+than it has slots; and its streams of several prompts have events without content. A plan says what is asked of it
+instead: one request, or several one after another.
 """
 
 import base64
@@ -49,13 +50,15 @@ class Plan:
     """To how many numbers vectors are cut; 0 is not at all."""
     as_base64: bool = False
     streams: bool = False
+    has_gaps: bool = False
+    """Whether the engine's stream has events that say nothing: it sends a null between two prompts."""
     counts: bool = True
     """Whether the client asked for the counts of a stream."""
 
     @property
     def is_plain(self) -> bool:
         """Whether the engine's answer is the client's."""
-        return len(self.requests) == 1 and not self.echoed and not self.dimensions
+        return len(self.requests) == 1 and not (self.echoed or self.dimensions or self.has_gaps)
 
 
 def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
@@ -79,6 +82,7 @@ def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
         requests=requests,
         echoed=echoed,
         streams=bool(body.get("stream")),
+        has_gaps=bool(body.get("stream")) and isinstance(body.get("prompt"), list),
         counts=isinstance(options, dict) and bool(options.get("include_usage")),
     )
 

@@ -20,6 +20,7 @@ _MAX_KEY: Final = 512
 _MAX_NAME: Final = 512
 _SHORT: Final = 16
 """Bytes of a list that may be empty but for blanks."""
+_LIST: Final = ord("[")
 _HOTTEST: Final = 2
 """OpenAI's own limit of `temperature`."""
 _OPENING: Final = {
@@ -64,6 +65,7 @@ class Asked(msgspec.Struct, gc=False):
 
     model: object = msgspec.UNSET
     messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
     temperature: object = None
     tools: msgspec.Raw = msgspec.Raw()
     functions: msgspec.Raw = msgspec.Raw()
@@ -85,7 +87,7 @@ class Asked(msgspec.Struct, gc=False):
         return _named(self.model)
 
     def needs_care(self) -> bool:
-        """Whether it asks for something that engines are known to drop without a word."""
+        """Whether it asks for something that engines are known to drop without a word, or to answer oddly."""
         return (
             len(self.tools) > 0
             or len(self.functions) > 0
@@ -97,6 +99,7 @@ class Asked(msgspec.Struct, gc=False):
             or self.best_of is not None
             or self.modalities is not None
             or self.function_call is not None
+            or (len(self.prompt) > 0 and memoryview(self.prompt)[0] == _LIST)
         )
 
     def check(self) -> None:

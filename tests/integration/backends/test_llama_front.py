@@ -83,6 +83,10 @@ async def test_several_answers_on_one_slot(chat_model_file: Path) -> None:
         for event in events_of(text):
             streamed[event["choices"][0]["index"]] += event["choices"][0]["text"]
         assert streamed == texts
+        several = {"prompt": ["One two three", "Red green"], "max_tokens": 4, "temperature": 0, "stream": True}
+        status, text = await post(backend, "/v1/completions", several)
+        assert (status, "null\n" in text, text.endswith("data: [DONE]\n\n")) == (200, False, True)
+        assert {event["choices"][0]["index"] for event in events_of(text)} == {0, 1}
 
 
 async def test_nulls_reach_the_engine_as_what_was_not_given(chat_model_file: Path) -> None:

@@ -45,12 +45,13 @@ async def ask(gateway: World, more: dict[str, object], path: str = "/v1/chat/com
         {"echo": True},
         {"suffix": "x"},
         {"best_of": 2},
+        {"prompt": ["a", "b"]},
     ],
 )
 async def test_what_an_engine_would_drop_goes_to_the_port_in_front(more: dict[str, object]) -> None:
     async with world(engines=2) as gateway:
         engine, front = await told(gateway)
-        assert await ask(gateway, PLAIN) == 200
+        assert await ask(gateway, {"prompt": "a"}) == 200
         assert await ask(gateway, more) == 200
         assert (len(engine.requests), len(front.requests)) == (1, 1)
         assert json.loads(front.requests[0].body) == PLAIN | more
