@@ -6,6 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from corral.base.errors import CorralError, InvalidInput
+from corral.protocol.refusals import BEARER_REQUIRED, KEY_REQUIRED, node_refusal
 
 _encoder = msgspec.json.Encoder()
 
@@ -37,7 +38,7 @@ def no_content() -> Response:
 
 def node_error(status: int, message: str) -> Response:
     """An error of LocalAI's node routes."""
-    return answer({"error": {"code": status, "message": message, "type": "node_error"}}, status)
+    return answer(node_refusal(status, message), status)
 
 
 def worker_denied(message: str) -> Response:
@@ -45,12 +46,13 @@ def worker_denied(message: str) -> Response:
     return answer({"error": message}, 401)
 
 
+def bearer_required() -> Response:
+    """What a worker without a token gets."""
+    return answer(BEARER_REQUIRED, 401)
+
+
 def key_required() -> Response:
-    return answer(
-        {"error": {"code": 401, "message": "An authentication key is required", "type": "invalid_request_error"}},
-        401,
-        {"WWW-Authenticate": "Bearer"},
-    )
+    return answer(KEY_REQUIRED, 401, {"WWW-Authenticate": "Bearer"})
 
 
 def key_lacks_scope(scope: str) -> Response:

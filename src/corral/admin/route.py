@@ -10,7 +10,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from corral.admin.answers import compat_error, key_lacks_scope, key_required, native_error, page_error, worker_denied
+from corral.admin.answers import (
+    bearer_required,
+    compat_error,
+    key_lacks_scope,
+    key_required,
+    native_error,
+    page_error,
+)
 from corral.admin.context import AdminContext, Caller
 from corral.auth.http import NodeClaim, principal_of
 from corral.base.errors import CorralError, InvalidInput
@@ -109,7 +116,7 @@ async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Re
     if spec.access is Access.WORKER:
         presented = bearer(request.headers.get("authorization"))
         if presented is None:
-            return worker_denied("missing or invalid Authorization header")
+            return bearer_required()
         claim = NodeClaim(presented=presented, authenticator=context.authenticator)
         return await spec.handler(context, request, Caller(claim=claim))
     principal = await principal_of(request.headers, context.authenticator)

@@ -36,14 +36,20 @@ def admit_key(directory: Directory, head: RequestHead, clock: Clock, *, scope: S
     """
     if directory.version is None:
         raise Refusal.busy(503, "the gateway has not heard from control yet", code="no_view")
+    entry = valid_key(directory, head, clock)
+    if _OPENING[scope].isdisjoint(entry.scopes):
+        raise Refusal(403, f"this API key may not do that; it needs the scope {scope}", code="missing_scope")
+    return entry
+
+
+def valid_key(directory: Directory, head: RequestHead, clock: Clock) -> KeyEntry:
+    """The key of a request, valid now, whatever it may do. Refusal otherwise."""
     hash = head.key_hash or _hash_of_key(head)
     entry = directory.find_key(hash)
     if entry is None or not compare_digest(entry.hash, hash):
         raise _denied("this API key is not valid", "invalid_api_key")
     if entry.expires_at is not None and clock.now().timestamp() >= entry.expires_at:
         raise _denied("this API key has expired", "expired_api_key")
-    if _OPENING[scope].isdisjoint(entry.scopes):
-        raise Refusal(403, f"this API key may not do that; it needs the scope {scope}", code="missing_scope")
     return entry
 
 

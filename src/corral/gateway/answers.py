@@ -12,6 +12,7 @@ from corral.dialect.engine_errors import error_type
 from corral.domain.key import Scope
 from corral.domain.load_job import REASON_SENTENCES, LoadReason
 from corral.protocol.browser_safety import SAFETY_HEADERS
+from corral.protocol.refusals import Refusal as LocalAiRefusal
 from corral.protocol.view import Loading
 
 _encoder: Final = msgspec.json.Encoder()
@@ -77,8 +78,11 @@ class Refusal(Exception):
         self._param = param
         self._headers = headers
         self._more: dict[str, object] = {}
+        self._body: object = None
 
     def answer(self, request_id: bytes, *, in_anthropic_shape: bool = False) -> Answer:
+        if self._body is not None:
+            return Answer(self.status, self._body, self._headers)
         more = {"request_id": request_id.decode(), **self._more}
         if in_anthropic_shape:
             return Answer(self.status, anthropic_error(self.status, str(self)) | more, self._headers)
@@ -92,6 +96,16 @@ class Refusal(Exception):
     @classmethod
     def busy(cls, status: int, message: str, *, code: str, retry_after: int = 2) -> Self:
         return cls(status, message, code=code, headers={"Retry-After": str(retry_after)})
+
+    @classmethod
+    def by_localai(
+        cls, status: int, body: LocalAiRefusal, *, code: str, headers: Mapping[str, str] | None = None
+    ) -> Self:
+        """As LocalAI words it on its own routes."""
+        message = body.error if isinstance(body.error, str) else body.error.message
+        refusal = cls(status, message, code=code, headers=headers)
+        refusal._body = body
+        return refusal
 
     @classmethod
     def loading(cls, loading: Loading, scopes: Collection[str]) -> Self:

@@ -1,10 +1,14 @@
 """Bodies of requests that are held until they are passed on: how large one may be, and all of them together.
 
 Bodies for models may come compressed with gzip, and are inflated here: engines do not take them otherwise.
+
+Those of requests without a valid key have a small budget of their own. When it is used up, the oldest of them that is
+still being received is given up: so a request that comes in one piece, as those of workers do, always finds room.
 """
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from corral.gateway.answers import Refusal
@@ -18,34 +22,72 @@ _STEP: Final = 64 * 1024
 class Bodies:
     """How many bytes of bodies are held at the moment."""
 
-    held: int = 0
+    keyed: int = 0
+    keyless: int = 0
+    strangers: "dict[HeldBody, Callable[[], bool]]" = field(default_factory=dict)
+    """Requests without a key that have a body, the oldest first, and what gives one up if it is being received."""
+
+    @property
+    def held(self) -> int:
+        return self.keyed + self.keyless
 
 
 class HeldBody:
     """What is held of one client's request."""
 
-    __slots__ = ("_all", "_held", "_limits")
+    __slots__ = ("_all", "_held", "_is_keyless", "_limit", "_limits")
 
     def __init__(self, bodies: Bodies, limits: Limits) -> None:
         self._all = bodies
         self._limits = limits
+        self._limit = limits.body
         self._held = 0
+        self._is_keyless = False
+
+    def begin_keyless(self, limit: int, give_up: Callable[[], bool]) -> None:
+        """The body that follows, up to its release, comes without a valid key."""
+        self._is_keyless = True
+        self._limit = limit
+        self._all.strangers[self] = give_up
 
     def add(self, size: int) -> None:
         """Raises Refusal. It is held all the same, until it is released."""
-        bodies = self._all
         self._held += size
-        bodies.held += size
-        if self._held > self._limits.body:
-            raise body_too_large(self._limits.body)
-        if bodies.held > self._limits.bodies:
-            refusal = Refusal.busy(503, "too many requests are being received", code="overloaded")
-            refusal.closes = True
-            raise refusal
+        if self._is_keyless:
+            self._add_keyless(size)
+            return
+        bodies = self._all
+        bodies.keyed += size
+        if self._held > self._limit:
+            raise body_too_large(self._limit)
+        if bodies.keyed > self._limits.bodies:
+            raise overloaded()
+
+    def _add_keyless(self, size: int) -> None:
+        bodies, budget = self._all, self._limits.keyless_bodies
+        bodies.keyless += size
+        if self._held > self._limit:
+            raise keyless_too_large(self._limit)
+        if bodies.keyless > budget:
+            for other, give_up in list(bodies.strangers.items()):
+                if other is not self and give_up() and bodies.keyless <= budget:
+                    return
+            raise overloaded()
 
     def release(self) -> None:
-        self._all.held -= self._held
+        if self._is_keyless:
+            self._all.keyless -= self._held
+            self._all.strangers.pop(self, None)
+            self._is_keyless, self._limit = False, self._limits.body
+        else:
+            self._all.keyed -= self._held
         self._held = 0
+
+
+def overloaded() -> Refusal:
+    refusal = Refusal.busy(503, "too many requests are being received", code="overloaded")
+    refusal.closes = True
+    return refusal
 
 
 class Inflation:
@@ -112,3 +154,8 @@ def body_too_large(limit: int, *, when: str = "") -> Refusal:
     knob = "the setting gateway.max_request (CORRAL_MAX_REQUEST) allows more"
     told = f"the body is larger than {limit} bytes {when}".rstrip()
     return Refusal(413, f"{told}; {knob}", code="body_too_large", closes=True)
+
+
+def keyless_too_large(limit: int) -> Refusal:
+    text = f"without a valid API key the body may have {limit} bytes here"
+    return Refusal(413, text, code="body_too_large", closes=True)

@@ -54,6 +54,8 @@ class Limits:
     """Of one request. Images come base64-encoded in bodies, so this is more than any text needs."""
     bodies: int = 512 * 1024 * 1024
     """Of all requests that are being received or wait for a replica."""
+    keyless_bodies: int = 16 * 1024 * 1024
+    """Of all requests without a valid key. Apart from `bodies`, so that strangers use up nothing that others need."""
     body_speed: int = 1024
     """Bytes per second, on average since `TimeOuts.body_grace` was over, that a body must come with."""
     write_buffer: int = 64 * 1024
@@ -64,6 +66,8 @@ class Limits:
     """A count: clients at once. A process with few descriptors has fewer: see `app/gateway.py`."""
     source_connections: int = 256
     """A count: connections from one source that have shown no valid key yet."""
+    source_registrations: int = 300
+    """A count: registrations of workers from one source per minute, and at once. 0 is without limit."""
     backlog: int = 4096
     """A count: connections that the kernel holds until they are accepted, which happens for all of them at once."""
     queue: int = 1000

@@ -72,3 +72,12 @@ class Passing(Exchange):
 
     def _left(self, outcome: Outcome) -> None:
         self._services.tally.passed[self._status or CLIENT_LEFT] += 1
+
+
+class FromWorker(Passing):
+    """A request with a proof that only control can check: when control takes it, the sender is known."""
+
+    def upstream_began(self, head: AnswerHead, first: bytes) -> None:
+        if head.status < 300:
+            self._client.prove()
+        super().upstream_began(head, first)

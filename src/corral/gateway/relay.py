@@ -12,20 +12,18 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, Protocol, cast
 
-from corral.base.source_address import source_of
 from corral.gateway.answers import CONTINUE, Answer, Refusal
-from corral.gateway.bodies import HeldBody, body_too_large
+from corral.gateway.bodies import HeldBody, body_too_large, keyless_too_large, overloaded
 from corral.gateway.chunks import Unchunker
 from corral.gateway.exchange import Exchange, Services
-from corral.gateway.head import RequestHead, forwarded_lines, request_id_line
+from corral.gateway.head import RequestHead, request_id_line
 from corral.gateway.inference import ANTHROPIC_PATHS
 from corral.gateway.partial_head import END, PartialHead, head_too_large
 from corral.gateway.reader import RequestReader
-from corral.gateway.routes import Router
-from corral.gateway.sources import TrustedProxies
+from corral.gateway.routes import Admission, Router
+from corral.gateway.senders import RequestSender, Senders
 from corral.gateway.stalls import Stall
-from corral.gateway.strangers import Strangers
-from corral.protocol.view import KeyEntry
+from corral.protocol.keyless import UNCHECKED, KeylessRoute
 
 _EMPTY_LINES: Final = b"\r\n" * 4
 _NO_HEAD: Final = RequestHead()
@@ -53,11 +51,9 @@ class Registry(Protocol):
     @property
     def is_draining(self) -> bool: ...
     @property
-    def strangers(self) -> Strangers: ...
-    @property
-    def proxies(self) -> TrustedProxies: ...
-    def opened(self, client: "ClientConnection", source: str | None) -> bool:
-        """False when there are too many. Proxies have no source of their own: what they pass on is counted instead."""
+    def senders(self) -> Senders: ...
+    def opened(self, client: "ClientConnection") -> bool:
+        """False when there are too many."""
 
     def closed(self, client: "ClientConnection") -> None: ...
 
@@ -81,23 +77,19 @@ class ClientConnection(asyncio.Protocol):
         self._held = b""
         self._partial: PartialHead | None = None
         self._head = _NO_HEAD
-        self._key: KeyEntry | None = None
+        self._admission: Admission = UNCHECKED
         self._remaining = 0
-        body = HeldBody(services.bodies, self._limits)
+        self._body = body = HeldBody(services.bodies, self._limits)
         self.hold_body, self.body_sent = body.add, body.release
         self._body_since = 0.0
         self._exchange: Exchange | None = None
         self._advancing = self._reading_paused = False
         self._in_head = False
         """Whether a byte of the next request has come, be it of an empty line."""
-        self._host = ""
-        self._is_secure = self._is_proxied = False
-        self._is_stranger = True
-        """Whether the sender of the next request is not known yet. Always so for a proxy, which has many."""
+        self._sender: RequestSender = cast(RequestSender, None)
         self._stall: Stall | None = None
         self.closes = False
         self.is_full = False
-        self.forwarded = b""
         self.request_id = self.id_line = b""
 
     # What the loop calls.
@@ -106,15 +98,13 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer)
-        peer = transport.get_extra_info("peername")
-        self._host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
-        self._is_secure = transport.get_extra_info("sslcontext") is not None
-        self._is_proxied = self._registry.proxies.has(self._host)
-        self.forwarded = forwarded_lines(self._host, is_secure=self._is_secure)
+        peer, is_secure = transport.get_extra_info("peername"), transport.get_extra_info("sslcontext") is not None
+        self._sender = RequestSender(self._registry.senders, peer, is_secure=is_secure)
+        self._sender.connected(self)
         self._deadline = self._time() + self._time_outs.head
         self._services.tally.connections += 1
         self._services.tally.open_connections += 1
-        if not self._registry.opened(self, None if self._is_proxied else source_of(self._host)):
+        if not self._registry.opened(self):
             self.refuse(Refusal.busy(503, "too many connections", code="too_many_connections"))
 
     def data_received(self, data: bytes) -> None:
@@ -227,7 +217,7 @@ class ClientConnection(asyncio.Protocol):
         self._name_request(head.request_id)
         self._held = rest  # at once: a request that is refused is followed by others all the same
         self.closes = not head.keep_alive or self._registry.is_draining
-        self._key = self._admitted(head)
+        self._admission = self._admitted(head)
         if self._reader.is_complete:
             self._dispatch(head)
             return
@@ -237,7 +227,8 @@ class ClientConnection(asyncio.Protocol):
             return
         self._state = _BODY
         self._body_since = self._time()
-        self._deadline = self._body_since + (self._time_outs.body if self._key else self._time_outs.keyless_body)
+        is_keyless = isinstance(self._admission, KeylessRoute)
+        self._deadline = self._body_since + (self._time_outs.keyless_body if is_keyless else self._time_outs.body)
         if head.expects_continue and not rest and not head.is_http10:
             self.write(CONTINUE)
 
@@ -245,32 +236,33 @@ class ClientConnection(asyncio.Protocol):
         self.request_id = given or self._services.request_ids.new()
         self.id_line = request_id_line(self.request_id)
 
-    def _admitted(self, head: RequestHead) -> KeyEntry | None:
+    def _admitted(self, head: RequestHead) -> Admission:
         try:
-            if (head.length or 0) > self._limits.body:
+            admission = self._router.admit(head)
+            keyless = admission if isinstance(admission, KeylessRoute) else None
+            if keyless is not None or not self._sender.is_known:
+                self._sender.meet(self, head, keyless, self._time())
+            if keyless is not None:
+                self._admit_keyless(head, keyless)
+            elif (head.length or 0) > self._limits.body:
                 raise body_too_large(self._limits.body)
-            key = self._router.admit(head)
-            if self._is_stranger:
-                self._meet(head, key)
-            return key
+            return admission
         except Refusal as refusal:
             refusal.closes = refusal.closes or not self._reader.is_complete
             raise
 
-    def _meet(self, head: RequestHead, key: KeyEntry | None) -> None:
-        """Learn who sends this request."""
-        if self._is_proxied:
-            self._meet_behind_proxy(head, key)
-        elif key is not None:
-            self.prove()
+    def _admit_keyless(self, head: RequestHead, route: KeylessRoute) -> None:
+        if (head.length or 0) > route.max_body:
+            raise keyless_too_large(route.max_body)
+        if not self._reader.is_complete:
+            self._body.begin_keyless(route.max_body, self._give_up_body)
 
-    def _meet_behind_proxy(self, head: RequestHead, key: KeyEntry | None) -> None:
-        """Count the request under the address that the proxy names, for as long as it takes."""
-        host = self._registry.proxies.client_of(head.forwarded_for.decode("latin-1")) or self._host
-        is_secure = head.forwarded_proto == b"https" if head.forwarded_proto else self._is_secure
-        self.forwarded = forwarded_lines(host, is_secure=is_secure)
-        if key is None and host != self._host:
-            self._registry.strangers.add(self, source_of(host))
+    def _give_up_body(self) -> bool:
+        """Make room for others. False when the body is not being received any more."""
+        if self._state is not _BODY:
+            return False
+        self.refuse(overloaded())
+        return True
 
     def _take_body(self, data: bytes) -> None:
         head, reader = self._head, self._reader
@@ -290,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
         """Raises Refusal; what the exchange refuses later comes through `refuse` as well."""
         self._state = _BUSY
         self._deadline = 0.0
-        exchange = self._router.exchange(self, head, self._reader.take_body(), self._key)
+        exchange = self._router.exchange(self, head, self._reader.take_body(), self._admission)
         if exchange is None:
             self.answer(self._router.answer(head))
             return
@@ -303,9 +295,11 @@ class ClientConnection(asyncio.Protocol):
         self.write = Unchunker(self.write).write
 
     def prove(self) -> None:
-        """The sender has shown a valid proof of who it is. What a proxy passes on says nothing of its next request."""
-        self._registry.strangers.drop(self)
-        self._is_stranger = self._is_proxied
+        self._sender.prove(self)
+
+    @property
+    def forwarded(self) -> bytes:
+        return self._sender.forwarded
 
     def answer(self, answer: Answer) -> None:
         """The whole of it at once."""
@@ -321,8 +315,8 @@ class ClientConnection(asyncio.Protocol):
         self._state = _HEAD
         self._in_head = False
         self.request_id = b""
-        if self._is_proxied:
-            self._registry.strangers.drop(self)
+        if self._sender.is_proxied:
+            self._sender.leave(self)
         self._deadline = self._time() + self._time_outs.keep_alive
         if not self.is_full:
             self.resume()

@@ -4,14 +4,16 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from corral.gateway import own_metrics
-from corral.gateway.admit import admit_key
+from corral.gateway.admit import admit_key, valid_key
 from corral.gateway.answers import Answer, Refusal
 from corral.gateway.bodies import check_encoding
 from corral.gateway.exchange import Client, Exchange, Services
 from corral.gateway.head import RequestHead
 from corral.gateway.inference import ROUTES, Inference
-from corral.gateway.passing import Passing
+from corral.gateway.passing import FromWorker, Passing
 from corral.gateway.view import Directory
+from corral.protocol.keyless import UNCHECKED, KeylessRoute, Proof, find_keyless
+from corral.protocol.refusals import BEARER_REQUIRED, KEY_REQUIRED
 from corral.protocol.view import KeyEntry, ModelEntry
 
 METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
@@ -21,6 +23,11 @@ _MODEL: Final = b"/v1/models/"
 _HEALTH: Final = frozenset({b"/healthz", b"/health"})
 """The second as llama.cpp and vLLM call it."""
 _OWN: Final = _HEALTH | {b"/readyz"}
+_OPENAI: Final = b"/v1/"
+
+
+Admission = KeyEntry | KeylessRoute
+"""Why a request may go on: its key, or that its route needs none."""
 
 
 class Router:
@@ -29,26 +36,52 @@ class Router:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def admit(self, head: RequestHead) -> KeyEntry | None:
-        """Who asks a model; None for requests that others authenticate. Refusal for what is not worth a body."""
+    def admit(self, head: RequestHead) -> Admission:
+        """The valid key of a request, or the route that it may reach without one. Refusal for what is not worth a
+        body."""
         if head.method not in METHODS:
             raise Refusal(405, "this method is not known here", code="method_not_allowed", closes=True)
-        path = head.path
-        if path in ROUTES:
+        if head.path in ROUTES:
             _only(head, b"POST")
             if head.encoding:
                 check_encoding(head.encoding)
-        elif not (path in _MODELS or path.startswith(_MODEL)) or head.method not in _READING:
-            return None
+        elif not _asks_for_models(head):
+            return self._admit_to_control(head)
         self._check_age()
         return admit_key(self._services.directory, head, self._services.clock)
 
-    def exchange(self, client: Client, head: RequestHead, body: bytes, key: KeyEntry | None) -> Exchange | None:
+    def _admit_to_control(self, head: RequestHead) -> Admission:
+        """Control decides what a key may do. Here it is enough that it is valid, or that none is needed."""
+        services = self._services
+        route = find_keyless(head.method, head.path)
+        if services.directory.version is None and head.key:
+            return route or UNCHECKED
+        try:
+            return valid_key(services.directory, head, services.clock)
+        except Refusal as refusal:
+            if route is not None and self._is_open(route, head):
+                return route
+            raise _in_words_of(route, head, refusal) from None
+
+    def _is_open(self, route: KeylessRoute, head: RequestHead) -> bool:
+        match route.proof:
+            case Proof.NODE:
+                return head.key is not None
+            case Proof.NOTHING_BY_SETTING:
+                directory = self._services.directory
+                return directory.version is None or directory.control.metrics_public
+            case _:
+                return True
+
+    def exchange(self, client: Client, head: RequestHead, body: bytes, admission: Admission) -> Exchange | None:
         """What relays this request; None when `answer` has to."""
-        if head.path in ROUTES and key is not None:
-            return Inference(self._services, client, head, body, key)
+        if isinstance(admission, KeylessRoute):
+            if admission.proof is Proof.NODE:
+                return FromWorker(self._services, client, head, body)
+        elif head.path in ROUTES:
+            return Inference(self._services, client, head, body, admission)
         if head.method in _READING:
-            if key is not None or head.path in _OWN:
+            if head.path in _OWN or _asks_for_models(head):
                 return None
             if head.path == own_metrics.PATH:
                 return own_metrics.Metrics(self._services, client, head, body)
@@ -98,6 +131,19 @@ def _control_state(directory: Directory, now: float) -> dict[str, object]:
     if directory.away_since is not None:
         return {"state": "away", "for_seconds": round(now - directory.away_since, 1)}
     return {"state": "impaired", "problems": problems} if problems else {"state": "up"}
+
+
+def _asks_for_models(head: RequestHead) -> bool:
+    return head.method in _READING and (head.path in _MODELS or head.path.startswith(_MODEL))
+
+
+def _in_words_of(route: KeylessRoute | None, head: RequestHead, refusal: Refusal) -> Refusal:
+    """OpenAI's where its clients ask, LocalAI's everywhere else."""
+    if head.path.startswith(_OPENAI):
+        return refusal
+    if route is not None and route.proof is Proof.NODE:
+        return Refusal.by_localai(401, BEARER_REQUIRED, code=refusal.code)
+    return Refusal.by_localai(401, KEY_REQUIRED, code=refusal.code, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _only(head: RequestHead, method: bytes) -> None:

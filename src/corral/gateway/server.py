@@ -14,8 +14,7 @@ from corral.gateway.config import TimeOuts
 from corral.gateway.exchange import Services
 from corral.gateway.relay import ClientConnection
 from corral.gateway.routes import Router
-from corral.gateway.sources import TrustedProxies
-from corral.gateway.strangers import Strangers
+from corral.gateway.senders import Senders
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +31,7 @@ class Server:
         self._services = services
         self._router = Router(services)
         self._clients: set[ClientConnection] = set()
-        limits, refusals = services.config.limits, services.tally.refusals
-        self.strangers = Strangers(per_source=limits.source_connections, refusals=refusals)
-        self.proxies = TrustedProxies(services.config.trusted_proxies)
+        self.senders = Senders.of(services.config, services.tally.refusals)
         self._all_gone = asyncio.Event()
         self._all_gone.set()
         self._look_seconds = _look_seconds(services.config.time_outs)
@@ -104,19 +101,18 @@ class Server:
 
     # What clients call.
 
-    def opened(self, client: ClientConnection, source: str | None) -> bool:
-        """False when there are too many, and none of them is a stranger. Without a source it is none either."""
+    def opened(self, client: ClientConnection) -> bool:
+        """False when there are too many, and no other of them is a stranger."""
         self._clients.add(client)
         self._all_gone.clear()
-        if source is not None:
-            self.strangers.add(client, source)
-        if len(self._clients) - self.strangers.closing <= self._services.config.limits.connections:
+        strangers = self.senders.strangers
+        if len(self._clients) - strangers.closing <= self._services.config.limits.connections:
             return True
-        return self.strangers.make_room_for(client)
+        return strangers.make_room_for(client)
 
     def closed(self, client: ClientConnection) -> None:
         self._clients.discard(client)
-        self.strangers.closed(client)
+        self.senders.strangers.closed(client)
         if not self._clients:
             self._all_gone.set()
 

@@ -1,5 +1,7 @@
 """How LocalAI's frontends say no."""
 
+from typing import Final
+
 import msgspec
 
 
@@ -20,3 +22,16 @@ class Acknowledged(msgspec.Struct, kw_only=True):
     """Body of an answer that has nothing else to say."""
 
     message: str = ""
+
+
+KEY_REQUIRED: Final = Refusal(
+    error=RefusalDetail(code=401, message="An authentication key is required", type="invalid_request_error")
+)
+"""For who has no valid API key, on every route but OpenAI's."""
+BEARER_REQUIRED: Final = Refusal(error="missing or invalid Authorization header")
+"""For a worker that presents nothing at all."""
+
+
+def node_refusal(status: int, message: str) -> Refusal:
+    """An error of the routes for workers."""
+    return Refusal(error=RefusalDetail(code=status, message=message, type="node_error"))

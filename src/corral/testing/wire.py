@@ -16,8 +16,7 @@ from corral.gateway.ledger import Ledger
 from corral.gateway.pool import Pool
 from corral.gateway.relay import ClientConnection
 from corral.gateway.routes import Router
-from corral.gateway.sources import TrustedProxies
-from corral.gateway.strangers import Strangers
+from corral.gateway.senders import Senders
 from corral.gateway.upstream import Origin, UpstreamConnection
 from corral.gateway.view import Directory
 from corral.protocol.keys import hash_secret
@@ -146,10 +145,9 @@ class WireGateway:
         view = View(version=1, models={"m": ModelEntry(name="m")}, replicas={"r": replica}, keys={key.hash: key})
         directory.hear(view, now=loop.time())
         self.clients: set[ClientConnection] = set()
-        self.strangers = Strangers(per_source=config.limits.source_connections, refusals=Counter())
-        self.proxies = TrustedProxies(config.trusted_proxies)
+        self.senders = Senders.of(config, Counter())
 
-    def opened(self, client: ClientConnection, source: str | None) -> bool:
+    def opened(self, client: ClientConnection) -> bool:
         self.clients.add(client)
         return True
 

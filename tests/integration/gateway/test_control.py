@@ -12,17 +12,17 @@ from corral.gateway.answers import shown_to
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.protocol.view import Loading, ModelEntry, ViewChange
 from corral.testing.engine import Pace
-from corral.testing.gateway import ADMIN_KEY, GATEWAY_KEY, MODEL, World, chat, replicas, request, world
+from corral.testing.gateway import ADMIN_KEY, GATEWAY_KEY, KEY, MODEL, World, chat, replicas, request, world
 
 
 async def test_everything_else_is_passed_to_control_with_its_own_key(gateway: World) -> None:
     head = b"X-Forwarded-For: 6.6.6.6\r\nX_Forwarded_For: 6.6.6.6\r\nCookie: a=b\r\n"
-    answer = await gateway.ask(request(b"{}", method="PUT", path="/api/v1/nodes?x=1", head=head, key="theirs"))
+    answer = await gateway.ask(request(b"{}", method="PUT", path="/api/v1/nodes?x=1", head=head))
 
     assert answer.status == 200
     [(method, target, headers, body)] = gateway.control.passed
     assert (method, target, body) == ("PUT", "/api/v1/nodes?x=1", b"{}")
-    assert headers["Authorization"] == "Bearer theirs"
+    assert headers["Authorization"] == f"Bearer {KEY}"
     assert headers["Host"] == headers["X-Forwarded-Host"] == "corral.test"
     assert headers["X-Forwarded-For"] == "127.0.0.1"
     assert headers["X-Forwarded-Proto"] == "http"
@@ -41,7 +41,8 @@ async def test_a_head_request_passes_without_a_body(gateway: World) -> None:
 
 async def test_web_sockets_pass_through(gateway: World) -> None:
     url = f"http://127.0.0.1:{gateway.port}/ws"
-    async with aiohttp.ClientSession() as session, session.ws_connect(url) as socket:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with aiohttp.ClientSession(headers=headers) as session, session.ws_connect(url) as socket:
         for text in ("one", "two" * 50_000):
             await socket.send_str(text)
             assert await socket.receive_str() == f"echo {text}"

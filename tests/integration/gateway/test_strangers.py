@@ -6,10 +6,13 @@ import weakref
 from contextlib import AsyncExitStack
 from ipaddress import ip_network
 
+import msgspec
 import pytest
 
 from corral.gateway.config import Limits, TimeOuts
 from corral.gateway.relay import ClientConnection
+from corral.protocol.keys import hash_secret
+from corral.protocol.view import KeyEntry
 from corral.testing.gateway import RawClient, World, chat, request, world
 
 
@@ -142,3 +145,117 @@ async def test_behind_a_trusted_proxy_the_forwarded_address_is_counted() -> None
 async def test_nobody_else_is_believed_about_addresses(gateway: World) -> None:
     await gateway.ask(request(method="GET", path="/docs", key=None, head=b"X-Forwarded-For: 192.0.2.1\r\n"))
     assert gateway.control.passed[0][2]["X-Forwarded-For"] == "127.0.0.1"
+
+
+LOCALAI = {"error": {"code": 401, "message": "An authentication key is required", "type": "invalid_request_error"}}
+
+
+@pytest.mark.parametrize("key", [None, "wrong", "old"])
+@pytest.mark.parametrize("path", ["/v1/files", "/api/nodes", "/api/v1/keys", "/nowhere", "/"])
+async def test_a_body_without_a_valid_key_is_refused_before_it_is_read(
+    gateway: World, path: str, key: str | None
+) -> None:
+    old = KeyEntry(hash=hash_secret("old"), scopes=("admin",), expires_at=1.0)
+    gateway.control.change(keys={old.hash: old})
+    await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
+    async with gateway.client() as client:
+        await client.send(request(None, path=path, key=key, head=b"Content-Length: 32000000\r\n"))
+        answer = await client.read_answer()
+    assert (answer.status, answer.headers["connection"]) == (401, "close")
+    assert answer.headers["www-authenticate"] == "Bearer"
+    document = msgspec.json.decode(answer.body)
+    if path.startswith("/v1/"):
+        assert set(document["error"]) == {"message", "type", "param", "code"}
+        assert document["error"]["code"] in ("missing_api_key", "invalid_api_key", "expired_api_key")
+    else:
+        assert document == LOCALAI
+    assert gateway.gateway.services.bodies.held == 0
+    assert not gateway.control.passed
+
+
+@pytest.mark.parametrize("scope", ["inference", "admin", "gateway", "node"])
+async def test_control_decides_what_a_valid_key_may_do(gateway: World, scope: str) -> None:
+    entry = KeyEntry(hash=hash_secret("good"), scopes=(scope,))
+    gateway.control.change(keys={entry.hash: entry})
+    await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
+    assert (await gateway.ask(request(b"x" * 100_000, path="/api/v1/anything", key="good"))).status == 200
+    other_header = request(None, method="GET", path="/api/x", key=None, head=b"X-Api-Key: good\r\n")
+    assert (await gateway.ask(other_header)).status == 200
+    assert len(gateway.control.passed) == 2
+
+
+async def test_pages_need_no_key_and_take_no_body(gateway: World) -> None:
+    for path in ("/", "/docs", "/openapi.json", "/api/v1/ready", "/healthz"):
+        for key in (None, "wrong"):
+            assert (await gateway.ask(request(method="GET", path=path, key=key))).status == 200
+        refused = await gateway.ask(request(b"x", method="GET", path=path, key=None))
+        assert (refused.status, refused.error["code"]) == (413, "body_too_large")
+        chunks = request(None, method="GET", path=path, key=None, head=b"Transfer-Encoding: chunked\r\n")
+        assert (await gateway.ask(chunks + b"1\r\nx\r\n0\r\n\r\n")).status == 413
+    await gateway.until_quiet()
+
+
+async def test_workers_pass_with_tokens_that_only_control_knows(gateway: World) -> None:
+    for method, path in (("POST", "register"), ("POST", "n1/heartbeat"), ("DELETE", "n1"), ("GET", "n1/models")):
+        answer = await gateway.ask(request(method=method, path=f"/api/node/{path}", key="a token"))
+        assert answer.status == 200
+        nothing = await gateway.ask(request(method=method, path=f"/api/node/{path}", key=None))
+        assert nothing.status == 401
+        assert msgspec.json.decode(nothing.body) == {"error": "missing or invalid Authorization header"}
+    assert len(gateway.control.passed) == 4
+    large = await gateway.ask(request(b"x" * 100_000, path="/api/node/n1/heartbeat", key="a token"))
+    assert (large.status, large.error["code"]) == (413, "body_too_large")
+    assert (await gateway.ask(request(b"x" * 1_000_000, path="/api/node/register", key="a token"))).status == 200
+
+
+async def test_without_a_view_control_checks_keys_and_who_has_none_is_refused(gateway: World) -> None:
+    gateway.gateway.services.directory._view = None
+    assert (await gateway.ask(request(b"{}", path="/api/v1/keys"))).status == 200
+    assert (await gateway.ask(request(b"{}", path="/api/v1/keys", key=None))).status == 401
+    large = request(None, path="/api/v1/keys", head=b"Content-Length: 2000000\r\n")
+    assert (await gateway.ask(large)).status == 413
+    assert (await gateway.ask(request(method="GET", path="/docs", key=None))).status == 200
+
+
+async def test_bodies_without_keys_use_up_a_budget_of_their_own_only() -> None:
+    async with world(limits=Limits(keyless_bodies=3000, bodies=100_000)) as small, AsyncExitStack() as stack:
+        register = request(b"x" * 1000, path="/api/node/register", key="a token")
+        slow = [await stack.enter_async_context(small.client()) for _ in range(5)]
+        for client in slow:
+            await client.send(register[:-100])
+            await client.send(b"x")
+        bodies = small.gateway.services.bodies
+        await small.until(lambda: bodies.keyless == 3 * 901)
+        answers = [await client.read_answer() for client in slow[:2]]  # the oldest had to make room
+        assert [(answer.status, answer.error["code"]) for answer in answers] == [(503, "overloaded")] * 2
+        assert (await small.ask(register)).status == 200  # what comes in one piece finds room
+        assert (await small.ask(request(chat()))).status == 200
+        assert bodies.keyed == 0
+        for client in slow[2:]:
+            client.writer.transport.abort()
+        await small.until(lambda: bodies.keyless == 0 and not bodies.strangers)
+
+
+async def test_a_worker_that_control_accepts_is_no_stranger_any_more() -> None:
+    async with world(limits=Limits(source_connections=2)) as small, AsyncExitStack() as stack:
+        worker = await stack.enter_async_context(small.client())
+        beat = request(b"{}", path="/api/node/n1/heartbeat", key="a secret")
+        await worker.send(beat)
+        assert (await worker.read_answer()).status == 200
+        for _ in range(4):
+            await stack.enter_async_context(small.client())
+        await small.until(lambda: small.gateway.services.tally.refusals["connection_evicted"] == 2)
+        await worker.send(beat)
+        assert (await worker.read_answer()).status == 200
+
+
+async def test_registrations_are_limited_per_source() -> None:
+    async with world(limits=Limits(source_registrations=3)) as small:
+        register = request(b"{}", path="/api/node/register", key="a token")
+        assert [(await small.ask(register)).status for _ in range(3)] == [200] * 3
+        refused = await small.ask(register)
+        assert (refused.status, refused.error["type"]) == (429, "node_error")
+        assert 1 <= int(refused.headers["retry-after"]) <= 20
+        beat = request(b"{}", path="/api/node/n1/heartbeat", key="a token")
+        assert (await small.ask(beat)).status == 200
+        assert len(small.control.passed) == 4

@@ -55,9 +55,11 @@ def test_every_setting_of_the_data_plane_has_an_effect() -> None:
         CORRAL_BODY_TIMEOUT="2m",
         CORRAL_MIN_BODY_SPEED="4KiB",
         CORRAL_SOURCE_CONNECTIONS="9",
+        CORRAL_SOURCE_REGISTRATIONS="0",
         CORRAL_TRUSTED_PROXIES="10.0.0.5, fd00::/8",
     )
     assert (made.time_outs.body, made.limits.body_speed, made.limits.source_connections) == (120, 4096, 9)
+    assert made.limits.source_registrations == 0
     assert made.trusted_proxies == (ip_network("10.0.0.5/32"), ip_network("fd00::/8"))
     assert (made.time_outs.queue, made.time_outs.first_byte, made.time_outs.idle) == (5, 60, 7)
     assert (made.limits.body, made.limits.bodies) == (512 << 20, 1024 << 20)

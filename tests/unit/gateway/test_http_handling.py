@@ -142,8 +142,10 @@ def chunked(*pieces: bytes) -> bytes:
     return post(body, framing=b"Transfer-Encoding: chunked")
 
 
-GET = b"GET /ui?q=1 HTTP/1.1\r\nHost: a\r\n\r\n"
-SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
+BEARER = b"Authorization: Bearer " + KEY.encode()
+GET = b"GET /ui?q=1 HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % BEARER
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % BEARER
+"""With a key: what has none would be refused already for that."""
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 ID_LINE = re.compile(rb"X-Request-ID: req-[0-9a-f]{12}-[0-9a-f]+\r\n")
 """One more in every answer; not the same twice."""
@@ -341,7 +343,7 @@ LINES = {
 
 @pytest.mark.parametrize("name", LINES)
 def test_a_request_line_that_is_none_is_refused(loop: asyncio.AbstractEventLoop, name: str) -> None:
-    check_refused(loop, LINES[name] + b"\r\nHost: a\r\n\r\n" + SMUGGLED)
+    check_refused(loop, LINES[name] + b"\r\nHost: a\r\n%b\r\n\r\n" % BEARER + SMUGGLED)
 
 
 CHUNKS = {

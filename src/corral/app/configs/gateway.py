@@ -37,6 +37,7 @@ def gateway_config(settings: GatewaySettings, *, key: str = "") -> GatewayConfig
             bodies=max(Limits().bodies, 2 * settings.max_request),
             body_speed=settings.min_body_speed,
             source_connections=settings.source_connections,
+            source_registrations=settings.source_registrations,
         ),
         trusted_proxies=settings.trusted_proxies,
         max_view_age=settings.max_view_age,

@@ -128,6 +128,15 @@ class GatewaySettings:
         env=("CORRAL_SOURCE_CONNECTIONS",),
         default=256,
     )
+    source_registrations: int = setting(
+        whole(0, 1_000_000),
+        """Registrations of workers that one address may send per minute, and at once; more are told to come back. 0 is
+        without limit. 300: a room of workers behind one address may restart together, and nobody can keep control
+        busy with them.""",
+        flag="--source-registrations",
+        env=("CORRAL_SOURCE_REGISTRATIONS",),
+        default=300,
+    )
     trusted_proxies: tuple[IpNetwork, ...] = setting(
         NETWORKS,
         """Addresses or networks of reverse proxies, comma-separated. Their `X-Forwarded-For` and `X-Forwarded-Proto`
