@@ -284,7 +284,8 @@ class RegistryMachine(RuleBasedStateMachine):
             case "remove":
                 await registry.remove(node_id, by=PERSON)
             case "beat":
-                await context.heartbeats.beat(node_id, _Anyone(), Heartbeat(at=self.clock.now()))
+                heartbeat = Heartbeat(at=self.clock.now())
+                await context.heartbeats.beat(node_id, _Anyone(), lambda: heartbeat)
 
     async def _judge(self, *allowed: State) -> None:
         """The stored fleet is one of these, everyone was told of it, and the record is sound."""

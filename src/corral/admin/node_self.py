@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import cache, partial
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -23,11 +24,11 @@ from corral.control.registry import Registered
 from corral.domain.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.domain.registration import TooManyPending
 from corral.protocol.go_json import decode
+from corral.protocol.keyless import HEARTBEAT, REGISTER
 from corral.protocol.keys import hash_secret, same
 from corral.protocol.refusals import Acknowledged
 from corral.protocol.registration import (
     FEATURES,
-    MAX_BODY,
     CorralStatus,
     CorralWelcome,
     HeartbeatRequest,
@@ -45,6 +46,8 @@ _TRUSTED = "corral up"
 async def register(context: AdminContext, request: Request, caller: Caller) -> Response:
     claim, source = _claim(caller), _source(context, request)
     header = await context.authenticator.join_token(claim.presented)
+    if header is None and not await context.registry.knows_secret(hash_secret(claim.presented)):
+        return worker_denied(_INVALID_TOKEN)  # unread: a large body takes much longer to read than to refuse
     try:
         body = await _read_request(request, context.max_body)
     except BodyTooLarge:
@@ -52,8 +55,9 @@ async def register(context: AdminContext, request: Request, caller: Caller) -> R
     except InvalidInput as error:
         return worker_denied(_INVALID_TOKEN) if header is None else _unreadable(error)
     if header is None:
-        known = await _is_known(context, claim, body)
-        return await _admit(context, body, source=source, trusted_by=None) if known else worker_denied(_INVALID_TOKEN)
+        if not _is_own_secret(claim, body):
+            return worker_denied(_INVALID_TOKEN)
+        return await _admit(context, body, source=source, trusted_by=None)
     if not body.token:
         return node_error(401, "registration token required")
     in_body = await context.authenticator.join_token(body.token)
@@ -73,12 +77,11 @@ def _unreadable(error: InvalidInput) -> Response:
     return node_error(400, f"invalid request body: {error.message}")
 
 
-async def _is_known(context: AdminContext, claim: NodeClaim, body: RegisterRequest) -> bool:
-    """A node of ours may come back with its own secret, also after the shared token was changed."""
+def _is_own_secret(claim: NodeClaim, body: RegisterRequest) -> bool:
+    """A node of ours may come back with its own secret, also after the shared token was changed. That a node has what
+    was presented is known by now."""
     secret = secret_of(body)
-    if secret is None or not same(secret, claim.presented) or not same(body.token, claim.presented):
-        return False
-    return await context.registry.knows_secret(hash_secret(secret))
+    return secret is not None and same(secret, claim.presented) and same(body.token, claim.presented)
 
 
 async def _admit(context: AdminContext, body: RegisterRequest, *, source: str, trusted_by: str | None) -> Response:
@@ -101,7 +104,7 @@ async def _read_request(request: Request, max_body: int) -> RegisterRequest:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise InvalidInput("Content-Type", f"must be application/json, got {kind[:80] or 'none'}")
-    return decode(await read_body(request, max_body, at_most=MAX_BODY), RegisterRequest)
+    return decode(await read_body(request, max_body, at_most=REGISTER.max_body), RegisterRequest)
 
 
 async def _welcome(context: AdminContext, registered: Registered, *, is_corral: bool) -> RegisterResponse:
@@ -136,15 +139,15 @@ def _join_status(context: AdminContext, node: Node) -> str:
 
 
 async def heartbeat(context: AdminContext, request: Request, caller: Caller) -> Response:
-    body = await read_body(request, context.max_body, at_most=MAX_BODY)
-    beat = read_heartbeat(body, context.clock.now())
+    body = await read_body(request, context.max_body, at_most=HEARTBEAT.max_body)
+    read = cache(partial(read_heartbeat, body, context.clock.now()))
     try:
-        node = await context.heartbeats.beat(_node_id(request), _claim(caller), beat)
+        node = await context.heartbeats.beat(_node_id(request), _claim(caller), read)
     except AccessDenied:
         return worker_denied(_INVALID_TOKEN)
     except NotFound:
         return node_error(404, "node not found")
-    context.inventory.hear(node.id, beat.inventory)
+    context.inventory.hear(node.id, read().inventory)
     response = HeartbeatResponse(message="heartbeat received")
     if node.peer is not None:
         response.corral = CorralStatus(

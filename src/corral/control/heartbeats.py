@@ -6,7 +6,7 @@ An answer is given only after its heartbeat is stored.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,7 +38,7 @@ class Claim(Protocol):
 class _Waiting:
     node_id: NodeId
     claim: Claim
-    heartbeat: Heartbeat
+    read: Callable[[], Heartbeat]
     answer: asyncio.Future[Node] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -57,9 +57,10 @@ class Heartbeats:
         self._arrived = asyncio.Event()
         self.taken = 0
 
-    async def beat(self, node_id: NodeId, claim: Claim, heartbeat: Heartbeat) -> Node:
-        """Store one heartbeat. NotFound and AccessDenied say why it was not taken."""
-        waiting = _Waiting(node_id=node_id, claim=claim, heartbeat=heartbeat)
+    async def beat(self, node_id: NodeId, claim: Claim, read: Callable[[], Heartbeat]) -> Node:
+        """Store one heartbeat. NotFound and AccessDenied say why it was not taken: then it is not even read, which
+        takes longer than all the rest."""
+        waiting = _Waiting(node_id=node_id, claim=claim, read=read)
         self._queue.append(waiting)
         self._arrived.set()
         return await waiting.answer
@@ -109,9 +110,7 @@ class Heartbeats:
     async def _store(self, accepted: Sequence[_Waiting], known: dict[NodeId, Node]) -> None:
         after = dict(known)
         for waiting in accepted:
-            after[waiting.node_id] = beat(
-                after[waiting.node_id], waiting.heartbeat, self._policy, self._hearing.current
-            )
+            after[waiting.node_id] = beat(after[waiting.node_id], waiting.read(), self._policy, self._hearing.current)
         beats = [self._beat_of(known[id], after[id]) for id in {waiting.node_id for waiting in accepted}]
         stored = await self._nodes.beat(beats)
         for waiting in accepted:

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from corral.admin.route import Access
 from corral.admin.routes import ROUTES
+from corral.base.errors import AccessDenied
+from corral.base.ids import NodeId
 from corral.base.logs import record_fields
 from corral.bus.port import Bus
+from corral.domain.node import Heartbeat, Node
 from corral.protocol.keys import hash_secret
 from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
@@ -83,6 +87,42 @@ async def test_lines_of_the_log_name_the_request(frontend: Frontend, monkeypatch
     finally:
         logger.removeHandler(handler)
     assert [(line["event"], line["request_id"]) for line in lines] == [("request.failed", "mine")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/api/node/register"), ("POST", "/api/v1/keys"), ("PUT", "/api/nodes/x/labels")]
+)
+async def test_a_body_is_not_read_before_its_sender_is_known(frontend: Frontend, method: str, path: str) -> None:
+    async def receive() -> Message:
+        raise AssertionError("the body is read")
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", b"Bearer wrong"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+    await frontend.app(scope, receive, send)
+    assert sent[0]["status"] == 401
+
+
+class Nobody:
+    """A claim that fits no node."""
+
+    async def fits(self, node: Node) -> bool:
+        return False
+
+    async def may_ask(self) -> bool:
+        return False
+
+
+async def test_a_heartbeat_is_not_read_before_its_sender_is_known(frontend: Frontend) -> None:
+    def read() -> Heartbeat:
+        raise AssertionError("the heartbeat is read")
+
+    with pytest.raises(AccessDenied):
+        await frontend.control.context.heartbeats.beat(NodeId("x"), Nobody(), read)
 
 
 @pytest.mark.parametrize("scope", ["inference", "node", "gateway"])
