@@ -22,10 +22,10 @@ def _document(name: str) -> Column[object]:
 nodes: Final = Table(
     "nodes",
     metadata,
-    # Owner: the first registration (Nodes.insert). Never changes.
+    # Owner: the first registration (Nodes.admit). Never changes.
     Column("id", Words, primary_key=True),
     Column("created_at", UtcTime, nullable=False),
-    # Owner: registration (Nodes.insert, Nodes.register), guarded by the revision.
+    # Owner: registration (Nodes.admit, Nodes.register, Nodes.suspect), guarded by the revision.
     Column("name", Words, nullable=False),
     Column("type", Words, nullable=False),
     Column("address", Words, nullable=False),
@@ -38,7 +38,8 @@ nodes: Final = Table(
     Column("reported_vram_budget", Words, nullable=False),
     Column("peer", JSON(none_as_null=True)),
     Column("secret_hash", Words),
-    # Owner: people, and the worker for its own drain and deregistration (Nodes.replace), guarded by the revision.
+    # Owner: people, and the worker for its own drain and deregistration (Nodes.replace), guarded by the revision. A
+    # registration may approve, and takes an approval away from a suspect (Nodes.suspect).
     Column("approved_at", UtcTime),
     Column("approved_by", Words, nullable=False),
     Column("draining_since", UtcTime),
