@@ -37,7 +37,8 @@ def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
 async def fleet(data: Path, *, workers: int, settings: Mapping[str, str] | None = None) -> AsyncIterator[UpFile]:
     """Ready at once; ended, with everything that belongs to it, on leaving."""
     arguments = corral("up", "--data", str(data), "--port", "0", "--workers", str(workers))
-    command = Command(argv=arguments, env=environment(settings), output=Output.TAIL)
+    bare = {"CORRAL_PROVISIONS": str(data / "none")}  # the same fleet on every checkout
+    command = Command(argv=arguments, env=environment({**bare, **(settings or {})}), output=Output.TAIL)
     async with start_process(command) as process:
         try:
             yield await _until_ready(data, process)

@@ -180,12 +180,13 @@ def started(home: Path, arguments: Sequence[str], log: Path, **variables: str) -
 
 @contextmanager
 def running_up(folder: Path, *arguments: str, **variables: str) -> Iterator[RunningUp]:
-    """`corral up` on a free port, in `folder/fleet`, with its log on its output; nothing of it is left afterwards.
+    """`corral up` on a free port, in `folder/fleet`, without provisions and with its log on its output.
 
+    Nothing of it is left afterwards.
     At its first start its NATS gets a port that the fleet of another test does not take while this one is away.
     """
     data = folder / "fleet"
-    variables = {"CORRAL_VERBOSE": "true", **variables}
+    variables = {"CORRAL_VERBOSE": "true", "CORRAL_PROVISIONS": str(folder / "none"), **variables}
     everything = ["up", "--data", str(data), "--port", "0", *arguments]
     if not (data / "nats").exists():
         variables = {"CORRAL_NATS_PORT": str(lasting_port()), **variables}

@@ -23,7 +23,6 @@ import click
 import pytest
 
 from corral.app.up_workers import STEP
-from corral.testing.models import chat_model
 from corral.testing.ports import lasting_port, lasting_range
 from corral.testing.waiting import wait_until
 
@@ -217,7 +216,7 @@ def test_a_healthy_start_prints_exactly_what_the_readme_shows(tmp_path: Path) ->
     shown = readme.partition("```text\nAdministrator key:")[2].partition("```")[0]
     lines = ("Administrator key:" + shown).rstrip().splitlines()
     command = [str(Path(sys.executable).parent / "corral"), "up", "--port", "0"]
-    variables = {"CORRAL_NATS_PORT": str(lasting_port()), "CORRAL_FIRST_MODEL": str(chat_model())}
+    variables = {"CORRAL_NATS_PORT": str(lasting_port())}
 
     with on_a_terminal(command, tmp_path, **variables) as screen:
         wait_until(lambda: "Try: " in screen() and screen().endswith("\n"), "the fleet to be ready", seconds=180)
@@ -351,7 +350,8 @@ class TestWhatCannotStart:
     def test_a_disk_that_takes_no_more_is_told(self, corral: Any, tmp_path: Path) -> None:
         """A limit on the size of files stands for a full disk: the same call fails."""
         nothing = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # noqa: E731 - runs between fork and exec
-        refused = corral("up", "--data", str(tmp_path / "data"), "--port", "0", before=nothing)
+        bare = {"CORRAL_PROVISIONS": str(tmp_path / "none")}
+        refused = corral("up", "--data", str(tmp_path / "data"), "--port", "0", before=nothing, **bare)
         assert refused.returncode == 73
         assert refused.stderr.startswith(f"error: cannot write {tmp_path}/data/")
 

@@ -4,6 +4,7 @@ Likewise the client packages that tests talk to Corral with.
 """
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from .checkout import BASE_PYTHON, OWN_BACKENDS, Checkout, packages_of, remove
@@ -14,24 +15,53 @@ from .uv import Uv
 BACKEND_STAMP = "corral-complete"
 
 
-def provide_backends(checkout: Checkout, uv: Uv) -> None:
-    """Images of Corral's own backends, and a gallery of them. Corral works without them: a note will do."""
-    corral, draft = checkout.venv / "bin" / "corral", checkout.build / "backends.part"
+def provide_images(checkout: Checkout, uv: Uv, names: Collection[str], title: str) -> None:
+    """Images of these backends, and a gallery of all that there are. Corral works without them: a note will do."""
+    draft = checkout.build / "backends.part"
     gallery = checkout.backend_gallery
+    corral = checkout.venv / "bin" / "corral"
     libraries = [word for path in sorted(checkout.libraries.glob("*.so*")) for word in ("--library", path)]
+    options = ("--compression", "zstd", "--level", "1", *libraries)
     try:
-        with step("Making images of Corral's own backends"):
+        with step(title):
             remove(draft)
-            for name in OWN_BACKENDS:
-                options = ("--compression", "zstd", "--level", "1", *libraries)
+            gallery.parent.mkdir(parents=True, exist_ok=True)
+            for name in checkout.missing_images(names):
+                image = gallery.parent / name  # one that no index lists may be of an attempt that was cut off
                 uv.build_image(checkout.root / "backends" / name, "--output", draft / name, *options, corral=corral)
-            images = [f"{fits}={draft / name}" if fits else draft / name for name, fits in OWN_BACKENDS.items()]
-            uv.index_images(*images, "--output", draft / gallery.name, corral=corral)
+                remove(image)
+                (draft / name).rename(image)
+            index_images(checkout, uv, draft)
             for earlier in checkout.build.glob("backends-*"):
-                remove(earlier)
-            draft.rename(gallery.parent)
+                if earlier != gallery.parent:
+                    remove(earlier)
+            remove(draft)
     except (Trouble, OSError) as trouble:
         print(trouble, flush=True)
+
+
+def index_images(checkout: Checkout, uv: Uv, draft: Path) -> None:
+    """List what is there, in one rename: a fleet that runs reads the index whenever somebody asks for a backend."""
+    gallery = checkout.backend_gallery
+    there = {name: fits for name, fits in OWN_BACKENDS.items() if (gallery.parent / name).exists()}
+    images = [f"{fits}={gallery.parent / name}" if fits else gallery.parent / name for name, fits in there.items()]
+    index = gallery.with_name("index.part.yaml")  # beside the images: its paths lead from where it lies
+    uv.index_images(*images, "--output", index, corral=checkout.venv / "bin" / "corral")
+    index.replace(gallery)
+
+
+def link_provisions(checkout: Checkout) -> None:
+    """Put what `corral up` gives a new fleet where it looks for it, so that it need not be told."""
+    provided = {"backends": checkout.backend_gallery.parent, "first-model.gguf": checkout.chat_model}
+    checkout.provisions.mkdir(parents=True, exist_ok=True)
+    for name, place in provided.items():
+        link = checkout.provisions / name
+        target = os.path.relpath(place, link.parent)
+        if not link.is_symlink() or os.readlink(link) != target:
+            draft = link.with_name(f"{name}.part")
+            draft.unlink(missing_ok=True)
+            draft.symlink_to(target)
+            draft.replace(link)
 
 
 def missing_backends(checkout: Checkout, level: str) -> list[Path]:

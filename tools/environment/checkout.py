@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 BASE_PYTHON = os.path.realpath(sys.executable)  # not the one of an activated .venv, which may be about to go
@@ -25,6 +25,8 @@ OWN_BACKENDS = {
     "pocketsphinx_stt": "",
     "silero_vad": "",
 }
+# What the first question of a new fleet needs. The others are made beside it.
+FIRST_BACKENDS = ("llama_cpp",)
 NOT_OF_A_BACKEND = {"__pycache__", "venv"}
 
 
@@ -38,6 +40,7 @@ class Checkout:
         self.python = self.venv / "bin" / "python"
         self.stamp = self.venv / "corral-stamp.json"
         self.libraries = self.venv / "lib" / "native"
+        self.provisions = self.venv / "share" / "corral"  # where `corral up` looks, however it is started
         self.programs = self.build / "programs"
         self.backends = root / "backends"
         self.requirements = root / "requirements"
@@ -63,6 +66,12 @@ class Checkout:
             if path.is_file():
                 parts += [str(path.relative_to(self.root)).encode(), path.read_bytes()]
         return self.build / f"backends-{digest(*parts)}" / "index.yaml"
+
+    def missing_images(self, names: Iterable[str]) -> list[str]:
+        """Backends whose image the gallery does not list."""
+        gallery = self.backend_gallery
+        listed = gallery.read_text() if gallery.exists() else ""
+        return [name for name in names if f"uri: ./{name}\n" not in listed]
 
     def _is_of_a_backend(self, path: Path) -> bool:
         return not NOT_OF_A_BACKEND & set(path.relative_to(self.root).parts)

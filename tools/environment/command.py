@@ -10,23 +10,31 @@ What is there already costs nothing.
 import argparse
 import io
 import os
+import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from .backends import missing_backends, missing_clients, provide_backend, provide_backends, provide_clients
-from .checkout import Checkout
+from .backends import (
+    link_provisions,
+    missing_backends,
+    missing_clients,
+    provide_backend,
+    provide_clients,
+    provide_images,
+)
+from .checkout import FIRST_BACKENDS, OWN_BACKENDS, Checkout
 from .locks import lock
 from .provisions import missing_libraries, missing_programs, provide_chat_model, provide_library, provide_program
 from .running import Trouble, exclusive
 from .uv import Uv
 from .venv import install, level_for
 
-# How `corral up` is told where the chat model is kept.
-CHAT_MODEL_VARIABLE = "CORRAL_FIRST_MODEL"
-
-# How every command is told where the gallery of Corral's own backends is.
-BACKEND_GALLERY_VARIABLE = "CORRAL_BUILTIN_GALLERY"
+# What is said of images while they are made.
+FIRST_IMAGES = "Making the image of llama.cpp"
+ALL_IMAGES = "Making images of Corral's own backends"
 
 
 def main(words: Sequence[str]) -> int:
@@ -55,6 +63,8 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
         command.add_argument("--dev", action="store_true", help="with the tools that tests and checks need")
         if name == "run":
             command.add_argument("command", nargs=argparse.REMAINDER, help="the command and its arguments")
+    rest = commands.add_parser("rest", help="make the images that `run` left out; started by it")
+    rest.add_argument("--descriptor", type=int, required=True, help="ends when its other end is closed")
     locking = commands.add_parser("lock", help="write requirements/*.txt anew")
     locking.add_argument("--upgrade", action="store_true", help="take the newest versions")
     parsed = parser.parse_args(words)
@@ -67,18 +77,25 @@ def perform(checkout: Checkout, wish: argparse.Namespace) -> None:
     if wish.action == "lock":
         lock(checkout, ["--upgrade"] if wish.upgrade else [])
         return
-    setup(checkout, dev=wish.dev)
+    if wish.action == "rest":
+        make_the_rest(checkout, wish.descriptor)
+        return
+    is_corral = wish.action == "run" and wish.command[0] == "corral"
+    setup(checkout, dev=wish.dev, images=FIRST_BACKENDS if is_corral else tuple(OWN_BACKENDS))
+    if is_corral:
+        begin_the_rest(checkout)
     if wish.action == "run":
         run(checkout, wish.command)
 
 
-def setup(checkout: Checkout, *, dev: bool) -> None:
+def setup(checkout: Checkout, *, dev: bool, images: Sequence[str]) -> None:
     """Bring `.venv` up to date. A developer's one stays one when only `corral` is asked for."""
     level = level_for(checkout, dev=dev)
     is_missing = bool(missing_libraries(checkout) or missing_programs(checkout, level))
     is_missing = is_missing or bool(missing_backends(checkout, level)) or missing_clients(checkout, level)
-    is_provided = checkout.chat_model.exists() and checkout.backend_gallery.exists()
+    is_provided = checkout.chat_model.exists() and not checkout.missing_images(images)
     if checkout.is_ready(level) and not is_missing and is_provided:
+        link_provisions(checkout)
         return
     with exclusive(checkout) as runner:
         level = level_for(checkout, dev=dev)  # whoever held the lock may have done it all
@@ -91,12 +108,48 @@ def setup(checkout: Checkout, *, dev: bool) -> None:
             provide_program(name, checkout, runner)
         if not checkout.chat_model.exists():
             provide_chat_model(checkout, uv)
-        if not checkout.backend_gallery.exists():
-            provide_backends(checkout, uv)
+        if checkout.missing_images(images):
+            provide_images(checkout, uv, images, FIRST_IMAGES if images == FIRST_BACKENDS else ALL_IMAGES)
         for backend in missing_backends(checkout, level):
             provide_backend(backend, checkout, uv)
         if missing_clients(checkout, level):
             provide_clients(checkout, uv)
+        link_provisions(checkout)
+
+
+def begin_the_rest(checkout: Checkout) -> None:
+    """Have the images made that the first answer does not need, beside the command that this process becomes.
+
+    Whoever makes them leaves when that command ends: it holds the other end of a pipe, without knowing it. It is
+    nobody's child by then, so that the command need not reap it, and in this session, where its low priority counts.
+    """
+    if not checkout.missing_images(OWN_BACKENDS):
+        return
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    with (checkout.build / "images.log").open("w") as output:
+        script = Path(__file__).parents[1] / "bootstrap.py"
+        words = [sys.executable, str(script), "rest", "--descriptor", str(reader)]
+        starter = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[reader], process_group=0
+        )
+    os.close(reader)
+    starter.wait()
+
+
+def make_the_rest(checkout: Checkout, descriptor: int) -> None:
+    """All images that are missing, in a process that ends with whoever holds the other end of the pipe."""
+    if os.fork() > 0:
+        return
+    os.nice(15)
+
+    def end_with_the_other() -> None:
+        os.read(descriptor, 1)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=end_with_the_other, daemon=True).start()
+    with exclusive(checkout) as runner:
+        provide_images(checkout, Uv(checkout, runner), tuple(OWN_BACKENDS), ALL_IMAGES)
 
 
 def run(checkout: Checkout, command: Sequence[str]) -> None:
@@ -105,8 +158,4 @@ def run(checkout: Checkout, command: Sequence[str]) -> None:
     if not program.exists():
         raise Trouble(f"There is no {command[0]} in .venv/bin; does it need --dev?")
     sys.stdout.flush()
-    if command[0] == "corral":
-        os.environ.setdefault(CHAT_MODEL_VARIABLE, str(checkout.chat_model))
-        if checkout.backend_gallery.exists():
-            os.environ.setdefault(BACKEND_GALLERY_VARIABLE, str(checkout.backend_gallery))
     os.execv(program, [str(program), *command[1:]])

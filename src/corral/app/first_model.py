@@ -32,6 +32,12 @@ template:
 """
 
 
+def first_model_of(provisions: Path) -> Path | None:
+    """The weights that set-up has put there; None when it could not."""
+    weights = provisions / "first-model.gguf"
+    return weights.resolve() if weights.exists() else None
+
+
 def give_first_model(models: Path, source: Path | None) -> bool:
     """Whether the fleet has the first model. What goes wrong is said and keeps nobody from starting."""
     configuration, given = models / f"{NAME}.yaml", models / _GIVEN

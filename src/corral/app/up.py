@@ -20,7 +20,7 @@ from corral.app.children import Child, Children
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
 from corral.app.failures import sole_cause
-from corral.app.first_model import NAME, give_first_model
+from corral.app.first_model import NAME, first_model_of, give_first_model
 from corral.app.listening import take_port
 from corral.app.probe import http_url
 from corral.app.settings import child_environment
@@ -152,7 +152,10 @@ class Up:
 
     def _child_environment(self, needs: Sequence[type[Group]] = GROUPS) -> dict[str, str]:
         changes = {"CORRAL_LOG_DIRECTORY": str(self._log_directory)}
-        return child_environment(self._sources, changes, needs=needs)
+        return {
+            **_gallery_of(self._settings.provisions),
+            **child_environment(self._sources, changes, needs=needs),
+        }
 
     def _frontend_environment(self) -> Mapping[str, str]:
         """Asked for when NATS runs: until then its port may still change."""
@@ -208,7 +211,8 @@ class Up:
         return ExitCode.OK
 
     async def _keep(self, children: Children) -> None:
-        self._has_first_model = await asyncio.to_thread(give_first_model, self._models, self._settings.first_model)
+        weights = self._settings.first_model or first_model_of(self._settings.provisions)
+        self._has_first_model = await asyncio.to_thread(give_first_model, self._models, weights)
         await self._start_nats(children)
         async with task_group() as starts:
             starts.create_task(self._start(children, self._frontend.child), name="start the frontend")
@@ -305,6 +309,12 @@ class Up:
                 logs=self._log_directory,
             )
         )
+
+
+def _gallery_of(provisions: Path) -> Mapping[str, str]:
+    """The setting by which children find the images of Corral's own backends, where there are some."""
+    index = provisions / "backends" / "index.yaml"
+    return {"CORRAL_BUILTIN_GALLERY": str(index)} if index.exists() else {}
 
 
 def _refuse_hidden_tls(sources: Sources) -> None:

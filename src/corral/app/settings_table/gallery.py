@@ -47,8 +47,8 @@ class GallerySettings:
     )
     builtin: Path | None = setting(
         PATH,
-        """Index of the backends that ship with Corral, as images. `make up` names the one that it made. Without it,
-        workers run them as they lie in the checkout, and install nothing.""",
+        """Index of the backends that ship with Corral, as images. `corral up` names the one of its provisions. Without
+        it, workers run them as they lie in the checkout, and install nothing.""",
         flag="--builtin-gallery",
         env=("CORRAL_BUILTIN_GALLERY",),
         default=None,

@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF009 - `setting` declares a field, as `dataclasses.field` does
 
+import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from corral.app.settings_kinds import (
     duration,
     whole,
 )
-from corral.app.settings_sources import setting
+from corral.app.settings_sources import Derived, setting
 from corral.app.settings_table.defaults import DATA_DEFAULT
 from corral.app.settings_table.shared import public_certificate, public_host, public_key, public_port
 
@@ -76,12 +77,20 @@ class UpSettings:
         default=None,
         default_text="`models` in the data directory",
     )
+    provisions: Path = setting(
+        PATH,
+        """What a new fleet is given, in a directory: `first-model.gguf`, and in `backends` images of our own backends.
+        Set-up (`make setup`, or the first `make up`) puts it beside the program, so that `corral up` and `make up` give
+        the same fleet. What is not there is done without.""",
+        flag="--provisions",
+        env=("CORRAL_PROVISIONS",),
+        default=Derived("`share/corral` beside the program", lambda _: Path(sys.prefix) / "share" / "corral"),
+    )
     first_model: Path | None = setting(
         PATH,
-        """A GGUF file that a new fleet without models starts with, under the name smollm2. `make up` names the one that
-        it fetched.""",
+        """A GGUF file that a new fleet without models starts with, under the name smollm2.""",
         flag="--first-model",
         env=("CORRAL_FIRST_MODEL",),
         default=None,
-        default_text="none",
+        default_text="the one of the provisions, if there is one",
     )
