@@ -58,3 +58,5 @@ lock: ## resolve pyproject.toml into requirements/*.txt (ARGS=--upgrade for newe
 clean: ## remove .venv, .build and caches; never what Corral stored
 	@rm -rf .venv .build backends/*/venv .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests tools bench chaos backends -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@echo "What else may go: $${UV_CACHE_DIR:-$${XDG_CACHE_HOME:-~/.cache}/uv} holds downloads that other projects may share,"
+	@echo "and ~/.local/share/corral (or your --data) what Corral stored: keys, the database, models and backends."

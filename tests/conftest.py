@@ -1,8 +1,10 @@
 """Fixtures for all tests."""
 
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -49,10 +51,29 @@ async def no_leaks_of_the_loop() -> AsyncIterator[None]:
         pytest.fail(report(leaks), pytrace=False)
 
 
+@contextmanager
+def kept_on_failure(request: pytest.FixtureRequest, factory: pytest.TempPathFactory, name: str) -> Iterator[Path]:
+    """A directory that stays only when a test failed meanwhile: pytest cleans up after tests, not after fixtures."""
+    failed_before = request.session.testsfailed
+    folder = factory.mktemp(name)
+    yield folder
+    if request.session.testsfailed == failed_before:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def module_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """For the fleets and files that the tests of a module share."""
+    with kept_on_failure(request, tmp_path_factory, Path(request.node.name).stem) as folder:
+        yield folder
+
+
 @pytest.fixture(scope="session")
-def database_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseSource]:
+def database_source(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DatabaseSource]:
     """Where databases come from. PostgreSQL starts when the first test needs it."""
-    with DatabaseSource(tmp_path_factory.mktemp("databases")) as source:
+    with kept_on_failure(request, tmp_path_factory, "databases") as folder, DatabaseSource(folder) as source:
         yield source
 
 

@@ -225,9 +225,9 @@ def start_up(tmp_path: Path) -> Iterator[StartUp]:
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
+def up(module_folder: Path) -> Iterator[RunningUp]:
     """One fleet for all tests of a module that leave it as it was."""
-    with running_up(tmp_path_factory.mktemp("up")) as running:
+    with running_up(module_folder / "up") as running:
         running.until_ready()
         yield running
 
@@ -239,12 +239,12 @@ def run_up() -> Callable[..., AbstractContextManager[RunningUp]]:
 
 
 @pytest.fixture(scope="module")
-def answering_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
+def answering_up(module_folder: Path) -> Iterator[RunningUp]:
     """One fleet for all tests of a module that ask real models, and leave its processes alone.
 
     `chat` and `embed` are loaded when somebody asks; `cold` is there for one test, which sees it loaded.
     """
-    folder = tmp_path_factory.mktemp("answering")
+    folder = module_folder / "answering"
     models = folder / "models"
     write_model(models, "chat")
     write_model(models, "embed", embeddings=True)

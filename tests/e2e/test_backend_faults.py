@@ -21,9 +21,9 @@ AT_LOAD = ("crash_at_load", "error_at_load")
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory, run_up: Any) -> Iterator[Any]:
+def faulty(module_folder: Path, run_up: Any) -> Iterator[Any]:
     """A fleet whose models have backends that fail, each in one way."""
-    folder = tmp_path_factory.mktemp("faulty")
+    folder = module_folder
     for name, shell in FAULTS.items():
         write_backend(folder / "backends", name, shell=shell)
         write_model(folder / "models", name, backend=name)

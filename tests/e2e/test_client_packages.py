@@ -34,8 +34,8 @@ SECONDS = 200
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory, run_up: Any) -> Iterator[Any]:
-    folder = tmp_path_factory.mktemp("clients")
+def fleet(module_folder: Path, run_up: Any) -> Iterator[Any]:
+    folder = module_folder
     models = folder / "models"
     write_model(models, "chat")
     write_model(models, "embed", embeddings=True, template={})

@@ -20,8 +20,8 @@ NO_FILE = {"parameters": {"model": "none"}}
 
 
 @pytest.fixture(scope="module")
-def speaking_up(tmp_path_factory: pytest.TempPathFactory, run_up: Any) -> Iterator[Any]:
-    folder = tmp_path_factory.mktemp("speaking")
+def speaking_up(module_folder: Path, run_up: Any) -> Iterator[Any]:
+    folder = module_folder
     models = folder / "models"
     write_model(models, "voice", backend="espeak-tts", **NO_FILE, options=["voice:en-us"])
     write_model(models, "ears", backend="pocketsphinx-stt", **NO_FILE)

@@ -9,6 +9,7 @@ own exit code; control has told the reason by then.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -95,7 +96,7 @@ async def _launch(settings: FrontendSettings, sources: Sources, report: Callable
                 except ExceptionGroup as group:
                     return _exit_code_after(sole_cause(group))
     finally:  # after the children: gateways send their last report through it
-        family.socket.unlink(missing_ok=True)
+        _remove_socket(family.socket, settings.data)
     return ExitCode.OK
 
 
@@ -123,6 +124,14 @@ def socket_path(data: Path) -> Path:
     if len(os.fsencode(path)) < _LONGEST_SOCKET:
         return path
     return Path(tempfile.mkdtemp(prefix="corral-")) / name
+
+
+def _remove_socket(socket: Path, data: Path) -> None:
+    """With the directory that was made for it, where the data directory's name is too long."""
+    socket.unlink(missing_ok=True)
+    if socket.parent != data.absolute():
+        with contextlib.suppress(OSError):
+            socket.parent.rmdir()
 
 
 async def _keep(children: Children, family: Family, gateways: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from corral import __version__
 from corral.app.up_file import UpFile, UpKeys, UpPids, write_up_file
-from corral.cli.doctor import clock, disk_space, nats, processes
+from corral.cli.doctor import clock, disk_space, nats, ports, processes
 from corral.protocol.node_views import DoctorReport, Finding, VersionView
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -31,12 +31,29 @@ def up_file(url: str, pid: int) -> UpFile:
     )
 
 
-def test_when_nothing_runs_it_says_so_and_what_to_do(corral: Any) -> None:
+def test_when_nothing_runs_it_says_so_and_what_to_do(corral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "is_free", lambda host, port: True)  # a fleet may run beside the tests
     outcome = corral("doctor")
     assert outcome.code == 1
     assert "frontend        problem: no frontend is known" in outcome.out
     assert "→ Start one with `corral up`, or name one with --url or CORRAL_URL." in outcome.out
     assert outcome.out.endswith("1 problem, 0 warnings.\n")
+
+
+def test_a_taken_port_is_told_with_what_to_do(corral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "is_free", lambda host, port: False)
+    outcome = corral("doctor")
+    assert "port 8080 is taken by another program" in outcome.out
+    assert "corral up --port 8090" in outcome.out
+
+
+def test_with_a_url_it_looks_at_that_fleet_only(connected: Any, frontend: Any, home: Path) -> None:
+    data = home / ".local/share/corral"
+    data.mkdir(parents=True, mode=0o755)
+    write_up_file(data, up_file("http://127.0.0.1:9", NOBODY))
+    frontend.tell("GET /api/v1/doctor", DoctorReport(findings=[]))
+    frontend.tell("GET /api/v1/version", VersionView(version=__version__, frontend_id="x", features=[]))
+    assert set(levels(connected("doctor", "--json"))) == {"frontend", "key", "version", "clock"}
 
 
 def test_when_all_is_well_it_ends_with_0(connected: Any, frontend: Any) -> None:

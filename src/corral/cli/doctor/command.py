@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 PROBLEM: Final = "problem"
 
 
-def local_diagnostics() -> "Sequence[Callable[[Examination], Finding | None]]":
-    """In the order in which a person would look. None: the question does not arise."""
+def local_diagnostics(seen: "Examination") -> "Sequence[Callable[[Examination], Finding | None]]":
+    """In the order in which a person would look. None: the question does not arise.
+
+    Whoever names a frontend asks about that fleet: what else is on this machine, a fleet of `corral up` for example,
+    is of no interest then.
+    """
     from corral.cli.doctor import clock, data_directory, disk_space, frontend, key, nats, ports, processes, version
 
-    modules = (data_directory, disk_space, processes, frontend, key, version, clock, nats, ports)
+    of_a_fleet = (frontend, key, version, clock)
+    modules = of_a_fleet if seen.settings.url else (data_directory, disk_space, processes, *of_a_fleet, nats, ports)
     return [module.check for module in modules]
 
 
@@ -31,8 +36,8 @@ def local_diagnostics() -> "Sequence[Callable[[Examination], Finding | None]]":
 def doctor(as_json: bool) -> int:
     """Find out what is wrong, and say what to do.
 
-    Looks at this machine, and at the frontend if there is one. Ends with 1 when there is a problem, with 0 when there
-    are only warnings.
+    Looks at this machine, and at the frontend if there is one; with --url only at that one. Ends with 1 when there is
+    a problem, with 0 when there are only warnings.
     """
     from corral.app.settings_sources import resolve
     from corral.app.settings_table import ClientSettings
@@ -40,7 +45,7 @@ def doctor(as_json: bool) -> int:
 
     found = sources()
     seen = examine(resolve(ClientSettings, found))
-    here = [finding for check in local_diagnostics() if (finding := check(seen)) is not None]
+    here = [finding for check in local_diagnostics(seen) if (finding := check(seen)) is not None]
     there = seen.frontend.report.findings if seen.frontend.report is not None else []
     if as_json:
         print_json({"here": here, "frontend": there})
