@@ -13,7 +13,7 @@ from corral.base.retry import Backoff
 from corral.cli.connection import connected, open_client
 from corral.cli.humane import parse_moment
 from corral.cli.options import CorralCommand, warn
-from corral.cli.output import json_option, plain, print_json, print_json_line, show
+from corral.cli.output import json_option, plain, print_json_line, print_json_list, show
 
 if TYPE_CHECKING:
     from corral.cli.client import Client
@@ -40,7 +40,7 @@ def events(follow: bool, last: int, node: str, as_json: bool) -> None:
     past = _past(client, last)
     wanted = [event for event in past if _is_of(event, node)]
     if as_json and not follow:
-        print_json(wanted)
+        print_json_list(wanted)
         return
     for event in wanted:
         _show(event, as_json=as_json)

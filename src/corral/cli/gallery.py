@@ -8,7 +8,7 @@ import click
 from corral.app.exit_codes import ExitCode
 from corral.app.settings_table import MACHINE_SETTINGS, GallerySettings, ImageSettings, WorkerSettings
 from corral.cli.options import CorralCommand, settings_options, sources, warn
-from corral.cli.output import Column, console, facts, json_option, plain, print_json, say, show, table
+from corral.cli.output import Column, console, facts, json_option, plain, print_json, print_json_list, say, show, table
 
 if TYPE_CHECKING:
     from corral.app.settings_sources import Sources
@@ -107,7 +107,7 @@ def refresh(as_json: bool) -> int:
     seen = _survey(fresh_survey)
     views = [seen.gallery(reading) for reading in seen.readings.readings]
     if as_json:
-        print_json(views)
+        print_json_list(views)
     else:
         show(table(_refresh_columns(), views, width=console().width))
         _tell_skipped(views)

@@ -15,7 +15,7 @@ from corral.cli.durations import duration_text
 from corral.cli.humane import age, moment
 from corral.cli.options import CorralCommand, settings_options
 from corral.cli.options import sources as given_sources
-from corral.cli.output import Column, console, json_option, plain, print_json, say, show, styled, table
+from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, styled, table
 from corral.domain.key import Scope
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def list_keys(with_ended: bool, as_json: bool) -> None:
     """List the keys. The keys themselves are stored nowhere."""
     found = [key for key in _all_keys(open_client()) if with_ended or key.state == "active"]
     if as_json:
-        print_json(found)
+        print_json_list(found)
         return
     now = datetime.now(UTC)
     columns: Sequence[Column[KeyView]] = (

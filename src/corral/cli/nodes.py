@@ -12,7 +12,7 @@ from corral.cli.backend_asks import read_labels
 from corral.cli.connection import connected, open_client
 from corral.cli.node_names import all_nodes, complete_node, find_node
 from corral.cli.options import CorralCommand, confirm, warn
-from corral.cli.output import console, json_option, print_json, printable, say, show
+from corral.cli.output import console, json_option, print_json, print_json_list, printable, say, show
 from corral.domain.node import NodeStatus
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def list_nodes(statuses: Sequence[str], labels: Sequence[str], name: str, watch:
         return
     found = list(all_nodes(client, query, on_alarm=_warn))
     if as_json:
-        print_json(found)
+        print_json_list(found)
     else:
         show(_listing(found, filtered=bool(query)))
 

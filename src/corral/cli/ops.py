@@ -12,7 +12,7 @@ from corral.cli.node_names import complete_node
 from corral.cli.operation_names import complete_operation, find_operation, newest_operations
 from corral.cli.operation_watch import Watching, wait_options, watched, within_option
 from corral.cli.options import CorralCommand
-from corral.cli.output import console, json_option, print_json, say, show
+from corral.cli.output import console, json_option, print_json, print_json_list, say, show
 from corral.domain.operation import OperationState
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def list_operations(last: int, states: Sequence[str], as_json: bool) -> None:
 
     found = [one for one in newest_operations(open_client(), limit=last) if not states or one.state in states]
     if as_json:
-        print_json(found)
+        print_json_list(found)
     elif found:
         show(operation_table(found, datetime.now(UTC), width=console().width))
     else:

@@ -82,6 +82,11 @@ def print_json(value: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
+def print_json_list(items: Sequence[object]) -> None:
+    """A list on standard output. Every list of ours is an object with `items`, so that more can be told beside them."""
+    print_json({"items": items})
+
+
 def print_json_line(value: object) -> None:
     """One JSON document on one line, for streams."""
     import msgspec

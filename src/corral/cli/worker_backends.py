@@ -11,7 +11,7 @@ from corral.app.settings_sources import settings_of
 from corral.app.settings_table import MACHINE_SETTINGS, GallerySettings, ImageSettings, WorkerSettings
 from corral.base.errors import CorralError, InvalidInput
 from corral.cli.options import CorralCommand, settings_options, sources, warn
-from corral.cli.output import Column, console, json_option, plain, print_json, say, show, table
+from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, table
 
 if TYPE_CHECKING:
     from corral.app.local_backends import Changed, LocalBackend, LocalBackends, LocalConfig, Newer
@@ -57,7 +57,7 @@ def list_backends(as_json: bool) -> None:
     config = _config()
     rows = _run(lambda: _listed(config, listed))
     if as_json:
-        print_json(rows)
+        print_json_list(rows)
     elif rows:
         show(table(_columns(), rows, width=console().width))
     else:
@@ -109,7 +109,7 @@ def outdated(as_json: bool) -> int:
 
     rows = _run(lambda: compared(_config()))
     if as_json:
-        print_json(rows)
+        print_json_list(rows)
     elif rows:
         show(table(_newer_columns(), rows, width=console().width))
     else:

@@ -30,12 +30,12 @@ def test_past_events_are_lines(connected: Any, frontend: Any) -> None:
     assert lines[0].endswith("node.status 11111111 by control  before=null  after=healthy")
     assert lines[1].endswith("key.created by [b]x")
     assert frontend.calls[0].path == "/api/v1/events?limit=5"
-    assert [found["sequence"] for found in connected("events", "--json").json()] == [1, 2]
+    assert [found["sequence"] for found in connected("events", "--json").json()["items"]] == [1, 2]
 
 
 def test_only_one_nodes_events(connected: Any, frontend: Any) -> None:
     frontend.tell("GET /api/v1/events", [event(1), event(2, node_id="22"), event(3, node_id=None)])
-    assert [found["sequence"] for found in connected("events", "--json", "--node", "2").json()] == [2]
+    assert [found["sequence"] for found in connected("events", "--json", "--node", "2").json()["items"]] == [2]
 
 
 def test_a_line_does_not_let_strangers_write_markup() -> None:

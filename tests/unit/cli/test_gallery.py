@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,7 +178,8 @@ class TestAway:
         assert "old copy, 7 entries" in outcome.out
         failed = corral("gallery", "refresh", "--json")
         assert failed.code == 69
-        assert failed.json()[0]["stale"] is True  # type: ignore[index]
+        document: Any = failed.json()
+        assert document["items"][0]["stale"] is True
 
     def test_a_gallery_that_cannot_be_read_at_all_is_named(self, corral: Corral, remote: StubFrontend) -> None:
         remote.tell("GET /index.yaml", b"", status=404)

@@ -60,7 +60,7 @@ class TestList:
         page = NodePage(items=fleet, next_cursor=None, alarm="3 of 3 nodes went silent together")
         frontend.tell("GET /api/v1/nodes", page)
         outcome = connected("nodes", "list", "--json")
-        assert len(outcome.json()) == len(fleet)
+        assert len(outcome.json()["items"]) == len(fleet)
         assert "ALARM: 3 of 3 nodes went silent together; nothing is evicted or rescheduled" in outcome.err
         assert "ALARM" not in connected("nodes", "show", fleet[0].id).err
 
@@ -72,7 +72,7 @@ class TestList:
     def test_as_json_is_json_and_nothing_else(self, connected: Any, frontend: Any, fleet: Any) -> None:
         frontend.tell_nodes(*fleet)
         outcome = connected("nodes", "list", "--json")
-        assert [node["name"] for node in outcome.json()] == ["alpha", "beta", "gamma"]
+        assert [node["name"] for node in outcome.json()["items"]] == ["alpha", "beta", "gamma"]
         assert outcome.err == ""
 
     def test_filters_are_the_frontends(self, connected: Any, frontend: Any) -> None:
@@ -86,7 +86,7 @@ class TestList:
     def test_all_pages_are_read(self, connected: Any, frontend: Any, fleet: Any) -> None:
         frontend.tell("GET /api/v1/nodes", NodePage(items=fleet[:1], next_cursor="c 1"))
         frontend.tell("GET /api/v1/nodes?limit=1000&cursor=c+1", NodePage(items=fleet[1:], next_cursor=None))
-        assert len(connected("nodes", "list", "--json").json()) == 3
+        assert len(connected("nodes", "list", "--json").json()["items"]) == 3
 
     def test_of_an_empty_fleet_says_what_to_do(self, connected: Any, frontend: Any) -> None:
         frontend.tell_nodes()

@@ -36,12 +36,12 @@ class TestList:
         first = OperationPage(items=[make_operation()] * 100, next_cursor="c")
         frontend.tell("GET /api/v1/operations?limit=100", first)
         frontend.tell("GET /api/v1/operations?limit=50&cursor=c", OperationPage(items=[make_operation()] * 50))
-        assert len(connected("ops", "list", "--last", "150", "--json").json()) == 150
+        assert len(connected("ops", "list", "--last", "150", "--json").json()["items"]) == 150
 
     def test_may_be_of_one_state(self, connected: Any, frontend: Any, make_operation: Any, make_target: Any) -> None:
         items = [make_operation(make_target("w1", "success")), make_operation(make_target("w1", "error"))]
         frontend.tell("GET /api/v1/operations", OperationPage(items=items))
-        found = connected("ops", "list", "--state", "failed", "--json").json()
+        found = connected("ops", "list", "--state", "failed", "--json").json()["items"]
         assert [one["state"] for one in found] == ["failed"]
         assert connected("ops", "list", "--state", "running").out == "None is in this state.\n"
 

@@ -6,6 +6,7 @@ from typing import Any
 import click
 import pytest
 
+from corral.app.exit_codes import ExitCode
 from corral.cli import events
 from corral.protocol.model_views import ModelView
 
@@ -51,3 +52,25 @@ def test_labels_are_read_before_anybody_is_asked(connected: Any, frontend: Any) 
     outcome = connected("nodes", "list", "--label", "zone")
     assert (outcome.code, frontend.calls) == (64, [])
     assert outcome.err == "error: --label: 'zone' is no label; write KEY=VALUE\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("node", "list"),
+            "corral has no command 'node'; did you mean corral nodes or corral models? see: corral --help",
+        ),
+        (("hlep",), "corral has no command 'hlep'; see: corral --help"),
+        (
+            ("nodes", "lst"),
+            "corral nodes has no command 'lst'; did you mean corral nodes list? see: corral nodes --help",
+        ),
+        (("xyzzy",), "corral has no command 'xyzzy'; see: corral --help"),
+        (("contrl",), "corral has no command 'contrl'; see: corral --help"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_the_near_ones(corral: Any, words: tuple[str, ...], sentence: str) -> None:
+    outcome = corral(*words)
+    assert outcome.err == f"error: {sentence}\n"
+    assert outcome.code == ExitCode.USAGE

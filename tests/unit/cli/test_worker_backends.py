@@ -51,7 +51,7 @@ def offer(home: Path, version: str) -> None:
 
 def listed(corral: Corral) -> dict[str, dict[str, Any]]:
     """What is on this machine, but for what ships with Corral."""
-    rows: Any = corral("worker", "backends", "list", "--json").json()
+    rows: Any = corral("worker", "backends", "list", "--json").json()["items"]
     return {row["name"]: row for row in rows if row["name"] not in SHIPPED}
 
 
@@ -88,7 +88,7 @@ def test_from_a_gallery_with_what_is_outdated(corral: Corral, backends: Path, ho
     assert "current" in corral("worker", "backends", "outdated").out
 
     offer(home, "2")
-    rows: Any = corral("worker", "backends", "outdated", "--json").json()
+    rows: Any = corral("worker", "backends", "outdated", "--json").json()["items"]
     assert [(row["name"], row["state"], row["available"]) for row in rows] == [("mock", "outdated", "2")]
     assert corral("worker", "backends", "upgrade", "--all").out == "mock is upgraded (2).\n"
     assert corral("worker", "backends", "list").out.split()[:4] == ["NAME", "KIND", "VERSION", "INSTALLED"]
