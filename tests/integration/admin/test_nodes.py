@@ -218,7 +218,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_sound_frontend(frontend: Fr
     await joined(frontend, "w")
     report = await get(frontend, "/api/v1/doctor")
     assert {finding["check"]: finding["level"] for finding in report["findings"]} == dict.fromkeys(
-        ("database", "nats", "disk", "clock", "keys", "nodes", "strangers", "models", "operations"), "ok"
+        ("database", "nats", "disk", "clock", "keys", "nodes", "strangers", "models", "operations", "fleet rules"), "ok"
     )
 
 
