@@ -12,7 +12,20 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from bench import engines, fanout, files, fleet, frameworks, gateway, idle, images, images_streams, readings, warm
+from bench import (
+    engines,
+    fanout,
+    files,
+    fleet,
+    frameworks,
+    gateway,
+    idle,
+    images,
+    images_streams,
+    questions,
+    readings,
+    warm,
+)
 from bench import start as starting
 from bench import worker as one_worker
 from bench.report import Table, as_document, as_text
@@ -64,6 +77,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "engines": engines.engines,
     "warm": warm.warm,
     "worker": one_worker.worker,
+    "questions": questions.questions,
 }
 SIZED: Final = {"files": _files, "images": _images}
 UNNAMED: Final = ("heartbeats", "start")

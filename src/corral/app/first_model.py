@@ -19,12 +19,15 @@ _WEIGHTS: Final = "SmolLM2-135M-Instruct.gguf"
 _GIVEN: Final = ".first-model-given"
 _MOST_THREADS: Final = 4
 _CONFIGURATION: Final = """\
-# A small chat model, given to a new fleet. Change it, or delete it: it does not come back.
+# A toy: a very small chat model, given to a new fleet. Change it, or delete it: it does not come back.
 name: {name}
 backend: llama-cpp
 parameters:
   model: {weights}
-  temperature: 0.2
+  # Chosen with fifty questions: without the penalty it repeats itself in every fourth answer.
+  temperature: 0
+  repeat_penalty: 1.1
+  max_tokens: 512
 context_size: 2048
 threads: {threads}
 template:
@@ -40,14 +43,14 @@ def first_model_of(provisions: Path) -> Path | None:
 
 def give_first_model(models: Path, source: Path | None) -> bool:
     """Whether the fleet has the first model. What goes wrong is said and keeps nobody from starting."""
-    configuration, given = models / f"{NAME}.yaml", models / _GIVEN
+    file, given = models / f"{NAME}.yaml", models / _GIVEN
     if given.exists() or has_models(models):
-        return configuration.exists()
+        return file.exists()
     if source is None:
         return False
     try:
         _copy(source, models / _WEIGHTS)
-        write_private(configuration, _configuration().encode())
+        write_private(file, configuration().encode())
         write_private(given, b"")
     except (OSError, PathNotUsable) as error:
         log.warning(
@@ -63,8 +66,8 @@ def has_models(models: Path) -> bool:
     return any(file.suffix in (".yaml", ".yml") for file in models.iterdir())
 
 
-def _configuration() -> str:
-    """One core is left for everybody else: engines that fight for cores are slower with more threads."""
+def configuration() -> str:
+    """The model's file. One core is left for others: engines that fight for cores are slower with more threads."""
     threads = min(_MOST_THREADS, max(1, (os.cpu_count() or 1) - 1))
     return _CONFIGURATION.format(name=NAME, weights=_WEIGHTS, threads=threads)
 

@@ -4,8 +4,10 @@ import logging
 from pathlib import Path
 
 import pytest
+import yaml
 
 from corral.app.first_model import give_first_model
+from corral.domain.model import read_model
 
 
 @pytest.fixture
@@ -28,6 +30,9 @@ def test_a_new_fleet_gets_a_model_that_can_be_read(models: Path, weights: Path) 
     text = (models / "smollm2.yaml").read_text()
     assert (models / "SmolLM2-135M-Instruct.gguf").read_bytes() == b"GGUF"
     assert "name: smollm2" in text
+    spec = read_model(yaml.safe_load(text), source="smollm2.yaml")
+    parameters = {"temperature": 0, "repeat_penalty": 1.1, "max_tokens": 512}
+    assert {**parameters, "model": spec.model} == spec.config["parameters"], "see bench/questions.py"
     assert list(models.glob("*.part")) == []
 
 
