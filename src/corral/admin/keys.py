@@ -13,7 +13,7 @@ from corral.base.errors import InvalidInput
 from corral.base.ids import KeyId
 from corral.domain.key import ApiKey, Scope
 from corral.protocol.go_json import decode
-from corral.protocol.node_views import CreatedKey, CreateKey, KeyView
+from corral.protocol.node_views import CreatedKey, CreateKey, KeyView, RevokedKey
 from corral.protocol.times import format_time
 
 _LONGEST_NAME = 128
@@ -32,11 +32,14 @@ async def create_key(context: AdminContext, request: Request, caller: Caller) ->
     )
     view = key_view(new.record, context.clock.now())
     fields = {name: getattr(view, name) for name in KeyView.__struct_fields__}
-    return answer(CreatedKey(**fields, key=new.key), 201)
+    return answer(CreatedKey(**fields, key=new.key, unconfirmed_gateways=list(new.unconfirmed)), 201)
 
 
 async def revoke_key(context: AdminContext, request: Request, caller: Caller) -> Response:
-    await context.key_ring.revoke(KeyId(request.path_params["id"]), by=caller.name)
+    key_id = KeyId(request.path_params["id"])
+    unconfirmed = await context.key_ring.revoke(key_id, by=caller.name)
+    if unconfirmed:
+        return answer(RevokedKey(id=key_id, unconfirmed_gateways=list(unconfirmed)), 202)
     return no_content()
 
 
@@ -98,7 +101,7 @@ ROUTES = [
         path="/api/v1/keys",
         handler=create_key,
         access=Access.ADMIN,
-        summary="Make a key; the answer shows it, once.",
+        summary="Make a key; the answer shows it, once, when the gateways know it.",
         takes=CreateKey,
         gives=CreatedKey,
         codes={201: "made", 400: "a field makes no sense; the answer names it"},
@@ -108,7 +111,13 @@ ROUTES = [
         path="/api/v1/keys/{id}",
         handler=revoke_key,
         access=Access.ADMIN,
-        summary="Revoke a key; it stays on the list.",
-        codes={204: "revoked", 404: "no such key", 409: "it is revoked already, or is the last administrator key"},
+        summary="Revoke a key; it stays on the list. Answers when the gateways refuse it.",
+        gives=RevokedKey,
+        codes={
+            204: "revoked",
+            202: "revoked; some gateways did not confirm it in time",
+            404: "no such key",
+            409: "it is revoked already, or is the last administrator key",
+        },
     ),
 ]

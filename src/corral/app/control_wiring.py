@@ -29,6 +29,7 @@ from corral.control.housekeeping import Housekeeping, Retention
 from corral.control.intent_requests import IntentRequests
 from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
+from corral.control.key_spread import KeySpread
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens, UsualLimits
@@ -200,6 +201,20 @@ async def wire(
         credentials_last=None if config.minter is None else config.minter.lifetime,
     )
     caches = Caches(models=models.poke.ring, inventory=keeper_of_inventory.poke.ring, upgrades=upgrades.ask)
+    view = ViewKeeper(
+        ViewSources(
+            models=models,
+            replicas=replicas,
+            nodes=nodes,
+            keys=keys,
+            admin_keys=config.admin_keys,
+            fleet=fleet,
+            readiness=readiness,
+            brake=brake,
+            metrics_public=config.metrics_public,
+        ),
+        clock,
+    )
     context = AdminContext(
         config=config,
         frontend_id=frontend_id,
@@ -218,7 +233,9 @@ async def wire(
         fleet=fleet,
         heartbeats=Heartbeats(nodes, keeper, clock, policy, health=watch.poke),
         hearing=keeper,
-        key_ring=KeyRing(keys, feed, clock, has_set_admins=bool(config.admin_keys)),
+        key_ring=KeyRing(
+            keys, feed, clock, spread=KeySpread(view, gateways, clock), has_set_admins=bool(config.admin_keys)
+        ),
         models=models,
         model_removal=removal,
         node_models=NodeModels(replicas, fleet, client, feed, clock),
@@ -233,20 +250,7 @@ async def wire(
         progress=progress,
         watch=OperationWatch(operations, progress, clock, frontend=frontend_id),
         peers=PeerOperations(operations, progress, clock, frontend=frontend_id, caches=caches),
-        view=ViewKeeper(
-            ViewSources(
-                models=models,
-                replicas=replicas,
-                nodes=nodes,
-                keys=keys,
-                admin_keys=config.admin_keys,
-                fleet=fleet,
-                readiness=readiness,
-                brake=brake,
-                metrics_public=config.metrics_public,
-            ),
-            clock,
-        ),
+        view=view,
         readiness=readiness,
         brake=brake,
         gateways=gateways,

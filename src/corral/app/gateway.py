@@ -112,6 +112,7 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
             follower=ViewFollower(link, services.directory, silence=config.view_silence, reconnect=config.reconnect),
             reporter=Reporter(link, services.ledger, complete=Vitals(services).complete, period=config.report_period),
         )
+        services.directory.on_keys(gateway.reporter.ring)
         async with _running(gateway), gateway.server.serving(listener, *plain):
             yield gateway
 

@@ -69,8 +69,9 @@ class Client:
     def put(self, path: str, answer: type[T], body: object, *, headers: Mapping[str, str] | None = None) -> T:
         return self._decoded(self._call("PUT", path, body=body, headers=headers), answer)
 
-    def delete(self, path: str) -> None:
-        self._call("DELETE", path)
+    def delete(self, path: str) -> bytes:
+        """The body of the answer: empty, where there is nothing more to say."""
+        return self._call("DELETE", path)
 
     def delete_for(self, path: str, answer: type[T], *, headers: Mapping[str, str]) -> T:
         """A deletion that answers what follows from it."""

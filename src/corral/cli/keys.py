@@ -13,7 +13,7 @@ from corral.base.errors import Conflict, NotFound
 from corral.cli.connection import connected, open_client
 from corral.cli.durations import duration_text
 from corral.cli.humane import age, moment
-from corral.cli.options import CorralCommand, settings_options
+from corral.cli.options import CorralCommand, settings_options, warn
 from corral.cli.options import sources as given_sources
 from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, styled, table
 from corral.domain.key import Scope
@@ -58,6 +58,7 @@ def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) ->
 
     wanted = CreateKey(name=name, scopes=list(scopes), expires_in=expires)
     made = open_client().post("/api/v1/keys", CreatedKey, wanted)
+    warn(_unconfirmed(made.unconfirmed_gateways, "may not know this key yet"))
     if as_json:
         print_json(made)
         return
@@ -104,13 +105,23 @@ def _all_keys(client: "Client") -> "list[KeyView]":
 @connected
 def revoke_key(key: str, as_json: bool) -> None:
     """Revoke a key, named by its id or by its name. It stops working at once, for good."""
+    import msgspec
+
+    from corral.protocol.node_views import RevokedKey
+
     client = open_client()
     found = choose_key(_all_keys(client), key)
-    client.delete(f"/api/v1/keys/{quote(found.id, safe='')}")
+    said = client.delete(f"/api/v1/keys/{quote(found.id, safe='')}")
+    unconfirmed = msgspec.json.decode(said, type=RevokedKey).unconfirmed_gateways if said else []
+    warn(_unconfirmed(unconfirmed, "may still take this key"))
     if as_json:
-        print_json({"revoked": found.id})
+        print_json({"revoked": found.id, "unconfirmed_gateways": unconfirmed})
     else:
         say(f"Key {found.id} ({found.name}) is revoked.")
+
+
+def _unconfirmed(gateways: "Sequence[str]", what: str) -> list[str]:
+    return [f"{len(gateways)} gateways did not answer in time and {what}: {', '.join(gateways)}"] if gateways else []
 
 
 def choose_key(known: "Sequence[KeyView]", reference: str) -> "KeyView":

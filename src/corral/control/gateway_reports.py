@@ -1,12 +1,14 @@
 """What gateways report: requests under way, what ended, and what could not be reached. Kept in memory only."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.clock import Clock
+from corral.base.tasks import Poke
 from corral.control.replica_health import ReplicaHealth
 from corral.protocol.gateway_counters import GatewayCounts
 from corral.protocol.view import MODEL_GONE, GatewayReport, GatewayShare
@@ -27,6 +29,7 @@ class _Gateway:
     sequence: int = 0
     in_flight: Mapping[str, int] = field(default_factory=dict)
     counts: GatewayCounts | None = None
+    keys_digest: str = ""
     is_ours: bool = True
     """It reports here, and not to another frontend."""
     has_left: bool = False
@@ -50,6 +53,7 @@ class GatewayReports:
         self._clock = clock
         self._gateways: dict[str, _Gateway] = {}
         self._last_used: dict[str, datetime] = {}
+        self._listeners: set[Poke] = set()
 
     def take(self, report: GatewayReport) -> None:
         """A report that came before is acknowledged again, and its news are not told again."""
@@ -57,6 +61,7 @@ class GatewayReports:
         known = self._gateways.setdefault(report.gateway, _Gateway(heard_at=now))
         known.heard_at, known.in_flight, known.counts = now, report.in_flight, report.counts
         known.has_left, known.is_ours = report.is_last, True
+        self._learn_keys(known, report.keys_digest)
         self._last_used.update(dict.fromkeys(report.in_flight, now))
         if report.sequence > known.sequence:
             known.sequence = report.sequence
@@ -71,6 +76,7 @@ class GatewayReports:
         known = self._gateways.setdefault(share.gateway, _Gateway(heard_at=now))
         known.heard_at, known.in_flight = now, share.in_flight
         known.has_left, known.is_ours = share.is_last, False
+        self._learn_keys(known, share.keys_digest)
         self._last_used.update(dict.fromkeys(share.in_flight, now))
         self._forget_silent(now)
 
@@ -87,6 +93,40 @@ class GatewayReports:
         """How many gateways' share is unknown."""
         now = self._clock.now()
         return sum(SILENT_AFTER < now - one.heard_at <= GONE_AFTER for one in self._present())
+
+    def silent_ids(self) -> list[str]:
+        """Those whose last word is some seconds old, and who may still be there."""
+        now = self._clock.now()
+        return [
+            id
+            for id, gateway in self._gateways.items()
+            if not gateway.has_left and SILENT_AFTER < now - gateway.heard_at <= GONE_AFTER
+        ]
+
+    def connected(self, *, other_than: str | None = None) -> list[str]:
+        """Gateways of any frontend that were heard lately; with a digest only those that know other keys."""
+        now = self._clock.now()
+        return [
+            id
+            for id, gateway in self._gateways.items()
+            if not gateway.has_left and now - gateway.heard_at <= SILENT_AFTER and gateway.keys_digest != other_than
+        ]
+
+    @contextmanager
+    def listener(self) -> Iterator[Poke]:
+        """Rung when a gateway knows other keys than before."""
+        poke = Poke()
+        self._listeners.add(poke)
+        try:
+            yield poke
+        finally:
+            self._listeners.discard(poke)
+
+    def _learn_keys(self, gateway: _Gateway, digest: str) -> None:
+        if gateway.keys_digest != digest:
+            gateway.keys_digest = digest
+            for poke in self._listeners:
+                poke.ring()
 
     def last_used(self, replica: str) -> datetime | None:
         """When a request was last under way there, as far as this process heard."""

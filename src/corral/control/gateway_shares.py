@@ -38,6 +38,7 @@ class GatewayShares:
         share = GatewayShare(
             frontend=self._frontend_id,
             gateway=report.gateway,
+            keys_digest=report.keys_digest,
             in_flight=report.in_flight,
             is_last=report.is_last,
         )

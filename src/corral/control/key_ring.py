@@ -1,13 +1,14 @@
 """API keys: made, listed, revoked. The key itself is shown once and never stored."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, NotFound
 from corral.base.ids import KeyId, NodeId, new_key_id
 from corral.control.feed import Feed
+from corral.control.key_spread import KeySpread
 from corral.domain.event import Event, EventKind
 from corral.domain.key import ApiKey, Scope
 from corral.domain.node import Node
@@ -21,6 +22,8 @@ class NewKey:
 
     key: str = field(repr=False)
     record: ApiKey
+    unconfirmed: tuple[str, ...] = ()
+    """Gateways that did not say in time that they know it."""
 
 
 def mint(
@@ -70,22 +73,24 @@ def revoked_event(record: ApiKey, *, at: datetime, by: str) -> Event:
 class KeyRing:
     """Each act is on the record."""
 
-    def __init__(self, keys: Keys, feed: Feed, clock: Clock, *, has_set_admins: bool) -> None:
+    def __init__(self, keys: Keys, feed: Feed, clock: Clock, *, spread: KeySpread, has_set_admins: bool) -> None:
         """`has_set_admins`: keys of administrators come with the settings, beside those that are stored."""
         self._keys = keys
+        self._spread = spread
         self._has_set_admins = has_set_admins
         self._feed = feed
         self._clock = clock
 
     async def create(self, name: str, scopes: Iterable[Scope], *, by: str, lifetime: timedelta | None) -> NewKey:
+        """Answers when the gateways know the key, or after a bounded wait."""
         new = mint(name, scopes, at=self._clock.now(), by=by, lifetime=lifetime)
-        await self._store(new)
-        return new
+        return replace(new, unconfirmed=await self._store(new))
 
     async def list(self) -> list[ApiKey]:
         return await self._keys.list()
 
-    async def revoke(self, key_id: KeyId, *, by: str) -> ApiKey:
+    async def revoke(self, key_id: KeyId, *, by: str) -> tuple[str, ...]:
+        """Answers when the gateways refuse the key; returns those that did not say so in time."""
         record = await self._keys.get(key_id)
         if record is None:
             raise NotFound(f"no key has the id {key_id}")
@@ -100,7 +105,7 @@ class KeyRing:
         if not is_revoked:
             raise Conflict(f"key {key_id} is already revoked")
         await self._feed.announce()
-        return record
+        return await self._spread.reach(record.hash, is_valid=False)
 
     async def issue_to_agent(self, node: Node) -> str:
         """An approved agent node may infer; the key it got before stops working."""
@@ -110,6 +115,7 @@ class KeyRing:
         await self._store(new)
         return new.key
 
-    async def _store(self, new: NewKey) -> None:
+    async def _store(self, new: NewKey) -> tuple[str, ...]:
         await self._keys.insert(new.record, events=[created_event(new.record)])
         await self._feed.announce()
+        return await self._spread.reach(new.record.hash, is_valid=True)

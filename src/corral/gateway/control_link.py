@@ -5,6 +5,7 @@ call has a connection of its own.
 """
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -205,11 +206,19 @@ class Reporter:
         self._period = period
         self._was_silent = False
         self._alarm_at = 0.0
+        self._is_due = asyncio.Event()
+
+    def ring(self) -> None:
+        """Report at once: control waits to hear what is new."""
+        self._is_due.set()
 
     async def run(self) -> None:
         self._alarm_at = asyncio.get_running_loop().time() + STARTING_SECONDS
         while True:
-            await asyncio.sleep(self._period.total_seconds())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._period.total_seconds()):
+                    await self._is_due.wait()
+            self._is_due.clear()
             await self.send()
 
     async def send(self, *, is_last: bool = False) -> None:

@@ -12,7 +12,7 @@ from corral.domain.inference import ADAPTED_ROUTES
 from corral.domain.routing import pick
 from corral.gateway.answers import Refusal
 from corral.gateway.upstream import Origin
-from corral.protocol.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply
+from corral.protocol.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply, keys_digest
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ class Directory:
 
     def __init__(self, *, now: float = 0.0) -> None:
         self._view: View | None = None
+        self.keys_digest = ""
         self._heard_at = now
         self.away_since: float | None = now
         """When the way to control broke off; None while it is there."""
@@ -82,6 +83,11 @@ class Directory:
         self._serving: dict[str, list[Replica]] = {}
         self._turn = itertools.count()
         self._on_change: list[Callable[[], None]] = []
+        self._on_keys: list[Callable[[], None]] = []
+
+    def on_keys(self, listener: Callable[[], None]) -> None:
+        """Called when other keys are known than before."""
+        self._on_keys.append(listener)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         self._on_change.append(listener)
@@ -101,8 +107,13 @@ class Directory:
         self.away_since = None
         if view is self._view:
             return
+        has_other_keys = self._view is None or view.keys != self._view.keys
         self._view = view
         self._arrange(view)
+        if has_other_keys:
+            self.keys_digest = keys_digest(view.keys)
+            for listener in self._on_keys:
+                listener()
         for listener in self._on_change:
             listener()
 

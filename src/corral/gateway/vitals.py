@@ -50,6 +50,7 @@ class Vitals:
         """Add to a report what is true now."""
         directory = self._services.directory
         report.view_version = directory.version
+        report.keys_digest = directory.keys_digest
         report.in_flight = directory.in_flight()
         report.waiting = self._services.dispatcher.waiting()
         report.counts = self.counts()

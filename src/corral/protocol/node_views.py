@@ -93,6 +93,16 @@ class KeyView(msgspec.Struct, kw_only=True):
 class CreatedKey(KeyView, kw_only=True):
     key: str
     """Shown this once; only its hash is stored."""
+    unconfirmed_gateways: list[str] = []
+    """Gateways that did not say within two seconds that they know it; it may not work there yet."""
+
+
+class RevokedKey(msgspec.Struct, kw_only=True):
+    """The answer to a revocation that some gateways did not confirm."""
+
+    id: str
+    unconfirmed_gateways: list[str]
+    """Gateways that did not say within two seconds that they refuse it; it may still work there."""
 
 
 class CreateKey(msgspec.Struct, kw_only=True):

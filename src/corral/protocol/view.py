@@ -5,6 +5,7 @@ view, then changes and beats. Applying a change is pure: a full view and all cha
 Whoever sees a version that does not follow its own connects again, and so asks for a full one.
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
@@ -183,6 +184,11 @@ def _new_or_other(old: Mapping[str, T], new: Mapping[str, T]) -> list[T]:
     return [entry for name, entry in new.items() if old.get(name) != entry]
 
 
+def keys_digest(keys: Mapping[str, KeyEntry]) -> str:
+    """The same for everybody who knows the same keys."""
+    return hashlib.sha256("".join(sorted(keys)).encode()).hexdigest()
+
+
 class Finished(msgspec.Struct, kw_only=True):
     """Requests that ended since the last report, summed over all of one replica, key and outcome."""
 
@@ -219,6 +225,8 @@ class GatewayReport(msgspec.Struct, kw_only=True):
     sequence: int
     """Counts from 1. What was counted under one number must not be counted again."""
     view_version: int | None = None
+    keys_digest: str = ""
+    """Which keys it knows: see `keys_digest`."""
     in_flight: dict[str, int] = {}
     """Requests under way by replica, at the moment of sending."""
     waiting: dict[str, int] = {}
@@ -236,6 +244,7 @@ class GatewayShare(msgspec.Struct, kw_only=True):
 
     frontend: str
     gateway: str
+    keys_digest: str = ""
     in_flight: dict[str, int] = {}
     is_last: bool = False
 

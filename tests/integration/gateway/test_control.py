@@ -10,7 +10,7 @@ import pytest
 from corral.app.gateway import open_gateway
 from corral.gateway.answers import shown_to
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
-from corral.protocol.view import Loading, ModelEntry, ViewChange
+from corral.protocol.view import Loading, ModelEntry, ViewChange, keys_digest
 from corral.testing.engine import Pace
 from corral.testing.gateway import ADMIN_KEY, GATEWAY_KEY, KEY, MODEL, World, chat, replicas, request, world
 
@@ -305,3 +305,20 @@ async def test_an_old_view_stops_serving_where_that_is_wanted() -> None:
             assert (await other.ask(request(chat()))).status == 200
             strict.services.directory._heard_at -= 3601
             assert (await other.ask(request(chat()))).error["code"] == "view_too_old"
+
+
+async def test_other_keys_are_reported_at_once() -> None:
+    """Control waits for it before it says that a key was created or revoked."""
+    async with world() as source:
+        config = GatewayConfig(
+            control_url=source.control.url, control_key=GATEWAY_KEY, report_period=timedelta(hours=1)
+        )
+        async with open_gateway(config) as quiet:
+            name = quiet.services.ledger.gateway
+            await source.until(lambda: last_digest(source, name) == keys_digest(source.control.view.keys))
+            source.control.change(keys={})
+            await source.until(lambda: last_digest(source, name) == keys_digest({}))
+
+
+def last_digest(source: World, gateway: str) -> str:
+    return next((one.keys_digest for one in reversed(source.control.reports) if one.gateway == gateway), "")
