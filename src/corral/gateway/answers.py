@@ -46,14 +46,18 @@ class Answer:
         """`added` are whole header lines."""
         lines = [
             b"HTTP/1.1 %d %s" % (self.status, _REASONS.get(self.status, b"")),
-            b"Content-Type: " + self.content_type.encode("latin-1"),
-            b"Content-Length: %d" % len(self.body),
+            *self._content_lines(),
             *(f"{name}: {value}".encode("latin-1") for name, value in self.headers.items()),
             *_SAFETY,
         ]
         if closes:
             lines.append(b"Connection: close")
         return b"\r\n".join([*lines, added + b"\r\n"]) + (b"" if is_head else self.body)
+
+    def _content_lines(self) -> list[bytes]:
+        if self.status == HTTPStatus.NO_CONTENT:
+            return []
+        return [b"Content-Type: " + self.content_type.encode("latin-1"), b"Content-Length: %d" % len(self.body)]
 
 
 class Refusal(Exception):

@@ -107,5 +107,7 @@ class GatewayConfig:
     """Tell in each answer which node gave it."""
     trusted_proxies: tuple[IpNetwork, ...] = ()
     """Whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins of web pages that may read answers, in small letters, or `*`; none by default."""
     reuse_port: bool = False
     """Several gateways on one port: the kernel spreads connections over them."""

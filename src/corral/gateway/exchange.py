@@ -66,7 +66,11 @@ class Client(Protocol):
 
     @property
     def id_line(self) -> bytes:
-        """The header line that says so, to whoever is asked and to the client."""
+        """The header line that says so, for whoever is asked."""
+
+    @property
+    def answer_lines(self) -> bytes:
+        """Header lines that the gateway adds to every answer to this request."""
 
     @property
     def closes(self) -> bool:
@@ -246,12 +250,12 @@ class Exchange:
         self._keep = head.own_length or self._head.method == b"HEAD"
         if head.is_chunked and self._head.is_http10:
             self._keep = False
-            self._client.write(head.for_http10(added=self._told_beside + self._client.id_line))
+            self._client.write(head.for_http10(added=self._told_beside + self._client.answer_lines))
             self._client.unchunk()
             self._client.write(first)
             return
         closes = self._client.closes or not self._keep
-        added = self._told_beside + self._client.id_line
+        added = self._told_beside + self._client.answer_lines
         self._client.write(head.for_client(closes=closes, added=added) + first)
 
     def _begin(self, head: AnswerHead) -> None:

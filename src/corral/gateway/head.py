@@ -44,6 +44,7 @@ class RequestHead:
         "host",
         "is_chunked",
         "is_http10",
+        "is_preflight",
         "keep_alive",
         "key",
         "key_hash",
@@ -51,7 +52,9 @@ class RequestHead:
         "lines",
         "method",
         "options",
+        "origin",
         "path",
+        "preflight_headers",
         "query",
         "request_id",
         "upgrades_to_websocket",
@@ -78,6 +81,12 @@ class RequestHead:
         """The lines that present it in a header of its own: for control, and not for replicas."""
         self.request_id = b""
         """What the sender calls this request, where that can be used; empty otherwise."""
+        self.origin: bytes | None = None
+        """Of the web page that sends this, if it is one."""
+        self.is_preflight = False
+        """Whether a browser only asks whether it may send a request: see `cors.py`."""
+        self.preflight_headers = b""
+        """Names of the headers that it would send."""
         self.encoding = b""
         """The Content-Encoding of the body; empty when it is what it is."""
         self.length: int | None = None
@@ -175,6 +184,18 @@ def _take_request_id(head: RequestHead, value: bytes) -> None:
         head.request_id = head.request_id or value
 
 
+def _take_origin(head: RequestHead, value: bytes) -> None:
+    head.origin = value
+
+
+def _take_preflight_method(head: RequestHead, value: bytes) -> None:
+    head.is_preflight = bool(value) and head.method == b"OPTIONS"
+
+
+def _take_preflight_headers(head: RequestHead, value: bytes) -> None:
+    head.preflight_headers = value
+
+
 def _take_expectation(head: RequestHead, value: bytes) -> None:
     if value.lower() != b"100-continue":
         raise Refusal(417, "this expectation cannot be met", code="expectation_failed", closes=True)
@@ -204,6 +225,9 @@ _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
     b"transfer-encoding": _take_coding,
     b"content-encoding": _take_encoding,
     b"x-request-id": _take_request_id,
+    b"origin": _take_origin,
+    b"access-control-request-method": _take_preflight_method,
+    b"access-control-request-headers": _take_preflight_headers,
     b"expect": _take_expectation,
     b"upgrade": _take_upgrade,
     b"authorization": _take_authorization,

@@ -37,6 +37,8 @@ class Passing(Exchange):
 
     def _added(self) -> bytes:
         added = self._head.api_key + self._client.forwarded + self._client.id_line
+        if self._head.origin is not None:
+            added += b"Origin: " + self._head.origin + b"\r\n"
         if self._head.encoding:
             added += b"Content-Encoding: " + self._head.encoding + b"\r\n"
         if self._head.host:
@@ -52,7 +54,7 @@ class Passing(Exchange):
             return
         self._begin(head)
         self._keep = False
-        self._client.write(b"%b%b\r\n%b" % (head.raw[:-2], self._client.id_line, first))
+        self._client.write(b"%b%b\r\n%b" % (head.raw[:-2], self._client.answer_lines, first))
         self._client.begin_tunnel()
 
     def _recover(self, failure: Failure) -> None:

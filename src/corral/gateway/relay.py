@@ -90,7 +90,7 @@ class ClientConnection(asyncio.Protocol):
         self._stall: Stall | None = None
         self.closes = False
         self.is_full = False
-        self.request_id = self.id_line = b""
+        self.request_id = self.id_line = self.answer_lines = b""
 
     # What the loop calls.
 
@@ -214,9 +214,12 @@ class ClientConnection(asyncio.Protocol):
     def _begin_request(self, raw: bytes, rest: bytes) -> None:
         self._head = _NO_HEAD  # so that a refusal of this head is not answered as the last one would be
         self._head = head = self._reader.read_head(raw)
-        self._name_request(head.request_id)
+        self._name_request(head)
         self._held = rest  # at once: a request that is refused is followed by others all the same
         self.closes = not head.keep_alive or self._registry.is_draining
+        if head.is_preflight and self._reader.is_complete:
+            self.answer(self._router.cors.preflight(head))
+            return
         self._admission = self._admitted(head)
         if self._reader.is_complete:
             self._dispatch(head)
@@ -232,9 +235,10 @@ class ClientConnection(asyncio.Protocol):
         if head.expects_continue and not rest and not head.is_http10:
             self.write(CONTINUE)
 
-    def _name_request(self, given: bytes) -> None:
-        self.request_id = given or self._services.request_ids.new()
+    def _name_request(self, head: RequestHead) -> None:
+        self.request_id = head.request_id or self._services.request_ids.new()
         self.id_line = request_id_line(self.request_id)
+        self.answer_lines = self.id_line + self._router.cors.lines(head.origin)
 
     def _admitted(self, head: RequestHead) -> Admission:
         try:
@@ -329,7 +333,7 @@ class ClientConnection(asyncio.Protocol):
         self._leave_exchange()
         self.closes = self.closes or refusal.closes or self._registry.is_draining
         if not self.request_id:
-            self._name_request(b"")
+            self._name_request(_NO_HEAD)
         self._write_answer(refusal.answer(self.request_id, in_anthropic_shape=self._head.path in ANTHROPIC_PATHS))
         if refusal.closes:
             self._linger()
@@ -338,7 +342,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _write_answer(self, answer: Answer) -> None:
         is_head = self._head.method == b"HEAD"
-        self.write(answer.as_bytes(closes=self.closes, is_head=is_head, added=self.id_line))
+        self.write(answer.as_bytes(closes=self.closes, is_head=is_head, added=self.answer_lines))
 
     def abort(self) -> None:
         self._leave_exchange()

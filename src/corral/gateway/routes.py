@@ -7,6 +7,7 @@ from corral.gateway import own_metrics
 from corral.gateway.admit import admit_key, valid_key
 from corral.gateway.answers import Answer, Refusal
 from corral.gateway.bodies import check_encoding
+from corral.gateway.cors import CorsPolicy
 from corral.gateway.exchange import Client, Exchange, Services
 from corral.gateway.head import RequestHead
 from corral.gateway.inference import ROUTES, Inference
@@ -35,6 +36,7 @@ class Router:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self.cors = CorsPolicy(services.config.cors_origins)
 
     def admit(self, head: RequestHead) -> Admission:
         """The valid key of a request, or the route that it may reach without one. Refusal for what is not worth a

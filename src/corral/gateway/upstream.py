@@ -22,7 +22,8 @@ _MAX_HEAD: Final = 64 * 1024
 _LENGTH: Final = b"\r\ncontent-length:"
 _CODING: Final = b"\r\ntransfer-encoding:"
 _OURS: Final = re.compile(
-    rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade|x-request-id):[^\r\n]*", re.IGNORECASE
+    rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade|x-request-id|access-control-[^:\r\n]*):[^\r\n]*",
+    re.IGNORECASE,
 )
 """Headers that are meant for us, or that the gateway says itself."""
 _CHUNKED: Final = re.compile(rb"\r\n(?:transfer-encoding|trailer):[^\r\n]*", re.IGNORECASE)
@@ -101,7 +102,11 @@ class AnswerHead:
         self.own_length = self.is_chunked or _LENGTH in lower or status in _BODILESS
         """Otherwise the answer ends when the connection does."""
         is_ours = (
-            b"connection:" in lower or b"keep-alive:" in lower or b"upgrade:" in lower or b"x-request-id:" in lower
+            b"connection:" in lower
+            or b"keep-alive:" in lower
+            or b"upgrade:" in lower
+            or b"x-request-id:" in lower
+            or b"access-control-" in lower
         )
         self._for_client = _OURS.sub(b"", raw) if is_ours else raw
         if _EVENTS in lower and _UNBUFFERED not in lower:

@@ -57,13 +57,24 @@ def test_every_setting_of_the_data_plane_has_an_effect() -> None:
         CORRAL_SOURCE_CONNECTIONS="9",
         CORRAL_SOURCE_REGISTRATIONS="0",
         CORRAL_TRUSTED_PROXIES="10.0.0.5, fd00::/8",
+        CORRAL_CORS_ORIGINS="https://Chat.example/, http://localhost:3000",
     )
+    assert made.cors_origins == ("https://chat.example", "http://localhost:3000")
     assert (made.time_outs.body, made.limits.body_speed, made.limits.source_connections) == (120, 4096, 9)
     assert made.limits.source_registrations == 0
     assert made.trusted_proxies == (ip_network("10.0.0.5/32"), ip_network("fd00::/8"))
     assert (made.time_outs.queue, made.time_outs.first_byte, made.time_outs.idle) == (5, 60, 7)
     assert (made.limits.body, made.limits.bodies) == (512 << 20, 1024 << 20)
     assert (made.max_view_age, made.expose_node, made.plain_port) == (timedelta(hours=1), True, 8081)
+
+
+@pytest.mark.parametrize("bad", ["chat.example", "https://chat.example/page", "null", "https://me@chat.example"])
+def test_an_origin_that_no_browser_sends_is_refused(bad: str) -> None:
+    assert "CORRAL_CORS_ORIGINS" in refused(CORRAL_CORS_ORIGINS=bad)
+
+
+def test_any_origin_can_be_allowed() -> None:
+    assert config(CORRAL_CORS_ORIGINS="*").cors_origins == ("*",)
 
 
 def test_a_trusted_proxy_that_is_no_address_is_named() -> None:

@@ -40,6 +40,7 @@ def gateway_config(settings: GatewaySettings, *, key: str = "") -> GatewayConfig
             source_registrations=settings.source_registrations,
         ),
         trusted_proxies=settings.trusted_proxies,
+        cors_origins=settings.cors_origins,
         max_view_age=settings.max_view_age,
         reuse_port=settings.reuse_port,
     )

@@ -27,6 +27,7 @@ from corral.app.settings_kinds.places import (
     HTTP_URLS,
     NATS_URLS,
     NETWORKS,
+    ORIGINS,
     IpNetwork,
     hide_password,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "LABELS",
     "NATS_URLS",
     "NETWORKS",
+    "ORIGINS",
     "PASSWORD",
     "PATH",
     "PORT",

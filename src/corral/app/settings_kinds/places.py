@@ -160,6 +160,28 @@ def _read_networks(text: str) -> tuple[IpNetwork, ...]:
     return networks
 
 
+def _read_origins(text: str) -> tuple[str, ...]:
+    origins = tuple(dict.fromkeys(_read_origin(one.strip()) for one in text.split(",") if one.strip()))
+    if not origins:
+        raise ValueError(text)
+    return origins
+
+
+def _read_origin(text: str) -> str:
+    """As browsers write it, but in small letters: with nothing behind the port."""
+    if text == "*":
+        return text
+    url = _read_http_url(text)
+    if urlsplit(url).path:
+        raise ValueError(text)
+    return url.lower()
+
+
+ORIGINS: Final = Kind(
+    placeholder="ORIGIN[,ORIGIN…]",
+    allowed="origins such as https://chat.example or http://localhost:3000, comma-separated, or *",
+    read=_read_origins,
+)
 NETWORKS: Final = Kind(
     placeholder="NETWORK[,NETWORK…]",
     allowed="an IP address such as 10.0.0.5, a network such as 10.0.0.0/24, or several, comma-separated",

@@ -10,6 +10,7 @@ from typing import ClassVar
 from corral.app.settings_kinds import (
     EXISTING_FILE,
     NETWORKS,
+    ORIGINS,
     SECRET,
     SWITCH,
     TEXT,
@@ -143,6 +144,16 @@ class GatewaySettings:
         are believed, and limits count the address that they name. None by default: everybody could write these.""",
         flag="--trusted-proxies",
         env=("CORRAL_TRUSTED_PROXIES",),
+        default=(),
+        default_text="none",
+    )
+    cors_origins: tuple[str, ...] = setting(
+        ORIGINS,
+        """Origins of web pages that may send requests and read answers, comma-separated, or `*` for all; browsers send
+        no cookies or other credentials for `*`. None by default: a page of a stranger must not speak for who visits
+        it.""",
+        flag="--cors-origins",
+        env=("CORRAL_CORS_ORIGINS",),
         default=(),
         default_text="none",
     )

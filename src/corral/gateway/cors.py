@@ -1,0 +1,51 @@
+"""Which web pages of other origins may read answers: one policy for all routes, whoever answers them.
+
+What engines and control say of it themselves is taken out of their answers (see `upstream.AnswerHead`).
+"""
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from corral.gateway.answers import Answer, Refusal
+from corral.gateway.head import RequestHead
+
+ANY: Final = "*"
+_EXPOSED: Final = b"Access-Control-Expose-Headers: X-Request-ID, Retry-After\r\n"
+_VARY: Final = b"Vary: Origin\r\n"
+_METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE"
+_FIELD_NAMES: Final = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~, \t-]*")
+_MAX_AGE_SECONDS: Final = 600
+
+
+class CorsPolicy:
+    def __init__(self, origins: Collection[str]) -> None:
+        self._allows_any = ANY in origins
+        self._origins = frozenset(origin.encode() for origin in origins)
+
+    def lines(self, origin: bytes | None) -> bytes:
+        """Header lines for an answer to a request from this origin.
+
+        A page of any origin gets no credentials: only those that are named do.
+        """
+        if not self._origins:
+            return b""
+        if self._allows_any:
+            return b"" if origin is None else b"Access-Control-Allow-Origin: *\r\n" + _EXPOSED
+        if origin is None or origin.lower() not in self._origins:
+            return _VARY
+        named = b"Access-Control-Allow-Origin: %b\r\nAccess-Control-Allow-Credentials: true\r\n" % origin
+        return named + _EXPOSED + _VARY
+
+    def preflight(self, head: RequestHead) -> Answer:
+        """The answer to a browser that asks whether it may send a request. Raises Refusal."""
+        origin = head.origin or b""
+        if not self._allows_any and origin.lower() not in self._origins:
+            knob = "the setting gateway.cors_origins (CORRAL_CORS_ORIGINS) names those that may"
+            told = f"pages of the origin {origin.decode('latin-1')[:200]} may not send requests; {knob}"
+            raise Refusal(403, told, code="origin_not_allowed")
+        wanted = head.preflight_headers if _FIELD_NAMES.fullmatch(head.preflight_headers) else b""
+        headers = {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Max-Age": str(_MAX_AGE_SECONDS)}
+        if wanted:
+            headers["Access-Control-Allow-Headers"] = wanted.decode()
+        return Answer(204, b"", headers)
