@@ -115,7 +115,7 @@ def revoke_key(key: str, as_json: bool) -> None:
     unconfirmed = msgspec.json.decode(said, type=RevokedKey).unconfirmed_gateways if said else []
     warn(_unconfirmed(unconfirmed, "may still take this key"))
     if as_json:
-        print_json({"revoked": found.id, "unconfirmed_gateways": unconfirmed})
+        print_json({"revoked": found.id, **({"unconfirmed_gateways": unconfirmed} if unconfirmed else {})})
     else:
         say(f"Key {found.id} ({found.name}) is revoked.")
 
