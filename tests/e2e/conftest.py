@@ -227,7 +227,9 @@ def start_up(tmp_path: Path) -> Iterator[StartUp]:
 @pytest.fixture(scope="module")
 def up(module_folder: Path) -> Iterator[RunningUp]:
     """One fleet for all tests of a module that leave it as it was."""
-    with running_up(module_folder / "up") as running:
+    folder = module_folder / "up"
+    folder.mkdir()
+    with running_up(folder) as running:
         running.until_ready()
         yield running
 
@@ -245,6 +247,7 @@ def answering_up(module_folder: Path) -> Iterator[RunningUp]:
     `chat` and `embed` are loaded when somebody asks; `cold` is there for one test, which sees it loaded.
     """
     folder = module_folder / "answering"
+    folder.mkdir()
     models = folder / "models"
     write_model(models, "chat")
     write_model(models, "embed", embeddings=True)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -221,6 +222,7 @@ def test_the_first_fleet_can_be_followed_word_by_word(shell: Shell) -> None:
             WRITTEN_HTTP_PORT, str(base_port - 1)
         )
     follow(shell, steps)
+    assert shell.run("stat -c %a third.env").output.strip() == "600"
 
 
 def test_lost_keys_are_replaced_as_described(shell: Shell) -> None:
@@ -239,6 +241,35 @@ def test_what_needs_no_fleet_can_be_followed_without_one(page: str, tmp_path: Pa
 
 def test_speech_and_embeddings_are_as_described(shell: Shell) -> None:
     follow(shell, steps_of(ROOT / "docs" / "guides" / "speech-and-embeddings.md"))
+
+
+def test_a_key_is_made_and_used_as_described(answering_up: Any, tmp_path: Path) -> None:
+    answering_up.until_healthy("worker-1", "worker-2")
+    shell = Shell(tmp_path, environment_of(home_of(answering_up, tmp_path)))
+    page = steps_of(ROOT / "docs" / "guides" / "first-answer.md")
+    steps = [step for step in page if step.command.startswith(("KEY=", "curl"))]
+    assert len(steps) == 2
+    try:
+        for step in steps:
+            step.command = step.command.replace("http://127.0.0.1:8080", answering_up.state()["url"]).replace(
+                "smollm2", "chat"
+            )
+        follow(shell, steps)
+    finally:
+        shell.close()
+
+
+def test_the_backup_of_the_guide_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    (command,) = [one for one in blocks(ROOT / "docs" / "guides" / "run-it-for-real.md", "sh") if ".backup(" in one]
+    source, copy = tmp_path / "corral.db", tmp_path / "copy.db"
+    with sqlite3.connect(source) as database:
+        database.execute("CREATE TABLE kept (word TEXT)")
+    typed = command.replace("/var/lib/corral/corral.db", str(source)).replace("/var/backups/corral.db", str(copy))
+
+    subprocess.run(["/bin/sh", "-e", "-c", f"umask 022\n{typed}"], check=True)
+
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert sqlite3.connect(copy).execute("SELECT name FROM sqlite_master").fetchall() == [("kept",)]
 
 
 # Backends that are installed for real.
@@ -269,7 +300,7 @@ def test_backends_are_installed_and_deleted_as_described(installing_up: Any, ins
     assert len(list(installed.glob("*/backends/echo/run.sh"))) == 2
     (row,) = json.loads(installing_shell.run("corral backends list --refresh --json").output)["items"]
     assert (row["name"], [node["node_name"] for node in row["nodes"]]) == ("echo", ["worker-1", "worker-2"])
-    operations = json.loads(installing_shell.run("corral ops list --json").output)
+    operations = json.loads(installing_shell.run("corral ops list --json").output)["items"]
     assert [(one["verb"], one["counts"]) for one in operations] == [
         ("upgrade", {"success": 2}),
         ("install", {"success": 2}),

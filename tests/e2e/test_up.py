@@ -359,6 +359,7 @@ class TestWhatCannotStart:
         refused = corral("up", "--data", str(tmp_path / "data"), "--host", "192.0.2.1")
         assert refused.returncode == 64
         assert "host: cannot listen on 192.0.2.1 port 8080" in refused.stderr
+        assert not (tmp_path / "data").exists(), "a refused start leaves nothing behind"
 
     @pytest.mark.parametrize("arguments", [["--workers", "-1"], ["--workers", "many"], ["--port", "70000"], ["--nope"]])
     def test_nonsense_ends_with_64(self, corral: Any, arguments: list[str]) -> None:

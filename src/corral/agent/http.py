@@ -9,6 +9,7 @@ import errno
 import hmac
 import html
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol, Self
 
@@ -54,6 +55,24 @@ class Routes(Protocol):
 
     def end(self) -> None:
         """The server is about to close: end what would go on for ever."""
+
+
+def try_to_listen(address: HostPort) -> None:
+    """Fail now as the server would later: for whoever wants to know before anything is written."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        socket.create_server((address.host, address.port), family=family).close()
+    except OSError as error:
+        raise _cannot_listen(address, error) from error
+
+
+def _cannot_listen(address: HostPort, error: OSError) -> AddressInUse | SettingInvalid:
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUse(
+            f"the worker's HTTP address {address} is taken by another program; set http_address "
+            "(LOCALAI_HTTP_ADDR), or another base port with address (LOCALAI_ADDR)"
+        )
+    return SettingInvalid("http_address", f"cannot listen on {address}: {error.strerror or error}")
 
 
 class HttpServer:
@@ -103,7 +122,7 @@ class HttpServer:
             await web.TCPSite(self._runner, self._listening_host, self._address.port).start()
         except OSError as error:
             await self._runner.cleanup()
-            raise self._cannot_listen(error) from error
+            raise _cannot_listen(self._address, error) from error
         log.info("HTTP server listens on %s", self._address, extra={"event": "http.listening"})
         return self
 
@@ -120,14 +139,6 @@ class HttpServer:
     def _listening_host(self) -> str | None:
         """Who says `::` means everything, as with Go's servers; asyncio would take it for IPv6 alone."""
         return None if self._address.host in ("", "::") else self._address.host
-
-    def _cannot_listen(self, error: OSError) -> AddressInUse | SettingInvalid:
-        if error.errno == errno.EADDRINUSE:
-            return AddressInUse(
-                f"the worker's HTTP address {self._address} is taken by another program; set http_address "
-                "(LOCALAI_HTTP_ADDR), or another base port with address (LOCALAI_ADDR)"
-            )
-        return SettingInvalid("http_address", f"cannot listen on {self._address}: {error.strerror or error}")
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._response(request)

@@ -100,6 +100,9 @@ def run_up(settings: UpSettings, logs: LogSettings, sources: Sources, words: UpW
     """Run a fleet until a signal, or until a part of it cannot be kept alive; returns the exit code."""
     began = time.monotonic()
     refuse_private(models=settings.models or settings.data / "models", staging=None, private=settings.data)
+    if not settings.data.exists():  # a refused start leaves nothing behind; where a fleet was, that is told first
+        take_port(settings.host, settings.port)
+        take_port(settings.nats_host, settings.nats_port or 0, flag="--nats-port")
     try:
         make_private_directory(settings.data)
     except PathNotUsable as error:

@@ -26,7 +26,7 @@ from corral.agent.frontend_client import FrontendClient, open_session
 from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
 from corral.agent.hardware import CapabilityRule, Hardware, Machine, on_one_disk
 from corral.agent.heartbeat import Heartbeat
-from corral.agent.http import HttpServer
+from corral.agent.http import HttpServer, try_to_listen
 from corral.agent.identity import Identity, Memory, node_name
 from corral.agent.lifecycle import Lifecycle, Membership
 from corral.agent.log_routes import LogRoutes
@@ -88,6 +88,8 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
     """Build the parts in the order in which they need each other, run them, close them in reverse."""
     places = addresses.decide(config.addresses, socket.gethostname())
     refuse_private(models=config.models_path, staging=config.files.staging_path, private=config.data_path)
+    if not config.data_path.exists():
+        try_to_listen(places.http_bind)  # a refused start leaves nothing behind
     identity, presence, incarnation = Identity(config.data_path), Presence(), new_incarnation()
     async with AsyncExitStack() as stack:
         stack.enter_context(_data_held(config.data_path))

@@ -243,6 +243,7 @@ async def test_a_taken_port_ends_the_worker_before_it_registers(
             assert await running.ended() is ExitCode.IN_USE
 
     assert frontend.received == []
+    assert not config.data_path.exists(), "a refused start leaves nothing behind"
 
 
 async def test_a_data_directory_in_use_ends_the_second_worker(
