@@ -1,10 +1,15 @@
-"""How many tokens an answer took, read from its last few kilobytes after its end. Never guessed."""
+"""How many tokens an answer took, read from its last few kilobytes after its end. Never guessed.
+
+Only streams of `/v1/messages` tell the tokens of the prompt at their beginning, so that is kept as well.
+"""
 
 import re
 from typing import Final, NamedTuple
 
 TAIL: Final = 4096
 """Bytes. The last event of a stream carries the usage; nothing that engines send after it is longer than this."""
+_FIRST: Final = 2048
+"""Bytes of the beginning."""
 _MOST: Final = 2 * TAIL
 """Bytes that are kept before the front of them goes."""
 
@@ -22,6 +27,10 @@ _USAGE: Final = b'"usage'
 _TIMINGS: Final = b'"timings'
 _PROMPT: Final = _number(rb"prompt_tokens")
 _COMPLETION: Final = _number(rb"completion_tokens")
+_INPUT: Final = _number(rb"input_tokens")
+_OUTPUT: Final = _number(rb"output_tokens")
+_CACHED: Final = (_number(rb"cache_read_input_tokens"), _number(rb"cache_creation_input_tokens"))
+"""Beside `input_tokens` in Anthropic's shape; OpenAI's `/v1/responses` counts them in."""
 _PROMPT_N: Final = _number(rb"prompt_n")
 _CACHE_N: Final = _number(rb"cache_n")
 _PREDICTED_N: Final = _number(rb"predicted_n")
@@ -35,10 +44,12 @@ class Usage(NamedTuple):
 class Tail:
     """The end of an answer while it passes: references to its last pieces, no copies of small ones."""
 
-    __slots__ = ("_pieces", "_trim_at", "size")
+    __slots__ = ("_first", "_pieces", "_trim_at", "size")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
+        self._first = b""
+        """The beginning, once it is no longer among the pieces."""
         self.size = 0
         """Of the whole answer so far."""
         self._trim_at = _MOST
@@ -52,19 +63,31 @@ class Tail:
 
     def _trim(self) -> None:
         """A copy, so that a large piece is not kept for its last bytes."""
-        self._pieces = [self._end()]
+        kept = b"".join(self._pieces)
+        self._first = self._first or kept[:_FIRST]
+        self._pieces = [kept[-TAIL:]]
         self._trim_at = self.size + _MOST - TAIL
 
-    def _end(self) -> bytes:
-        return b"".join(self._pieces)[-TAIL:]
-
     def usage(self) -> Usage | None:
-        return read_usage(self._end())
+        kept = b"".join(self._pieces)
+        return read_usage(kept[-TAIL:], first=self._first or kept[:_FIRST])
 
 
-def read_usage(tail: bytes) -> Usage | None:
-    """OpenAI's `usage`, or else llama.cpp's `timings`; None when neither is told in full."""
-    return _openai_usage(_last(_USAGE, tail)) or _llama_timings(_last(_TIMINGS, tail))
+def read_usage(tail: bytes, *, first: bytes = b"") -> Usage | None:
+    """OpenAI's or Anthropic's `usage`, or else llama.cpp's `timings`; None when none is told in full."""
+    usage = _last(_USAGE, tail)
+    return _openai_usage(usage) or _input_and_output(usage, first) or _llama_timings(_last(_TIMINGS, tail))
+
+
+def _input_and_output(usage: bytes, first: bytes) -> Usage | None:
+    """The words of `/v1/messages` and `/v1/responses`."""
+    output = _OUTPUT.search(usage)
+    told = usage if _INPUT.search(usage) else _message_start(first)
+    prompt = _INPUT.search(told)
+    if prompt is None or output is None:
+        return None
+    cached = sum(int(found[1]) for number in _CACHED if (found := number.search(told)) is not None)
+    return Usage(int(prompt[1]) + cached, int(output[1]))
 
 
 def _openai_usage(usage: bytes) -> Usage | None:
@@ -74,6 +97,13 @@ def _openai_usage(usage: bytes) -> Usage | None:
     if completion is None:  # embeddings have none, unless a chunk's border hides it from us
         return None if b"\r\n" in usage else Usage(int(prompt[1]), 0)
     return Usage(int(prompt[1]), int(completion[1]))
+
+
+def _message_start(first: bytes) -> bytes:
+    """The usage that the first event of a stream tells."""
+    at = first.find(_USAGE)
+    found = _OBJECT.match(first, at + len(_USAGE)) if b'"message_start"' in first[: max(at, 0)] else None
+    return b"" if found is None else found[1]
 
 
 def _llama_timings(timings: bytes) -> Usage | None:

@@ -46,3 +46,29 @@ def test_a_tail_keeps_references_of_small_pieces() -> None:
     tail, piece = Tail(), bytes(100)
     tail.add(piece)
     assert tail._pieces[0] is piece
+
+
+def test_answers_of_messages_and_responses_are_counted() -> None:
+    whole = b'{"type":"message","usage":{"cache_read_input_tokens":30,"input_tokens":1,"output_tokens":3}}'
+    assert read_usage(whole) == Usage(31, 3)
+    response = b'{"usage":{"input_tokens":31,"output_tokens":3,"input_tokens_details":{"cached_tokens":30}}}'
+    assert read_usage(response) == Usage(31, 3)
+
+
+@pytest.mark.parametrize("events", [3, 3000])
+def test_a_stream_of_messages_tells_the_prompt_first_and_the_answer_last(events: int) -> None:
+    tail = Tail()
+    start = (
+        b'{"type":"message_start","message":{"usage":{"input_tokens":5,"cache_read_input_tokens":2,"output_tokens":0}}}'
+    )
+    tail.add(b"event: message_start\ndata: " + start + b"\n\n")
+    for _ in range(events):
+        tail.add(b'event: content_block_delta\ndata: {"delta":{"text":"usage: input_tokens"}}\n\n')
+    tail.add(b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":44}}\n\n')
+    tail.add(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+
+    assert tail.usage() == Usage(7, 44)
+
+
+def test_a_stream_of_messages_without_its_beginning_is_not_guessed() -> None:
+    assert read_usage(b'data: {"type":"message_delta","usage":{"output_tokens":44}}\n\n') is None
