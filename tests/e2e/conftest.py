@@ -166,6 +166,7 @@ def run_corral(
 
 @contextmanager
 def started(home: Path, arguments: Sequence[str], log: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         process = subprocess.Popen(
             [*CORRAL, *arguments],

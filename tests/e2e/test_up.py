@@ -231,6 +231,8 @@ def test_a_real_problem_reaches_the_terminal(start_up: Any) -> None:
     pids = up.until_ready()["pids"]
     os.kill(pids["control"], signal.SIGKILL)
     wait_until(lambda: "frontend  warning: child died" in up.output, "the warning")
+    wait_until(lambda: up.state()["pids"]["control"] != pids["control"], "control to be started again")
+    wait_until(lambda: up.api("GET", "/api/v1/ready").status == 200, "control to serve")
     assert up.stop(signal.SIGINT) == 0
     assert "child ready" not in up.output
     assert "child ready" in (up.data / "logs" / "up.log").read_text()

@@ -26,7 +26,7 @@ def chat_model() -> Path:
 
 def write_model(folder: Path, name: str, *, backend: str = "llama-cpp", **more: object) -> None:
     """A configuration in a directory of models. Those of llama.cpp share the weights of the chat model there."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     weights = folder / _WEIGHTS
     if backend == "llama-cpp" and not weights.exists():
         os.symlink(chat_model(), weights)
