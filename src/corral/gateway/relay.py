@@ -100,7 +100,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer)
         peer, is_secure = transport.get_extra_info("peername"), transport.get_extra_info("sslcontext") is not None
         self._sender = RequestSender(self._registry.senders, peer, is_secure=is_secure)
-        self._sender.connected(self)
+        self._sender.connected(self, self._time())
         self._deadline = self._time() + self._time_outs.head
         self._services.tally.connections += 1
         self._services.tally.open_connections += 1

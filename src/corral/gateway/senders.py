@@ -50,9 +50,9 @@ class RequestSender:
         """Whether a valid proof was shown. Never so for a proxy."""
         self.forwarded = forwarded_lines(self._host, is_secure=is_secure)
 
-    def connected(self, client: Evictable) -> None:
+    def connected(self, client: Evictable, now: float) -> None:
         if not self.is_proxied:
-            self._senders.strangers.add(client, self._source)
+            self._senders.strangers.add(client, self._source, now)
 
     def prove(self, client: Evictable) -> None:
         """The sender has shown a valid proof of who it is."""
@@ -66,7 +66,7 @@ class RequestSender:
             self.prove(client)
             return
         if is_named:
-            self._senders.strangers.add(client, self._source)
+            self._senders.strangers.add(client, self._source, now)
         if keyless is REGISTER:
             self._count_registration(now)
 

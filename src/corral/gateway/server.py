@@ -97,6 +97,7 @@ class Server:
         """Not inside the loop above, whose variables would keep the last client alive while it sleeps."""
         for client in list(self._clients):
             client.sweep(now)
+        self.senders.strangers.sweep(now)
         self._services.pool.sweep(now)
 
     # What clients call.

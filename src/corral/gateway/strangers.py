@@ -5,7 +5,10 @@ closed, never the newcomer: whoever holds many connections open keeps nobody out
 """
 
 from collections import Counter
-from typing import Protocol
+from typing import Final, Protocol
+
+_GRACE_SECONDS: Final = 1.0
+"""So young a connection is closed only when there are too many in all: its first request may be on the way."""
 
 
 class Evictable(Protocol):
@@ -17,8 +20,8 @@ class Strangers:
         """`refusals` counts those that are closed to make room."""
         self._per_source = per_source
         self._refusals = refusals
-        self._sources: dict[Evictable, str] = {}
-        """Of each stranger, the oldest first."""
+        self._sources: dict[Evictable, tuple[str, float]] = {}
+        """Of each stranger, and since when it is one; the oldest first."""
         self._by_source: dict[str, dict[Evictable, None]] = {}
         self._closing: set[Evictable] = set()
 
@@ -30,18 +33,29 @@ class Strangers:
         """How many were closed to make room, and are still open because the loop has not come to it."""
         return len(self._closing)
 
-    def add(self, client: Evictable, source: str) -> None:
+    def add(self, client: Evictable, source: str, now: float) -> None:
         """Count a connection under its source; the oldest of that source is closed when there are too many."""
         self.drop(client)
-        self._sources[client] = source
+        self._sources[client] = source, now
         of_source = self._by_source.setdefault(source, {})
         of_source[client] = None
-        if len(of_source) > self._per_source:
-            self._evict(next(iter(of_source)))
+        self._thin_out(of_source, now)
+
+    def sweep(self, now: float) -> None:
+        """Close what is too much of each source and was too young for it before."""
+        for of_source in list(self._by_source.values()):
+            self._thin_out(of_source, now)
+
+    def _thin_out(self, of_source: dict[Evictable, None], now: float) -> None:
+        while len(of_source) > self._per_source:
+            oldest = next(iter(of_source))
+            if now - self._sources[oldest][1] < _GRACE_SECONDS:
+                return
+            self._evict(oldest)
 
     def drop(self, client: Evictable) -> None:
         """It has shown its proof, or is not to be counted any more."""
-        source = self._sources.pop(client, None)
+        source, _ = self._sources.pop(client, (None, 0.0))
         if source is not None:
             of_source = self._by_source[source]
             del of_source[client]
