@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos import absence, deaths, first_requests, fleet, installs, operations, outages, processes, registry
+from chaos import absence, deaths, first_requests, fleet, installs, operations, outages, processes, registry, strangers
 from chaos.round import Outcome, Scenario, Story, Workshop, run_round
 from corral.testing.databases import DatabaseSource
 from corral.testing.leaks import ChildWatch, Snapshot, tasks_left
@@ -31,8 +31,10 @@ SCENARIOS: Final[Mapping[str, tuple[Scenario, int]]] = {
     "installs": (installs.killed_at_every_step, 400),
     "operations": (operations.killed, 100),
     "absence": (absence.of_one_among_five, 1),
+    "strangers": (strangers.without_keys, 3000),
 }
-"""Each with the number of steps of a round: a minute or less, but for installs and operations, where each is a kill."""
+"""Each with the number of steps of a round: a minute or less, but for installs and operations, where each is a kill.
+Of strangers each is a connection that they hold."""
 _SHOWN_LINES: Final = 60
 
 
@@ -57,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=10.0, metavar="M", help="begin no round after this (10)")
     parser.add_argument("--rounds", type=int, metavar="N", help="at most so many rounds of each scenario")
     parser.add_argument("--steps", type=int, metavar="N", help="steps of a round, instead of each scenario's own")
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="length of an outage (5)")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="length of an outage, or of abuse (5)")
     parser.add_argument(
         "--only", action="append", metavar="NAME", choices=sorted(SCENARIOS), help=f"of {', '.join(SCENARIOS)}"
     )

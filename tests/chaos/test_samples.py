@@ -7,7 +7,7 @@ import pytest
 from chaos.__main__ import main, table
 from chaos.round import Outcome, Scenario, Story, Workshop, run_round
 
-from chaos import deaths, fleet, installs, operations, outages, processes
+from chaos import deaths, fleet, installs, operations, outages, processes, strangers
 from corral.testing.databases import DatabaseSource
 
 OUTAGE_SECONDS = 4.0
@@ -26,8 +26,9 @@ OUTAGE_SECONDS = 4.0
         (deaths.of_the_worker_that_serves, 1, 2),
         (installs.killed_at_every_step, 1, 2),
         (operations.killed_calmly, 1, 3),
+        (strangers.without_keys, 1, 300),
     ],
-    ids=["sqlite", "postgres", "processes", "outage", "death", "installs", "operations"],
+    ids=["sqlite", "postgres", "processes", "outage", "death", "installs", "operations", "strangers"],
 )
 async def test_a_short_round_holds(
     scenario: Scenario, seed: int, steps: int, tmp_path: Path, database_source: DatabaseSource
