@@ -154,6 +154,7 @@ async def open_site(kind: str, folder: Path) -> AsyncIterator[Site]:
             "CORRAL_NATS_URL": nats.frontend_url,
             "CORRAL_AUTO_APPROVE": "true",
             "CORRAL_INSTALL_TIMEOUT": INSTALL_TIMEOUT,
+            "CORRAL_SOURCE_REGISTRATIONS": "0",  # all simulated nodes come from here
         }
         frontend = await stack.enter_async_context(FrontendProcess("frontend", session, settings))
         await frontend.until_ready()

@@ -51,7 +51,8 @@ async def _on(kind: str, scale: Scale) -> Table:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as folder, ExitStack() as stack:
         url = f"sqlite:///{folder}/corral.db" if kind == "sqlite" else stack.enter_context(PostgresServer()).url()
-        settings = {"CORRAL_DATABASE": url, "CORRAL_AUTO_APPROVE": "true"}
+        # All simulated nodes come from here.
+        settings = {"CORRAL_DATABASE": url, "CORRAL_AUTO_APPROVE": "true", "CORRAL_SOURCE_REGISTRATIONS": "0"}
         async with fleet(Path(folder), workers=1, settings=settings) as up:
             say(f"heartbeats: {kind}, at rest")
             rows += await _idle(up, scale)
