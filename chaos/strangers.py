@@ -31,6 +31,7 @@ _DRIP_SECONDS: Final = 0.25
 _IDLE_PAUSE_SECONDS: Final = 10.0
 """Before a connection that was closed is opened again: holding many is meant here, not a flood of new ones, which this
 program could not make without delaying its own clients."""
+_OPENED_AT_ONCE: Final = 20
 _QUIET_SHARE: Final = 0.2
 _QUIETEST_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.2
@@ -169,8 +170,10 @@ class Abuse:
                 for _ in range(ABUSERS):
                     group.create_task(self._repeat(kind, act))
             self.times["idle connections"] = 0
-            for _ in range(self._idle):
+            for number in range(self._idle):
                 group.create_task(self._repeat("idle connections", self._hold, pause=_IDLE_PAUSE_SECONDS))
+                if number % _OPENED_AT_ONCE == 0:
+                    await asyncio.sleep(_OPENED_AT_ONCE / self._idle * _IDLE_PAUSE_SECONDS)
 
     async def _repeat(
         self, kind: str, act: Callable[[asyncio.StreamWriter], Awaitable[None]], *, pause: float = _DRIP_SECONDS

@@ -7,7 +7,7 @@ closed, never the newcomer: whoever holds many connections open keeps nobody out
 from collections import Counter
 from typing import Final, Protocol
 
-_GRACE_SECONDS: Final = 1.0
+_GRACE_SECONDS: Final = 3.0
 """So young a connection is closed only when there are too many in all: its first request may be on the way."""
 
 

@@ -90,9 +90,9 @@ def test_strangers_that_were_closed_or_are_known_are_not_counted() -> None:
     for one in (first, second, third):
         strangers.add(one, "a", 10.0)
     strangers.add(other, "b", 10.0)
-    strangers.sweep(10.5)
+    strangers.sweep(12.5)
     assert not first.was_aborted  # so young ones may have a request on the way
-    strangers.sweep(11.0)
+    strangers.sweep(13.0)
     assert [one.was_aborted for one in (first, second, third, other)] == [True, False, False, False]
     assert (len(strangers), strangers.closing) == (3, 1)
     strangers.closed(first)
