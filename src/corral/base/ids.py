@@ -64,10 +64,10 @@ class RequestIds:
 
     def __init__(self) -> None:
         self._form = b"req-%b-%%x" % secrets.token_hex(6).encode()
-        self._numbers = itertools.count(1)
+        self._next_number = itertools.count(1).__next__
 
     def new(self) -> bytes:
-        return self._form % next(self._numbers)
+        return self._form % self._next_number()
 
 
 def is_request_id(given: bytes) -> bool:

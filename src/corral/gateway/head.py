@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from corral.base.ids import REQUEST_ID_HEADER, is_request_id
+from corral.base.ids import is_request_id
 from corral.gateway.answers import Refusal
 from corral.protocol.keys import API_KEY_HEADERS, bearer
 
@@ -21,7 +21,6 @@ _KNOWN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b""})
 WEBSOCKET: Final = b"websocket"
 _API_KEYS: Final = tuple(name.encode() for name in API_KEY_HEADERS)
 _END: Final = b"\r\n\r\n"
-_REQUEST_ID_LINE: Final = f"{REQUEST_ID_HEADER}: %b\r\n".encode()
 _VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
 _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
 _MOST_REMEMBERED: Final = 1024
@@ -278,10 +277,6 @@ def write_head(
     if length or head.is_chunked or head.length is not None:
         written += b"Content-Length: %d\r\n" % length
     return b"%b%b\r\n" % (written, added)
-
-
-def request_id_line(id: bytes) -> bytes:
-    return _REQUEST_ID_LINE % id
 
 
 def forwarded_lines(host: str, *, is_secure: bool) -> bytes:

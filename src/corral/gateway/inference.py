@@ -91,8 +91,8 @@ class Inference(Exchange):
     def start(self) -> None:
         if self._head.encoding:
             self._inflate()
-        else:
-            self._submit()
+            return
+        self._submit()
 
     def _inflate(self) -> None:
         """A small body at once, a large one in a thread: the loop has other clients."""

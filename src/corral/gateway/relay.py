@@ -16,7 +16,7 @@ from corral.gateway.answers import CONTINUE, Answer, Refusal
 from corral.gateway.bodies import HeldBody, body_too_large, keyless_too_large, overloaded
 from corral.gateway.chunks import Unchunker
 from corral.gateway.exchange import Exchange, Services
-from corral.gateway.head import RequestHead, request_id_line
+from corral.gateway.head import RequestHead
 from corral.gateway.inference import ANTHROPIC_PATHS
 from corral.gateway.partial_head import END, PartialHead, head_too_large
 from corral.gateway.reader import RequestReader
@@ -68,6 +68,8 @@ class ClientConnection(asyncio.Protocol):
         self._limits = services.config.limits
         self._time_outs = services.config.time_outs
         self._time = services.loop.time
+        self._new_request_id = services.request_ids.new
+        self._cors = router.cors
         self._reader = RequestReader()
         self._state = _HEAD
         self._deadline = 0.0
@@ -218,7 +220,7 @@ class ClientConnection(asyncio.Protocol):
         self._held = rest  # at once: a request that is refused is followed by others all the same
         self.closes = not head.keep_alive or self._registry.is_draining
         if head.is_preflight and self._reader.is_complete:
-            self.answer(self._router.cors.preflight(head))
+            self.answer(self._cors.preflight(head))
             return
         self._admission = self._admitted(head)
         if self._reader.is_complete:
@@ -236,9 +238,10 @@ class ClientConnection(asyncio.Protocol):
             self.write(CONTINUE)
 
     def _name_request(self, head: RequestHead) -> None:
-        self.request_id = head.request_id or self._services.request_ids.new()
-        self.id_line = request_id_line(self.request_id)
-        self.answer_lines = self.id_line + self._router.cors.lines(head.origin)
+        self.request_id = id = head.request_id or self._new_request_id()
+        self.id_line = self.answer_lines = line = b"X-Request-ID: %b\r\n" % id
+        if self._cors.is_on:
+            self.answer_lines = line + self._cors.lines(head.origin)
 
     def _admitted(self, head: RequestHead) -> Admission:
         try:

@@ -92,7 +92,7 @@ TIME_OUTS: Final = {
 class AnswerHead:
     """The head of an answer, and how its end will be known. May stand for several answers with the same head."""
 
-    __slots__ = ("_for_client", "is_chunked", "own_length", "raw", "status")
+    __slots__ = ("_lines", "is_chunked", "own_length", "raw", "status")
 
     def __init__(self, status: int, raw: bytes) -> None:
         self.status = status
@@ -108,9 +108,10 @@ class AnswerHead:
             or b"x-request-id:" in lower
             or b"access-control-" in lower
         )
-        self._for_client = _OURS.sub(b"", raw) if is_ours else raw
+        self._lines = (_OURS.sub(b"", raw) if is_ours else raw)[:-2]
+        """What of it is passed on, without the empty line at the end."""
         if _EVENTS in lower and _UNBUFFERED not in lower:
-            self._for_client = b"%bX-Accel-Buffering: no\r\n\r\n" % self._for_client[:-2]
+            self._lines += b"X-Accel-Buffering: no\r\n"
 
     def is_short(self, most: int) -> bool:
         """Whether the body says that it has at most so many bytes, and is neither chunked nor compressed."""
@@ -122,13 +123,11 @@ class AnswerHead:
 
         `added` are whole header lines.
         """
-        if not closes and not added:
-            return self._for_client
-        return b"%b%b%b\r\n" % (self._for_client[:-2], added, _CLOSE if closes else b"")
+        return b"%b%b%b\r\n" % (self._lines, added, _CLOSE if closes else b"")
 
     def for_http10(self, *, added: bytes) -> bytes:
         """The same for a client that knows no chunks: the answer ends with the connection."""
-        return b"%b%b%b\r\n" % (_CHUNKED.sub(b"", self._for_client)[:-2], added, _CLOSE)
+        return b"%b%b%b\r\n" % (_CHUNKED.sub(b"", self._lines), added, _CLOSE)
 
 
 _NO_ANSWER: Final = AnswerHead(0, b"HTTP/1.1 ?")

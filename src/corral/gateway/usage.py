@@ -76,7 +76,8 @@ class Tail:
 def read_usage(tail: bytes, *, first: bytes = b"") -> Usage | None:
     """OpenAI's or Anthropic's `usage`, or else llama.cpp's `timings`; None when none is told in full."""
     usage = _last(_USAGE, tail)
-    return _openai_usage(usage) or _input_and_output(usage, first) or _llama_timings(_last(_TIMINGS, tail))
+    told = (_openai_usage(usage) or _input_and_output(usage, first)) if usage else None
+    return told or _llama_timings(_last(_TIMINGS, tail))
 
 
 def _input_and_output(usage: bytes, first: bytes) -> Usage | None:
@@ -107,6 +108,8 @@ def _message_start(first: bytes) -> bytes:
 
 
 def _llama_timings(timings: bytes) -> Usage | None:
+    if not timings:
+        return None
     prompt, completion = _PROMPT_N.search(timings), _PREDICTED_N.search(timings)
     if prompt is None or completion is None:
         return None
