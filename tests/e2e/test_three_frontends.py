@@ -96,6 +96,10 @@ async def test_three_frontends_that_start_together_work_as_one(fleet: Fleet) -> 
     await third.drain(node)
     await fleet.until_seen(node, NodeStatus.DRAINING, by=fleet.frontends)
 
+    async def is_announced() -> bool:
+        return any(event.data.get("after") == NodeStatus.DRAINING for event in await first.record())
+
+    await eventually(is_announced, "the drain to be announced")  # it is seen before that: a status is computed
     keys = (await first.call("GET", "/api/v1/keys")).json()
     assert isinstance(keys, list)
     assert [key["name"] for key in keys] == ["admin"]
