@@ -9,6 +9,7 @@ from corral.app.control_loops import Control
 from corral.auth.principals import Authenticator
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId, new_frontend_id
+from corral.base.tasks import Poke
 from corral.bus.port import Bus
 from corral.control.artefacts import MovedTags
 from corral.control.brake import Brake
@@ -117,7 +118,8 @@ async def wire(
     tokens = Tokens(stores.secrets, credentials.registration_token)
     jobs = LoadJobs(database, stores.secrets)
     intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus, clock)
-    keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock)
+    intents_due = Poke()
+    keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock, dispatcher=intents_due)
     gateways, restorations = GatewayReports(watch_replicas, clock), Restorations(database)
     dispatcher = Dispatcher(
         DispatchStores(intents=intents, nodes=nodes, events=events),
@@ -131,6 +133,7 @@ async def wire(
         fleet,
         clock,
         config.intents,
+        poke=intents_due,
     )
     operation_store = OperationStore(database)
     rules = FleetRuleStore(database)

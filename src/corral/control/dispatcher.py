@@ -76,8 +76,16 @@ class DispatchTools:
 
 class Dispatcher:
     def __init__(
-        self, stores: DispatchStores, tools: DispatchTools, fleet: Fleet, clock: Clock, policy: IntentPolicy
+        self,
+        stores: DispatchStores,
+        tools: DispatchTools,
+        fleet: Fleet,
+        clock: Clock,
+        policy: IntentPolicy,
+        *,
+        poke: Poke,
     ) -> None:
+        """`poke` is rung by whoever makes an intent due before its time."""
         self._stores = stores
         self._tools = tools
         self._fleet = fleet
@@ -90,7 +98,7 @@ class Dispatcher:
         self._changes = Batches(self._store, under_way=lambda: len(self._working))
         self._requests = OpenRequests()
         self._heard_of: int | None = None
-        self.poke = Poke()
+        self.poke = poke
 
     @property
     def slow(self) -> Mapping[Verb, int]:

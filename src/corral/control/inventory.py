@@ -93,13 +93,21 @@ class InventoryKeeper:
     """
 
     def __init__(
-        self, inventories: Inventories, intents: Intents, fleet: Fleet, client: NodeClient, clock: Clock
+        self,
+        inventories: Inventories,
+        intents: Intents,
+        fleet: Fleet,
+        client: NodeClient,
+        clock: Clock,
+        *,
+        dispatcher: Poke,
     ) -> None:
         self._inventories = inventories
         self._intents = intents
         self._fleet = fleet
         self._client = client
         self._clock = clock
+        self._dispatcher = dispatcher
         self._lane = Lane(_SLOTS, patience=_SOON)
         self._intake = ReportIntake(clock, ReportLimits())
         self.told = Poke()
@@ -229,16 +237,21 @@ class InventoryKeeper:
             return
         await self._inventories.put(found)
         self._known |= {id: fingerprint(one.entries) for id, one in found.items()}
-        await self._intents.look_at(list(found), at=self._clock.now())
-        await self._end_failed_installs(found)
+        looked_at = await self._intents.look_at(list(found), at=self._clock.now())
+        if await self._end_failed_installs(found) or looked_at:
+            self._dispatcher.ring()
         self.told.ring()
 
-    async def _end_failed_installs(self, found: Mapping[NodeId, Inventory]) -> None:
-        """What a report shows to be there need not wait for its next try, as with LocalAI: only installs."""
+    async def _end_failed_installs(self, found: Mapping[NodeId, Inventory]) -> bool:
+        """What a report shows to be there need not wait for its next try, as with LocalAI: only installs.
+
+        Whether there was any.
+        """
         failed = await self._intents.failed_installs(list(found))
         there = [one for one in failed if isinstance(prove(one.wish, found[one.node_id], one.before), Proven)]
         if there:
             await self._intents.hurry(there, at=self._clock.now())
+        return bool(there)
 
 
 def is_listed(seen: SeenNode) -> bool:

@@ -342,6 +342,18 @@ async def test_a_lost_answer_costs_no_second_download(hasty: World) -> None:
     assert node.written["echo"] == 2
 
 
+async def test_a_report_that_may_prove_what_is_waited_for_wakes_the_dispatcher(hasty: World) -> None:
+    node = await hasty.backends("w")
+    await done(hasty)
+    node.faults.silent = True
+    node.finished.clear()
+    await overdue(done(hasty, Verb.UPGRADE), node.finished, by=HASTE)
+    await hasty.control.dispatcher.poke.wait(hasty.clock, timedelta(0))
+    await hasty.control.context.inventory.sweep()
+    async with asyncio.timeout(5):
+        await hasty.control.dispatcher.poke.wait(hasty.clock, timedelta(hours=1))
+
+
 async def test_nobody_listening_makes_the_node_unhealthy_and_keeps_the_intent(world: World) -> None:
     node = await world.backends("w")
     await node.stop()
