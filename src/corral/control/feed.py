@@ -69,8 +69,9 @@ class LostRings:
         self._last: int | None = None
 
     async def look(self) -> None:
+        """The first look rings too: the other loops may have read the database a moment before it."""
         last = await self._events.last_sequence()
-        if self._last is not None and last != self._last:
+        if last != self._last:
             self._feed.ring()
         self._last = last
 

@@ -67,7 +67,8 @@ class Orphans:
         self._brake = brake
         self._holder = holder
         self._token = new_lease_token()
-        self._ours_until = clock.now()
+        self._ours_until = clock.monotonic()
+        """On the clock that nobody sets: a lease is not ours for longer because ours was set back."""
         self._cursor: str | None = None
         self._suspects: dict[NodeId, frozenset[Process]] = {}
         self._told: dict[NodeId, frozenset[Process]] = {}
@@ -95,12 +96,12 @@ class Orphans:
 
     async def _is_ours(self) -> bool:
         """A lease that outlasts this round and the next one is not written again."""
-        now = self._clock.now()
-        if now + 2 * PERIOD <= self._ours_until:
+        now, passed = self._clock.now(), self._clock.monotonic()
+        if passed + 2 * PERIOD.total_seconds() <= self._ours_until:
             return True
         until = now + _LEASE_TIME
         is_ours = await self._leases.claim(_LEASE, self._token, holder=self._holder, now=now, until=until)
-        self._ours_until = until if is_ours else now
+        self._ours_until = passed + _LEASE_TIME.total_seconds() if is_ours else passed
         return is_ours
 
     async def _reports(self, nodes: Mapping[NodeId, Node]) -> Reports:

@@ -1,8 +1,12 @@
 """Processes that nothing explains, and those that something does."""
 
+from datetime import timedelta
+
+from corral.base.ids import FrontendId, new_lease_token
 from corral.control.orphans import PERIOD
 from corral.domain.event import EventKind
 from corral.protocol.replica import RunningModel
+from corral.state.leases import Leases
 from corral.testing.world import FakeNode, World
 
 STRAY = RunningModel(model_id="stray", replica_index=0, address="127.0.0.1:7777")
@@ -89,3 +93,20 @@ async def test_a_node_that_does_not_answer_is_no_less_healthy_for_it(world: Worl
     await world.frontend.settle()
 
     assert [seen.status for seen in await world.control.context.fleet.all()] == ["healthy"]
+
+
+async def test_a_clock_that_is_set_back_gives_nobody_the_lease_for_longer(world: World) -> None:
+    node = await with_stray(world)
+    other = await world.again()
+    await sweep(world)
+    until = world.clock.now() + 6 * PERIOD
+    world.clock.jump(-timedelta(hours=1))
+    await world.clock.advance(7 * PERIOD)
+    assert await Leases(world.control.context.database).claim(
+        "orphans", new_lease_token(), holder=FrontendId("f2"), now=until + PERIOD, until=until + 7 * PERIOD
+    )
+    await world.control.orphans.sweep()
+    await world.control.orphans.sweep()
+    await other.orphans.sweep()
+
+    assert node.stopped == []
