@@ -10,7 +10,7 @@ from urllib.parse import quote
 import click
 from click.shell_completion import CompletionItem
 
-from corral.base.errors import Conflict, NotFound, PeerUnavailable
+from corral.base.errors import Conflict, NotFound, PeerRefused, PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli.connection import connected, open_client
 from corral.cli.options import CorralCommand, warn
@@ -116,12 +116,18 @@ class Following:
         except PeerUnavailable as error:
             if not self._is_of_worker(error):
                 raise
-            self._warn_once(f"{source.node} cannot be asked: {error.message}")
-            return []
+            return self._without(source, error.message)
+        except (NotFound, PeerRefused) as error:  # its node is gone, or waits for approval
+            return self._without(source, error.message)
         new = _after(lines, self._seen.get(source))
         if new:
             self._seen[source] = new[-1]
         return new
+
+    def _without(self, source: LogSource, why: str) -> "Sequence[LogLine]":
+        """No lines of this one, which is told once: those of the others are shown."""
+        self._warn_once(f"{source.node} cannot be asked: {why}")
+        return []
 
     def _is_of_worker(self, error: PeerUnavailable) -> bool:
         """Whether the frontend answers, and only the worker behind it does not."""

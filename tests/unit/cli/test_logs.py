@@ -93,6 +93,16 @@ def test_a_worker_that_cannot_be_asked_is_named_and_the_others_are_shown(connect
     assert "w2 cannot be asked" in outcome.err
 
 
+@pytest.mark.parametrize("status", [404, 409])
+def test_a_node_that_waits_for_approval_again_hides_no_lines_of_others(connected: Any, fleet: Any, status: int) -> None:
+    fleet.tell("GET /api/v1/models/chat", model((SECOND, 0), (FIRST, 0)))
+    refusal = {"error": {"message": "node w2 waits for approval"}}
+    fleet.tell(f"GET /api/nodes/{SECOND}/backend-logs/chat%230", refusal, status)
+    outcome = connected("logs", "chat")
+    assert (outcome.code, outcome.out) == (0, "w1 chat#0 | one\nw1 chat#0 | three\n")
+    assert "w2 cannot be asked: node w2 waits for approval" in outcome.err
+
+
 def test_a_model_that_never_ran_says_so(connected: Any, fleet: Any) -> None:
     fleet.tell("GET /api/v1/models/chat", model())
     outcome = connected("logs", "chat")
