@@ -24,46 +24,63 @@ _PERIOD_SECONDS: Final = 0.5
 _CLEAR: Final = "\r\x1b[2K"
 
 
+class _StatusLine:
+    """A line of standard error that can be written over until it is ended, by whichever thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._has_text = False
+
+    def has_ended_within(self, seconds: float) -> bool:
+        return self._ended.wait(seconds)
+
+    def write(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        with self._lock:
+            if not self._ended.is_set():
+                click.echo(f"{_CLEAR}{click.style(printable(text)[:width], dim=True)}", nl=False, err=True)
+                self._has_text = True
+
+    def end(self) -> None:
+        """Take away what was written; what comes later is not shown."""
+        with self._lock:
+            if self._has_text and not self._ended.is_set():
+                click.echo(_CLEAR, nl=False, err=True)
+            self._ended.set()
+
+
 @contextmanager
 def load_shown(client: "Client", model: str) -> Iterator[Callable[[], None]]:
     """Show the load on standard error until the given function is called, or the block ends.
 
-    Nothing is shown where standard error is no terminal, or where the key may not see models.
+    Nothing is shown where standard error is no terminal, or where the key may not see models. Nobody waits for a
+    frontend that does not say how far the load is.
     """
     if not sys.stderr.isatty():
         yield lambda: None
         return
-    ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(client, model, ended), daemon=True)
-    watcher.start()
-
-    def end() -> None:
-        if not ended.is_set():
-            ended.set()
-            watcher.join()
-
+    line = _StatusLine()
+    threading.Thread(target=_watch, args=(client, model, line), daemon=True).start()
     try:
-        yield end
+        yield line.end
     finally:
-        end()
+        line.end()
 
 
-def _watch(client: "Client", model: str, ended: threading.Event) -> None:
+def _watch(client: "Client", model: str, line: _StatusLine) -> None:
     from corral.protocol.model_views import ModelView
 
-    pause, has_written = _FIRST_LOOK_SECONDS, False
+    pause = _FIRST_LOOK_SECONDS
     try:
-        while not ended.wait(pause):
+        while not line.has_ended_within(pause):
             pause = _PERIOD_SECONDS
             if text := load_text(client.get(f"/api/v1/models/{quote(model, safe='')}", ModelView)):
-                width = shutil.get_terminal_size().columns - 1
-                click.echo(f"{_CLEAR}{click.style(printable(text)[:width], dim=True)}", nl=False, err=True)
-                has_written = True
+                line.write(text)
     except CorralError:
         pass  # whoever waits for the answer is told what is wrong
     finally:
-        if has_written:
-            click.echo(_CLEAR, nl=False, err=True)
+        line.end()
 
 
 def load_text(model: "ModelView") -> str:

@@ -356,3 +356,29 @@ def test_a_key_that_may_not_see_models_shows_no_load_and_gets_its_answer(
     frontend.tell("GET /api/v1/models/small", {"error": {"message": "scope"}}, 403)
     outcome = connected("chat", "small", "--once", "hi")
     assert (outcome.code, outcome.out, outcome.err) == (0, "Paris.\n", "")
+
+
+def test_a_frontend_that_does_not_say_how_far_the_load_is_delays_no_answer(
+    connected: Any, frontend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked, and answers only after the chat was printed."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("corral.cli.load_line._FIRST_LOOK_SECONDS", 0.0)
+    frontend.tell(ROUTE, answer("Paris."))
+    frontend.tell("GET /api/v1/models/small", model(phase="loading"))
+    asked, printed, waited = threading.Event(), threading.Event(), list[bool]()
+    reply = frontend.answer
+
+    def held(call: Any) -> Any:
+        if call.method == "POST":
+            assert asked.wait(60)
+        else:
+            asked.set()
+            waited.append(printed.wait(5))
+        return reply(call)
+
+    monkeypatch.setattr(frontend, "answer", held)
+    outcome = connected("chat", "small", "--once", "capital of France?")
+    printed.set()
+    assert (outcome.out, outcome.err) == ("Paris.\n", "")
+    assert waited in ([], [True])
