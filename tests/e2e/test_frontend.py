@@ -40,9 +40,11 @@ def start(start_process: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 
 def until_serving(running: Any, port: int, call: Any) -> None:
+    """Wait until control answers through the gateway. The home page needs no key, and the gateway cannot give it."""
+
     def serves() -> bool:
         assert running.process.poll() is None, running.output
-        return bool(call("GET", f"http://127.0.0.1:{port}/api/v1/version").status == 401)
+        return bool(call("GET", f"http://127.0.0.1:{port}/").status == 200)
 
     wait_until(serves, "the frontend to serve", seconds=60)
     running.look()
