@@ -69,7 +69,7 @@ def _unknown(part: Mapping[str, object], path: tuple[str, ...]) -> Iterator[tupl
         dotted = ".".join(here)
         if dotted in _PARTS and isinstance(value, Mapping):
             yield from _unknown(value, here)
-        elif dotted not in KNOWN and dotted not in _PARTS and not _is_free(dotted) and not key.startswith(_OWN):
+        elif dotted not in KNOWN and dotted not in _PARTS and not _is_free(dotted) and not here[-1].startswith(_OWN):
             yield here
 
 

@@ -316,6 +316,15 @@ def test_lines_are_those_of_the_file_in_lists_and_below(models: Models) -> None:
     ]
 
 
+@pytest.mark.parametrize("key", ["1", "true", "null"])
+def test_a_key_that_is_no_text_is_told_and_keeps_nobody_from_reading_the_models(models: Models, key: str) -> None:
+    write(models, "odd.yaml", GOOD.format(name="odd") + f"template: {{{key}: x}}\n")
+    models.scan()
+    assert set(models.catalogue.models) == {"good", "odd"}
+    (warning,) = models.find("odd").warnings
+    assert "unknown key 'template." in warning
+
+
 def test_a_key_that_others_refer_to_is_no_mistake_and_what_is_merged_is_looked_at(models: Models) -> None:
     write(
         models,
