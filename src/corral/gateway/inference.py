@@ -126,12 +126,7 @@ class Inference(Exchange):
         self._needs_care = asked.needs_care()
         _check_use(entry, self._route)
         self.model = entry.name
-        try:
-            self._services.dispatcher.submit(self)
-        except Refusal as refusal:
-            self._status = refusal.status
-            self._end(Outcome.FAILED)
-            raise
+        self._queue_up()
 
     # What the dispatcher calls.
 
@@ -161,7 +156,7 @@ class Inference(Exchange):
         """It does not answer this route; another replica of the model may."""
         self.excluded.add(replica.id)
         if self._services.directory.serves(self.model, self.excluded):
-            self._submit_again()
+            self._queue_up()
         else:
             self.refuse(_unanswered(self.model, self._route))
 
@@ -279,9 +274,9 @@ class Inference(Exchange):
         if not self._services.directory.serves(self.model, self.excluded):
             self._outlive(failure)
             return
-        self._submit_again()
+        self._queue_up()
 
-    def _submit_again(self) -> None:
+    def _queue_up(self) -> None:
         try:
             self._services.dispatcher.submit(self)
         except Refusal as refusal:

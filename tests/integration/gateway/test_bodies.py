@@ -1,12 +1,13 @@
 """Bodies that are not plain JSON: compressed ones, and such with a byte-order mark."""
 
+import asyncio
 import gzip
 import zlib
 
 import pytest
 
 from corral.gateway.config import Limits
-from corral.testing.engine import answering
+from corral.testing.engine import Connection, EngineRequest, answering
 from corral.testing.gateway import World, chat, request, world
 
 GZIP = b"Content-Encoding: gzip\r\n"
@@ -56,6 +57,22 @@ async def test_an_inflated_body_counts_with_all_others() -> None:
         answer = await gateway.ask(request(gzip.compress(chat(text="a" * 2_000_000)), head=GZIP))
 
         assert (answer.status, answer.error["code"]) == (503, "overloaded")
+        await gateway.until_quiet()
+
+
+async def test_a_full_queue_is_told_after_a_large_body_was_inflated() -> None:
+    never = asyncio.Event()
+
+    async def hang(_: EngineRequest, __: Connection) -> bool:
+        return await never.wait()
+
+    async with world(limits=Limits(queue=0), limit=1) as gateway:
+        gateway.engine.behave = hang
+        async with gateway.client() as first:
+            await first.send(request(chat()))
+            await gateway.until(lambda: bool(gateway.engine.requests))
+            answer = await gateway.ask(request(gzip.compress(chat(text="a" * 3_000_000)), head=GZIP))
+            assert (answer.status, answer.error["code"]) == (429, "queue_full")
         await gateway.until_quiet()
 
 
