@@ -6,6 +6,7 @@ Those of requests without a valid key have a small budget of their own. When it 
 still being received is given up: so a request that comes in one piece, as those of workers do, always finds room.
 """
 
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,11 @@ from corral.gateway.config import Limits
 
 GZIP: Final = frozenset({b"gzip", b"x-gzip"})
 _STEP: Final = 64 * 1024
+_WINDOW: Final = 16 * 1024
+"""Bytes that the inflater is shown at once: it copies whatever it leaves of them."""
+_MOST_MEMBERS: Final = 4096
+"""Parts of a gzip body. Tools that cut what they compress make one of every 64 kB or more."""
+_PADDING: Final = re.compile(rb"\0*")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,36 +99,53 @@ def overloaded() -> Refusal:
 class Inflation:
     """A gzip body while it is inflated, in steps of which each is bounded."""
 
-    __slots__ = ("_inflater", "_limit", "_pieces", "_rest", "_size")
+    __slots__ = ("_at", "_body", "_inflater", "_limit", "_members", "_pieces", "_size")
 
     def __init__(self, body: bytes, *, limit: int) -> None:
-        self._rest = body
+        self._body = body
+        self._at = 0
         self._limit = limit
         self._inflater = _inflater()
+        self._members = 1
         self._pieces: list[bytes] = []
         self._size = 0
 
     def run(self, most: int | None = None) -> bool:
-        """Whether it is at its end, once this is done or about so many bytes came of it. Raises Refusal."""
-        came = 0
-        while most is None or came < most:
+        """Whether it is at its end, once this is done or about so many bytes were read or came of it. Raises
+        Refusal."""
+        worked = 0
+        while most is None or worked < most:
+            before = self._at
             piece = self._next()
-            came += len(piece)
+            worked += self._at - before + len(piece)
             if self._inflater.eof:
-                self._rest = self._inflater.unused_data.lstrip(b"\0")  # padding is allowed
-                if not self._rest:
+                if self._is_at_end():
                     return True
-                self._inflater = _inflater()
-            elif not piece:
+                self._begin_member()
+            elif not piece and self._at == len(self._body):
                 raise _bad_gzip("it ends too early")
         return False
 
+    def _is_at_end(self) -> bool:
+        """Zeros may follow a member."""
+        padding = _PADDING.match(self._body, self._at)
+        self._at = self._at if padding is None else padding.end()
+        return self._at == len(self._body)
+
+    def _begin_member(self) -> None:
+        self._members += 1
+        if self._members > _MOST_MEMBERS:
+            raise _bad_gzip(f"it has more than {_MOST_MEMBERS} members")
+        self._inflater = _inflater()
+
     def _next(self) -> bytes:
+        inflater = self._inflater
+        window = self._body[self._at : self._at + _WINDOW]
         try:
-            piece = self._inflater.decompress(self._rest, min(_STEP, self._limit - self._size + 1))
+            piece = inflater.decompress(window, min(_STEP, self._limit - self._size + 1))
         except zlib.error as error:
             raise _bad_gzip(str(error)) from None
-        self._rest = self._inflater.unconsumed_tail
+        self._at += len(window) - len(inflater.unused_data if inflater.eof else inflater.unconsumed_tail)
         self._pieces.append(piece)
         self._size += len(piece)
         if self._size > self._limit:

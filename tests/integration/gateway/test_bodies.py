@@ -32,7 +32,7 @@ async def test_a_gzip_body_reaches_the_engine_inflated(gateway: World, encoding:
 
 async def test_a_gzip_body_may_come_in_chunks_and_in_several_members(gateway: World) -> None:
     body = chat()
-    sent = gzip.compress(body[:9]) + gzip.compress(body[9:]) + bytes(8)
+    sent = gzip.compress(body[:9]) + bytes(3) + gzip.compress(body[9:]) + bytes(8)
     chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(sent), sent)
 
     answer = await gateway.ask(request(None, head=GZIP + b"Transfer-Encoding: chunked\r\n") + chunks)
@@ -74,6 +74,15 @@ async def test_a_full_queue_is_told_after_a_large_body_was_inflated() -> None:
             answer = await gateway.ask(request(gzip.compress(chat(text="a" * 3_000_000)), head=GZIP))
             assert (answer.status, answer.error["code"]) == (429, "queue_full")
         await gateway.until_quiet()
+
+
+async def test_a_body_of_very_many_members_is_refused(gateway: World) -> None:
+    """Beginning a member costs time however little is in it."""
+    answer = await gateway.ask(request(gzip.compress(b"") * 100_000, head=GZIP))
+
+    assert (answer.status, answer.error["code"]) == (400, "invalid_gzip")
+    assert "members" in str(answer.error["message"])
+    await gateway.until_quiet()
 
 
 @pytest.mark.parametrize(
