@@ -107,7 +107,7 @@ class ClientConnection(asyncio.Protocol):
         self._services.tally.connections += 1
         self._services.tally.open_connections += 1
         if not self._registry.opened(self):
-            self.refuse(Refusal.busy(503, "too many connections", code="too_many_connections"))
+            self.refuse(_too_many_connections())
 
     def data_received(self, data: bytes) -> None:
         state = self._state
@@ -214,7 +214,6 @@ class ClientConnection(asyncio.Protocol):
         return whole
 
     def _begin_request(self, raw: bytes, rest: bytes) -> None:
-        self._head = _NO_HEAD  # so that a refusal of this head is not answered as the last one would be
         self._head = head = self._reader.read_head(raw)
         self._name_request(head)
         self._held = rest  # at once: a request that is refused is followed by others all the same
@@ -321,6 +320,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._state = _HEAD
         self._in_head = False
+        self._head = _NO_HEAD  # so that a refusal of the next head is not answered as this request would be
         self.request_id = b""
         if self._sender.is_proxied:
             self._sender.leave(self)
@@ -432,6 +432,13 @@ class ClientConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.client_gone()
+
+
+def _too_many_connections() -> Refusal:
+    """Nothing was asked yet, so this must not be followed by another answer on the same connection."""
+    refusal = Refusal.busy(503, "too many connections", code="too_many_connections")
+    refusal.closes = True
+    return refusal
 
 
 def _nowhere(data: bytes) -> None:

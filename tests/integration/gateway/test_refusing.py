@@ -142,7 +142,20 @@ async def test_too_many_connections_are_refused() -> None:
         await two.send(request(chat()))
         assert (await one.read_answer()).status == (await two.read_answer()).status == 200
         async with small.client() as three:
-            assert (await three.read_answer()).status == 503
+            answer = await three.read_answer()
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+            assert await three.until_closed() == b""  # a kept connection would take this for its first answer
+        await one.send(request(chat()))
+        assert (await one.read_answer()).status == 200
+
+
+async def test_a_refused_head_is_not_answered_as_the_request_before_it(gateway: World) -> None:
+    async with gateway.client() as client:
+        await client.send(request(method="HEAD", path="/healthz", key=None))
+        assert (await client.read_answer(is_head=True)).status == 200
+        await client.send(b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 70_000)
+        answer = await client.read_answer()
+        assert (answer.status, answer.error["code"]) == (431, "head_too_large")
 
 
 async def test_a_gateway_without_a_view_says_so(gateway: World) -> None:
