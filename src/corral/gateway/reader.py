@@ -16,6 +16,8 @@ from corral.gateway.head import RequestHead, read_head
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _MOST_DIGITS: Final = 18
+_SMALL: Final = 1024
+"""Bytes of a piece of a body that is not worth an object of its own."""
 _LONGEST_KEPT: Final = 2048
 """Bytes of a head that are kept to know it again, for as long as the connection is there."""
 
@@ -29,7 +31,7 @@ class RequestReader:
         """The known head as it came, without the digits of its Content-Length."""
         self._knows_end = False
         """Whether the parser was not asked about this request: then its body is as long as its head says."""
-        self.body: list[bytes] = []
+        self.body: list[bytes | bytearray] = []
         self.body_size = 0
         self.is_complete = False
         self.has_overrun = False
@@ -67,7 +69,7 @@ class RequestReader:
         self.body = []
 
     def take_body(self) -> bytes:
-        body = self.body[0] if len(self.body) == 1 else b"".join(self.body)
+        body = bytes(self.body[0]) if len(self.body) == 1 else b"".join(self.body)
         self.body = []
         return body
 
@@ -130,8 +132,19 @@ class RequestReader:
 
     def on_body(self, body: bytes) -> None:
         if not self.is_complete:
-            self.body.append(body)
             self.body_size += len(body)
+            if len(body) < _SMALL and self.body:
+                self._collect(body)
+            else:
+                self.body.append(body)
+
+    def _collect(self, piece: bytes) -> None:
+        """Small pieces together: each alone would take many times its size."""
+        last = self.body[-1]
+        if isinstance(last, bytearray):
+            last += piece
+        else:
+            self.body.append(bytearray(piece))
 
     def on_message_complete(self) -> None:
         self.is_complete = True

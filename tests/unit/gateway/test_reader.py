@@ -1,5 +1,7 @@
 """Heads that come again on a connection are known again; whatever differs in more than its length is read anew."""
 
+import sys
+
 import pytest
 
 from corral.gateway.answers import Refusal
@@ -79,3 +81,20 @@ def test_chunks_after_a_known_head_are_read_by_the_parser() -> None:
 
     assert found.is_chunked
     assert body == b"abc"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_body_in_tiny_pieces_takes_little_more_memory_than_its_bytes(at_once: bool) -> None:
+    """Whoever sends it decides how small its chunks are."""
+    count = 50_000
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    reader = RequestReader()
+    reader.read_head(head)
+    for data in [b"2\r\nab\r\n" * count] if at_once else [b"2\r\nab\r\n"] * count:
+        reader.feed(data)
+
+    held = sys.getsizeof(reader.body) + sum(map(sys.getsizeof, reader.body))
+    assert held < 3 * reader.body_size
+    reader.feed(b"0\r\n\r\n")
+    body = reader.take_body()
+    assert (body == b"ab" * count, type(body)) == (True, bytes)
