@@ -63,7 +63,7 @@ KEYLESS: Final = (
 
 
 def _pattern(route: KeylessRoute) -> re.Pattern[bytes]:
-    return re.compile(re.sub(rb"\\\{\w+\\\}", rb"[^/]+", re.escape(route.path.encode())))
+    return re.compile(re.sub(rb"\\\{\w+\\\}", rb"[^/%]+", re.escape(route.path.encode())))
 
 
 _EXACT: Final[Mapping[tuple[bytes, bytes], KeylessRoute]] = {

@@ -40,6 +40,8 @@ def test_routes_that_take_no_body_have_no_room_for_one() -> None:
         (b"POST", b"/api/node/%72egister", None),
         (b"POST", b"/api/node//heartbeat", None),
         (b"POST", b"/api/node/n1/x/heartbeat", None),
+        (b"POST", b"/api/node/n1%2Fx/heartbeat", None),
+        (b"DELETE", b"/api/node/n1%2fmodels", None),
         (b"GET", b"/api/nodes", None),
         (b"GET", b"/docs/", None),
     ],
