@@ -176,7 +176,9 @@ class Directory:
         return None if candidates is None else pick(candidates, turn=next(self._turn), exclude=exclude)
 
     def origins(self) -> set[Origin]:
-        return {replica.origin for replica in self._replicas.values()}
+        """Of all replicas, with the ports in front of engines."""
+        replicas = self._replicas.values()
+        return {origin for one in replicas for origin in (one.origin, one.front) if origin is not None}
 
     def in_flight(self) -> dict[str, int]:
         return {replica.id: replica.in_flight for replica in self._replicas.values() if replica.in_flight}

@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 
+from corral.protocol.view import ModelEntry
 from corral.testing.engine import Connection, EngineRequest, StubEngine, json_answer
 from corral.testing.gateway import MODEL, World, replicas, request, world
 
@@ -75,6 +76,16 @@ async def test_what_the_engine_refuses_for_a_null_or_its_slots_is_asked_in_front
         answer = await gateway.ask(request(json.dumps(PLAIN).encode()))
         assert (answer.status, answer.error["code"]) == (400, "invalid_value")
         await gateway.until_quiet()
+
+
+async def test_a_connection_to_a_port_in_front_outlives_a_change_of_the_view() -> None:
+    async with world(engines=2) as gateway:
+        await told(gateway)
+        assert await ask(gateway, {"echo": True}) == 200
+        idle = gateway.gateway.services.pool.idle_count
+        gateway.control.change(models={**gateway.control.view.models, "other": ModelEntry(name="other")})
+        await gateway.until(lambda: gateway.gateway.services.directory.version == gateway.control.view.version)
+        assert gateway.gateway.services.pool.idle_count == idle
 
 
 async def test_without_such_a_port_the_engine_is_asked(gateway: World) -> None:
