@@ -1,7 +1,8 @@
 """A second HTTP port, in front of llama.cpp's own, for requests that need care: see `llama_careful.py`.
 
 Whoever asks knows which those are, and asks the engine's own port for all else, so nothing stands in the way of most
-requests. It wants the same key. Each connection is for one request; when it is closed early, the work on it ends.
+requests. It wants the same key, and reads no body without it. Each connection is for one request; when it is closed
+early, the work on it ends.
 """
 
 import asyncio
@@ -9,8 +10,7 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from engine_process import Engine, EngineAnswer
 from llama_careful import Body, Joining, Plan, Refused, cut_vectors, plan_for
@@ -19,7 +19,7 @@ log = logging.getLogger("backend")
 
 _HEAD_BYTES: Final = 64 * 1024
 _MOST_BYTES: Final = 64 * 1024 * 1024
-_HEAD_SECONDS: Final = 30.0
+_REQUEST_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
 _REASONS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 413: "Content Too Large"}
@@ -44,8 +44,12 @@ class Front:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = _Client(writer)
         try:
-            async with asyncio.timeout(_HEAD_SECONDS):
-                request = await _read(reader)
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                head = await _read_head(reader)
+                if not hmac.compare_digest(head.authorization.encode("latin-1"), self._expected):
+                    await client.whole(401, b'{"error":{"message":"invalid key","code":"invalid_api_key"}}')
+                    return
+                request = _Request(head.path, await reader.readexactly(head.length))
             await self._answer_while_there(request, reader, client)
         except (_NoRequest, ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # there is nobody any more, or nobody of ours
@@ -69,9 +73,6 @@ class Front:
             await asyncio.gather(answering, leaving, return_exceptions=True)
 
     async def _answer(self, request: "_Request", client: "_Client") -> None:
-        if not hmac.compare_digest(request.headers.get("authorization", "").encode(), self._expected):
-            await client.whole(401, b'{"error":{"message":"invalid key","code":"invalid_api_key"}}')
-            return
         try:
             plan = plan_for(request.path, _parsed(request.body), offers_tools=self._engine.offers_tools)
             await self._carry_out(plan, request.path, client)
@@ -140,21 +141,25 @@ class _NoRequest(Exception):
     """What came is no request that the gateway would send."""
 
 
-class _Request:
-    def __init__(self, path: str, headers: Mapping[str, str], body: bytes) -> None:
-        self.path = path
-        self.headers = headers
-        self.body = body
+class _Head(NamedTuple):
+    path: str
+    authorization: str
+    length: int
 
 
-async def _read(reader: asyncio.StreamReader) -> _Request:
-    """_NoRequest when it has no length, or is too long."""
+class _Request(NamedTuple):
+    path: str
+    body: bytes
+
+
+async def _read_head(reader: asyncio.StreamReader) -> _Head:
+    """_NoRequest when it tells no length, or too large a one."""
     line, *fields = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (one.partition(":") for one in fields)}
     length, words = headers.get("content-length", ""), line.split(" ")
     if not length.isdecimal() or int(length) > _MOST_BYTES or len(words) != 3:
         raise _NoRequest(line)
-    return _Request(words[1].partition("?")[0], headers, await reader.readexactly(int(length)))
+    return _Head(words[1].partition("?")[0], headers.get("authorization", ""), int(length))
 
 
 class _Client:
