@@ -21,6 +21,12 @@ _MAX_NAME: Final = 512
 _SHORT: Final = 16
 """Bytes of a list that may be empty but for blanks."""
 _LIST: Final = ord("[")
+_TEXT: Final = ord('"')
+_LONGEST_NUMBER: Final = 1024
+_SHOWN: Final = 20
+"""Characters of a number that an error repeats."""
+_ABSENT: Final = msgspec.Raw()
+_NULL: Final = msgspec.Raw(b"null")
 _HOTTEST: Final = 2
 """OpenAI's own limit of `temperature`."""
 _OPENING: Final = {
@@ -67,58 +73,74 @@ def _denied(message: str, code: str) -> Refusal:
 
 
 class Asked(msgspec.Struct, gc=False):
-    """The few fields of a body that matter here; everything else in it is skipped, not built."""
+    """The few fields of a body that matter here, as they were written: a client decides how large their values are, so
+    nothing is built of them, nor of everything else in the body."""
 
-    model: object = msgspec.UNSET
-    messages: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
-    temperature: object = None
-    tools: msgspec.Raw = msgspec.Raw()
-    functions: msgspec.Raw = msgspec.Raw()
-    function_call: object = None
-    modalities: object = None
-    max_tokens: object = None
-    max_completion_tokens: object = None
-    dimensions: object = None
-    echo: object = None
-    suffix: object = None
-    best_of: object = None
+    model: msgspec.Raw = _ABSENT
+    messages: msgspec.Raw = _ABSENT
+    prompt: msgspec.Raw = _ABSENT
+    temperature: msgspec.Raw = _ABSENT
+    tools: msgspec.Raw = _ABSENT
+    functions: msgspec.Raw = _ABSENT
+    function_call: msgspec.Raw = _ABSENT
+    modalities: msgspec.Raw = _ABSENT
+    max_tokens: msgspec.Raw = _ABSENT
+    max_completion_tokens: msgspec.Raw = _ABSENT
+    dimensions: msgspec.Raw = _ABSENT
+    echo: msgspec.Raw = _ABSENT
+    suffix: msgspec.Raw = _ABSENT
+    best_of: msgspec.Raw = _ABSENT
 
     def named(self) -> str:
         """The model to ask. Refusal when there is none."""
-        if self.model is msgspec.UNSET or self.model is None:
+        if self.model is _ABSENT or self.model == _NULL:
             return _named("")
-        if not isinstance(self.model, str):
+        if memoryview(self.model)[0] != _TEXT:
             raise Refusal(400, "`model` must be a string", code="invalid_type", param="model")
-        return _named(self.model)
+        try:
+            return _named(_text_decoder.decode(self.model))
+        except UNREADABLE_JSON as error:
+            raise _not_json(error) from None
 
     def needs_care(self) -> bool:
         """Whether it asks for something that engines are known to drop without a word, or to answer oddly."""
         return (
-            len(self.tools) > 0
-            or len(self.functions) > 0
-            or self.max_tokens == 0
-            or self.max_completion_tokens == 0
-            or self.dimensions is not None
-            or self.echo is not None
-            or self.suffix is not None
-            or self.best_of is not None
-            or self.modalities is not None
-            or self.function_call is not None
-            or (len(self.prompt) > 0 and memoryview(self.prompt)[0] == _LIST)
+            self.tools is not _ABSENT
+            or self.functions is not _ABSENT
+            or (self.max_tokens is not _ABSENT and _number(self.max_tokens) == 0)
+            or (self.max_completion_tokens is not _ABSENT and _number(self.max_completion_tokens) == 0)
+            or (self.dimensions is not _ABSENT and self.dimensions != _NULL)
+            or (self.echo is not _ABSENT and self.echo != _NULL)
+            or (self.suffix is not _ABSENT and self.suffix != _NULL)
+            or (self.best_of is not _ABSENT and self.best_of != _NULL)
+            or (self.modalities is not _ABSENT and self.modalities != _NULL)
+            or (self.function_call is not _ABSENT and self.function_call != _NULL)
+            or (self.prompt is not _ABSENT and memoryview(self.prompt)[0] == _LIST)
         )
 
     def check(self) -> None:
         """Refusal for what no model can answer, and what some engines answer all the same."""
         if 0 < len(self.messages) <= _SHORT and bytes(self.messages).translate(None, b" \t\r\n") == b"[]":
             raise Refusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
-        heat = self.temperature
-        if isinstance(heat, float | int) and not 0 <= heat <= _HOTTEST:
-            told = f"`temperature` must be between 0 and {_HOTTEST}, and is {heat}"
+        heat = None if self.temperature is _ABSENT else _number(self.temperature)
+        if heat is not None and not 0 <= heat <= _HOTTEST:
+            written = bytes(self.temperature).decode()[:_SHOWN]
+            told = f"`temperature` must be between 0 and {_HOTTEST}, and is {written}"
             raise Refusal(400, told, code="invalid_value", param="temperature")
 
 
+def _number(value: msgspec.Raw) -> float | None:
+    """None for what is no number, and for longer ones than anybody writes: those are the engine's to judge."""
+    if value == _NULL or len(value) > _LONGEST_NUMBER:
+        return None
+    try:
+        return float(bytes(value))
+    except ValueError:
+        return None
+
+
 _decoder: Final = msgspec.json.Decoder(Asked)
+_text_decoder: Final = msgspec.json.Decoder(str)
 
 
 def asked_in_json(body: bytes) -> Asked:
@@ -128,13 +150,16 @@ def asked_in_json(body: bytes) -> Asked:
     except msgspec.ValidationError:
         raise Refusal(400, "the body must be a JSON object", code="invalid_body") from None
     except UNREADABLE_JSON as error:
-        why = error if body else "it is empty"
-        raise Refusal(400, f"the body is not valid JSON: {why}", code="invalid_json") from None
+        raise _not_json(error if body else "it is empty") from None
+
+
+def _not_json(why: object) -> Refusal:
+    return Refusal(400, f"the body is not valid JSON: {why}", code="invalid_json")
 
 
 def asked_in_form(head: RequestHead, body: bytes) -> Asked:
-    """The same of a form."""
-    return Asked(model=model_in_form(head.lines, body))
+    """What a form asks for."""
+    return Asked(model=msgspec.Raw(msgspec.json.encode(model_in_form(head.lines, body))))
 
 
 def _named(model: str) -> str:

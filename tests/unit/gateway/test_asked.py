@@ -1,0 +1,60 @@
+"""What the gateway reads of a body: a few fields, of which nothing is built that a client can make large."""
+
+import tracemalloc
+
+import msgspec
+import pytest
+
+from corral.gateway.admit import Asked, asked_in_json
+from corral.gateway.answers import Refusal
+
+FIELDS = [field.name for field in msgspec.structs.fields(Asked)]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_of_very_many_parts_is_not_built(field: str) -> None:
+    body = b'{"%b": [%b[]]}' % (field.encode(), b"[]," * 100_000)
+    tracemalloc.start()
+    try:
+        asked = asked_in_json(body)
+        asked.check()
+        asked.needs_care()
+        with pytest.raises(Refusal):
+            asked.named()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(body)
+
+
+@pytest.mark.parametrize("written", [b"0", b"0.0", b"-0", b"0e3"])
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_no_tokens_at_all_need_care_however_that_is_written(field: str, written: bytes) -> None:
+    assert asked_in_json(b'{"model": "m", "%b": %b}' % (field.encode(), written)).needs_care()
+
+
+@pytest.mark.parametrize("written", [b"null", b"1", b"-1", b'"0"', b"[0]", b"1" * 100])
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+def test_other_limits_of_tokens_need_no_care(field: str, written: bytes) -> None:
+    assert not asked_in_json(b'{"model": "m", "%b": %b}' % (field.encode(), written)).needs_care()
+
+
+@pytest.mark.parametrize("field", ["dimensions", "echo", "suffix", "best_of", "modalities", "function_call"])
+def test_nulls_need_no_care(field: str) -> None:
+    assert not asked_in_json(b'{"model": "m", "%b": null}' % field.encode()).needs_care()
+
+
+@pytest.mark.parametrize("written", ["2.1", "-0.5", "3", "1e3"])
+def test_a_temperature_out_of_range_is_told_as_it_was_written(written: str) -> None:
+    with pytest.raises(Refusal, match=f"`temperature` must be between 0 and 2, and is {written}$") as refused:
+        asked_in_json(b'{"temperature": %b}' % written.encode()).check()
+    assert refused.value.code == "invalid_value"
+
+
+@pytest.mark.parametrize("written", [b"0", b"2", b"0.7", b"null", b'"9"', b"[9]"])
+def test_other_temperatures_are_left_to_the_engine(written: bytes) -> None:
+    asked_in_json(b'{"temperature": %b}' % written).check()
+
+
+def test_a_name_may_have_escapes() -> None:
+    assert asked_in_json(rb'{"model": "caf\u00e9 \"x\""}').named() == 'café "x"'
