@@ -14,10 +14,15 @@ from corral.base.errors import SchemaTooNew
 from corral.state.db import Database
 from corral.state.engines import Timeouts
 from corral.state.events import Events
+from corral.state.load_jobs import LoadJobs
 from corral.state.migrations import upgrade
+from corral.state.nodes import Nodes
+from corral.state.replicas import Replicas, insert_replica
 from corral.state.schema import metadata
+from corral.state.secrets import Secrets
+from corral.state.secrets_key import SecretsKey
 from corral.testing.databases import DatabaseSource
-from corral.testing.samples import an_event
+from corral.testing.samples import a_load_job, a_node, a_replica, after, an_event
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -81,6 +86,38 @@ async def test_migrating_again_changes_nothing(database: Database) -> None:
     await upgrade(database)
 
     assert await Events(database).last_sequence() == 1
+
+
+ADDED_SINCE_0006 = (
+    ("replicas", "routes"),
+    ("replicas", "front_port"),
+    ("load_jobs", "reason"),
+    ("load_jobs", "engine_lines"),
+    ("nodes", "registered_from"),
+    ("nodes", "suspicion"),
+)
+
+
+async def test_rows_of_an_earlier_version_can_be_read_after_the_upgrade(database: Database) -> None:
+    secrets = await Secrets.open(database, SecretsKey(bytes(32)), at=after(0))
+    nodes, jobs, replicas = Nodes(database), LoadJobs(database, secrets), Replicas(database, secrets)
+    node, job, replica = a_node(), a_load_job(), a_replica()
+    assert await nodes.insert(node, events=[])
+    await jobs.open(job)
+    async with database.begin() as connection:
+        assert await insert_replica(connection, replica)
+        for table, column in ADDED_SINCE_0006:
+            await connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0006'"))
+
+    await upgrade(database)
+
+    (known,) = await nodes.all()
+    assert (known.id, known.registered_from, known.facts.suspicion) == (node.id, "", None)
+    (waiting,) = await jobs.all()
+    assert (waiting.model, waiting.reason, waiting.engine_lines) == (job.model, None, ())
+    (living,) = await replicas.living()
+    assert (living.id, living.routes, living.front_port) == (replica.id, None, 0)
 
 
 async def test_frontends_that_start_together_migrate_once(blank_url: str) -> None:
