@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -144,6 +144,9 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
             log.error("task failed", exc_info=error, extra={"event": "task.failed", "task": task.get_name()})
 
 
+_LEAST_BACKOFF: Final = timedelta(milliseconds=250)
+
+
 async def poke_or_period(
     step: Callable[[], Awaitable[timedelta | None]], *, poke: Poke, clock: Clock, period: timedelta, name: str
 ) -> None:
@@ -152,18 +155,20 @@ async def poke_or_period(
     A step that knows when something will be due returns how long that is; then it is run again after the shorter time.
 
     A step that fails is logged and tried again with backoff: the loop is the rim where errors stop. A retryable error
-    (the database is away) is told once; one of ours that no retry mends is a mistake in the code and ends the process.
+    (the database is away) is told once, and a ring ends the wait: work that others announce is not late. One of ours
+    that no retry mends is a mistake in the code and ends the process.
     """
-    backoff = Backoff(first=timedelta(milliseconds=250), cap=max(period, timedelta(seconds=1)))
+    backoff = Backoff(first=_LEAST_BACKOFF, cap=max(period, timedelta(seconds=1)))
     failures = 0
     pause = None
     while True:
+        is_away = False
         try:
             pause = await step()
         except CorralError as error:
             if not error.retryable:
                 raise
-            failures += 1
+            failures, is_away = failures + 1, True
             if failures == 1:
                 log.warning("%s waits: %s", name, error, extra={"event": "loop.waiting", "loop": name})
         except Exception:
@@ -173,7 +178,10 @@ async def poke_or_period(
             if failures:
                 log.info("%s goes on", name, extra={"event": "loop.resumed", "loop": name, "failures": failures})
             failures = 0
-        if failures:
+        if is_away:
+            await clock.sleep(_LEAST_BACKOFF.total_seconds())
+            await poke.wait(clock, backoff.delay(failures) - _LEAST_BACKOFF)
+        elif failures:
             await clock.sleep(backoff.delay(failures).total_seconds())
         else:
             await poke.wait(clock, period if pause is None else min(period, pause))

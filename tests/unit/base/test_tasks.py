@@ -160,6 +160,40 @@ async def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptur
     assert not any(record.exc_info for record in caplog.records)
 
 
+async def test_a_ring_ends_the_wait_for_what_was_away() -> None:
+    clock, poke, runs, is_away = ManualClock(), Poke(), 0, True
+
+    async def step() -> None:
+        nonlocal runs
+        runs += 1
+        if is_away:
+            raise DatabaseUnavailable("gone")
+
+    async with running(poke_or_period(step, poke=poke, clock=clock, period=MINUTE, name="t"), name="t"):
+        while runs < 10:  # by then it waits for about a minute
+            await clock.until_sleeping(1)
+            await clock.advance(timedelta(milliseconds=250))
+        is_away = False
+        poke.ring()
+        await clock.advance(timedelta(milliseconds=500))
+        assert runs == 11
+
+
+async def test_rings_are_no_reason_to_knock_without_pause_at_what_is_away() -> None:
+    clock, poke, runs = ManualClock(), Poke(), 0
+
+    async def step() -> None:
+        nonlocal runs
+        runs += 1
+        poke.ring()
+        raise DatabaseUnavailable("gone")
+
+    async with running(poke_or_period(step, poke=poke, clock=clock, period=MINUTE, name="t"), name="t"):
+        await clock.until_sleeping(1)
+        await clock.advance(timedelta(seconds=2))
+        assert runs <= 9
+
+
 async def test_a_failed_service_comes_out_when_the_body_is_done() -> None:
     failed = asyncio.Event()
 
