@@ -71,6 +71,8 @@ class Inference(Exchange):
     _replica: Replica | None = None
     _is_counted = False
     _failures = 0
+    _last_failure: Failure | None = None
+    """Of the replica that was asked before, if one was."""
     _error: "_HeldError | None" = None
     _inflating: asyncio.Task[None] | None = None
     _needs_care = False
@@ -157,6 +159,8 @@ class Inference(Exchange):
         self.excluded.add(replica.id)
         if self._services.directory.serves(self.model, self.excluded):
             self._queue_up()
+        elif self._last_failure is not None:
+            self._outlive(self._last_failure)
         else:
             self.refuse(_unanswered(self.model, self._route))
 
@@ -267,6 +271,7 @@ class Inference(Exchange):
         self._blame(replica, failure)
         self.excluded.add(replica.id)
         self._failures += 1
+        self._last_failure = failure
         self._leave()
         if self._failures > _RETRIES:
             self.refuse(_failed(self.model, failure))

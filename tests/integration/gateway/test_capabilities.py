@@ -2,7 +2,9 @@
 
 import msgspec
 
+from corral.gateway.config import TimeOuts
 from corral.protocol.view import ModelEntry
+from corral.testing.engine import Connection, EngineRequest
 from corral.testing.gateway import MODEL, World, chat, replicas, request, world
 
 DIRECT = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses")
@@ -46,6 +48,21 @@ async def test_of_several_replicas_one_that_answers_the_route_is_found() -> None
             assert (await gateway.ask(request(chat(), path="/v1/responses"))).status == 200
         assert [len(engine.requests) for engine in gateway.engines] == [0, 0, 6]
         assert not gateway.gateway.services.tally.retries
+        await gateway.until_quiet()
+
+
+async def test_a_failure_is_told_as_one_though_another_replica_does_not_answer_the_route() -> None:
+    async def hang_up(_: EngineRequest, __: Connection) -> bool:
+        return False
+
+    async with world(engines=2, time_outs=TimeOuts(replacement=0.1)) as gateway:
+        await told(gateway, DIRECT, ())
+        gateway.engines[0].behave = hang_up
+
+        answer = await gateway.ask(request(chat(), path="/v1/responses"))
+
+        assert (answer.status, answer.error["code"]) == (502, "replica_failed")
+        assert [len(engine.requests) for engine in gateway.engines] == [1, 0]
         await gateway.until_quiet()
 
 
