@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -129,7 +129,8 @@ class LogFile(RotatingFileHandler):
         error = sys.exc_info()[1]
         if not self._has_complained:
             self._has_complained = True
-            sys.stderr.write(f"warning: lines are missing from the log {self.baseFilename}: {error}\n")
+            with suppress(OSError, ValueError):  # a terminal that is gone stops nobody either
+                sys.stderr.write(f"warning: lines are missing from the log {self.baseFilename}: {error}\n")
 
 
 def set_up_logs(process: str, output: LogOutput = _TO_STANDARD_ERROR, *, stream: TextIO | None = None) -> None:

@@ -171,6 +171,21 @@ class TestLogFiles:
                 full.close()
         assert capsys.readouterr().err.count("lines are missing from the log") == 1
 
+    def test_nor_does_one_that_cannot_be_told_of_because_the_terminal_is_gone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        set_up_logs("control", LogOutput(directory=tmp_path), stream=io.StringIO())
+        (handler,) = [one for one in logging.getLogger().handlers if isinstance(one, LogFile)]
+        closed = io.TextIOWrapper(io.BytesIO())
+        closed.close()
+        with monkeypatch.context() as gone:
+            gone.setattr("sys.stderr", closed)
+            whole, handler.stream = handler.stream, closed
+            logging.getLogger("x").info("one")
+            handler.stream = whole
+        logging.getLogger("x").info("two")
+        assert "two" in (tmp_path / "control.log").read_text()
+
     def test_a_directory_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "control.log").mkdir()
         with pytest.raises(PathNotUsable, match=r"control\.log"):
