@@ -120,27 +120,42 @@ _WAITING, _CONNECTING, _SENT, _ANSWERING, _DONE = _Phase
 class Exchange:
     """Base of both kinds. Subclasses decide whom to ask, and what to do when that fails."""
 
-    idle_seconds: float | None = None
-    """How long an answer may pause; None is for ever."""
-
-    # An exchange begins like this. Values of the class cost nothing, and there is an exchange for every request.
-    _phase = _WAITING
-    _deadline: float | None = None
-    _connection: UpstreamConnection | None = None
-    _dialling: asyncio.Task[None] | None = None
-    _status = 0
-    _told_beside = b""
-    """Header lines for the client, beside those of the answer."""
-    _keep = False
-    _moved = False
-    _moved_at = 0.0
+    __slots__ = (
+        "_body",
+        "_client",
+        "_connection",
+        "_deadline",
+        "_dialling",
+        "_head",
+        "_keep",
+        "_moved",
+        "_moved_at",
+        "_phase",
+        "_services",
+        "_status",
+        "_told_beside",
+        "first_byte_seconds",
+        "idle_seconds",
+    )
+    """There is an exchange for every request: attributes in a dictionary would take longer to set and to find."""
 
     def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes) -> None:
         self.first_byte_seconds = services.config.time_outs.first_byte
+        self.idle_seconds: float | None = None
+        """How long an answer may pause; None is for ever."""
         self._services = services
         self._client = client
         self._head = head
         self._body = body
+        self._phase = _WAITING
+        self._deadline: float | None = None
+        self._connection: UpstreamConnection | None = None
+        self._dialling: asyncio.Task[None] | None = None
+        self._status = 0
+        self._told_beside = b""
+        """Header lines for the client, beside those of the answer."""
+        self._keep = self._moved = False
+        self._moved_at = 0.0
 
     # For subclasses to fill in.
 

@@ -67,27 +67,42 @@ class _HeldError:
 class Inference(Exchange):
     """Counts at its replica from `assign` until it leaves it, and never otherwise."""
 
-    model = ""
-    _replica: Replica | None = None
-    _is_counted = False
-    _failures = 0
-    _last_failure: Failure | None = None
-    """Of the replica that was asked before, if one was."""
-    _error: "_HeldError | None" = None
-    _inflating: asyncio.Task[None] | None = None
-    _needs_care = False
-    _asks_front = False
-    _is_second_try = False
-    _waits_since: float | None = None
+    __slots__ = (
+        "_asks_front",
+        "_error",
+        "_failures",
+        "_inflating",
+        "_is_counted",
+        "_is_second_try",
+        "_last_failure",
+        "_needs_care",
+        "_replica",
+        "_route",
+        "_tail",
+        "_waits_since",
+        "excluded",
+        "model",
+        "owner",
+        "scopes",
+    )
 
     def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes, key: KeyEntry) -> None:
         super().__init__(services, client, head, body)
+        self.idle_seconds = services.config.time_outs.idle
+        self.model = ""
         self.owner = key.id or key.hash
         self.scopes = key.scopes
-        self._route = ROUTES[head.path]
         self.excluded: set[str] = set()
         """Replicas that are not asked, or not again."""
-        self.idle_seconds = services.config.time_outs.idle
+        self._route = ROUTES[head.path]
+        self._replica: Replica | None = None
+        self._failures = 0
+        self._last_failure: Failure | None = None
+        """Of the replica that was asked before, if one was."""
+        self._error: _HeldError | None = None
+        self._inflating: asyncio.Task[None] | None = None
+        self._is_counted = self._needs_care = self._asks_front = self._is_second_try = False
+        self._waits_since: float | None = None
         self._tail = Tail()
 
     def start(self) -> None:
@@ -211,10 +226,11 @@ class Inference(Exchange):
             self._tail.add(first)
 
     def upstream_ended(self) -> None:
-        error, self._error = self._error, None
+        error = self._error
         if error is None:
             super().upstream_ended()
             return
+        self._error = None
         self._connection = None
         front = None if self._replica is None or self._asks_front else self._replica.front
         if front is not None and is_mendable(error.body):

@@ -3,8 +3,8 @@
 from typing import Final
 
 from corral.gateway.answers import Refusal
-from corral.gateway.exchange import Exchange, Outcome
-from corral.gateway.head import write_head
+from corral.gateway.exchange import Client, Exchange, Outcome, Services
+from corral.gateway.head import RequestHead, write_head
 from corral.gateway.tally import CLIENT_LEFT
 from corral.gateway.upstream import AnswerHead, Failure
 
@@ -16,7 +16,11 @@ _TUNNEL: Final = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
 class Passing(Exchange):
     """A request that changes something goes out on a new connection, since it could not be sent a second time."""
 
-    _is_second_try = False
+    __slots__ = ("_is_second_try",)
+
+    def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes) -> None:
+        super().__init__(services, client, head, body)
+        self._is_second_try = False
 
     def start(self) -> None:
         if self._head.method in _REPEATABLE:

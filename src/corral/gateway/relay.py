@@ -61,6 +61,44 @@ class Registry(Protocol):
 class ClientConnection(asyncio.Protocol):
     """Implements `exchange.Client`."""
 
+    __slots__ = (
+        "__weakref__",
+        "_admission",
+        "_advancing",
+        "_body",
+        "_body_since",
+        "_cors",
+        "_deadline",
+        "_exchange",
+        "_head",
+        "_held",
+        "_in_head",
+        "_limits",
+        "_new_request_id",
+        "_partial",
+        "_reader",
+        "_reading_paused",
+        "_registry",
+        "_remaining",
+        "_router",
+        "_sender",
+        "_services",
+        "_stall",
+        "_state",
+        "_time",
+        "_time_outs",
+        "_transport",
+        "answer_lines",
+        "body_sent",
+        "closes",
+        "hold_body",
+        "id_line",
+        "is_full",
+        "request_id",
+        "write",
+    )
+    """More attributes than instances with a dictionary share keys for: without this each look-up takes longer."""
+
     def __init__(self, services: Services, router: Router, registry: Registry) -> None:
         self._services = services
         self._router = router

@@ -70,7 +70,7 @@ class Tail:
 
     def usage(self) -> Usage | None:
         kept = b"".join(self._pieces)
-        return read_usage(kept[-TAIL:], first=self._first or kept[:_FIRST])
+        return read_usage(kept[-TAIL:], first=self._first or kept)
 
 
 def read_usage(tail: bytes, *, first: bytes = b"") -> Usage | None:
