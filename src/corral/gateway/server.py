@@ -12,9 +12,11 @@ from typing import Final
 
 from corral.gateway.config import TimeOuts
 from corral.gateway.exchange import Services
+from corral.gateway.handshakes import Handshake, TlsListener
 from corral.gateway.relay import ClientConnection
 from corral.gateway.routes import Router
-from corral.gateway.senders import Senders
+from corral.gateway.senders import RequestSender, Senders
+from corral.gateway.strangers import Evictable
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,8 @@ class Server:
         self._services = services
         self._router = Router(services)
         self._clients: set[ClientConnection] = set()
+        self._handshakes: set[Handshake] = set()
+        """Of clients over TLS that are not connected yet."""
         self.senders = Senders.of(services.config, services.tally.refusals)
         self._all_gone = asyncio.Event()
         self._all_gone.set()
@@ -41,14 +45,19 @@ class Server:
     def client_count(self) -> int:
         return len(self._clients)
 
+    @property
+    def handshake_count(self) -> int:
+        return len(self._handshakes)
+
     @asynccontextmanager
     async def serving(self, listener: socket.socket, *plain: socket.socket) -> AsyncIterator[None]:
         """Accept until the end of the block; then finish what is being answered, up to the bound.
 
         On the first one with TLS if that is configured, on the others always without.
         """
-        servers = [await self._listen(listener, self._services.config.tls)]
-        servers += [await self._listen(one, None) for one in plain]
+        tls = self._services.config.tls
+        servers = [await self._listen(listener) if tls is None else self._listen_with(tls, listener)]
+        servers += [await self._listen(one) for one in plain]
         try:
             yield
         finally:
@@ -58,23 +67,23 @@ class Server:
             for server in servers:
                 await server.wait_closed()
 
-    async def _listen(self, listener: socket.socket, tls: ssl.SSLContext | None) -> asyncio.AbstractServer:
+    def _listen_with(self, tls: ssl.SSLContext, listener: socket.socket) -> TlsListener | asyncio.AbstractServer:
+        accepting = TlsListener(listener, tls, self._services, self._router, self)
+        accepting.start()
+        return accepting
+
+    async def _listen(self, listener: socket.socket) -> TlsListener | asyncio.AbstractServer:
         def make() -> ClientConnection:
             return ClientConnection(self._services, self._router, self)
 
-        time_outs = self._services.config.time_outs
-        return await self._services.loop.create_server(
-            make,
-            sock=listener,
-            backlog=self._services.config.limits.backlog,
-            ssl=tls,
-            ssl_handshake_timeout=time_outs.head if tls else None,
-            ssl_shutdown_timeout=time_outs.linger if tls else None,
-        )
+        backlog = self._services.config.limits.backlog
+        return await self._services.loop.create_server(make, sock=listener, backlog=backlog)
 
     async def _drain(self) -> None:
         """Idle connections end at once; what is left at the bound is cut off."""
         self.is_draining = True
+        for handshake in list(self._handshakes):
+            handshake.abort()
         for client in list(self._clients):
             client.drain()
         bound = self._services.config.time_outs.drain
@@ -105,16 +114,37 @@ class Server:
     def opened(self, client: ClientConnection) -> bool:
         """False when there are too many, and no other of them is a stranger."""
         self._clients.add(client)
-        self._all_gone.clear()
-        strangers = self.senders.strangers
-        if len(self._clients) - strangers.closing <= self._services.config.limits.connections:
-            return True
-        return strangers.make_room_for(client)
+        return self._has_room_for(client)
 
     def closed(self, client: ClientConnection) -> None:
         self._clients.discard(client)
-        self.senders.strangers.closed(client)
-        if not self._clients:
+        self._gone(client)
+
+    # What handshakes call.
+
+    def handshake_began(self, handshake: Handshake, peer: object) -> None:
+        """Where there are too many connections and no other stranger to close, it goes on: the client then reads why
+        it is refused, and the next newcomer takes its place."""
+        self._handshakes.add(handshake)
+        sender = RequestSender(self.senders, peer, is_secure=True)
+        sender.connected(handshake, self._services.loop.time())
+        self._has_room_for(handshake)
+
+    def handshake_ended(self, handshake: Handshake) -> None:
+        if handshake in self._handshakes:
+            self._handshakes.discard(handshake)
+            self._gone(handshake)
+
+    def _has_room_for(self, newcomer: Evictable) -> bool:
+        """Whether it may stay, be it that the oldest stranger is closed for it."""
+        self._all_gone.clear()
+        strangers = self.senders.strangers
+        connections = len(self._clients) + len(self._handshakes) - strangers.closing
+        return connections <= self._services.config.limits.connections or strangers.make_room_for(newcomer)
+
+    def _gone(self, connection: Evictable) -> None:
+        self.senders.strangers.closed(connection)
+        if not self._clients and not self._handshakes:
             self._all_gone.set()
 
 

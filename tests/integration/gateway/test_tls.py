@@ -1,7 +1,10 @@
 """TLS on the public port, and on the way to control."""
 
 import asyncio
+import errno
+import socket
 import ssl
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 
 from corral.app.gateway import open_gateway
 from corral.app.tls import client_tls, server_tls
-from corral.gateway.config import GatewayConfig, TimeOuts
+from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.protocol.view import ViewChange
 from corral.testing.certificates import Authority
 from corral.testing.engine import Pace
@@ -81,6 +84,78 @@ async def test_who_never_finishes_a_handshake_is_let_go_and_holds_up_no_end(auth
             assert await idle.until_closed() == b""
         lasting = await asyncio.open_connection("127.0.0.1", secure.port)
     lasting[1].close()
+
+
+async def test_a_pending_handshake_makes_room_at_the_limit(authority: Authority) -> None:
+    """Connections that send nothing are counted before they have spoken TLS, and the oldest goes first."""
+    trust = client_tls(authority.file)
+    async with world(tls=serving(authority), limits=Limits(connections=3)) as secure, AsyncExitStack() as stack:
+        server = secure.gateway.server
+        known = await stack.enter_async_context(RawClient.open(secure.port, tls=trust))
+        await known.send(request(chat()))
+        assert (await known.read_answer()).status == 200
+        idle = [await stack.enter_async_context(secure.client()) for _ in range(6)]
+        await secure.until(lambda: (server.client_count, server.handshake_count) == (1, 2))
+        assert [await client.until_closed() for client in idle[:4]] == [b""] * 4
+        assert secure.gateway.services.tally.refusals["connection_evicted"] == 4
+        newcomer = await stack.enter_async_context(RawClient.open(secure.port, tls=trust))
+        for client in (newcomer, known):
+            await client.send(request(chat()))
+            assert (await client.read_answer()).status == 200
+        assert await idle[4].until_closed() == b""
+        assert (server.client_count, server.handshake_count) == (2, 1)
+
+
+async def test_pending_handshakes_of_one_source_are_limited(authority: Authority) -> None:
+    limits = Limits(source_connections=2)
+    async with world(tls=serving(authority), limits=limits) as secure, AsyncExitStack() as stack:
+        idle = [await stack.enter_async_context(secure.client()) for _ in range(5)]
+        assert [await client.until_closed() for client in idle[:3]] == [b""] * 3
+        assert secure.gateway.server.handshake_count == 2
+
+
+async def test_at_the_limit_of_known_clients_a_newcomer_over_tls_reads_why(authority: Authority) -> None:
+    trust = client_tls(authority.file)
+    async with world(tls=serving(authority), limits=Limits(connections=1)) as secure:
+        async with RawClient.open(secure.port, tls=trust) as known:
+            await known.send(request(chat()))
+            assert (await known.read_answer()).status == 200
+            async with RawClient.open(secure.port, tls=trust) as newcomer:
+                answer = await newcomer.read_answer()
+                assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
+            await known.send(request(chat()))
+            assert (await known.read_answer()).status == 200
+        await secure.until(lambda: not secure.gateway.server.client_count)
+        assert not len(secure.gateway.server.senders.strangers)
+
+
+async def test_the_end_of_a_gateway_does_not_wait_for_handshakes(authority: Authority) -> None:
+    async with AsyncExitStack() as clients:
+        async with world(tls=serving(authority)) as secure:
+            idle = await clients.enter_async_context(secure.client())
+            await secure.until(lambda: secure.gateway.server.handshake_count == 1)
+        assert await idle.until_closed() == b""
+        assert secure.gateway.server.handshake_count == 0
+        with pytest.raises(ConnectionRefusedError):
+            await clients.enter_async_context(secure.client())
+
+
+async def test_without_descriptors_accepting_pauses_and_goes_on(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    accept, failures = socket.socket.accept, [OSError(errno.EMFILE, "too many"), OSError(errno.ECONNABORTED, "left")]
+
+    def failing(self: socket.socket) -> tuple[socket.socket, object]:
+        if failures:
+            raise failures.pop(0)
+        return accept(self)
+
+    async with world(tls=serving(authority)) as secure:
+        monkeypatch.setattr(socket.socket, "accept", failing)
+        async with RawClient.open(secure.port, tls=client_tls(authority.file)) as client:
+            await client.send(request(chat()))
+            assert (await client.read_answer()).is_whole
+    assert caplog.text.count("cannot accept clients") == 1
 
 
 async def test_a_plain_port_of_this_machine_may_stay_beside_tls(authority: Authority) -> None:
