@@ -86,8 +86,9 @@ class Client(Protocol):
     def body_sent(self) -> None:
         """The request's body is not needed any more."""
 
-    def prove(self) -> None:
-        """The sender of the request is known: its connection is not one of those that make room for others."""
+    def judged(self, status: int) -> None:
+        """Control has answered with this status to a proof that only it can check: what it accepts makes the sender
+        known, whose connection is then not one of those that make room for others."""
 
     def write(self, data: bytes) -> None: ...
     def unchunk(self) -> None:

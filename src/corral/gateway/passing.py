@@ -84,6 +84,5 @@ class FromWorker(Passing):
     """A request with a proof that only control can check: when control takes it, the sender is known."""
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
-        if head.status < 300:
-            self._client.prove()
+        self._client.judged(head.status)
         super().upstream_began(head, first)

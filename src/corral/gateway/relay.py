@@ -338,8 +338,8 @@ class ClientConnection(asyncio.Protocol):
     def unchunk(self) -> None:
         self.write = Unchunker(self.write).write
 
-    def prove(self) -> None:
-        self._sender.prove(self)
+    def judged(self, status: int) -> None:
+        self._sender.judged(self, self._head, status)
 
     @property
     def forwarded(self) -> bytes:

@@ -23,7 +23,8 @@ _MODELS: Final = frozenset({b"/v1/models", b"/models"})
 _MODEL: Final = b"/v1/models/"
 _HEALTH: Final = frozenset({b"/healthz", b"/health"})
 """The second as llama.cpp and vLLM call it."""
-_OWN: Final = _HEALTH | {b"/readyz"}
+OWN_PATHS: Final = _HEALTH | {b"/readyz"}
+"""What the gateway answers without asking anybody."""
 _OPENAI: Final = b"/v1/"
 
 
@@ -83,7 +84,7 @@ class Router:
         elif head.path in ROUTES:
             return Inference(self._services, client, head, body, admission)
         if head.method in _READING:
-            if head.path in _OWN or _asks_for_models(head):
+            if head.path in OWN_PATHS or _asks_for_models(head):
                 return None
             if head.path == own_metrics.PATH:
                 return own_metrics.Metrics(self._services, client, head, body)

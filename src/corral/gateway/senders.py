@@ -3,16 +3,28 @@
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Self
+from http import HTTPStatus
+from typing import Final, Self
 
 from corral.base.source_address import source_of
 from corral.gateway.answers import Refusal
 from corral.gateway.config import GatewayConfig
 from corral.gateway.head import RequestHead, forwarded_lines
-from corral.gateway.sources import SourceBudget, TrustedProxies
+from corral.gateway.routes import OWN_PATHS
+from corral.gateway.sources import AcceptedBearers, SourceBudget, TrustedProxies
 from corral.gateway.strangers import Evictable, Strangers
-from corral.protocol.keyless import REGISTER, KeylessRoute
+from corral.protocol.keyless import REGISTER, KeylessRoute, Proof
+from corral.protocol.keys import hash_secret
 from corral.protocol.refusals import node_refusal
+
+_PROOFS_PER_MINUTE: Final = 60
+_PROOFS_AT_ONCE: Final = 300
+"""Bearers of one source that control has not accepted lately: each costs control milliseconds. So many at once, since a
+gateway that was restarted knows none, and hundreds of workers may share an address."""
+_PAGES_PER_MINUTE: Final = 20 * 60
+_PAGES_AT_ONCE: Final = 100
+"""Requests of one source to what control answers without any proof. More than a browser needs."""
+_DENIED: Final = frozenset({401, 403})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +34,10 @@ class Senders:
     strangers: Strangers
     proxies: TrustedProxies
     registrations: SourceBudget
+    proofs: SourceBudget
+    """Proofs that control has to check, except those it has accepted. A proof that it accepts is given back."""
+    accepted: AcceptedBearers
+    pages: SourceBudget
 
     @classmethod
     def of(cls, config: GatewayConfig, refusals: Counter[str]) -> Self:
@@ -29,6 +45,9 @@ class Senders:
             strangers=Strangers(per_source=config.limits.source_connections, refusals=refusals),
             proxies=TrustedProxies(config.trusted_proxies),
             registrations=SourceBudget(config.limits.source_registrations),
+            proofs=SourceBudget(_PROOFS_PER_MINUTE, burst=_PROOFS_AT_ONCE),
+            accepted=AcceptedBearers(),
+            pages=SourceBudget(_PAGES_PER_MINUTE, burst=_PAGES_AT_ONCE),
         )
 
 
@@ -38,13 +57,24 @@ class RequestSender:
     The connection is passed in wherever it is counted: a reference to it would be a cycle.
     """
 
-    __slots__ = ("_host", "_is_secure", "_senders", "_source", "forwarded", "is_known", "is_proxied")
+    __slots__ = (
+        "_has_spent_proof",
+        "_host",
+        "_is_secure",
+        "_senders",
+        "_source",
+        "forwarded",
+        "is_known",
+        "is_proxied",
+    )
 
     def __init__(self, senders: Senders, peer: object, *, is_secure: bool) -> None:
         self._senders = senders
         self._host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         self._source = source_of(self._host)
         self._is_secure = is_secure
+        self._has_spent_proof = False
+        """Whether the request under way was counted among the proofs of its source."""
         self.is_proxied = senders.proxies.has(self._host)
         self.is_known = False
         """Whether a valid proof was shown. Never so for a proxy."""
@@ -67,8 +97,18 @@ class RequestSender:
             return
         if is_named:
             self._senders.strangers.add(client, self._source, now)
-        if keyless is REGISTER:
-            self._count_registration(now)
+        self._count(head, keyless, now)
+
+    def judged(self, client: Evictable, head: RequestHead, status: int) -> None:
+        """Control has answered to a proof that only it can check."""
+        if status in _DENIED:
+            self._senders.accepted.drop(_bearer_hash(head))
+            return
+        if self._has_spent_proof:
+            self._senders.proofs.give_back(self._source)
+        if status < HTTPStatus.MULTIPLE_CHOICES:
+            self._senders.accepted.add(_bearer_hash(head))
+            self.prove(client)
 
     def leave(self, client: Evictable) -> None:
         """The request of a proxy is over: what it sends next may be anybody's."""
@@ -82,13 +122,26 @@ class RequestSender:
         self.forwarded = forwarded_lines(named or self._host, is_secure=is_secure)
         return named is not None
 
-    def _count_registration(self, now: float) -> None:
-        seconds = self._senders.registrations.take(self._source, now)
-        if seconds:
-            text = "too many registrations from this address; the setting gateway.source_registrations allows more"
-            raise Refusal.by_localai(
-                429,
-                node_refusal(429, text),
-                code="too_many_registrations",
-                headers={"Retry-After": str(math.ceil(seconds))},
-            )
+    def _count(self, head: RequestHead, keyless: KeylessRoute, now: float) -> None:
+        """Refusal when the source asks for so much that control would have no time for others."""
+        senders = self._senders
+        if keyless.proof is Proof.NODE:
+            self._has_spent_proof = _bearer_hash(head) not in senders.accepted
+            if self._has_spent_proof and (seconds := senders.proofs.take(self._source, now)):
+                text = "too many tokens and secrets from this address that are not valid; try again later"
+                raise _too_many_of_worker(text, "too_many_proofs", seconds)
+            if keyless is REGISTER and (seconds := senders.registrations.take(self._source, now)):
+                text = "too many registrations from this address; the setting gateway.source_registrations allows more"
+                raise _too_many_of_worker(text, "too_many_registrations", seconds)
+        elif head.path not in OWN_PATHS and (seconds := senders.pages.take(self._source, now)):
+            text = "too many requests without a valid API key from this address; try again later"
+            raise Refusal.busy(429, text, code="too_many_requests", retry_after=math.ceil(seconds))
+
+
+def _bearer_hash(head: RequestHead) -> str:
+    return head.key_hash or hash_secret(head.key or "")
+
+
+def _too_many_of_worker(text: str, code: str, seconds: float) -> Refusal:
+    headers = {"Retry-After": str(math.ceil(seconds))}
+    return Refusal.by_localai(429, node_refusal(429, text), code=code, headers=headers)

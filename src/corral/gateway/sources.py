@@ -38,10 +38,12 @@ class TrustedProxies:
 
 
 class SourceBudget:
-    """How often a source may do something: so many times at once, and as many more per minute. 0 is without limit."""
+    """How often a source may do something: so many times per minute, 0 is without limit, and `burst` times at once;
+    that is as many where it is not given."""
 
-    def __init__(self, per_minute: int) -> None:
+    def __init__(self, per_minute: int, *, burst: int | None = None) -> None:
         self._per_minute = per_minute
+        self._burst = per_minute if burst is None else burst
         self._spent: dict[str, tuple[float, float]] = {}
         """How much each source has spent, and when that was true. Sources that spent nothing lately are forgotten."""
 
@@ -50,14 +52,42 @@ class SourceBudget:
         if not self._per_minute:
             return 0.0
         spent = self._left_of(source, now)
-        if spent + 1 > self._per_minute:
-            return (spent + 1 - self._per_minute) * 60 / self._per_minute
+        if spent + 1 > self._burst:
+            return (spent + 1 - self._burst) * 60 / self._per_minute
         self._spent.pop(source, None)  # so that the dictionary stays in the order of the last use
         self._spent[source] = (spent + 1, now)
         if len(self._spent) > _MOST_SOURCES:
             del self._spent[next(iter(self._spent))]
         return 0.0
 
+    def give_back(self, source: str) -> None:
+        """What the source took last is not to be counted."""
+        spent, at = self._spent.get(source, (0.0, 0.0))
+        if spent > 1:
+            self._spent[source] = (spent - 1, at)
+        else:
+            self._spent.pop(source, None)
+
     def _left_of(self, source: str, now: float) -> float:
         spent, at = self._spent.get(source, (0.0, now))
         return max(0.0, spent - (now - at) * self._per_minute / 60)
+
+
+class AcceptedBearers:
+    """Hashes of what workers presented and control accepted; those that were used last are remembered."""
+
+    def __init__(self, most: int = _MOST_SOURCES) -> None:
+        self._most = most
+        self._hashes: dict[str, None] = {}
+
+    def __contains__(self, hash: str) -> bool:
+        return hash in self._hashes
+
+    def add(self, hash: str) -> None:
+        self._hashes.pop(hash, None)  # so that the dictionary stays in the order of the last use
+        self._hashes[hash] = None
+        if len(self._hashes) > self._most:
+            del self._hashes[next(iter(self._hashes))]
+
+    def drop(self, hash: str) -> None:
+        self._hashes.pop(hash, None)

@@ -155,6 +155,8 @@ class StubControl:
         self.hold = asyncio.Event()
         """Answers of `hangs_at` wait for it."""
         self.hangs_at = "/api/hold"
+        self.denied_bearers: set[str] = set()
+        """Requests with one of them are answered with 401."""
         self.views_served = 0
         self._followers: set[asyncio.Queue[ViewMessage]] = set()
         self._news = asyncio.Event()
@@ -235,6 +237,8 @@ class StubControl:
         self.passed.append((request.method, request.path_qs, dict(request.headers), await request.read()))
         if request.path == self.hangs_at:
             await self.hold.wait()
+        if request.headers.get("Authorization", "").removeprefix("Bearer ") in self.denied_bearers:
+            return web.json_response({"error": "invalid"}, status=401)
         return web.json_response({"path": request.path})
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:

@@ -259,3 +259,57 @@ async def test_registrations_are_limited_per_source() -> None:
         beat = request(b"{}", path="/api/node/n1/heartbeat", key="a token")
         assert (await small.ask(beat)).status == 200
         assert len(small.control.passed) == 4
+
+
+async def test_a_source_whose_proofs_fail_is_refused_by_the_gateway(gateway: World) -> None:
+    """Control's time is not spent on guesses; workers that it has accepted pass from the same address."""
+    gateway.control.denied_bearers = {"a guess"}
+    guess, known, fresh = (request(b"{}", path="/api/node/n1/heartbeat", key=key) for key in ("a guess", "one", "two"))
+    async with gateway.client() as worker:
+        for _ in range(400):  # what is accepted uses nothing up
+            await worker.send(known)
+            assert (await worker.read_answer()).status == 200
+        passed = len(gateway.control.passed)
+        begun = asyncio.get_running_loop().time()
+        for _ in range(400):
+            assert (await gateway.ask(guess)).status in (401, 429)
+        now = asyncio.get_running_loop().time()
+        assert 300 <= len(gateway.control.passed) - passed <= 301 + now - begun
+        gateway.gateway.server.senders.proofs._spent["127.0.0.1"] = (310.0, now)
+        refused = await gateway.ask(guess)
+        assert (await gateway.ask(fresh)).status == 429  # nobody can tell yet whether this one is valid
+        assert (refused.status, refused.error["type"]) == (429, "node_error")
+        assert 1 <= int(refused.headers["retry-after"]) <= 11
+        await worker.send(known)
+        assert (await worker.read_answer()).status == 200
+    assert (await gateway.ask(known)).status == 200
+    assert (await gateway.ask(request(chat()))).status == 200
+
+
+async def test_a_bearer_that_control_refuses_later_is_not_known_any_more(gateway: World) -> None:
+    beat = request(b"{}", path="/api/node/n1/heartbeat", key="revoked")
+    assert (await gateway.ask(beat)).status == 200
+    accepted = gateway.gateway.server.senders.accepted
+    assert hash_secret("revoked") in accepted
+    gateway.control.denied_bearers = {"revoked"}
+    assert (await gateway.ask(beat)).status == 401
+    assert hash_secret("revoked") not in accepted
+
+
+async def test_pages_without_a_key_are_limited_per_source(gateway: World) -> None:
+    page, health = (request(method="GET", path=path, key=None) for path in ("/docs", "/healthz"))
+    async with gateway.client() as client:
+        for _ in range(300):  # these cost control nothing
+            await client.send(health)
+            assert (await client.read_answer()).status == 200
+        begun = asyncio.get_running_loop().time()
+        for _ in range(400):
+            await client.send(page)
+            if (refused := await client.read_answer()).status != 200:
+                break
+        seconds = asyncio.get_running_loop().time() - begun
+        assert (refused.status, refused.error["code"]) == (429, "too_many_requests")
+        assert int(refused.headers["retry-after"]) == 1
+        assert 100 <= len(gateway.control.passed) <= 101 + 20 * seconds
+        await client.send(request(chat()))
+        assert (await client.read_answer()).status == 200

@@ -8,7 +8,7 @@ import pytest
 from corral.app.gateway import fitting
 from corral.base.source_address import source_of
 from corral.gateway.config import Limits
-from corral.gateway.sources import SourceBudget, TrustedProxies
+from corral.gateway.sources import AcceptedBearers, SourceBudget, TrustedProxies
 from corral.gateway.strangers import Strangers
 
 
@@ -73,6 +73,26 @@ def test_the_memory_of_sources_is_bounded() -> None:
         budget.take(str(number), 0.0)
     assert len(budget._spent) <= 10_000
     assert budget.take("29999", 0.0) > 0
+
+
+def test_a_budget_may_have_another_burst_than_its_rate_and_gives_back() -> None:
+    budget = SourceBudget(60, burst=2)
+    assert [budget.take("a", 0.0) for _ in range(3)] == [0.0, 0.0, 1.0]
+    budget.give_back("a")
+    assert [budget.take("a", 0.0) for _ in range(2)] == [0.0, 1.0]
+    assert [budget.take("a", 1.0) for _ in range(2)] == [0.0, 1.0]
+    budget.give_back("nobody")
+    assert len(budget._spent) == 1
+
+
+def test_the_memory_of_accepted_bearers_is_bounded_and_keeps_those_used_last() -> None:
+    bearers = AcceptedBearers(2)
+    for hash in ("a", "b", "a", "c"):
+        bearers.add(hash)
+    assert [hash in bearers for hash in "abc"] == [True, False, True]
+    bearers.drop("a")
+    bearers.drop("nobody's")
+    assert "a" not in bearers
 
 
 class Someone:
