@@ -12,9 +12,16 @@ from starlette.responses import Response
 from corral.admin.answers import answer
 from corral.admin.backend_shapes import Reported, backend_rows, fleet_backends
 from corral.admin.context import AdminContext, Caller
-from corral.admin.gallery_shapes import available_backends, gallery_page, known_backends, repositories
+from corral.admin.gallery_shapes import (
+    available_backends,
+    fleet_listing,
+    fleet_offer,
+    gallery_page,
+    known_backends,
+    repositories,
+)
 from corral.admin.route import Access, Dialect, RouteSpec
-from corral.base.errors import CorralError
+from corral.base.errors import CorralError, NotFound
 from corral.control.fleet import SeenNode
 from corral.control.inventory import is_listed
 from corral.domain.backend_catalogue import BackendCatalogue
@@ -22,7 +29,9 @@ from corral.domain.capability import DEFAULT
 from corral.domain.fit import traits_of
 from corral.domain.gallery_page import PageQuery
 from corral.domain.node import NodeStatus, NodeType
+from corral.galleries.readings import Readings
 from corral.protocol.gallery_pages import AvailableBackend, GalleryPage, KnownBackend
+from corral.protocol.gallery_views import FleetGalleryListing, FleetOfferView
 from corral.protocol.install import Gallery
 from corral.protocol.operation_views import BackendRow, FleetBackends
 
@@ -66,6 +75,41 @@ async def list_known(context: AdminContext, request: Request, caller: Caller) ->
 async def list_galleries(context: AdminContext, request: Request, caller: Caller) -> Response:
     config = context.config.galleries
     return answer(repositories([] if config is None else config.sources))
+
+
+async def list_fleet_galleries(context: AdminContext, request: Request, caller: Caller) -> Response:
+    readings = await _readings(context, newest=request.query_params.get("refresh") == "1")
+    term = request.query_params.get("term", "")
+    found = readings.catalogue.search(term)
+    listing = fleet_listing(readings, await _fleet(context), found)
+    listing.near = [] if found else list(readings.catalogue.near(term))
+    return answer(listing)
+
+
+async def get_fleet_offer(context: AdminContext, request: Request, caller: Caller) -> Response:
+    readings = await _readings(context, newest=False)
+    reported, name = await _fleet(context), request.path_params["name"]
+    capabilities = [*(one.effective_capability for one in reported.by_traits), DEFAULT]
+    resolved = readings.catalogue.resolve(name, capabilities[0])
+    if resolved.entry is None:
+        raise NotFound(". ".join([resolved.message, *readings.failures]))
+    return answer(fleet_offer(readings.catalogue, resolved.entry, name, reported))
+
+
+async def _readings(context: AdminContext, *, newest: bool) -> Readings:
+    if context.config.galleries is None or not context.config.galleries.sources:
+        return Readings()
+    readings = await context.galleries.readings(newest=newest)
+    if readings is None:
+        raise GalleriesUnread
+    return readings
+
+
+async def _fleet(context: AdminContext) -> Reported:
+    """Nodes that may have backends, with what they said last."""
+    nodes = [one for one in await context.fleet.all() if _may_have_backends(one)]
+    known = await context.inventory.known([one.node.id for one in nodes])
+    return Reported(nodes=nodes, known=known, at=context.clock.now())
 
 
 async def _catalogue(context: AdminContext) -> BackendCatalogue:
@@ -159,5 +203,25 @@ ROUTES = [
         dialect=Dialect.NATIVE,
         summary="What is installed on each node, with the age of its word.",
         gives=FleetBackends,
+    ),
+    replace(
+        _LIST,
+        path="/api/v1/galleries",
+        handler=list_fleet_galleries,
+        dialect=Dialect.NATIVE,
+        summary="What the galleries of this frontend offer, which nodes can use it, and how each gallery is known.",
+        gives=FleetGalleryListing,
+        query={"term": _PAGE_QUERY["term"], "refresh": "1 asks every gallery for something new first"},
+        codes={200: "a list, in the order of the galleries", **_UNREAD},
+    ),
+    replace(
+        _LIST,
+        path="/api/v1/galleries/backends/{name}",
+        handler=get_fleet_offer,
+        dialect=Dialect.NATIVE,
+        summary="One backend of the galleries, by name, alias or `GALLERY@NAME`, and which build nodes would use.",
+        gives=FleetOfferView,
+        query={},
+        codes={200: "the backend", 404: "no gallery that could be read has it", **_UNREAD},
     ),
 ]

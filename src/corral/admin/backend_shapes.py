@@ -8,6 +8,7 @@ from functools import cached_property
 from corral.base.ids import NodeId
 from corral.control.fleet import SeenNode
 from corral.domain.backend import BackendEntry, Inventory
+from corral.domain.fit import NodeTraits, traits_of
 from corral.protocol.inventory import InstalledBackend
 from corral.protocol.operation_views import (
     BackendMetadata,
@@ -47,6 +48,16 @@ class Reported:
                 for entry in report.entries:
                     found.setdefault(entry.name, []).append(Held(seen=seen, entry=entry, said=report.seen_at))
         return dict(sorted(found.items()))
+
+    @cached_property
+    def by_traits(self) -> dict[NodeTraits, list[str]]:
+        """Names of the nodes, by what decides which builds of a gallery suit them."""
+        found: dict[NodeTraits, list[str]] = {}
+        for seen in self.nodes:
+            traits = traits_of(seen.node)
+            decisive = NodeTraits(capability=traits.effective_capability, needs_scheme=traits.needs_scheme)
+            found.setdefault(decisive, []).append(seen.node.name)
+        return found
 
     @property
     def unheard(self) -> list[str]:

@@ -1,8 +1,9 @@
-"""Galleries in the shapes of LocalAI's page and lists."""
+"""Galleries in the shapes of LocalAI's page and lists, and of Corral's own list."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from corral.admin.backend_shapes import Held, Reported, node_rows
 from corral.control.operation_status import cache_key
@@ -13,7 +14,10 @@ from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.domain.gallery_page import PageQuery, all_tags, meta_by_build, page_of
 from corral.domain.operation import Operation, compat_status
 from corral.galleries.places import without_secrets
+from corral.galleries.readings import Readings
+from corral.galleries.views import entry_view, fit_view, gallery_views
 from corral.protocol.gallery_pages import AvailableBackend, GalleryItem, GalleryPage, KnownBackend, Reports
+from corral.protocol.gallery_views import FitView, FleetGalleryListing, FleetOfferView, NodesFitView
 from corral.protocol.install import Gallery
 
 Installed = Mapping[str, Sequence[Held]]
@@ -123,3 +127,35 @@ def known_backends(catalogue: BackendCatalogue, installed: Installed) -> list[Kn
         KnownBackend(name=name, description=described.get(name) or UNSET, installed=name in installed)
         for name in sorted({*described, *installed})
     ]
+
+
+# Corral's own.
+
+
+def fleet_listing(readings: Readings, reported: Reported, entries: Iterable[GalleryEntry]) -> FleetGalleryListing:
+    return FleetGalleryListing(
+        items=[fleet_offer(readings.catalogue, entry, entry.id, reported) for entry in entries],
+        galleries=gallery_views(readings, reported.at),
+    )
+
+
+def fleet_offer(catalogue: BackendCatalogue, entry: GalleryEntry, name: str, reported: Reported) -> FleetOfferView:
+    """An entry, and which nodes can use what `name` means there."""
+    fits = [
+        _nodes_fit(fit_view(catalogue, name, traits), nodes, reported) for traits, nodes in reported.by_traits.items()
+    ]
+    return FleetOfferView(**asdict(entry_view(entry)), fits=fits)
+
+
+def _nodes_fit(fit: FitView, nodes: list[str], reported: Reported) -> NodesFitView:
+    having = {held.seen.node.name for held in reported.by_name.get(fit.build, ())}
+    installed_on = [name for name in nodes if name in having]
+    return NodesFitView(
+        verdict=fit.verdict,
+        build=fit.build,
+        installed=bool(installed_on),
+        reason=fit.reason,
+        would_fit=fit.would_fit,
+        nodes=nodes,
+        installed_on=installed_on,
+    )

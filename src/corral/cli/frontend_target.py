@@ -13,6 +13,10 @@ from corral.base.private_files import read_private
 from corral.cli.options import sources, warn
 
 
+class NoFrontendKnown(PeerUnavailable):
+    """Neither a setting nor an `up.json` names a frontend."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontendTarget:
     url: str
@@ -32,14 +36,14 @@ def frontend_target() -> FrontendTarget:
 
 
 def target_of(settings: ClientSettings) -> FrontendTarget:
-    """The target that these settings mean; PeerUnavailable when no frontend is known."""
+    """The target that these settings mean; NoFrontendKnown when they mean none."""
     running = _running(settings.data, optional=bool(settings.url and (settings.key or settings.key_file)))
     if settings.url:
         url, origin = settings.url, "--url or CORRAL_URL"
     elif running is not None:
         url, origin = running.url, str(settings.data / NAME)
     else:
-        raise PeerUnavailable(
+        raise NoFrontendKnown(
             f"no frontend is known: there is no {settings.data / NAME}; start one with `corral up`, or name one with "
             "--url, CORRAL_URL or --data"
         )

@@ -1,85 +1,144 @@
-"""`corral gallery`: which backends there are, and which of them fit this machine. Needs no frontend."""
+"""`corral gallery`: which backends there are, and which nodes, or whether this machine, can use them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from corral.app.exit_codes import ExitCode
-from corral.app.settings_table import MACHINE_SETTINGS, GallerySettings, ImageSettings, WorkerSettings
-from corral.cli.options import CorralCommand, settings_options, sources, warn
+from corral.app.settings_sources import settings_of
+from corral.app.settings_table import MACHINE_SETTINGS, ClientSettings, GallerySettings, ImageSettings, WorkerSettings
+from corral.cli.connection import open_client
+from corral.cli.options import CorralCommand, given_flags, settings_options, sources, warn
 from corral.cli.output import Column, console, facts, json_option, plain, print_json, print_json_list, say, show, table
 
 if TYPE_CHECKING:
     from corral.app.settings_sources import Sources
+    from corral.cli.client import Client
     from corral.cli.gallery_survey import Survey
-    from corral.domain.gallery import GalleryEntry
-    from corral.protocol.gallery_views import BackendView, FitView, GalleryView
+    from corral.protocol.gallery_views import (
+        BackendView,
+        FitView,
+        FleetGalleryListing,
+        GalleryEntryView,
+        GalleryListing,
+        GalleryView,
+    )
 
 F = TypeVar("F", bound=Callable[..., Any])
+V = TypeVar("V", bound="GalleryEntryView")
 _MOST_TOLD: Final = 5
 """Entries that cannot be used which a listing names; `--json` has all."""
 
 
-def _surveying(function: F) -> F:
-    """Adds the settings by which galleries are found and machines are judged."""
-    return settings_options(GallerySettings, WorkerSettings, ImageSettings, only=_SETTINGS)(function)
-
-
+_OF_CLIENTS: Final = frozenset({"url", "key_file", "data", "timeout"})
 _OF_GALLERIES: Final = frozenset({"backend_galleries", "cache", "max_age", "timeout", "max_size"})
 _OF_REGISTRIES: Final = frozenset({"registry_auth_file", "plain_registries"})
-_SETTINGS: Final = MACHINE_SETTINGS | _OF_GALLERIES | _OF_REGISTRIES
+_OF_MACHINES: Final = MACHINE_SETTINGS | _OF_GALLERIES | _OF_REGISTRIES
+
+
+def _surveying(function: F) -> F:
+    """Adds --local, and the settings by which a fleet is found, galleries are read and machines are judged."""
+    groups = (ClientSettings, GallerySettings, WorkerSettings, ImageSettings)
+    function = settings_options(*groups, only=_OF_CLIENTS | _OF_MACHINES)(function)
+    return click.option("--local", is_flag=True, help="Read galleries for this machine, though there is a fleet.")(
+        function
+    )
 
 
 @click.group()
 def gallery() -> None:
-    """See which backends can be had, and which fit this machine."""
+    """See which backends can be had, and which nodes can use them.
+
+    The fleet is asked where there is one: the galleries of its frontend, and its nodes. Without a fleet, with --local,
+    or with an option about galleries or this machine, galleries are read here and judged for this machine.
+    """
 
 
 @gallery.command("list", cls=CorralCommand)
 @click.option("--builds", is_flag=True, help="List the builds behind meta backends as well.")
 @click.option("--development", is_flag=True, help="List development versions as well.")
-@click.option("--fitting", is_flag=True, help="List only what fits this machine.")
+@click.option("--fitting", is_flag=True, help="List only what fits some node, or this machine.")
 @json_option
 @_surveying
-def list_backends(builds: bool, development: bool, fitting: bool, as_json: bool) -> None:
+def list_backends(builds: bool, development: bool, fitting: bool, local: bool, as_json: bool) -> None:
     """List the backends of all galleries.
 
-    Whether one fits is told for this machine, or for the capability that --capability names.
+    Whether one fits is told for the nodes of the fleet. Without one it is told for this machine, or for the capability
+    that --capability names.
     """
+    nothing = "There is no such backend in any gallery."
+    client = _fleet(local=local)
+    if client is not None:
+        from corral.cli.gallery_fleet import fits_somewhere, offer_columns, offered, whose
+
+        listing = offered(client)
+        items = _wanted(listing.items, builds=builds, development=development)
+        listing.items = [one for one in items if not fitting or fits_somewhere(one)]
+        _print(listing, listing.items, offer_columns(), whose=whose(client), nothing=nothing, as_json=as_json)
+        return
     seen = _survey()
-    entries = seen.catalogue.entries if builds else _without_builds(seen.catalogue.entries)
-    shown = [entry for entry in entries if development or not entry.is_development]
-    if fitting:
-        shown = [entry for entry in shown if seen.fit(entry.id).verdict == "fits"]
-    _print(seen, shown, nothing="There is no such backend in any gallery.", as_json=as_json)
+    found = seen.listing(seen.catalogue.entries)
+    wanted = _wanted(found.items, builds=builds, development=development)
+    found.items = [one for one in wanted if not fitting or one.fit.verdict == "fits"]
+    _print(found, found.items, _columns(), whose=_whose(found), nothing=nothing, as_json=as_json)
 
 
 @gallery.command(cls=CorralCommand)
 @click.argument("words", nargs=-1, required=True)
 @json_option
 @_surveying
-def search(words: tuple[str, ...], as_json: bool) -> None:
+def search(words: tuple[str, ...], local: bool, as_json: bool) -> None:
     """Find backends by their names, aliases, tags and descriptions.
 
     What is found mentions all words. Builds and development versions are searched too.
     """
-    seen = _survey()
     term = " ".join(words)
-    near = seen.catalogue.near(term)
+    client = _fleet(local=local)
+    if client is not None:
+        from corral.cli.gallery_fleet import offer_columns, offered, whose
+
+        listing = offered(client, term=term)
+        nothing = _nothing_mentions(term, listing.near)
+        _print(listing, listing.items, offer_columns(), whose=whose(client), nothing=nothing, as_json=as_json)
+        return
+    seen = _survey()
+    found = seen.listing(seen.catalogue.search(term))
+    nothing = _nothing_mentions(term, seen.catalogue.near(term))
+    _print(found, found.items, _columns(), whose=_whose(found), nothing=nothing, as_json=as_json)
+
+
+def _nothing_mentions(term: str, near: "Sequence[str]") -> str:
     hint = f"; did you mean {' or '.join(near)}?" if near else "."
-    _print(seen, seen.catalogue.search(term), nothing=f"No backend mentions {term!r}{hint}", as_json=as_json)
+    return f"No backend mentions {term!r}{hint}"
 
 
 @gallery.command("show", cls=CorralCommand)
 @click.argument("name")
 @json_option
 @_surveying
-def show_backend(name: str, as_json: bool) -> None:
-    """Show one backend, and which build NAME means on this machine.
+def show_backend(name: str, local: bool, as_json: bool) -> None:
+    """Show one backend, and which build NAME means on the nodes of the fleet, or on this machine.
 
     NAME is that of a build, a meta backend or an alias, alone or as GALLERY@NAME.
     """
+    client = _fleet(local=local)
+    view: GalleryEntryView
+    if client is not None:
+        from corral.cli.gallery_fleet import fit_facts, offer
+
+        view = found = offer(client, name)
+        fits = fit_facts(client, found)
+    else:
+        view, fits = _shown_here(name)
+    if as_json:
+        print_json(view)
+    else:
+        show(facts(_facts(view, fits)))
+
+
+def _shown_here(name: str) -> "tuple[BackendView, list[tuple[str, str]]]":
+    """A backend as this machine sees it, and the facts about that."""
     from corral.base.errors import NotFound
 
     seen = _survey()
@@ -88,31 +147,62 @@ def show_backend(name: str, as_json: bool) -> None:
         raise NotFound(". ".join([resolved.message, *seen.readings.failures]))
     view = seen.backend(resolved.entry)
     view.fit = seen.fit(name)
-    if as_json:
-        print_json(view)
-    else:
-        show(facts(_facts(view, capability=seen.node.effective_capability)))
+    fits = [
+        ("This machine", seen.node.effective_capability),
+        ("Fits", _fit_words(view.fit)),
+        ("Would fit", ", ".join(view.fit.would_fit)),
+    ]
+    return view, fits
 
 
 @gallery.command(cls=CorralCommand)
 @json_option
 @_surveying
-def refresh(as_json: bool) -> int:
+def refresh(local: bool, as_json: bool) -> int:
     """Ask every gallery for something new, now.
 
-    Processes of this machine that share the cache see it from then on, without a restart.
+    The frontend of the fleet asks, and answers with what it found. On this machine, processes that share the cache see
+    it from then on, without a restart.
     """
-    from corral.cli.gallery_survey import fresh_survey
+    client = _fleet(local=local)
+    if client is not None:
+        from corral.cli.gallery_fleet import offered
 
-    seen = _survey(fresh_survey)
-    views = [seen.gallery(reading) for reading in seen.readings.readings]
+        views, read_by = offered(client, refresh=True).galleries, f"the fleet at {client.target.url}"
+    else:
+        from corral.cli.gallery_survey import fresh_survey
+
+        views, read_by = _survey(fresh_survey).galleries(), "this machine"
     if as_json:
         print_json_list(views)
     else:
         show(table(_refresh_columns(), views, width=console().width))
+        say(f"Read by {read_by}.")
         _tell_skipped(views)
     failed = any(view.stale or not view.read_from for view in views)
     return ExitCode.UNAVAILABLE if failed else ExitCode.OK
+
+
+def _fleet(*, local: bool) -> "Client | None":
+    """The fleet to ask; None when this machine is meant, or there is no fleet."""
+    from corral.cli.frontend_target import NoFrontendKnown
+
+    flags = given_flags(click.get_current_context())
+    about_machine = ["--local"] if local else sorted(_machine_flags() & flags.keys())
+    if about_machine and "--url" in flags:
+        raise click.UsageError(f"--url asks a fleet, and {about_machine[0]} is about this machine; give one of them.")
+    if about_machine:
+        return None
+    try:
+        return open_client()
+    except NoFrontendKnown:
+        return None
+
+
+def _machine_flags() -> set[str]:
+    """Flags that mean something only where galleries are read on this machine."""
+    settings = [one for group in (GallerySettings, WorkerSettings, ImageSettings) for one in settings_of(group)]
+    return {one.flag for one in settings if one.name in _OF_MACHINES and one.flag and one.flag != "--data"}
 
 
 def _survey(take: "Callable[[Sources], Survey] | None" = None) -> "Survey":
@@ -124,27 +214,40 @@ def _survey(take: "Callable[[Sources], Survey] | None" = None) -> "Survey":
     return seen
 
 
-def _without_builds(entries: "Iterable[GalleryEntry]") -> "list[GalleryEntry]":
-    """Meta backends, and builds that none of them names: what people would ask for."""
-    listed = list(entries)
-    behind = {target.lower() for entry in listed if entry.is_meta for target in entry.capabilities.values()}
-    return [entry for entry in listed if entry.name.lower() not in behind]
+def _wanted(views: "Sequence[V]", *, builds: bool, development: bool) -> "list[V]":
+    """Unless more is asked for: meta backends, and builds that none of them names, without development versions."""
+    behind = {target.lower() for view in views if view.meta for target in view.capabilities.values()}
+    return [
+        view for view in views if (builds or view.name.lower() not in behind) and (development or not view.development)
+    ]
 
 
-def _print(seen: "Survey", entries: "list[GalleryEntry]", *, nothing: str, as_json: bool) -> None:
-    listing = seen.listing(entries)
+def _print(
+    listing: "GalleryListing | FleetGalleryListing",
+    items: "Sequence[V]",
+    columns: "Sequence[Column[V]]",
+    *,
+    whose: str,
+    nothing: str,
+    as_json: bool,
+) -> None:
+    """The items of a listing, then whom they are about and how each gallery is known."""
     if as_json:
         print_json(listing)
         return
-    if listing.items:
-        show(table(_columns(), listing.items, width=console().width))
+    if items:
+        show(table(columns, items, width=console().width))
     else:
         say(nothing)
     say("")
-    say(f"This machine is {listing.capability}.")
+    say(whose)
     for view in listing.galleries:
         say(f"{view.name}: {_state(view)}")
     _tell_skipped(listing.galleries)
+
+
+def _whose(listing: "GalleryListing") -> str:
+    return f"This machine is {listing.capability}."
 
 
 def _columns() -> "list[Column[BackendView]]":
@@ -163,7 +266,7 @@ def _fits(fit: "FitView") -> str:
     return "[green]yes[/]" if fit.verdict == "fits" else "[red]no[/]"
 
 
-def _facts(view: "BackendView", *, capability: str) -> list[tuple[str, str]]:
+def _facts(view: "GalleryEntryView", fits: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """What there is nothing to say of is left out."""
     pairs = [
         ("Name", view.name),
@@ -173,9 +276,7 @@ def _facts(view: "BackendView", *, capability: str) -> list[tuple[str, str]]:
         ("Version", view.version),
         ("License", view.license),
         ("Tags", ", ".join(view.tags)),
-        ("This machine", capability),
-        ("Fits", _fit_words(view.fit)),
-        ("Would fit", ", ".join(view.fit.would_fit)),
+        *fits,
         ("From", view.uri),
         *(("Mirror", mirror) for mirror in view.mirrors),
         *((f"Build for {key}", build) for key, build in sorted(view.capabilities.items())),
@@ -185,7 +286,7 @@ def _facts(view: "BackendView", *, capability: str) -> list[tuple[str, str]]:
     return [(plain(name), plain(text)) for name, text in pairs if text]
 
 
-def _kind(view: "BackendView") -> str:
+def _kind(view: "GalleryEntryView") -> str:
     kind = "meta backend: a name for one of several builds" if view.meta else "build"
     return f"{kind}, in development" if view.development else kind
 
@@ -224,7 +325,7 @@ def _state(view: "GalleryView") -> str:
     return f"{told} (before that: {view.problem})" if view.problem else told
 
 
-def _tell_skipped(views: "list[GalleryView]") -> None:
+def _tell_skipped(views: "Sequence[GalleryView]") -> None:
     skipped = [entry for view in views for entry in view.skipped]
     for entry in skipped[:_MOST_TOLD]:
         where = f" in line {entry.line}" if entry.line else ""

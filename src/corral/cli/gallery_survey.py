@@ -1,9 +1,11 @@
-"""What `corral gallery` shows: the galleries as this machine knows them, and which backends fit it."""
+"""What `corral gallery` shows without a fleet: the galleries as this machine reads them, and which backends fit it."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec.structs import asdict
 
 from corral.app.configs.backends import galleries_config, images_config
 from corral.app.configs.machine import machine_config
@@ -13,15 +15,14 @@ from corral.app.this_machine import measure
 from corral.base.clock import SystemClock
 from corral.base.tasks import task_group
 from corral.cli.quiet import quiet
-from corral.domain.backend_catalogue import BackendCatalogue, Found
-from corral.domain.fit import NodeTraits, blocked_by
-from corral.domain.gallery import EntryProblem, GalleryEntry
+from corral.domain.backend_catalogue import BackendCatalogue
+from corral.domain.fit import NodeTraits
+from corral.domain.gallery import GalleryEntry
 from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import Galleries, open_galleries
-from corral.galleries.places import without_secrets
-from corral.galleries.readings import GalleryReading, Readings
-from corral.protocol.gallery_views import BackendView, FitView, GalleryListing, GalleryView, SkippedView
-from corral.protocol.times import format_time
+from corral.galleries.readings import Readings
+from corral.galleries.views import entry_view, fit_view, gallery_views
+from corral.protocol.gallery_views import BackendView, FitView, GalleryListing, GalleryView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,58 +38,20 @@ class Survey:
         return self.readings.catalogue
 
     def fit(self, name: str) -> FitView:
-        """What can be told without asking a registry: platform and size of an image are seen when it is installed."""
-        resolved = self.catalogue.resolve(name, self.node.effective_capability)
-        if isinstance(resolved, Found):
-            return FitView(verdict="fits", build=resolved.key, installed=resolved.key in self.node.installed)
-        blocked = blocked_by(resolved)
-        return FitView(verdict=blocked.word, reason=resolved.reason, would_fit=list(blocked.would_fit))
+        return fit_view(self.catalogue, name, self.node)
 
-    def listing(self, entries: list[GalleryEntry]) -> GalleryListing:
+    def listing(self, entries: Sequence[GalleryEntry]) -> GalleryListing:
         return GalleryListing(
             capability=self.node.effective_capability,
             items=[self.backend(entry) for entry in entries],
-            galleries=[self.gallery(reading) for reading in self.readings.readings],
+            galleries=self.galleries(),
         )
 
     def backend(self, entry: GalleryEntry) -> BackendView:
-        return BackendView(
-            id=entry.id,
-            name=entry.name,
-            gallery=entry.gallery,
-            meta=entry.is_meta,
-            development=entry.is_development,
-            alias=entry.alias,
-            description=entry.description,
-            license=entry.license,
-            version=entry.version,
-            tags=list(entry.tags),
-            urls=list(entry.urls),
-            uri=entry.artefact,
-            mirrors=list(entry.mirrors),
-            capabilities=dict(entry.capabilities) if entry.is_meta else {},
-            fit=self.fit(entry.id),
-        )
+        return BackendView(**asdict(entry_view(entry)), fit=self.fit(entry.id))
 
-    def gallery(self, reading: GalleryReading) -> GalleryView:
-        clashes = [problem for problem in self.catalogue.problems if problem.gallery == reading.source.name]
-        return GalleryView(
-            name=reading.source.name,
-            url=without_secrets(reading.source.url),
-            read_from=without_secrets(reading.url),
-            entries=len(reading.gallery.entries),
-            fetched_at=None if reading.fetched_at is None else format_time(reading.fetched_at),
-            checked_at=None if reading.checked_at is None else format_time(reading.checked_at),
-            age_seconds=None if reading.checked_at is None else reading.age(self.now).total_seconds(),
-            stale=reading.is_stale,
-            changed=reading.is_new,
-            problem=reading.problem,
-            skipped=[_skipped(problem) for problem in clashes],
-        )
-
-
-def _skipped(problem: EntryProblem) -> SkippedView:
-    return SkippedView(gallery=problem.gallery, name=problem.name, line=problem.line, problem=problem.problem)
+    def galleries(self) -> list[GalleryView]:
+        return gallery_views(self.readings, self.now)
 
 
 def survey(sources: Sources) -> Survey:

@@ -62,9 +62,13 @@ def settings_options(*groups: type[Group], only: frozenset[str] | None = None) -
 
 
 def _options(groups: tuple[type[Group], ...], only: frozenset[str] | None) -> list[Callable[[F], F]]:
-    wanted = [setting for group in groups for setting in settings_of(group) if setting.flag]
-    headings = {setting.name: group.title for group in groups for setting in settings_of(group)}
-    return [_option(setting, headings[setting.name]) for setting in wanted if only is None or setting.name in only]
+    """A flag that two groups share is declared once, as the first of them describes it."""
+    declared: dict[str, Callable[[F], F]] = {}
+    for group in groups:
+        for setting in settings_of(group):
+            if setting.flag and (only is None or setting.name in only):
+                declared.setdefault(setting.flag, _option(setting, group.title))
+    return list(declared.values())
 
 
 def _option(setting: Setting, heading: str) -> Callable[[F], F]:

@@ -17,6 +17,8 @@ _PATIENCE: Final = timedelta(seconds=3)
 """How long an operation waits for galleries that are away, before only the nodes can tell."""
 _PATIENCE_BESIDE: Final = timedelta(minutes=2)
 """The same for what nobody waits for."""
+_PATIENCE_ASKED: Final = timedelta(seconds=20)
+"""The same for somebody who asked for the newest version; less than clients wait for an answer."""
 
 
 class GalleryCatalogue:
@@ -33,11 +35,22 @@ class GalleryCatalogue:
         """The same, after asking every gallery whether there is something new."""
         return await self._within(_PATIENCE_BESIDE, self._galleries.refresh)
 
+    async def readings(self, *, newest: bool = False) -> Readings | None:
+        """Each gallery with its age and its problem; None when they are not read in time."""
+        if newest:
+            return await self._read(_PATIENCE_ASKED, self._galleries.refresh)
+        return await self._read(_PATIENCE, self._galleries.read)
+
     async def _within(self, patience: timedelta, read: Callable[[], Awaitable[Readings]]) -> BackendCatalogue | None:
+        readings = await self._read(patience, read)
+        if readings is None or not any(one.is_known for one in readings.readings):
+            return None
+        return readings.catalogue
+
+    async def _read(self, patience: timedelta, read: Callable[[], Awaitable[Readings]]) -> Readings | None:
         try:
             async with asyncio.timeout(patience.total_seconds()):
-                readings = await read()
+                return await read()
         except (TimeoutError, CorralError) as error:
             log.info("galleries are not read: %s", error, extra={"event": "operation.without_galleries"})
             return None
-        return readings.catalogue if any(one.is_known for one in readings.readings) else None

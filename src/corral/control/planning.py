@@ -31,6 +31,7 @@ from corral.domain.fit import (
 )
 from corral.domain.gallery import GalleryEntry
 from corral.galleries.places import is_for_everybody
+from corral.galleries.readings import Readings
 from corral.protocol.install import Gallery
 from corral.state.operations import Generations
 
@@ -51,6 +52,9 @@ class CatalogueSource(Protocol):
     async def newest(self) -> BackendCatalogue | None:
         """The same, after asking every gallery whether there is something new. May take minutes."""
 
+    async def readings(self, *, newest: bool = False) -> Readings | None:
+        """Each gallery with its age and its problem; None when they are not read in time."""
+
 
 class NoCatalogue:
     """A frontend that cannot look anything up."""
@@ -59,6 +63,9 @@ class NoCatalogue:
         return None
 
     async def newest(self) -> BackendCatalogue | None:
+        return None
+
+    async def readings(self, *, newest: bool = False) -> Readings | None:
         return None
 
 

@@ -1,4 +1,4 @@
-"""Galleries and their backends as programs see them: what `corral gallery --json` prints."""
+"""Galleries and their backends as programs see them: what `GET /api/v1/galleries` and `corral gallery --json` give."""
 
 import msgspec
 
@@ -15,7 +15,16 @@ class FitView(msgspec.Struct, kw_only=True):
     would_fit: list[str] = []
 
 
-class BackendView(msgspec.Struct, kw_only=True):
+class NodesFitView(FitView, kw_only=True):
+    """The same for those nodes of a fleet for which it is the same."""
+
+    nodes: list[str]
+    """Names of the nodes."""
+    installed_on: list[str] = []
+    """Those of them that have the build."""
+
+
+class GalleryEntryView(msgspec.Struct, kw_only=True):
     """One entry of a gallery."""
 
     id: str
@@ -32,7 +41,19 @@ class BackendView(msgspec.Struct, kw_only=True):
     uri: str
     mirrors: list[str]
     capabilities: dict[str, str]
+
+
+class BackendView(GalleryEntryView, kw_only=True):
+    """An entry, and whether it can be installed on one machine."""
+
     fit: FitView
+
+
+class FleetOfferView(GalleryEntryView, kw_only=True):
+    """An entry, and which nodes of a fleet it can be installed on."""
+
+    fits: list[NodesFitView]
+    """Every node is in one of them; empty when the fleet has no nodes."""
 
 
 class SkippedView(msgspec.Struct, kw_only=True):
@@ -63,9 +84,20 @@ class GalleryView(msgspec.Struct, kw_only=True):
 
 
 class GalleryListing(msgspec.Struct, kw_only=True):
-    """Backends, and the galleries that they come from."""
+    """Backends, and the galleries that they come from, as one machine reads them."""
 
+    scope: str = "machine"
     capability: str
     """Of the machine that `fit` is about."""
     items: list[BackendView]
     galleries: list[GalleryView]
+
+
+class FleetGalleryListing(msgspec.Struct, kw_only=True):
+    """Backends, and the galleries that they come from, as the frontend of a fleet reads them."""
+
+    scope: str = "fleet"
+    items: list[FleetOfferView]
+    galleries: list[GalleryView]
+    near: list[str] = []
+    """Names like what was searched for, when nothing was found."""

@@ -2,6 +2,7 @@
 
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
+from corral.galleries.readings import GalleryReading, Readings
 
 
 class Shelf:
@@ -17,3 +18,8 @@ class Shelf:
 
     async def newest(self) -> BackendCatalogue | None:
         return await self.catalogue()
+
+    async def readings(self, *, newest: bool = False) -> Readings | None:
+        if self.closed:
+            return None
+        return Readings(readings=(GalleryReading(gallery=self._gallery, url=self._gallery.source.url),))

@@ -295,3 +295,46 @@ async def test_galleries_that_cannot_be_read_are_no_empty_ones(world: World, she
     told = (await get(world, "/backends/available", 503))["error"]
     assert (told["code"], told["type"]) == (503, "")
     assert await get(world, "/backends") == []
+
+
+# Corral's own list of what galleries offer.
+
+
+async def test_the_fleets_galleries_say_which_nodes_can_use_what(world: World) -> None:
+    plain = await world.backends("plain")
+    await world.frontend.register({"name": "gpu", "address": "a:1", "capability": "nvidia"}, token=TRUSTED_TOKEN)
+    plain.disk["cpu-llama"] = installed("cpu-llama")
+    await get(world, "/backends?refresh=1")
+    found = await get(world, "/api/v1/galleries")
+    assert found["scope"] == "fleet"
+    llama = found["items"][0]
+    assert (llama["id"], llama["meta"]) == ("g@llama", True)
+    fits = {tuple(one["nodes"]): (one["verdict"], one["build"], one["installed_on"]) for one in llama["fits"]}
+    assert fits == {("plain",): ("fits", "cpu-llama", ["plain"]), ("gpu",): ("fits", "cuda12-llama", [])}
+    cuda = next(one for one in found["items"] if one["name"] == "cuda12-llama")
+    assert {tuple(one["nodes"]): one["verdict"] for one in cuda["fits"]} == {("plain",): "blocked", ("gpu",): "fits"}
+    (gallery,) = found["galleries"]
+    assert (gallery["name"], gallery["entries"]) == ("g", 5)
+    assert "pass" not in gallery["url"] + gallery["read_from"]
+
+
+async def test_the_fleets_galleries_can_be_searched(world: World) -> None:
+    assert [one["name"] for one in (await get(world, "/api/v1/galleries?term=newest"))["items"]] == [
+        "cpu-llama-development"
+    ]
+    nothing = await get(world, "/api/v1/galleries?term=lonley")
+    assert (nothing["items"], nothing["near"]) == ([], ["lonely"])
+
+
+async def test_one_backend_of_the_fleets_galleries(world: World) -> None:
+    await world.backends("plain")
+    found = await get(world, "/api/v1/galleries/backends/g@llama")
+    assert [(one["nodes"], one["build"]) for one in found["fits"]] == [(["plain"], "cpu-llama")]
+    missing = await get(world, "/api/v1/galleries/backends/lonley", status=404)
+    assert "did you mean lonely?" in missing["error"]["message"]
+
+
+async def test_galleries_that_cannot_be_read_are_not_shown_as_empty_ones(world: World, shelf: Shelf) -> None:
+    shelf.closed = True
+    for path in ("/api/v1/galleries", "/api/v1/galleries?refresh=1", "/api/v1/galleries/backends/llama"):
+        assert (await get(world, path, status=503))["error"]["code"] == "galleries_unread"

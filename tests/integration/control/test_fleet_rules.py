@@ -17,6 +17,7 @@ from corral.domain.event import EventKind
 from corral.domain.fleet_rule import FleetRule, revision_of
 from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
 from corral.domain.operation import Operation, OperationState, TargetStatus
+from corral.galleries.readings import Readings
 from corral.protocol.install import InstallRequest
 from corral.protocol.inventory import InstalledBackend
 from corral.state.fleet_rules import FleetRules as RuleStore
@@ -418,6 +419,9 @@ class Galleries:
 
     async def newest(self) -> BackendCatalogue | None:
         return self.found
+
+    async def readings(self, *, newest: bool = False) -> Readings | None:
+        return None
 
 
 META = GalleryEntry(name="mock", gallery="g", capabilities={"default": "cpu-mock"})

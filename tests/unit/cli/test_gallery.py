@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
+
+from corral.protocol.gallery_views import FleetGalleryListing, FleetOfferView, GalleryView, NodesFitView
 
 from .conftest import Corral, StubFrontend
 
@@ -140,6 +143,117 @@ def test_a_name_that_nobody_has_ends_with_a_hint(corral: Corral, index: Path) ->
     outcome = corral("gallery", "show", "lama-cpp")
     assert (outcome.code, outcome.out) == (1, "")
     assert "no gallery has a backend 'lama-cpp'; did you mean llama-cpp" in outcome.err
+
+
+class TestFleet:
+    """Where there is a fleet, its frontend is asked, whatever this machine's galleries have."""
+
+    LLAMA = FleetOfferView(
+        id="far@llama-cpp",
+        name="llama-cpp",
+        gallery="far",
+        meta=True,
+        development=False,
+        alias="",
+        description="",
+        license="",
+        version="",
+        tags=[],
+        urls=[],
+        uri="",
+        mirrors=[],
+        capabilities={"default": "cpu-llama-cpp", "nvidia": "cuda-llama-cpp"},
+        fits=[
+            NodesFitView(verdict="fits", build="cpu-llama-cpp", installed=True, nodes=["w1"], installed_on=["w1"]),
+            NodesFitView(verdict="blocked", reason="no build is for amd", would_fit=["other"], nodes=["w2"]),
+        ],
+    )
+    BUILD = structs.replace(LLAMA, id="far@cpu-llama-cpp", name="cpu-llama-cpp", meta=False, capabilities={})
+    NOWHERE = structs.replace(BUILD, id="far@vllm", name="vllm", fits=LLAMA.fits[1:])
+    GALLERY = GalleryView(
+        name="far",
+        url="https://far.example/i",
+        read_from="https://far.example/i",
+        entries=3,
+        fetched_at=None,
+        checked_at=None,
+        age_seconds=None,
+        stale=False,
+        changed=True,
+        problem="",
+        skipped=[],
+    )
+
+    @pytest.fixture
+    def fleet(self, connected: Corral, frontend: StubFrontend, index: Path) -> Corral:
+        listing = FleetGalleryListing(items=[self.LLAMA, self.BUILD, self.NOWHERE], galleries=[self.GALLERY])
+        frontend.tell("GET /api/v1/galleries", listing)
+        return connected
+
+    def test_a_list_shows_what_the_fleet_has_and_which_nodes_can_use_it(
+        self, fleet: Corral, frontend: StubFrontend
+    ) -> None:
+        outcome = fleet("gallery", "list")
+        assert outcome.code == 0
+        assert column(outcome.out, 0) == ["llama-cpp", "vllm"]
+        assert column(outcome.out, 2) == ["w1", "no"]
+        assert "no build is for amd" in outcome.out
+        assert f"This is for the nodes of the fleet at {frontend.url}" in outcome.out
+        assert "far: 3 entries from https://far.example/i" in outcome.out
+        assert "mine" not in outcome.out
+
+    def test_a_list_can_show_more_or_less(self, fleet: Corral) -> None:
+        assert column(fleet("gallery", "list", "--builds").out, 0) == ["llama-cpp", "cpu-llama-cpp", "vllm"]
+        assert column(fleet("gallery", "list", "--fitting").out, 0) == ["llama-cpp"]
+
+    def test_a_list_for_machines_says_whose_it_is(self, fleet: Corral) -> None:
+        found: Any = fleet("gallery", "list", "--json").json()
+        assert (found["scope"], [one["name"] for one in found["items"]]) == ("fleet", ["llama-cpp", "vllm"])
+        assert found["items"][0]["fits"][0]["nodes"] == ["w1"]
+        here: Any = fleet("gallery", "list", "--json", "--local").json()
+        assert (here["scope"], here["galleries"][0]["name"]) == ("machine", "mine")
+
+    @pytest.mark.parametrize("flags", [["--local"], ["--capability", "default"], ["--gallery-max-age", "1h"]])
+    def test_what_is_about_this_machine_does_not_ask_the_fleet(
+        self, fleet: Corral, frontend: StubFrontend, flags: list[str]
+    ) -> None:
+        outcome = fleet("gallery", "list", *flags)
+        assert "This machine is default." in outcome.out
+        assert frontend.calls == []
+
+    def test_a_fleet_and_this_machine_cannot_both_be_meant(self, fleet: Corral, frontend: StubFrontend) -> None:
+        outcome = fleet("gallery", "list", "--url", frontend.url, "--local")
+        assert outcome.code == 64
+        assert "--url asks a fleet, and --local is about this machine" in outcome.err
+
+    def test_a_search_is_the_fleets(self, fleet: Corral, frontend: StubFrontend) -> None:
+        nothing = FleetGalleryListing(items=[], galleries=[self.GALLERY], near=["llama-cpp"])
+        frontend.tell("GET /api/v1/galleries?term=lama+x", nothing)
+        assert "No backend mentions 'lama x'; did you mean llama-cpp?" in fleet("gallery", "search", "lama", "x").out
+
+    def test_one_backend_is_shown_with_its_nodes(self, fleet: Corral, frontend: StubFrontend) -> None:
+        frontend.tell("GET /api/v1/galleries/backends/far%40llama-cpp", self.LLAMA)
+        out = fleet("gallery", "show", "far@llama-cpp").out
+        assert "yes on w1: cpu-llama-cpp" in out
+        assert "no on w2: no build is for amd" in out
+        assert frontend.url in out
+        refusal = {"error": {"code": "not_found", "message": "no gallery has a backend 'x'"}}
+        frontend.tell("GET /api/v1/galleries/backends/x", refusal, status=404)
+        outcome = fleet("gallery", "show", "x")
+        assert (outcome.code, outcome.err) == (1, "error: no gallery has a backend 'x'\n")
+
+    def test_a_refresh_is_done_by_the_frontend(self, fleet: Corral, frontend: StubFrontend) -> None:
+        old = structs.replace(self.GALLERY, stale=True, problem="it is away")
+        frontend.tell("GET /api/v1/galleries?refresh=1", FleetGalleryListing(items=[], galleries=[old]))
+        outcome = fleet("gallery", "refresh")
+        assert outcome.code == 69
+        assert "it is away" in outcome.out
+        assert f"Read by the fleet at {frontend.url}." in outcome.out
+
+    def test_a_fleet_that_does_not_answer_is_not_replaced_by_this_machine(self, fleet: Corral) -> None:
+        outcome = fleet("gallery", "list", "--url", "http://127.0.0.1:1")
+        assert (outcome.code, outcome.out) == (69, "")
+        assert "no answer from http://127.0.0.1:1" in outcome.err
 
 
 class TestAway:

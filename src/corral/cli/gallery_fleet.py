@@ -1,0 +1,81 @@
+"""What `corral gallery` shows of a fleet: what its frontend's galleries offer, and which nodes can use it."""
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from corral.base.words import listed
+from corral.cli.output import Column, plain
+from corral.protocol.gallery_views import FleetGalleryListing, FleetOfferView, NodesFitView
+
+if TYPE_CHECKING:
+    from corral.cli.client import Client
+
+_PATH: Final = "/api/v1/galleries"
+
+
+def offered(client: "Client", *, term: str = "", refresh: bool = False) -> FleetGalleryListing:
+    """All that the fleet's galleries have, or what mentions all words of the term."""
+    query = [("term", term)] if term else []
+    return client.get(_PATH, FleetGalleryListing, [*query, ("refresh", "1")] if refresh else query)
+
+
+def offer(client: "Client", name: str) -> FleetOfferView:
+    """One backend; NotFound says which names are near."""
+    return client.get(f"{_PATH}/backends/{quote(name, safe='')}", FleetOfferView)
+
+
+def fits_somewhere(view: FleetOfferView) -> bool:
+    return any(fit.verdict == "fits" for fit in view.fits)
+
+
+def whose(client: "Client") -> str:
+    """Says below a list that it is about the fleet."""
+    return f"This is for the nodes of the fleet at {client.target.url}; --local tells it for this machine."
+
+
+def fit_facts(client: "Client", view: FleetOfferView) -> list[tuple[str, str]]:
+    """Which nodes can use a backend, for the page of one."""
+    fits = [("Fits", f"{_verdict(fit)} on {listed(fit.nodes)}: {fit.build or fit.reason}") for fit in view.fits]
+    would = dict.fromkeys(name for fit in view.fits for name in fit.would_fit)
+    return [
+        ("Fleet", client.target.url),
+        *(fits or [("Fits", "the fleet has no nodes")]),
+        ("Would fit", ", ".join(would)),
+        ("Installed on", listed(_installed_on(view))),
+    ]
+
+
+def _verdict(fit: NodesFitView) -> str:
+    return "yes" if fit.verdict == "fits" else "no"
+
+
+def offer_columns() -> list[Column[FleetOfferView]]:
+    return [
+        Column(title="NAME", cell=lambda view: plain(view.name)),
+        Column(title="GALLERY", cell=lambda view: plain(view.gallery), least_width=70),
+        Column(title="FITS", cell=_where),
+        Column(title="BUILD, OR WHY NOT", cell=lambda view: plain(_builds(view))),
+        Column(title="INSTALLED ON", cell=lambda view: plain(listed(_installed_on(view)) or "–"), least_width=100),
+        Column(title="TAGS", cell=lambda view: plain(", ".join(view.tags)), least_width=150),
+    ]
+
+
+def _where(view: FleetOfferView) -> str:
+    fitting = [name for fit in view.fits if fit.verdict == "fits" for name in fit.nodes]
+    if not view.fits:
+        return "–"
+    if not fitting:
+        return "[red]no node[/]"
+    is_everywhere = all(fit.verdict == "fits" for fit in view.fits)
+    return "[green]all nodes[/]" if is_everywhere else f"[green]{plain(listed(fitting))}[/]"
+
+
+def _builds(view: FleetOfferView) -> str:
+    if not view.fits:
+        return "the fleet has no nodes"
+    builds = dict.fromkeys(fit.build for fit in view.fits if fit.build)
+    return ", ".join(builds) or view.fits[0].reason
+
+
+def _installed_on(view: FleetOfferView) -> list[str]:
+    return [name for fit in view.fits for name in fit.installed_on]
