@@ -272,7 +272,7 @@ async def wire(
         health=watch,
         lost_rings=LostRings(events, feed),
         replica_health=watch_replicas,
-        replica_exits=ReplicaExits(replicas, watch_replicas),
+        replica_exits=ReplicaExits(replicas, watch_replicas, clock),
         unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),
         restoring=Restoring(restorations, replicas, intents, nodes, fleet, models, loads, clock),
         orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, brake=brake, holder=frontend_id),

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,7 +12,8 @@ from corral.base.tasks import Poke, task_group
 from corral.bus.port import Message
 from corral.control.fleet import Fleet, SeenNode
 from corral.control.lanes import Lane
-from corral.control.node_client import LIST_WITHIN, MOST_BYTES, NodeClient, too_much
+from corral.control.node_client import LIST_WITHIN, NodeClient
+from corral.control.report_intake import ReportIntake, ReportLimits
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, prove
 from corral.domain.node import NodeStatus, NodeType
 from corral.protocol import go_json, subjects
@@ -32,59 +32,9 @@ _SPACING: Final = 0.2
 """Seconds in which what many nodes say is stored together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportLimits:
-    """How much nodes may report by themselves in one window. What is dropped is asked for: the fingerprint of the next
-    heartbeat differs."""
-
-    window: timedelta = timedelta(seconds=10)
-    reports_per_node: int = 10
-    """Ten changes of a disk in ten seconds: more than installs can do."""
-    bytes_per_node: int = 2 * MOST_BYTES
-    bytes_in_all: int = 32 * MOST_BYTES
-    """A thousand nodes that start together, with a hundred backends each. Parsing this takes less than a second."""
-
-
-class ReportIntake:
-    """Decides before parsing whether a report is taken: anybody with a NATS login can send one under any node's id."""
-
-    def __init__(self, clock: Clock, limits: ReportLimits) -> None:
-        self._clock = clock
-        self._limits = limits
-        self._ends_at = clock.now()
-        self._begin(self._ends_at)
-
-    def _begin(self, now: datetime) -> None:
-        self._ends_at = now + self._limits.window
-        self._counts: dict[NodeId, int] = {}
-        self._bytes: dict[NodeId, int] = {}
-        self._total = 0
-        self._has_warned = False
-
-    def takes(self, node_id: NodeId, report: bytes) -> bool:
-        """Whether this report may be parsed. The first refusal of a window is logged as a warning."""
-        now, size = self._clock.now(), len(report)
-        if not self._ends_at - self._limits.window <= now < self._ends_at:
-            self._begin(now)
-        why = too_much(report) or self._why_not(node_id, size)
-        if not why:
-            self._counts[node_id] = self._counts.get(node_id, 0) + 1
-            self._bytes[node_id] = self._bytes.get(node_id, 0) + size
-            self._total += size
-            return True
-        if not self._has_warned:
-            self._has_warned = True
-            shown = {"event": "inventory.dropped", "node": node_id, "bytes": size, "why": why}
-            log.warning("dropping inventory reports until %s", self._ends_at, extra=shown)
-        return False
-
-    def _why_not(self, node_id: NodeId, size: int) -> str:
-        limits = self._limits
-        if self._counts.get(node_id, 0) >= limits.reports_per_node:
-            return f"a node reports at most {limits.reports_per_node} times in {limits.window.total_seconds():.0f} s"
-        if self._bytes.get(node_id, 0) + size > limits.bytes_per_node or self._total + size > limits.bytes_in_all:
-            return f"too many bytes within {limits.window.total_seconds():.0f} s"
-        return ""
+INVENTORY_LIMITS: Final = ReportLimits(reports_per_node=10, reports_in_all=None)
+"""Ten changes of a disk in ten seconds: more than installs can do. What is dropped is asked for: the fingerprint of the
+next heartbeat differs. A thousand nodes that start together, with a hundred backends each, stay below the bytes."""
 
 
 class InventoryKeeper:
@@ -109,7 +59,7 @@ class InventoryKeeper:
         self._clock = clock
         self._dispatcher = dispatcher
         self._lane = Lane(_SLOTS, patience=_SOON)
-        self._intake = ReportIntake(clock, ReportLimits())
+        self._intake = ReportIntake(clock, INVENTORY_LIMITS, _warn_dropped)
         self.told = Poke()
         """Rung when reports came in: what rules demand may be missing."""
         self._known: dict[NodeId, str] = {}
@@ -252,6 +202,10 @@ class InventoryKeeper:
         if there:
             await self._intents.hurry(there, at=self._clock.now())
         return bool(there)
+
+
+def _warn_dropped(node_id: NodeId, why: str) -> None:
+    log.warning("an inventory is dropped: %s", why, extra={"event": "inventory.dropped", "node": node_id})
 
 
 def is_listed(seen: SeenNode) -> bool:

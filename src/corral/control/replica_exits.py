@@ -7,10 +7,13 @@ very process that was loaded, on the node that says so.
 import logging
 from typing import Final
 
+from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
 from corral.bus.port import Message
+from corral.control.node_client import MOST_BYTES
 from corral.control.replica_health import ReplicaHealth
+from corral.control.report_intake import ReportIntake, ReportLimits
 from corral.domain.replica import Replica, ReplicaState, port_of
 from corral.protocol import go_json, subjects
 from corral.protocol.keys import hash_secret, same
@@ -23,14 +26,22 @@ _SHOWN_LINES: Final = 20
 _SHOWN_CHARACTERS: Final = 500
 
 
+EXIT_LIMITS: Final = ReportLimits(reports_per_node=100, reports_in_all=1000, bytes_per_node=8 * MOST_BYTES)
+"""Each report costs a read of all living replicas. A hundred processes that end at once on a node, as when its memory
+is full, and ten nodes of that kind, are heard; what is dropped is found by the next look at all replicas."""
+
+
 class ReplicaExits:
-    def __init__(self, replicas: Replicas, health: ReplicaHealth) -> None:
+    def __init__(self, replicas: Replicas, health: ReplicaHealth, clock: Clock) -> None:
         self._replicas = replicas
         self._health = health
+        self._intake = ReportIntake(clock, EXIT_LIMITS, _warn_dropped)
 
     async def on_message(self, message: Message) -> None:
         """Duplicates, late ones and unknown ones change nothing."""
         node_id = subjects.node_of(message.subject)
+        if not self._intake.takes(node_id, message.data):
+            return
         try:
             report = go_json.decode(message.data, ReplicaExited)
             await self._take(node_id, report)
@@ -48,6 +59,10 @@ class ReplicaExits:
             await self._health.lose(loaded, report.reason[:_SHOWN_CHARACTERS] or "its process ended", errors=errors)
         elif there:
             self._health.poke.ring()
+
+
+def _warn_dropped(node_id: NodeId, why: str) -> None:
+    log.warning("an exit report is dropped: %s", why, extra={"event": "replica.exits_dropped", "node": node_id})
 
 
 def _is_of(report: ReplicaExited, replica: Replica) -> bool:

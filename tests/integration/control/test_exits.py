@@ -1,10 +1,14 @@
 """What nodes say of processes that ended by themselves, and whom control believes."""
 
+from collections.abc import Sequence
+from datetime import timedelta
+
 import msgspec
 import pytest
 
 from corral.base.ids import NodeId
 from corral.bus.port import Message
+from corral.control.replica_exits import EXIT_LIMITS
 from corral.domain.event import EventKind
 from corral.domain.replica import Replica, ReplicaState
 from corral.protocol import subjects
@@ -107,7 +111,7 @@ async def test_a_report_that_cannot_be_read_changes_nothing(world: World, data: 
 async def test_what_a_node_says_is_cut_to_a_bearable_length(world: World) -> None:
     node = await world.node("w1")
     replica = await world.loaded()
-    await say(world, node.id, exit_of(replica, reason="x" * 10_000, tail=["y" * 10_000] * 1000))
+    await say(world, node.id, exit_of(replica, reason="x" * 10_000, tail=["y" * 10_000] * 100))
 
     (event,) = await world.events(EventKind.REPLICA_LOST)
     assert len(msgspec.json.encode(event.data)) < 20_000
@@ -126,3 +130,66 @@ async def test_an_exit_during_the_load_is_left_to_the_load(world: World) -> None
     now = await world.control.context.replicas.get(placed[0].id)
     assert now is not None
     assert now.state is ReplicaState.RESERVED
+
+
+# How many are read.
+
+
+@pytest.fixture
+def reads(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One item for each read of all living replicas."""
+    replicas, found = world.control.context.replicas, list[int]()
+    living = replicas.living
+
+    async def counted() -> Sequence[Replica]:
+        found.append(1)
+        return await living()
+
+    monkeypatch.setattr(replicas, "living", counted)
+    return found
+
+
+def dropped(caplog: pytest.LogCaptureFixture) -> int:
+    return len([one for one in caplog.records if getattr(one, "event", "") == "replica.exits_dropped"])
+
+
+async def test_a_node_that_reports_too_often_is_heard_again_in_the_next_window(
+    world: World, reads: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    reads.clear()
+    for _ in range(EXIT_LIMITS.reports_per_node + 50):
+        await say(world, node.id, exit_of(replica, key_hash=hash_secret("k0")))
+    assert (len(reads), dropped(caplog)) == (EXIT_LIMITS.reports_per_node, 1)
+
+    await world.clock.advance(EXIT_LIMITS.window + timedelta(seconds=1))
+    await say(world, node.id, exit_of(replica))
+    assert len(await world.events(EventKind.REPLICA_LOST)) == 1
+
+
+async def test_one_node_that_reports_too_often_does_not_silence_another(world: World) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    for _ in range(EXIT_LIMITS.reports_per_node + 50):
+        await say(world, NodeId("flood"), exit_of(replica))
+    await say(world, node.id, exit_of(replica))
+    assert len(await world.events(EventKind.REPLICA_LOST)) == 1
+
+
+async def test_many_made_up_nodes_together_have_a_limit_too(
+    world: World, reads: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert EXIT_LIMITS.reports_in_all is not None
+    report = ReplicaExited(model_id="small", replica_index=0, address="", key_hash="", reason="", tail=[])
+    for number in range(EXIT_LIMITS.reports_in_all + 100):
+        await say(world, NodeId(f"nobody-{number}"), report)
+    assert (len(reads), dropped(caplog)) == (EXIT_LIMITS.reports_in_all, 1)
+
+
+async def test_a_large_report_is_dropped_before_it_is_parsed(world: World, reads: list[int]) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    reads.clear()
+    await say(world, node.id, exit_of(replica, tail=["x" * 1024 * 1024]))
+    assert reads == []

@@ -7,7 +7,7 @@ import pytest
 
 from corral.base.ids import NodeId
 from corral.bus.port import Message
-from corral.control.inventory import ReportLimits
+from corral.control.inventory import INVENTORY_LIMITS
 from corral.control.node_client import MOST_BYTES, NodePending, NodeRefused
 from corral.protocol import subjects
 from corral.protocol.inventory import InstalledBackend, InventoryReport
@@ -135,7 +135,7 @@ async def test_a_node_that_reports_too_often_is_heard_again_in_the_next_window(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     node, other = await world.backends("w"), await world.backends("v")
-    keeper, limits = world.control.context.inventory, ReportLimits()
+    keeper, limits = world.control.context.inventory, INVENTORY_LIMITS
     for number in range(limits.reports_per_node + 20):
         await keeper.on_message(reported(node.node_id, inventory_of(f"b{number}")))
     await keeper.on_message(reported(other.node_id, inventory_of("echo")))
@@ -149,7 +149,7 @@ async def test_a_node_that_reports_too_often_is_heard_again_in_the_next_window(
 
 
 async def test_many_made_up_nodes_together_have_a_limit_too(world: World) -> None:
-    keeper, limits = world.control.context.inventory, ReportLimits()
+    keeper, limits = world.control.context.inventory, INVENTORY_LIMITS
     large = inventory_of("x" * (MOST_BYTES // 2))
     for number in range(100):
         await keeper.on_message(reported(NodeId(f"nobody-{number}"), large))
