@@ -235,6 +235,7 @@ class Inference(Exchange):
         front = None if self._replica is None or self._asks_front else self._replica.front
         if front is not None and is_mendable(error.body):
             self._asks_front = True
+            self._is_second_try = False
             self._ask(front)
             return
         translated = openai_error(error.head.status, error.body, about=_ASKED_IN.get(self._route, "input"))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from corral.protocol.view import ModelEntry
-from corral.testing.engine import Connection, EngineRequest, StubEngine, json_answer
+from corral.testing.engine import Behaviour, Connection, EngineRequest, StubEngine, json_answer, streaming
 from corral.testing.gateway import MODEL, World, replicas, request, world
 
 PLAIN = {
@@ -75,6 +75,28 @@ async def test_what_the_engine_refuses_for_a_null_or_its_slots_is_asked_in_front
         front.behave = refuse
         answer = await gateway.ask(request(json.dumps(PLAIN).encode()))
         assert (answer.status, answer.error["code"]) == (400, "invalid_value")
+        await gateway.until_quiet()
+
+
+async def test_a_stale_connection_to_the_port_in_front_is_made_anew_also_after_one_to_the_engine() -> None:
+    def stale_once(then: Behaviour) -> Behaviour:
+        async def behave(asked: EngineRequest, connection: Connection) -> bool:
+            return connection.number > 1 and await then(asked, connection)
+
+        return behave
+
+    async def refuse(_: EngineRequest, connection: Connection) -> bool:
+        await connection.send(json_answer(NULL, status=400))
+        return True
+
+    async with world(engines=2) as gateway:
+        engine, front = await told(gateway)
+        for more in ({}, {"echo": True}):  # a kept connection to each
+            assert await ask(gateway, more) == 200
+        engine.behave, front.behave = stale_once(refuse), stale_once(streaming)
+        assert await ask(gateway, {"n": 2}) == 200
+        assert (engine.accepted, front.accepted) == (2, 2)
+        assert gateway.gateway.services.tally.reconnects == 2
         await gateway.until_quiet()
 
 
