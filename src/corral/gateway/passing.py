@@ -58,7 +58,7 @@ class Passing(Exchange):
             return
         self._begin(head)
         self._keep = False
-        self._client.write(b"%b%b\r\n%b" % (head.raw[:-2], self._client.answer_lines, first))
+        self._client.write(head.for_tunnel(added=self._client.answer_lines) + first)
         self._client.begin_tunnel()
 
     def _recover(self, failure: Failure) -> None:

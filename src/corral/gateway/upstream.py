@@ -26,6 +26,8 @@ _OURS: Final = re.compile(
     re.IGNORECASE,
 )
 """Headers that are meant for us, or that the gateway says itself."""
+_TOLD_BY_GATEWAY: Final = re.compile(rb"\r\n(?:x-request-id|access-control-[^:\r\n]*):[^\r\n]*", re.IGNORECASE)
+"""Headers that the gateway says itself, also in an answer that opens a tunnel."""
 _CHUNKED: Final = re.compile(rb"\r\n(?:transfer-encoding|trailer):[^\r\n]*", re.IGNORECASE)
 _EVENTS: Final = b"\r\ncontent-type: text/event-stream"
 _UNBUFFERED: Final = b"x-accel-buffering:"
@@ -124,6 +126,10 @@ class AnswerHead:
         `added` are whole header lines.
         """
         return b"%b%b%b\r\n" % (self._lines, added, _CLOSE if closes else b"")
+
+    def for_tunnel(self, *, added: bytes) -> bytes:
+        """For a client that becomes a tunnel: headers that describe the connection are passed on."""
+        return b"%b%b\r\n" % (_TOLD_BY_GATEWAY.sub(b"", self.raw)[:-2], added)
 
     def for_http10(self, *, added: bytes) -> bytes:
         """The same for a client that knows no chunks: the answer ends with the connection."""

@@ -243,6 +243,7 @@ class StubControl:
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
+        socket.headers.update({"X-Request-ID": "control's", "Access-Control-Allow-Origin": "http://control.test"})
         await socket.prepare(request)
         async for message in socket:
             if message.type is WSMsgType.TEXT:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from corral.testing.engine import EVENTS, Connection, EngineRequest, chunk, json_answer
-from corral.testing.gateway import World, chat, request
+from corral.testing.gateway import World, chat, request, world
 
 MADE = re.compile(r"req-[0-9a-f]{12}-[0-9a-f]+")
 
@@ -99,3 +99,17 @@ async def test_a_tunnel_is_named(gateway: World) -> None:
         await client.send(request(method="GET", path="/ws", head=head))
         status, headers = await client.read_head()
         assert (status, headers["x-request-id"]) == (101, "tunnel")
+
+
+async def test_a_tunnel_has_one_id_and_one_policy_of_origins() -> None:
+    """What control says of both is taken out, as of every other answer."""
+    head = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nOrigin: http://page.test\r\n"
+    head += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + named("tunnel")
+    async with world(cors_origins=("http://page.test",)) as strict, strict.client() as client:
+        await client.send(request(method="GET", path="/ws", head=head))
+        lines = (await client.reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+    assert lines[0].startswith(b"http/1.1 101")
+    assert [line for line in lines if line.startswith(b"x-request-id:")] == [b"x-request-id: tunnel"]
+    allowed = [line for line in lines if line.startswith(b"access-control-allow-origin:")]
+    assert allowed == [b"access-control-allow-origin: http://page.test"]
+    assert {b"upgrade: websocket", b"connection: upgrade"} <= set(lines)
