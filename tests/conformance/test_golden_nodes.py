@@ -22,6 +22,10 @@ DELIBERATE: dict[tuple[str, str], str] = {
         "http_register.json",
         "address of 300 characters passes validation but not the column (255)",
     ): "LocalAI's column is too short; ours holds what validation admits",
+    (
+        "http_register.json",
+        "same name again",
+    ): "a node without a secret that comes back at another address is pending until a person approves it again",
     ("http_register.json", "and it is healthy"): "a worker cannot approve itself by resuming: the node stays pending",
     ("http_admin.json", "PUT labels: the path parameter is stored as label `id`"): "the id is not a label",
     ("http_admin.json", "PATCH labels"): "the id is not a label",

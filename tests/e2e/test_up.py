@@ -335,7 +335,7 @@ class TestWhatCannotStart:
 
     def test_a_data_directory_that_cannot_be_made_names_the_flag(self, corral: Any, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        refused = corral("up", "--data", str(tmp_path / "file" / "data"))
+        refused = corral("up", "--data", str(tmp_path / "file" / "data"), "--port", "0")
         assert refused.returncode == 73
         assert refused.stderr == (
             f"error: cannot create the directory {tmp_path}/file/data: Not a directory; "
@@ -345,7 +345,7 @@ class TestWhatCannotStart:
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
     def test_a_data_directory_that_is_not_writable_names_the_flag(self, corral: Any, tmp_path: Path) -> None:
         (tmp_path / "data").mkdir(mode=0o500)
-        refused = corral("up", "--data", str(tmp_path / "data"))
+        refused = corral("up", "--data", str(tmp_path / "data"), "--port", "0")
         assert refused.returncode == 73
         assert "is not writable; choose another directory with --data" in refused.stderr
 

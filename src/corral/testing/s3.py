@@ -80,6 +80,9 @@ class S3Server:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+        for port in (*self._ports.values(), *(port - _GRPC_OFFSET for port in self._ports.values())):
+            for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # wherever TMPDIR points
+                left.unlink(missing_ok=True)
 
     def _command(self) -> list[str]:
         ports = [f"-{part}.port={port}" for part, port in self._ports.items()]
