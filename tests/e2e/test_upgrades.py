@@ -70,7 +70,7 @@ def test_a_moved_tag_is_found_and_after_an_upgrade_of_everything_nothing_is_left
         "worker-2": "outdated",
     }
 
-    (upgraded,) = told(fleet, "upgrade", "--all")
+    (upgraded,) = told(fleet, "upgrade", "--all")["items"]
     assert proofs(upgraded) == [("success", "digest")] * 2
     assert fleet.corral("backends", "outdated", "--refresh").stdout.startswith("Nothing is outdated.\n")
     assert len(list(Path(fleet.data).glob("workers/*/backends/mine/news"))) == 2

@@ -26,7 +26,7 @@ from corral.cli.operation_words import (
     what_next,
 )
 from corral.cli.options import warn
-from corral.cli.output import console, print_json, printable, say
+from corral.cli.output import console, print_json, print_json_list, printable, say
 from corral.protocol.operation_views import OperationUpdate, OperationView, TargetView
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -73,12 +73,13 @@ def watched_all(
     client: Client,
     operations: Sequence[OperationView],
     watching: Watching,
-    document: Callable[[list[OperationView]], object] = list,
+    document: Callable[[list[OperationView]], object] | None = None,
 ) -> int:
-    """The same for several, one after the other; `document` makes of them what --json prints."""
+    """The same for several, one after the other. With --json they are printed as a list, or as what `document` makes of
+    them."""
     last = _followed(client, operations, watching)
     if watching.as_json:
-        print_json(document(last))
+        print_json_list(last) if document is None else print_json(document(last))
     return _told(last, watching)
 
 

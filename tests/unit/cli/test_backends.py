@@ -310,7 +310,7 @@ class TestUpgrade:
         done = make_operation(make_target("w1", "success", message="renewed"), verb="upgrade")
         frontend.tell(START, done, 202)
         outcome = connected("backends", "upgrade", "echo", "other", "echo", "--json")
-        assert (outcome.code, len(outcome.json())) == (0, 2)
+        assert (outcome.code, len(outcome.json()["items"])) == (0, 2)
         assert [call.body["backend"] for call in frontend.calls] == ["echo", "other"]
 
     def test_all_means_what_can_be_upgraded(
@@ -344,7 +344,7 @@ class TestUpgrade:
         frontend.tell("GET /api/v1/backends", FleetBackends(items=[]))
         outcome = connected("backends", "upgrade", "--all")
         assert (outcome.code, outcome.out) == (0, "No backend is installed that could be upgraded.\n")
-        assert connected("backends", "upgrade", "--all", "--json").json() == []
+        assert connected("backends", "upgrade", "--all", "--json").json() == {"items": []}
 
     def test_names_and_all_exclude_each_other(self, connected: Any) -> None:
         assert connected("backends", "upgrade", "echo", "--all").code == 64
