@@ -91,6 +91,20 @@ class TestWhileItRuns:
         for secret in (state["keys"]["admin"], state["keys"]["registration"], password):
             assert not any(secret in line for line in lines)
 
+    def test_a_gateway_has_no_secret_in_its_environment_that_it_never_uses(self, up: Any) -> None:
+        state = up.state()
+        (gateway,) = state["pids"]["gateways"]
+        environment = Path(f"/proc/{gateway}/environ").read_text()
+        assert "PATH=" in environment, "it can be read"
+        control = Path(f"/proc/{state['pids']['control']}/environ").read_text()
+        assert "trusted" in control.lower(), "what gateways must not have is there to be had"
+        password = state["nats_url"].partition("worker:")[2].partition("@")[0]
+        for secret in (state["keys"]["admin"], state["keys"]["registration"], password):
+            assert secret not in environment
+        names = {line.partition("=")[0].upper() for line in environment.split("\0")}
+        assert [name for name in names if re.search("NATS|TOKEN|PASSWORD|DATABASE|CREDENTIAL", name)] == []
+        assert not re.search(r"\w+://[^/@\s]+:[^/@\s]+@", environment), "no URL has a password"
+
     def test_a_foreign_node_with_the_registration_token_is_pending(self, up: Any) -> None:
         state = up.state()
         body = {"name": "stranger", "address": "10.9.9.9:50051", "token": state["keys"]["registration"]}
