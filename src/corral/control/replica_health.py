@@ -111,10 +111,12 @@ class ReplicaHealth:
         if status is NodeStatus.PENDING:
             await self.lose(there, f"its node {node.name} waits for approval again")
             return
+        if node.facts.deregistered_at is not None:
+            await self.lose(there, f"its node {node.name} has left", level=logging.INFO)
+            return
         if status is NodeStatus.OFFLINE:
-            if self._brake.holds and node.facts.deregistered_at is None:
-                return  # silence proves little now
-            await self.lose(there, f"its node {node.name} is offline")
+            if not self._brake.holds:  # while it does, silence proves little
+                await self.lose(there, f"its node {node.name} is offline")
             return
         loaded = [replica for replica in there if replica.state is ReplicaState.LOADED]
         if not loaded:
@@ -162,7 +164,7 @@ class ReplicaHealth:
         writer.close()
         return False
 
-    async def lose(self, gone: list[Replica], why: str, **details: object) -> None:
+    async def lose(self, gone: list[Replica], why: str, *, level: int = logging.WARNING, **details: object) -> None:
         """They are out of the view from now on; the next request for their model loads it again."""
         now = self._clock.now()
         events = [
@@ -184,7 +186,7 @@ class ReplicaHealth:
         if await self._replicas.lose([one.id for one in gone], reason=why, at=now, events=events):
             for replica in gone:
                 shown = {"event": "replica.lost", "model": replica.model, "node": replica.node_id, "why": why}
-                log.warning("replica lost", extra=shown)
+                log.log(level, "replica lost", extra=shown)
             await self._feed.announce()
 
 

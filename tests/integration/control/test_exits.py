@@ -14,7 +14,7 @@ from corral.domain.replica import Replica, ReplicaState
 from corral.protocol import subjects
 from corral.protocol.keys import hash_secret
 from corral.protocol.replica import ReplicaExited
-from corral.testing.world import World, view_of
+from corral.testing.world import SECRET, World, view_of
 
 
 async def unanswered(subject: str, data: bytes) -> None:
@@ -193,3 +193,18 @@ async def test_a_large_report_is_dropped_before_it_is_parsed(world: World, reads
     reads.clear()
     await say(world, node.id, exit_of(replica, tail=["x" * 1024 * 1024]))
     assert reads == []
+
+
+async def test_a_worker_that_was_stopped_takes_its_replica_along_without_a_warning(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await world.node("w1")
+    await world.loaded()
+    caplog.set_level("INFO")
+
+    await world.frontend.call("POST", f"/api/node/{node.id}/deregister", {}, key=SECRET + "w1")
+    await world.control.replica_health.sweep()
+
+    (event,) = await world.events(EventKind.REPLICA_LOST)
+    assert event.data["why"] == "its node w1 has left"
+    assert [one.levelname for one in caplog.records if getattr(one, "event", "") == "replica.lost"] == ["INFO"]
