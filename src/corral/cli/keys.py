@@ -1,7 +1,7 @@
 """`corral keys`: who may call the API."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from corral.protocol.node_views import KeyView
 
 _OF_THE_DATABASE: Final = frozenset({"data", "database", "secrets_key_file", "credentials_file"})
+_ACCEPTED_WITHIN: Final = timedelta(seconds=10)
+"""How long a running fleet may take to learn of a key that was made in its database."""
+_PAUSE_SECONDS: Final = 0.1
 
 
 @click.group()
@@ -177,10 +180,37 @@ def _reset_config(sources: "Sources") -> "ControlConfig":
 
 
 def _tell_up(data: Path, key: str) -> None:
-    """A running `corral up` says the key in its file; it must not say the old one."""
-    from corral.app.up_file import read_up_file, write_up_file
+    """A running `corral up` says the key in its file; it must not say the old one, nor one that is refused."""
+    from corral.app.up_file import NAME, read_up_file, write_up_file
+    from corral.cli.client import Client
+    from corral.cli.frontend_target import FrontendTarget
 
     running = read_up_file(data)
-    if running is not None:
-        running.keys.admin = key
-        write_up_file(data, running)
+    if running is None:
+        return
+    running.keys.admin = key
+    write_up_file(data, running)
+    target = FrontendTarget(url=running.url, key=key, origin=str(data / NAME), timeout=_ACCEPTED_WITHIN)
+    if _is_refused(Client(target)):
+        warn([f"{running.url} does not accept the new key yet; try it in a few seconds"])
+
+
+def _is_refused(client: "Client") -> bool:
+    """Whether a key that was made in the database is still unknown to the running fleet after some time. Where nothing
+    listens, nobody refuses it."""
+    import time
+
+    from corral.base.errors import AccessDenied
+    from corral.cli.client import FrontendFailed, Unreachable
+
+    until = time.monotonic() + _ACCEPTED_WITHIN.total_seconds()
+    while time.monotonic() < until:
+        try:
+            client.get("/api/v1/keys", object)
+        except Unreachable:
+            return False
+        except (AccessDenied, FrontendFailed):
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return False
+    return True

@@ -1,13 +1,18 @@
 """`corral keys`: a key is shown once, and only where it belongs."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from corral.app.up_file import UpFile, UpKeys, UpPids, write_up_file
 from corral.base.errors import Conflict, NotFound
+from corral.cli import keys as keys_command
 from corral.cli.keys import choose_key
 from corral.protocol.node_views import CreatedKey, KeyView
+
+from .conftest import Call, StubFrontend
 
 
 def key(id: str, name: str, state: str = "active", **changes: Any) -> KeyView:
@@ -100,3 +105,43 @@ def test_reset_needs_a_database_that_is_there(corral: Any, tmp_path: Path) -> No
         f"error: there is no database {tmp_path}/none/corral.db; name its place with --data or --database\n"
     )
     assert not (tmp_path / "none").exists()
+
+
+class TestResetBesideAFleet:
+    @pytest.fixture
+    def data(self, home: Path, frontend: StubFrontend) -> Path:
+        data = home / "data"
+        data.mkdir(mode=0o700)
+        (data / "corral.db").touch()
+        pids = UpPids(frontend=1, control=1, gateways=[], nats=1, workers=[])
+        keys = UpKeys(admin="corral_old", registration="corral_token")
+        write_up_file(data, UpFile(url=frontend.url, nats_url="nats://x", keys=keys, pids=pids))
+        return data
+
+    def test_it_answers_when_the_running_fleet_accepts_the_key(
+        self, corral: Any, frontend: StubFrontend, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(keys_command, "_PAUSE_SECONDS", 0)
+        refusals = [(401, b"{}"), (401, b"{}"), (503, b"{}")]
+        frontend.tell("GET /api/v1/keys", [])
+        accept = frontend.answer
+
+        def answer(call: Call) -> tuple[int, bytes]:
+            return refusals.pop(0) if refusals else accept(call)
+
+        monkeypatch.setattr(frontend, "answer", answer)
+        outcome = corral("keys", "reset-admin", "--data", str(data))
+        assert outcome.code == 0
+        assert refusals == []
+        assert frontend.calls[-1].headers["Authorization"] == f"Bearer {outcome.out.strip()}"
+        assert "does not accept" not in outcome.err
+
+    def test_it_says_so_when_the_fleet_does_not_accept_the_key_in_time(
+        self, corral: Any, frontend: StubFrontend, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(keys_command, "_ACCEPTED_WITHIN", timedelta(milliseconds=200))
+        monkeypatch.setattr(keys_command, "_PAUSE_SECONDS", 0)
+        frontend.tell("GET /api/v1/keys", {}, status=401)
+        outcome = corral("keys", "reset-admin", "--data", str(data))
+        assert outcome.code == 0
+        assert f"{frontend.url} does not accept the new key yet" in outcome.err
