@@ -19,8 +19,13 @@ PICTURE: list[Any] = [
 ]
 
 
+COLD = {"temperature": 0}
+"""For answers that are the same each time."""
+
+
 def ask(**more: Any) -> Any:
-    return client.messages.create(**({"model": CHAT, "messages": ASKED, "max_tokens": 30} | more))
+    body = COLD | more.pop("extra_body", {})
+    return client.messages.create(**({"model": CHAT, "messages": ASKED, "max_tokens": 30} | more), extra_body=body)
 
 
 def text_of(answer: Any) -> str:
@@ -32,7 +37,7 @@ def chat() -> None:
 
 
 def stream() -> None:
-    with client.messages.stream(model=CHAT, messages=ASKED, max_tokens=30) as events:
+    with client.messages.stream(model=CHAT, messages=ASKED, max_tokens=30, extra_body=COLD) as events:
         check("Paris" in "".join(events.text_stream))
 
 
