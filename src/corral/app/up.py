@@ -77,7 +77,7 @@ class ReadyFleet:
     healthy: int
     """Nodes."""
     seconds: float
-    """That the start took."""
+    """How long the start took."""
     model: str | None
     """What a first question can be asked."""
     logs: Path

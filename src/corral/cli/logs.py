@@ -142,7 +142,7 @@ class Following:
 
 
 def _after(lines: "Sequence[LogLine]", last: "LogLine | None") -> "Sequence[LogLine]":
-    """Those that came after the last one that was seen; all newer ones when that is not kept any more."""
+    """The lines that follow the last one that was shown, or all newer ones if the worker no longer keeps that one."""
     if last is None:
         return lines
     for number in range(len(lines) - 1, -1, -1):

@@ -75,8 +75,8 @@ def watched_all(
     watching: Watching,
     document: Callable[[list[OperationView]], object] | None = None,
 ) -> int:
-    """The same for several, one after the other. With --json they are printed as a list, or as what `document` makes of
-    them."""
+    """Follow operations until each has ended, and return the exit code. With --json print them as a list, or as what
+    `document` makes of them."""
     last = _followed(client, operations, watching)
     if watching.as_json:
         print_json_list(last) if document is None else print_json(document(last))

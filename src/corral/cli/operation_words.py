@@ -17,7 +17,7 @@ _NAMED: Final = 5
 _BAD: Final = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 _DONE: Final = {"install": "installed", "upgrade": "upgraded", "delete": "deleted", "remove": "removed"}
 _UNCHANGED: Final = {"install": "was there already on", "upgrade": "is the newest already on", "delete": "was not on"}
-"""Of nodes that were as they should be before anything was asked of them."""
+"""What is said about nodes that already were as the operation wanted them."""
 _NOTHING_CHANGED: Final = {
     "install": "was there already on {nodes}; nothing was fetched",
     "upgrade": "is the newest already on {nodes}; nothing was changed",

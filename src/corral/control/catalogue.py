@@ -18,7 +18,7 @@ _PATIENCE: Final = timedelta(seconds=3)
 _PATIENCE_BESIDE: Final = timedelta(minutes=2)
 """The same for what nobody waits for."""
 _PATIENCE_ASKED: Final = timedelta(seconds=20)
-"""The same for somebody who asked for the newest version; less than clients wait for an answer."""
+"""How long a person waits who asked for the newest version: less than clients wait for an answer."""
 
 
 class GalleryCatalogue:

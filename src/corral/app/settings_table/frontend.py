@@ -242,8 +242,8 @@ class FrontendSettings:
     )
     max_pending_per_source: int = setting(
         whole(1, 100_000),
-        """Of these how many may come from one source address, an IPv6 network counting as one. 32: enough for a rack
-        behind one router.""",
+        """Nodes that may wait for approval from one source address; an IPv6 /64 network counts as one. 32: enough for a
+        rack behind one router.""",
         flag="--max-pending-per-source",
         env=("CORRAL_MAX_PENDING_PER_SOURCE",),
         default=32,
