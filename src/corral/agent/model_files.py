@@ -6,9 +6,8 @@ import shutil
 import stat
 from pathlib import Path
 
-from corral.agent.confinement import Confined, DirectoryUnusable, PathEscapes, PathRefused
-from corral.agent.files import disk
 from corral.base.errors import CorralError
+from corral.base.open_directories import Confined, DirectoryUnusable, PathEscapes, PathRefused, look
 
 
 class ModelNameRefused(CorralError):
@@ -64,7 +63,7 @@ def _remove(leaf: str, directory: int) -> None:
 
 
 def _is_directory(name: str, directory: int) -> bool:
-    found = disk.look(directory, name)
+    found = look(directory, name)
     return found is not None and stat.S_ISDIR(found.st_mode)
 
 

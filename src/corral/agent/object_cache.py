@@ -15,16 +15,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
-from corral.agent.confinement import (
+from corral.agent.files import disk
+from corral.base.open_directories import (
     DIRECTORY_MODE,
-    OPEN_DIRECTORY,
     Confined,
+    ConfinedPath,
     DirectoryUnusable,
     PathEscapes,
     PathRefused,
-    Place,
+    look,
+    opened_directory,
 )
-from corral.agent.files import disk
 from corral.files.storage import ObjectMissing, StorageUnavailable, StoredObject
 
 TEMPORARY: Final = "staging-tmp"
@@ -57,7 +58,7 @@ class ObjectPlaces:
 class Incoming:
     """An object that is being fetched, beside its place. Closed in any case, it leaves nothing half."""
 
-    def __init__(self, place: Place, resources: ExitStack) -> None:
+    def __init__(self, place: ConfinedPath, resources: ExitStack) -> None:
         self.place = place
         self._partial = place.name + _PARTIAL
         self._resources = resources
@@ -155,7 +156,7 @@ class ObjectCache:
     def _size(self, path: Path) -> int | None:
         try:
             with self._reached(path) as place:
-                found = disk.look(place.directory, place.name)
+                found = look(place.directory, place.name)
         except (FileNotFoundError, NotADirectoryError, DirectoryUnusable):
             return None
         return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
@@ -168,13 +169,13 @@ class ObjectCache:
             return ""
 
     @contextmanager
-    def _noted(self, path: Path, *, create: bool = False) -> Iterator[Place]:
+    def _noted(self, path: Path, *, create: bool = False) -> Iterator[ConfinedPath]:
         note = self._cache.base / NOTES / path.relative_to(self._cache.base)
         with self._reached(note, create=create) as place:
             yield place
 
     @contextmanager
-    def _reached(self, path: Path, *, create: bool = False) -> Iterator[Place]:
+    def _reached(self, path: Path, *, create: bool = False) -> Iterator[ConfinedPath]:
         problem = f'key "{path.relative_to(self._cache.base)}" escapes cache directory'
         with _reached(self._cache, path, problem, create=create) as place:
             yield place
@@ -187,7 +188,7 @@ class ObjectCache:
         ):
             for _, _, names, directory in os.fwalk(".", dir_fd=place.directory):
                 for name in names:
-                    found = disk.look(directory, name)
+                    found = look(directory, name)
                     if found is not None and found.st_mtime < limit:
                         disk.remove(directory, name)
 
@@ -200,7 +201,7 @@ def _path(confined: Confined, key: str, problem: str) -> Path:
 
 
 @contextmanager
-def _reached(confined: Confined, path: Path, problem: str, *, create: bool = False) -> Iterator[Place]:
+def _reached(confined: Confined, path: Path, problem: str, *, create: bool = False) -> Iterator[ConfinedPath]:
     """In the words of whoever asks."""
     try:
         with confined.reach(confined.parts(path) or (), path, create=create) as place:
@@ -217,14 +218,11 @@ def _opened(confined: Confined, path: Path, problem: str) -> BinaryIO:
         raise ObjectMissing(f"opening {path} for upload: no such file") from error
 
 
-def _files_below(place: Place) -> Iterator[str]:
-    directory = os.open(place.name, OPEN_DIRECTORY, dir_fd=place.directory)
-    try:
+def _files_below(place: ConfinedPath) -> Iterator[str]:
+    with opened_directory(place.name, place.directory) as directory:
         for folder, folders, names, here in os.fwalk(".", dir_fd=directory):
             folders[:] = [name for name in folders if name != NOTES]
             for name in names:
-                found = disk.look(here, name)
-                if found is not None and stat.S_ISREG(found.st_mode):
+                status = look(here, name)
+                if status is not None and stat.S_ISREG(status.st_mode):
                     yield os.path.normpath(f"{folder}/{name}")
-    finally:
-        os.close(directory)

@@ -1,21 +1,20 @@
 """A directory that is filled from archives and cannot be left.
 
-Every step is made relative to an open directory and never follows a link by itself: links are read, and walked by hand
-inside the root. So neither a link of this archive, nor of an earlier layer, nor one that somebody puts there meanwhile
-leads out. Existing files are never written to, only replaced.
-
-What is refused is refused with UnpackRefused; what the disk refuses comes as OSError.
+Every step is made relative to an open directory (`base/open_directories.py`), so neither a link of this archive, nor of
+an earlier layer, nor one that somebody puts there meanwhile leads out. Existing files are never written to, only
+replaced. What is refused is refused with UnpackRefused; what the disk refuses comes as OSError.
 """
 
 import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
+from corral.base.open_directories import DirectoryWalk, OpenDirectory, PathEscapes, look, opened_directory
 from corral.images.errors import UnpackRefused
 
 Parts = tuple[str, ...]
@@ -26,17 +25,7 @@ _OLD_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
 _LEADS_NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL})
 """Nothing is there, or a file, or what was a link has been replaced."""
-_MAX_LINKS: Final = 40
-"""How many links one name may lead through: the kernel's own bound."""
 _PLAIN_DIRECTORY: Final = 0o755
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """An open directory of the tree, and where it really is: without links in between."""
-
-    descriptor: int
-    parts: Parts
 
 
 class Tree:
@@ -44,7 +33,7 @@ class Tree:
 
     def __init__(self, root: Path) -> None:
         self._root = os.open(root, _DIRECTORY)
-        self._last: tuple[Parts, Place] | None = None
+        self._last: tuple[Parts, OpenDirectory] | None = None
         self._is_last_good = False
         self._unproven: set[Parts] = set()
         self.implied = 0
@@ -57,32 +46,29 @@ class Tree:
         self._close_last()
         os.close(self._root)
 
-    def locate(self, parts: Parts) -> Place:
+    def locate(self, parts: Parts) -> OpenDirectory:
         """The directory that such a name lies in, made if it is missing. Good until the next call."""
         wanted = parts[:-1]
         if self._last is not None and self._is_last_good and self._last[0] == wanted:
             return self._last[1]
-        place = self._walk(wanted, makes_directories=True)
+        place = self._make_way(wanted)
         self._close_last()
         self._last, self._is_last_good = (wanted, place), True
         return place
 
-    def make_directory(self, place: Place, name: str, mode: int) -> None:
+    def make_directory(self, place: OpenDirectory, name: str, mode: int) -> None:
         """One that is there stays, with the new mode."""
         try:
             os.mkdir(name, _PLAIN_DIRECTORY, dir_fd=place.descriptor)
         except FileExistsError:
-            if not stat.S_ISDIR(self._look(place, name).st_mode):
+            if not stat.S_ISDIR(_mode(place, name)):
                 os.unlink(name, dir_fd=place.descriptor)
                 self._is_last_good = False
                 os.mkdir(name, _PLAIN_DIRECTORY, dir_fd=place.descriptor)
-        descriptor = os.open(name, _DIRECTORY, dir_fd=place.descriptor)
-        try:
+        with opened_directory(name, place.descriptor) as descriptor:
             os.fchmod(descriptor, mode)
-        finally:
-            os.close(descriptor)
 
-    def make_file(self, place: Place, name: str) -> int:
+    def make_file(self, place: OpenDirectory, name: str) -> int:
         """The descriptor of a new empty file, which only we can read until somebody says otherwise."""
         try:
             return os.open(name, _NEW_FILE, 0o600, dir_fd=place.descriptor)
@@ -90,33 +76,33 @@ class Tree:
             self.remove(place, name)
             return os.open(name, _NEW_FILE, 0o600, dir_fd=place.descriptor)
 
-    def make_symlink(self, place: Place, name: str, target: str) -> None:
+    def make_symlink(self, place: OpenDirectory, name: str, target: str) -> None:
         """Refuses a target outside the tree. An absolute one means the root of the image, and is written relative."""
         written, is_proven = _contained(target, place.parts)
         own = (*place.parts, name)
-        if self._is_there(place, name):
+        if look(place.descriptor, name) is not None:
             self.remove(place, name)
         os.symlink(written, name, dir_fd=place.descriptor)
         (self._unproven.discard if is_proven else self._unproven.add)(own)
 
-    def make_hard_link(self, place: Place, name: str, target: Parts) -> None:
+    def make_hard_link(self, place: OpenDirectory, name: str, target: Parts) -> None:
         """Another name for a file that is there. Of a link, a link is made anew, since it may mean another place."""
         own = (*place.parts, name)
-        with _closing(self._existing_parent(target)) as there:
+        with self._existing_parent(target) as there:
             if (*there.parts, target[-1]) == own:
                 return
-            mode = self._look(there, target[-1]).st_mode
+            mode = _mode(there, target[-1])
             if stat.S_ISLNK(mode):
                 meant = _from_root(os.readlink(target[-1], dir_fd=there.descriptor), there.parts)
                 self.make_symlink(place, name, meant)
             elif stat.S_ISREG(mode):
-                if self._is_there(place, name):
+                if look(place.descriptor, name) is not None:
                     self.remove(place, name)
                 self._link(there, target[-1], place, name)
             else:
                 raise UnpackRefused(f"a hard link to {'/'.join(target)!r}, which is not a file")
 
-    def remove(self, place: Place, name: str) -> None:
+    def remove(self, place: OpenDirectory, name: str) -> None:
         """A file, a link, or a whole directory; what is not there is removed already."""
         try:
             os.unlink(name, dir_fd=place.descriptor)
@@ -126,16 +112,16 @@ class Tree:
             shutil.rmtree(name, dir_fd=place.descriptor)
         self._is_last_good = False  # it may have led through what is gone; whoever uses it may go on
 
-    def hide(self, place: Place, name: str, *, keep: Callable[[Parts], bool]) -> None:
+    def hide(self, place: OpenDirectory, name: str, *, keep: Callable[[Parts], bool]) -> None:
         """Remove what earlier layers brought under this name, and leave what is to be kept, and what leads there."""
         own = (*place.parts, name)
         if not keep(own):
             self.remove(place, name)
-        elif self._is_there(place, name) and stat.S_ISDIR(self._look(place, name).st_mode):
-            with _closing(Place(descriptor=os.open(name, _DIRECTORY, dir_fd=place.descriptor), parts=own)) as inner:
-                self.hide_all(inner, keep=keep)
+        elif stat.S_ISDIR(_mode(place, name)):
+            with opened_directory(name, place.descriptor) as inner:
+                self.hide_all(OpenDirectory(descriptor=inner, parts=own), keep=keep)
 
-    def hide_all(self, place: Place, *, keep: Callable[[Parts], bool]) -> None:
+    def hide_all(self, place: OpenDirectory, *, keep: Callable[[Parts], bool]) -> None:
         for name in os.listdir(place.descriptor):
             self.hide(place, name, keep=keep)
 
@@ -143,7 +129,7 @@ class Tree:
         """Refuse links that lead out by way of other links, once all of them are there."""
         for own in sorted(self._unproven):
             try:
-                with _closing(self._walk(own[:-1])) as place:
+                with self._walk(own[:-1]) as place:
                     target = os.readlink(own[-1], dir_fd=place.descriptor)
                     os.close(self._walk((*place.parts, *_split(target))).descriptor)
             except OSError as error:
@@ -152,78 +138,34 @@ class Tree:
 
     # Walking.
 
-    def _walk(self, parts: Iterable[str], *, makes_directories: bool = False) -> Place:
-        """Open a directory, following links by hand; they may say `..`, and may not leave the root."""
-        pending = list(parts)[::-1]
-        place = Place(descriptor=os.dup(self._root), parts=())
-        links = 0
-        try:
-            while pending:
-                name = pending.pop()
-                if name == "..":
-                    place = self._up(place)
-                    continue
-                onward = self._step(place, name, makes_directories=makes_directories)
-                if isinstance(onward, Place):
-                    os.close(place.descriptor)
-                    place = onward
-                    continue
-                links += 1
-                if links > _MAX_LINKS:
-                    raise UnpackRefused(f"{name!r} leads through more than {_MAX_LINKS} links")
-                pending.extend(reversed(_split(onward)))
-        except BaseException:
-            os.close(place.descriptor)
-            raise
-        return place
+    def _walk(self, parts: Iterable[str]) -> OpenDirectory:
+        with DirectoryWalk(os.dup(self._root)) as walk, _refusing_escapes():
+            walk.enter(parts)
+            return walk.detach()
 
-    def _step(self, place: Place, name: str, *, makes_directories: bool) -> Place | str:
-        """One level down, or the target of the link that is there."""
-        try:
-            return self._open(place, name)
-        except FileNotFoundError:
-            if not makes_directories:
-                raise
-            os.mkdir(name, _PLAIN_DIRECTORY, dir_fd=place.descriptor)
-            self.implied += 1
-            return self._open(place, name)
-        except OSError as error:
-            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-                raise
-            if not stat.S_ISLNK(self._look(place, name).st_mode):
-                if makes_directories:
-                    whole = "/".join((*place.parts, name))
-                    raise UnpackRefused(f"something lies below {whole!r}, which is not a directory") from error
-                raise
-            return os.readlink(name, dir_fd=place.descriptor)
+    def _make_way(self, parts: Iterable[str]) -> OpenDirectory:
+        """Walk, and make the directories that are missing."""
+        with DirectoryWalk(os.dup(self._root), make_mode=_PLAIN_DIRECTORY) as walk, _refusing_escapes():
+            try:
+                walk.enter(parts)
+            except NotADirectoryError as error:
+                whole = "/".join((*walk.parts, str(error.filename)))
+                raise UnpackRefused(f"something lies below {whole!r}, which is not a directory") from error
+            finally:
+                self.implied += walk.made
+            return walk.detach()
 
-    def _up(self, place: Place) -> Place:
-        """Not through the kernel's `..`, which knows no root: down again from ours, by real directories only."""
-        if not place.parts:
-            raise UnpackRefused("a link leads out of the image")
-        parts = place.parts[:-1]
-        upper = Place(descriptor=os.dup(self._root), parts=())
-        for name in parts:
-            lower = self._open(upper, name)
-            os.close(upper.descriptor)
-            upper = lower
-        os.close(place.descriptor)
-        return upper
-
-    def _open(self, place: Place, name: str) -> Place:
-        return Place(descriptor=os.open(name, _DIRECTORY, dir_fd=place.descriptor), parts=(*place.parts, name))
-
-    def _existing_parent(self, target: Parts) -> Place:
+    def _existing_parent(self, target: Parts) -> OpenDirectory:
         try:
             place = self._walk(target[:-1])
         except (FileNotFoundError, NotADirectoryError):
             raise UnpackRefused(f"a hard link to {'/'.join(target)!r}, which is not there") from None
-        if not self._is_there(place, target[-1]):
+        if look(place.descriptor, target[-1]) is None:
             os.close(place.descriptor)
             raise UnpackRefused(f"a hard link to {'/'.join(target)!r}, which is not there")
         return place
 
-    def _link(self, there: Place, target: str, place: Place, name: str) -> None:
+    def _link(self, there: OpenDirectory, target: str, place: OpenDirectory, name: str) -> None:
         try:
             os.link(target, name, src_dir_fd=there.descriptor, dst_dir_fd=place.descriptor, follow_symlinks=False)
         except OSError as error:
@@ -231,7 +173,7 @@ class Tree:
                 raise
             self._copy(there, target, place, name)
 
-    def _copy(self, there: Place, target: str, place: Place, name: str) -> None:
+    def _copy(self, there: OpenDirectory, target: str, place: OpenDirectory, name: str) -> None:
         """For file systems without hard links."""
         with (
             open(os.open(target, _OLD_FILE, dir_fd=there.descriptor), "rb") as source,
@@ -240,33 +182,24 @@ class Tree:
             shutil.copyfileobj(source, copy)
             os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(source.fileno()).st_mode))
 
-    def _is_there(self, place: Place, name: str) -> bool:
-        try:
-            self._look(place, name)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _look(self, place: Place, name: str) -> os.stat_result:
-        return os.stat(name, dir_fd=place.descriptor, follow_symlinks=False)
-
     def _close_last(self) -> None:
         if self._last is not None:
             os.close(self._last[1].descriptor)
             self._last = None
 
 
-class _closing:  # noqa: N801 - reads as a word of the language
-    """Closes a place that is not the last located one."""
+@contextmanager
+def _refusing_escapes() -> Iterator[None]:
+    try:
+        yield
+    except PathEscapes as error:
+        raise UnpackRefused(f"a link cannot be followed inside of the image: {error.message}") from error
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
 
-    def __enter__(self) -> Place:
-        return self._place
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._place.descriptor)
+def _mode(place: OpenDirectory, name: str) -> int:
+    """Of what is there; 0 when nothing is."""
+    status = look(place.descriptor, name)
+    return 0 if status is None else status.st_mode
 
 
 def _split(path: str) -> list[str]:

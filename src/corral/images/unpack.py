@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from corral.base.open_directories import OpenDirectory
 from corral.images.decompress import decompressed
 from corral.images.errors import LimitExceeded, PullCancelled, UnpackRefused
 from corral.images.limits import BYTES_KNOB, ENTRIES_KNOB, RATIO_COUNTS_FROM, RATIO_KNOB, UnpackLimits
 from corral.images.tar_stream import Kind, Member, Pieces, TarStream
-from corral.images.tree import Parts, Place, Tree
+from corral.images.tree import Parts, Tree
 
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
@@ -83,7 +84,7 @@ class Unpacker:
 
     # Members.
 
-    def _make(self, member: Member, place: Place, name: str, members: TarStream) -> None:
+    def _make(self, member: Member, place: OpenDirectory, name: str, members: TarStream) -> None:
         match member.kind:
             case Kind.FILE:
                 self._write(member, self._tree.make_file(place, name), members)
@@ -108,7 +109,7 @@ class Unpacker:
         finally:
             os.close(descriptor)
 
-    def _hide(self, place: Place, name: str, brought: set[Parts]) -> None:
+    def _hide(self, place: OpenDirectory, name: str, brought: set[Parts]) -> None:
         """Whiteouts hide what lies below this layer, never what it brings itself."""
         if name == _OPAQUE:
             self._tree.hide_all(place, keep=brought.__contains__)

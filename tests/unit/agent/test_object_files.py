@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.agent.confinement import PathRefused
 from corral.agent.object_cache import ObjectPlaces
 from corral.agent.object_files import ObjectFiles
+from corral.base.open_directories import PathRefused
 from corral.files.storage import ObjectMissing, StorageUnavailable
 from corral.testing.clock import ManualClock
 from corral.testing.objects import MemoryStorage

@@ -9,6 +9,7 @@ import stat
 from typing import Final
 
 from corral.agent.files.names import new_name
+from corral.base.open_directories import look
 
 FILE_MODE: Final = 0o644
 _NEVER_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -24,16 +25,6 @@ _fallocate: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None
 """Not Python's `posix_fallocate`: it makes files longer, and where a disk cannot reserve room it writes zeros."""
 if _fallocate is not None:
     _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-
-
-def look(directory: int, name: str) -> os.stat_result | None:
-    """What a name is, or None when there is nothing. A name that is too long, with its suffix, cannot be there."""
-    try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except OSError as error:
-        if error.errno in _NOT_THERE:
-            return None
-        raise
 
 
 def open_existing(directory: int, name: str, flags: int = os.O_RDONLY) -> int:

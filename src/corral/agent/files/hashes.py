@@ -16,6 +16,7 @@ from typing import Final
 
 from corral.agent.files import disk
 from corral.agent.files.names import hash_name
+from corral.base.open_directories import look
 
 PIECE: Final = 1024 * 1024
 _MOST_REMEMBERED: Final = 4096
@@ -38,7 +39,7 @@ class Hashes:
 
     def known(self, directory: int, name: str) -> str:
         """Of a finished file, where it can be had without reading the file; else empty."""
-        found = disk.look(directory, name)
+        found = look(directory, name)
         if found is None:
             return ""
         with self._lock:
@@ -114,7 +115,7 @@ def _identity(found: os.stat_result) -> Identity:
 
 
 def _on_disk(directory: int, name: str, found: os.stat_result) -> str:
-    written = disk.look(directory, hash_name(name))
+    written = look(directory, hash_name(name))
     if written is None or written.st_mtime_ns < found.st_mtime_ns:
         return ""
     text = disk.read_text(directory, hash_name(name)).lower()

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from corral.agent.confinement import HERE, Place
 from corral.agent.files import disk, refusals
 from corral.agent.files.judging import Present, Verdict, judge
 from corral.agent.files.names import hash_name, part_name, target_name
 from corral.agent.files.room import Promise
 from corral.agent.files.store import FileStore, Found, Kind
+from corral.base.open_directories import HERE, ConfinedPath, look
 from corral.protocol.file_transfer import ContentRange
 
 
@@ -30,7 +30,9 @@ class Received:
 class Opening:
     """Decides what to do with a range, while nobody else can change what it is decided on."""
 
-    def __init__(self, store: FileStore, place: Place, wanted: ContentRange, digest: str, resources: ExitStack) -> None:
+    def __init__(
+        self, store: FileStore, place: ConfinedPath, wanted: ContentRange, digest: str, resources: ExitStack
+    ) -> None:
         self._store = store
         self._place = place
         self._part = part_name(place.name)
@@ -140,7 +142,7 @@ class Opening:
         return refusals.busy(self._found.size, self._wanted.total)
 
 
-def commit(store: FileStore, place: Place, *, name: str, file: int, digest: str) -> None:
+def commit(store: FileStore, place: ConfinedPath, *, name: str, file: int, digest: str) -> None:
     """Give a received file its name. From here on it is there, also after a crash; its hash counts a little later."""
     if not disk.is_still(place.directory, name, file):
         raise refusals.Refusal(409, "the upload was replaced by another one; restart from byte 0")
@@ -152,7 +154,7 @@ def commit(store: FileStore, place: Place, *, name: str, file: int, digest: str)
 
 
 @contextmanager
-def writing(store: FileStore, place: Place) -> Iterator[bool]:
+def writing(store: FileStore, place: ConfinedPath) -> Iterator[bool]:
     """Be the only one in this process who receives this file; False when another one is."""
     identity = place.identity
     if not store.writers.hold(identity):
@@ -164,7 +166,7 @@ def writing(store: FileStore, place: Place) -> Iterator[bool]:
         store.writers.release(identity)
 
 
-def promised(store: FileStore, place: Place, needed: int, resources: ExitStack) -> Promise:
+def promised(store: FileStore, place: ConfinedPath, needed: int, resources: ExitStack) -> Promise:
     """Have room for so many bytes, or be refused. If it must be, the file that is replaced makes room first."""
     device = os.fstat(place.directory).st_dev
     free = store.room.free(place.directory, device)
@@ -175,8 +177,8 @@ def promised(store: FileStore, place: Place, needed: int, resources: ExitStack) 
     return promise
 
 
-def _make_room(place: Place, needed: int, free: int) -> None:
-    old = disk.look(place.directory, place.name)
+def _make_room(place: ConfinedPath, needed: int, free: int) -> None:
+    old = look(place.directory, place.name)
     reclaimed = 0 if old is None or old.st_nlink > 1 else old.st_blocks * 512
     if needed > free + reclaimed:
         raise refusals.no_room(needed, max(free, 0))

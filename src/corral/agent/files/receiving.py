@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from corral.agent.confinement import Place
 from corral.agent.files import disk, refusals
 from corral.agent.files.names import new_name, target_name
 from corral.agent.files.opening import Opening, Received, commit, promised, writing
 from corral.agent.files.store import FileStore, Kind
+from corral.base.open_directories import ConfinedPath
 from corral.protocol.file_transfer import ContentRange
 
 
@@ -23,7 +23,7 @@ class Upload:
     Writing and hashing are apart, so that two threads can do them at the same time; each sees all bytes in order.
     """
 
-    def __init__(self, store: FileStore, place: Place, received: Received, resources: ExitStack) -> None:
+    def __init__(self, store: FileStore, place: ConfinedPath, received: Received, resources: ExitStack) -> None:
         self._store = store
         self._place = place
         self._name = received.name

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Self
 
 from corral.agent.config import FilesConfig
-from corral.agent.confinement import DIRECTORY_MODE
 from corral.agent.files.areas import served_directories
 from corral.agent.files.routes import FileRoutes
 from corral.agent.files.store import FileStore
 from corral.agent.files.sweeping import Sweeper
 from corral.agent.files.threads import Threads
 from corral.base.clock import Clock
+from corral.base.open_directories import DIRECTORY_MODE
 from corral.base.tasks import running
 
 log = logging.getLogger(__name__)

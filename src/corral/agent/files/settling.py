@@ -13,6 +13,7 @@ from typing import Final
 
 from corral.agent.files import disk, hashes
 from corral.agent.files.names import hash_name
+from corral.base.open_directories import look
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Settling:
 def _settle(received: _Received) -> None:
     os.fsync(received.file)
     os.fsync(received.directory)
-    if disk.is_still(received.directory, received.name, received.file) and disk.look(
+    if disk.is_still(received.directory, received.name, received.file) and look(
         received.directory, hash_name(received.name)
     ):
         hashes.confirm(received.directory, received.name)

@@ -18,7 +18,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from corral.agent.confinement import OPEN_DIRECTORY, Confined, PathEscapes, PathRefused, Place
 from corral.agent.files import disk
 from corral.agent.files.hashes import Hashes
 from corral.agent.files.keys import Area, locate
@@ -26,6 +25,7 @@ from corral.agent.files.names import TARGET_SUFFIX, hash_name, is_ours, part_nam
 from corral.agent.files.refusals import bad_request, failed, outside
 from corral.agent.files.room import Room
 from corral.agent.files.settling import Settling
+from corral.base.open_directories import Confined, ConfinedPath, PathEscapes, PathRefused, look, opened_directory
 
 MOST_UNFINISHED: Final = 256
 """Uploads whose hashing is remembered; others are read again when they go on."""
@@ -117,7 +117,7 @@ class FileStore:
         self.settling.close()
 
     @contextmanager
-    def place(self, key: str, *, create: bool = False) -> Iterator[Place]:
+    def place(self, key: str, *, create: bool = False) -> Iterator[ConfinedPath]:
         """Hold the directory that a key leads into. FileNotFoundError when a directory on the way is missing."""
         location = locate(key, self._bases)
         if any(map(is_ours, location.parts)):
@@ -130,11 +130,11 @@ class FileStore:
         except PathRefused as error:
             raise bad_request(error.message) from error
 
-    def find(self, place: Place) -> Found:
-        own = disk.look(place.directory, place.name)
+    def find(self, place: ConfinedPath) -> Found:
+        own = look(place.directory, place.name)
         if own is not None and not stat.S_ISREG(own.st_mode):
             return Found(kind=Kind.DIRECTORY if stat.S_ISDIR(own.st_mode) else Kind.MISSING)
-        part = disk.look(place.directory, part_name(place.name))
+        part = look(place.directory, part_name(place.name))
         target = self.target(place)
         if part is not None and stat.S_ISREG(part.st_mode):
             return Found(kind=Kind.PARTIAL, name=part_name(place.name), size=part.st_size, target=target)
@@ -143,7 +143,7 @@ class FileStore:
         kind = Kind.PARTIAL if target else Kind.FINISHED  # a partial under the final name is LocalAI's, or just renamed
         return Found(kind=kind, name=place.name, size=own.st_size, target=target)
 
-    def target(self, place: Place) -> str:
+    def target(self, place: ConfinedPath) -> str:
         return disk.read_text(place.directory, target_name(place.name)).lower()
 
     def head(self, key: str) -> Head | None:
@@ -185,12 +185,8 @@ class FileStore:
 
     def listing(self, key: str) -> list[str]:
         """Every file below a directory, as LocalAI's worker walks it. FileNotFoundError when there is no directory."""
-        with self.place(key) as place:
-            directory = os.open(place.name, OPEN_DIRECTORY, dir_fd=place.directory)
-        try:
+        with self.place(key) as place, opened_directory(place.name, place.directory) as directory:
             return list(_walk(directory, ""))
-        finally:
-            os.close(directory)
 
     def make_temporary(self, name: str) -> Path:
         """An empty file in the staging directory that a backend may write its output into."""
@@ -198,7 +194,7 @@ class FileStore:
             os.close(disk.create(place.directory, place.name))
             return place.path
 
-    def remove_everything(self, place: Place) -> None:
+    def remove_everything(self, place: ConfinedPath) -> None:
         """The file, what was received of it, and what is known about it."""
         name = place.name
         disk.remove(place.directory, part_name(name), target_name(name), name, hash_name(name))
@@ -223,16 +219,13 @@ def _unfinished(names: Mapping[str, bool]) -> set[str]:
 
 
 def _is_regular(directory: int, name: str) -> bool:
-    found = disk.look(directory, name)
+    found = look(directory, name)
     return found is not None and stat.S_ISREG(found.st_mode)
 
 
 def _below(directory: int, name: str, prefix: str) -> Sequence[str]:
     try:
-        inner = os.open(name, OPEN_DIRECTORY, dir_fd=directory)
+        with opened_directory(name, directory) as inner:
+            return list(_walk(inner, f"{prefix}{name}/"))
     except (FileNotFoundError, NotADirectoryError):
         return ()
-    try:
-        return list(_walk(inner, f"{prefix}{name}/"))
-    finally:
-        os.close(inner)

@@ -9,18 +9,18 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from typing import Final
 
-from corral.agent.confinement import OPEN_DIRECTORY
 from corral.agent.files import disk
 from corral.agent.files.keys import Area
 from corral.agent.files.names import TARGET_SUFFIX, is_ours, part_name
 from corral.agent.files.store import FileStore
 from corral.agent.files.threads import Threads
 from corral.base.clock import Clock
+from corral.base.open_directories import DirectoryUnusable, look, opened_directory
 from corral.base.tasks import Poke, poke_or_period
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,9 @@ class Sweeper:
         count = 0
         for area, choice in choices.items():
             tree = _Tree(choice, limit, is_stopping=self._store.hashes.stopping.is_set)
-            with contextlib.suppress(OSError), _opened(os.fspath(self._store.areas[area].base), None) as directory:
+            with contextlib.suppress(OSError, DirectoryUnusable), ExitStack() as stack:
+                directory = self._store.areas[area].open()
+                stack.callback(os.close, directory)
                 tree.sweep(directory)
             count += tree.removed
         return count
@@ -108,7 +110,7 @@ class _Tree:
             self._remove_if_old(directory, name)
         for name in kinds.keys() - files:
             is_old = self._is_old(directory, name)  # before its files go, which makes it young
-            with contextlib.suppress(OSError), _opened(name, directory) as below:
+            with contextlib.suppress(OSError), opened_directory(name, directory) as below:
                 self.sweep(below, depth + 1)
             if is_old and self._choose is everything:
                 with contextlib.suppress(OSError):  # it is not empty
@@ -121,7 +123,7 @@ class _Tree:
                 self.removed += 1
 
     def _is_old(self, directory: int, name: str) -> bool:
-        found = disk.look(directory, name)
+        found = look(directory, name)
         if found is None:
             return False
         used = found.st_mtime if stat.S_ISDIR(found.st_mode) else max(found.st_mtime, found.st_atime)
@@ -135,16 +137,6 @@ def _is_held(directory: int, name: str) -> bool:
         return not disk.hold(file)
     finally:
         os.close(file)
-
-
-@contextmanager
-def _opened(name: str, directory: int | None) -> Iterator[int]:
-    flags = OPEN_DIRECTORY if directory is not None else os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    descriptor = os.open(name, flags, dir_fd=directory)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _since(limit: datetime) -> str:
