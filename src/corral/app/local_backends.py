@@ -24,9 +24,18 @@ from corral.app.this_machine import MachineConfig, measure
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import Conflict, CorralError, NotFound
 from corral.base.tasks import task_group
-from corral.images.current import CurrentDigests, current_digests
+from corral.domain.artefacts import BuildMarks, Evidence, Freshness, judge_freshness
+from corral.images.layout import offered_digests
+from corral.images.looks import digests_at
 
 _LOOKS_AT_ONCE: Final = 8
+
+_REASONS: Final = {
+    Evidence.DIGESTS: "{uri} names another image now",
+    Evidence.VERSIONS: "the gallery has another version",
+    Evidence.UNREPORTED_DIGEST: "its digest was not noted at its install, and the tag of {uri} may have been moved",
+    Evidence.NOTHING: "neither a version nor a digest is known of {uri}",
+}
 
 State = Literal["current", "outdated", "unknown", "unreachable"]
 Outcome = Literal["installed", "upgraded", "unchanged", "of the system", "deleted", "absent", "rolled back"]
@@ -187,12 +196,18 @@ class LocalBackends:
         here = await asyncio.to_thread(read_metadata, self._directory.place(name))
         try:
             offered = (await self._installer.find(_order_again(name, here))).metadata
-            current = await current_digests(offered.uri, self._config.installing.images, self._clock)
+            digests = await self._offered_digests(offered)
         except CorralError as error:
             is_gone = isinstance(error, NoSuchBackend) and not isinstance(error, GalleryAway)
             state: State = "unknown" if is_gone else "unreachable"
             return Newer(name=name, state=state, installed=here.version or here.digest, reason=error.message)
-        return _judged(name, here, offered, current)
+        return compare_build(name, here, offered, digests)
+
+    async def _offered_digests(self, offered: Metadata) -> tuple[str, ...]:
+        """What the source has now: a registry, or a layout on this machine. ImageError when nobody can tell."""
+        if offered.uri.startswith("/") and not offered.version:
+            return await asyncio.to_thread(offered_digests, Path(offered.uri))
+        return await digests_at(offered.uri, self._config.installing.images, self._clock)
 
     async def _located(self, name: str) -> Located | None:
         return await asyncio.to_thread(self._directory.locate, name)
@@ -207,19 +222,20 @@ class LocalBackends:
         return located
 
 
-def _judged(name: str, here: Metadata, offered: Metadata, current: CurrentDigests | None) -> Newer:
-    """Versions first, as LocalAI compares them; then digests, which also tell of a tag that was moved."""
-    if here.version != offered.version and offered.version:
-        told = {"installed": here.version, "available": offered.version, "reason": "the gallery has another version"}
-        return Newer(name=name, state="outdated", **told)
-    if current is not None and here.digests:
-        told = {"installed": here.digest, "available": current.digest}
-        if {current.digest, current.platform_digest} & set(here.digests):
-            return Newer(name=name, state="current", **told)
-        return Newer(name=name, state="outdated", reason=f"{offered.uri} names another image now", **told)
-    if here.version:
-        return Newer(name=name, state="current", installed=here.version, available=offered.version)
-    return Newer(name=name, state="unknown", reason=f"neither a version nor a digest is known of {offered.uri}")
+def compare_build(name: str, here: Metadata, offered: Metadata, digests: Sequence[str]) -> Newer:
+    """Compare by the rule that frontends have too. `digests` are those of the offered build, the index's first."""
+    freshness, evidence = judge_freshness(
+        BuildMarks(version=here.version, digests=frozenset(here.digests)),
+        BuildMarks(version=offered.version, digests=frozenset(digests)),
+    )
+    by_digest = evidence is Evidence.DIGESTS
+    return Newer(
+        name=name,
+        state=freshness.value,
+        installed=here.digest if by_digest else here.version,
+        available=digests[0] if by_digest else offered.version,
+        reason="" if freshness is Freshness.CURRENT else _REASONS[evidence].format(uri=offered.uri),
+    )
 
 
 def _order_again(name: str, metadata: Metadata) -> InstallOrder:

@@ -1,9 +1,11 @@
-"""Where a build is fetched from: how its uris are written, and in which order they are tried, by LocalAI's rules.
+"""Where a build is fetched from, by LocalAI's rules: how its uris are written, and in which order they are tried. And
+whether an installed build is still what is offered there, which frontends and workers judge alike.
 
 Published tags go missing, so a build whose release tag is not there is looked for under its branch tag.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from corral.domain.gallery import GalleryEntry
@@ -61,3 +63,47 @@ def _on_branch(uri: str, tags: TagWords) -> str:
 def _in_development(uri: str, tags: TagWords) -> str:
     ending = f"-{tags.development}"
     return uri if ending in uri else uri + ending
+
+
+class Freshness(StrEnum):
+    CURRENT = "current"
+    OUTDATED = "outdated"
+    UNKNOWN = "unknown"
+
+
+class Evidence(StrEnum):
+    """What a judgement of freshness rests on."""
+
+    DIGESTS = "digests"
+    VERSIONS = "versions"
+    UNREPORTED_DIGEST = "unreported_digest"
+    """The versions are the same, but only the offered build has a digest: its tag may have been moved."""
+    NOTHING = "nothing"
+    """The two builds have nothing that could be compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildMarks:
+    """By what a build can be recognised. Either may be empty, when nobody says it."""
+
+    version: str = ""
+    digests: frozenset[str] = frozenset()
+    """Of the index, of the image for one platform, or of both."""
+
+
+def judge_freshness(installed: BuildMarks, offered: BuildMarks) -> tuple[Freshness, Evidence]:
+    """Whether an installed build is the offered one.
+
+    Digests come before versions, because a tag may move while its version stays, and because a version that changed
+    without a new image leaves nothing to fetch.
+    """
+    if installed.digests and offered.digests:
+        is_same = not installed.digests.isdisjoint(offered.digests)
+        return (Freshness.CURRENT if is_same else Freshness.OUTDATED), Evidence.DIGESTS
+    if offered.version and installed.version != offered.version:
+        return Freshness.OUTDATED, Evidence.VERSIONS
+    if offered.digests:
+        return Freshness.UNKNOWN, Evidence.UNREPORTED_DIGEST
+    if offered.version:
+        return Freshness.CURRENT, Evidence.VERSIONS
+    return Freshness.UNKNOWN, Evidence.NOTHING

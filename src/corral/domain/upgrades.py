@@ -10,20 +10,18 @@
 | either     | it came from an image on the node's own disk, and has the digest of that image or another one |
 | `unknown`  | nobody offers it any more, or neither side tells anything that could be compared              |
 
-Beside this, nodes are compared with each other: those that have another build than most *differ*. Digests come before
-versions, because a tag may move while its version stays, and because a version that changed without a new image leaves
-nothing to fetch.
+Beside this, nodes are compared with each other: those that have another build than most *differ*. A worker compares its
+own backends by the same rule, `judge_freshness`.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Final
 
 from corral.base.ids import NodeId
-from corral.domain.artefacts import is_same_source
+from corral.domain.artefacts import BuildMarks, Evidence, Freshness, is_same_source, judge_freshness
 from corral.domain.backend import BackendEntry
 
 Build = tuple[str, str]
@@ -37,12 +35,6 @@ class UpgradePolicy:
     period: timedelta = timedelta(hours=6)
     """As often as LocalAI does. Zero: only when somebody asks."""
     is_automatic: bool = False
-
-
-class Freshness(StrEnum):
-    CURRENT = "current"
-    OUTDATED = "outdated"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,20 +168,16 @@ NOT_OFFERED: Final = "neither a gallery nor a registry tells what it should be"
 
 def assess(entry: BackendEntry, offer: Offer | None) -> tuple[Freshness, str]:
     """How what a node has stands against what is offered, and why that is not known if it is not."""
-    if offer is None and entry.source_digest and entry.digests:
-        return (Freshness.CURRENT if entry.source_digest in entry.digests else Freshness.OUTDATED), ""
+    installed = BuildMarks(version=entry.version, digests=entry.digests)
     if offer is None:
-        return Freshness.UNKNOWN, NOT_OFFERED
-    if entry.digests and offer.digests:
-        return (Freshness.CURRENT if entry.digests & offer.digests else Freshness.OUTDATED), ""
-    if offer.version and entry.version != offer.version:
-        return Freshness.OUTDATED, ""
-    if offer.digests:
+        if not entry.source_digest or not entry.digests:
+            return Freshness.UNKNOWN, NOT_OFFERED
+        return judge_freshness(installed, BuildMarks(digests=frozenset({entry.source_digest})))[0], ""
+    freshness, evidence = judge_freshness(installed, BuildMarks(version=offer.version, digests=offer.digests))
+    if evidence is Evidence.UNREPORTED_DIGEST:
         has = f"the version {entry.version} is the one offered" if offer.version else "the gallery tells no version"
-        return Freshness.UNKNOWN, f"the node reports no digest; {has}, and its tag may have been moved since"
-    if offer.version:
-        return Freshness.CURRENT, ""
-    return Freshness.UNKNOWN, "its registry has not told what it has"
+        return freshness, f"the node reports no digest; {has}, and its tag may have been moved since"
+    return freshness, "its registry has not told what it has" if evidence is Evidence.NOTHING else ""
 
 
 def is_alike(one: Build, other: Build) -> bool:

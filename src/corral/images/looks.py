@@ -41,6 +41,18 @@ class Look:
     members: tuple[Member, ...]
 
 
+async def digests_at(uri: str, config: ImagesConfig, clock: Clock) -> tuple[str, ...]:
+    """The digests of what a uri names now: of the index first, where there is one, then of the images in it. None for
+    what lies in no registry. ImageError when nobody can tell."""
+    reference = _reference(uri)
+    if reference is None:
+        return ()
+    async with open_registry(reference, config=config, clock=clock) as registry:
+        top = await registry.manifest(reference.selector)
+    read = read_manifest(top.body, name=str(reference))
+    return (top.digest, *(image.digest for image in _images(read))) if isinstance(read, Index) else (top.digest,)
+
+
 class ImageLooks:
     """A tag is asked for each time, since it may move. What has a digest never changes, and is remembered."""
 
@@ -51,11 +63,8 @@ class ImageLooks:
 
     async def at(self, uri: str) -> Look | None:
         """None for what lies in no registry. ImageError when nobody can tell; takes as long as the network allows."""
-        try:
-            source = parse_source(uri)
-        except SourceInvalid:
-            return None
-        return await self._at(source.reference) if isinstance(source, Remote) else None
+        reference = _reference(uri)
+        return None if reference is None else await self._at(reference)
 
     async def _at(self, reference: Reference) -> Look:
         name = str(reference)
@@ -69,7 +78,7 @@ class ImageLooks:
         return Look(digest=top.digest, is_index=True, members=tuple(members))
 
     async def _members(self, registry: Registry, index: Index, name: str) -> Sequence[Member]:
-        images = [one for one in index.manifests if one.platform is None or one.platform.os != _NO_PLATFORM]
+        images = _images(index)
         async with task_group() as group:
             for one in images[:_MOST_MEMBERS]:
                 if one.digest not in self._sizes:
@@ -87,6 +96,18 @@ class ImageLooks:
         while len(self._sizes) >= _MOST_SIZES:
             del self._sizes[next(iter(self._sizes))]
         self._sizes[member.digest] = _layer_bytes(read) if isinstance(read, Manifest) else None
+
+
+def _reference(uri: str) -> Reference | None:
+    try:
+        source = parse_source(uri)
+    except SourceInvalid:
+        return None
+    return source.reference if isinstance(source, Remote) else None
+
+
+def _images(index: Index) -> list[Descriptor]:
+    return [one for one in index.manifests if one.platform is None or one.platform.os != _NO_PLATFORM]
 
 
 def _layer_bytes(image: Manifest) -> int:
