@@ -1,7 +1,7 @@
-"""Images as files: OCI layouts in a directory or an archive, and what `docker save` writes. Writes directories only."""
+"""Reads images that are files: OCI layouts in a directory or an archive, and what `docker save` writes."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
@@ -13,23 +13,13 @@ from corral.images.contents import Image, LocalLayer
 from corral.images.digests import check_digest, digest_of
 from corral.images.errors import ContentMismatch, ImageError, ImageNotFound, LimitExceeded, ManifestUnusable
 from corral.images.limits import ENTRIES_KNOB, MANIFEST_BYTES, UnpackLimits
-from corral.images.manifests import (
-    OCI_CONFIG,
-    OCI_INDEX,
-    OCI_LAYER_GZIP,
-    OCI_MANIFEST,
-    Descriptor,
-    Index,
-    choose_image,
-    read_manifest,
-)
+from corral.images.manifests import Descriptor, Index, choose_image, read_manifest
 from corral.images.platforms import Platform
 from corral.images.tar_stream import FilePieces, Kind, TarStream
 
 LAYOUT_FILE: Final = "oci-layout"
 INDEX_FILE: Final = "index.json"
 _DOCKER_FILE: Final = "manifest.json"
-_VERSION: Final = b'{"imageLayoutVersion":"1.0.0"}'
 _MAX_NESTING: Final = 4
 _MAX_ALIASES: Final = 8
 
@@ -178,65 +168,3 @@ def _read_docker(files: Files, table: Part, path: Path) -> Image:
     found = [parts[name] for name in images[0].layers]
     layers = [LocalLayer(path=one.path, offset=one.offset, size=one.size) for one in found if one is not None]
     return Image(name=str(path), layers=layers)
-
-
-class LayoutWriter:
-    """Writes an OCI layout, the same bytes for the same input. Call `finish` when all is added."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._blobs = folder / "blobs" / "sha256"
-        self._blobs.mkdir(parents=True, exist_ok=True)
-
-    def add_blob(self, content: bytes, media_type: str = OCI_LAYER_GZIP) -> Descriptor:
-        digest = digest_of(content)
-        (self._blobs / digest.removeprefix("sha256:")).write_bytes(content)
-        return Descriptor(media_type=media_type, digest=digest, size=len(content))
-
-    def adopt_blob(self, file: Path, descriptor: Descriptor) -> Descriptor:
-        """Content that somebody wrote to a file on the same disk, and knows the digest of."""
-        file.replace(self._blobs / descriptor.digest.removeprefix("sha256:"))
-        return descriptor
-
-    def add_image(
-        self,
-        layers: Sequence[Descriptor],
-        *,
-        platform: Platform,
-        diff_ids: Sequence[str],
-        annotations: Mapping[str, str] | None = None,
-        details: Mapping[str, object] | None = None,
-    ) -> Descriptor:
-        """`diff_ids` are the digests of the layers before they were compressed; `details` go into the configuration."""
-        rootfs = {"type": "layers", "diff_ids": list(diff_ids)}
-        base = {"architecture": platform.architecture, "os": platform.os, "rootfs": rootfs}
-        config = self.add_blob(_json({**base, **(details or {})}), OCI_CONFIG)
-        document: dict[str, object] = {
-            "schemaVersion": 2,
-            "mediaType": OCI_MANIFEST,
-            "config": config,
-            "layers": list(layers),
-        }
-        if annotations:
-            document["annotations"] = dict(annotations)
-        written = self.add_blob(_json(document), OCI_MANIFEST)
-        return msgspec.structs.replace(written, platform=platform)
-
-    def add_index(self, images: Sequence[Descriptor], *, annotations: Mapping[str, str] | None = None) -> Descriptor:
-        return self.add_blob(_index(images, annotations), OCI_INDEX)
-
-    def finish(self, entries: Sequence[Descriptor]) -> None:
-        """What the layout offers: one image, one index, or several images."""
-        (self._folder / INDEX_FILE).write_bytes(_index(entries))
-        (self._folder / LAYOUT_FILE).write_bytes(_VERSION)
-
-
-def _index(entries: Sequence[Descriptor], annotations: Mapping[str, str] | None = None) -> bytes:
-    document: dict[str, object] = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(entries)}
-    if annotations:
-        document["annotations"] = dict(annotations)
-    return _json(document)
-
-
-def _json(document: object) -> bytes:
-    return msgspec.json.encode(document)

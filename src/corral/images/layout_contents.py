@@ -1,12 +1,15 @@
-"""All that a layout holds, for whoever passes it on as it is."""
+"""OCI layouts for those who make images: writes one as a directory, and lists all that one holds, to be pushed as it
+is. `layout.py` reads the one image of a layout that this machine needs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.images.digests import digest_of
 from corral.images.errors import ContentMismatch, ManifestUnusable
 from corral.images.layout import (
     INDEX_FILE,
@@ -19,7 +22,10 @@ from corral.images.layout import (
     open_files,
 )
 from corral.images.limits import UnpackLimits
-from corral.images.manifests import Descriptor
+from corral.images.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor
+from corral.images.platforms import Platform
+
+_VERSION: Final = b'{"imageLayoutVersion":"1.0.0"}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +91,65 @@ def _read_document(body: bytes, path: Path) -> _Document:
         return msgspec.json.decode(body, type=_Document)
     except UNREADABLE_JSON as error:
         raise ManifestUnusable(f"{path}: a manifest of it cannot be read: {error}") from error
+
+
+class LayoutWriter:
+    """Writes an OCI layout, the same bytes for the same input. Call `finish` when all is added."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._blobs = folder / "blobs" / "sha256"
+        self._blobs.mkdir(parents=True, exist_ok=True)
+
+    def add_blob(self, content: bytes, media_type: str = OCI_LAYER_GZIP) -> Descriptor:
+        digest = digest_of(content)
+        (self._blobs / digest.removeprefix("sha256:")).write_bytes(content)
+        return Descriptor(media_type=media_type, digest=digest, size=len(content))
+
+    def adopt_blob(self, file: Path, descriptor: Descriptor) -> Descriptor:
+        """Content that somebody wrote to a file on the same disk, and knows the digest of."""
+        file.replace(self._blobs / descriptor.digest.removeprefix("sha256:"))
+        return descriptor
+
+    def add_image(
+        self,
+        layers: Sequence[Descriptor],
+        *,
+        platform: Platform,
+        diff_ids: Sequence[str],
+        annotations: Mapping[str, str] | None = None,
+        details: Mapping[str, object] | None = None,
+    ) -> Descriptor:
+        """`diff_ids` are the digests of the layers before they were compressed; `details` go into the configuration."""
+        rootfs = {"type": "layers", "diff_ids": list(diff_ids)}
+        base = {"architecture": platform.architecture, "os": platform.os, "rootfs": rootfs}
+        config = self.add_blob(_json({**base, **(details or {})}), OCI_CONFIG)
+        document: dict[str, object] = {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": config,
+            "layers": list(layers),
+        }
+        if annotations:
+            document["annotations"] = dict(annotations)
+        written = self.add_blob(_json(document), OCI_MANIFEST)
+        return msgspec.structs.replace(written, platform=platform)
+
+    def add_index(self, images: Sequence[Descriptor], *, annotations: Mapping[str, str] | None = None) -> Descriptor:
+        return self.add_blob(_index(images, annotations), OCI_INDEX)
+
+    def finish(self, entries: Sequence[Descriptor]) -> None:
+        """What the layout offers: one image, one index, or several images."""
+        (self._folder / INDEX_FILE).write_bytes(_index(entries))
+        (self._folder / LAYOUT_FILE).write_bytes(_VERSION)
+
+
+def _index(entries: Sequence[Descriptor], annotations: Mapping[str, str] | None = None) -> bytes:
+    document: dict[str, object] = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(entries)}
+    if annotations:
+        document["annotations"] = dict(annotations)
+    return _json(document)
+
+
+def _json(document: object) -> bytes:
+    return msgspec.json.encode(document)

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from corral.base.errors import InvalidInput, PathNotUsable
-from corral.images.layout import LayoutWriter, is_layout
+from corral.images.layout import is_layout
+from corral.images.layout_contents import LayoutWriter
 from corral.images.manifests import Descriptor
 from corral.images.patience import in_thread
 from corral.images.platforms import Platform, this_platform

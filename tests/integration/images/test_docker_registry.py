@@ -14,7 +14,7 @@ from corral.images.auth import Credential, read_stored
 from corral.images.config import ImagesConfig
 from corral.images.digests import digest_of
 from corral.images.errors import ImageNotFound, PlatformMissing, RegistryRefused
-from corral.images.layout import LayoutWriter
+from corral.images.layout_contents import LayoutWriter
 from corral.images.looks import ImageLooks
 from corral.images.orders import PullOrder, PullResult
 from corral.images.platforms import Platform, this_platform

@@ -8,7 +8,7 @@ import pytest
 
 from corral.agent.backend_directory import BackendDirectory, identity_of, make_executable
 from corral.base.errors import PathNotUsable
-from corral.images.layout import LayoutWriter
+from corral.images.layout_contents import LayoutWriter
 from corral.images.platforms import Platform
 
 

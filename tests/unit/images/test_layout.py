@@ -9,7 +9,8 @@ import pytest
 
 from corral.images.digests import digest_of
 from corral.images.errors import ContentMismatch, ImageNotFound, LimitExceeded, ManifestUnusable, PlatformMissing
-from corral.images.layout import LayoutWriter, is_layout, read_image
+from corral.images.layout import is_layout, read_image
+from corral.images.layout_contents import LayoutWriter
 from corral.images.limits import UnpackLimits
 from corral.images.orders import PullOrder, PullResult
 from corral.images.platforms import Platform

@@ -21,7 +21,7 @@ from corral.images.errors import (
     RegistryUnavailable,
     SourceInvalid,
 )
-from corral.images.layout import LayoutWriter
+from corral.images.layout_contents import LayoutWriter
 from corral.images.network import Network
 from corral.images.platforms import Platform
 from corral.images.push import PushedBlob, PushResult, push_layout
