@@ -5,6 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from corral.base.errors import InvalidInput
 from corral.dialect.requests import ChatRequest, EmbeddingRequest, parse
 from corral.protocol import file_transfer, go_json
@@ -29,11 +31,35 @@ from corral.protocol.registration import (
     RegisterResponse,
     ReplicaInFlight,
 )
-from corral.protocol.replica_rows import ReplicaRow
 from corral.protocol.view import Loading
 from corral.testing.wire_forms import Differs, NoForm, Recorded, Struct, Tally, differing, hold, must_refuse
 
 _ID = "[^/]+"
+
+
+class LocalAiReplicaRow(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A replica as LocalAI's frontends send it. Ours leave out what only LocalAI's scheduler knows.
+
+    A field with a default factory is always sent, any other default is not.
+    """
+
+    id: str = msgspec.field(default_factory=str)
+    node_id: str = msgspec.field(default_factory=str)
+    model_name: str = msgspec.field(default_factory=str)
+    replica_index: int = msgspec.field(default_factory=int)
+    address: str = msgspec.field(default_factory=str)
+    state: str = msgspec.field(default_factory=str)
+    in_flight: int = msgspec.field(default_factory=int)
+    last_used: str = msgspec.field(default_factory=str)
+    loading_by: str = ""
+    backend_type: str = ""
+    config_revision: str = ""
+    effective_options_hash: str = ""
+    cleanup_error: str = ""
+    cleanup_attempts: int = 0
+    cleanup_next_retry_at: str = ""
+    created_at: str = msgspec.field(default_factory=str)
+    updated_at: str = msgspec.field(default_factory=str)
 
 
 class Route(NamedTuple):
@@ -51,9 +77,9 @@ ROUTES = (
     Route("POST", f"/api/node/{_ID}/heartbeat", HeartbeatRequest, HeartbeatResponse),
     Route("POST", f"/api/nodes?/{_ID}/(drain|resume|deregister)", None, Acknowledged),
     Route("DELETE", f"/api/nodes?/{_ID}", None, Acknowledged),
-    Route("GET", f"/api/node/{_ID}/models", None, ReplicaRow, is_list=True),
-    Route("GET", "/api/nodes/models", None, ReplicaRow, is_list=True),
-    Route("GET", f"/api/nodes/{_ID}/models", None, ReplicaRow, is_list=True),
+    Route("GET", f"/api/node/{_ID}/models", None, LocalAiReplicaRow, is_list=True),
+    Route("GET", "/api/nodes/models", None, LocalAiReplicaRow, is_list=True),
+    Route("GET", f"/api/nodes/{_ID}/models", None, LocalAiReplicaRow, is_list=True),
     Route("POST", f"/api/nodes/{_ID}/approve", None, ApproveResponse),
     Route("GET", "/api/nodes", None, NodeView, is_list=True),
     Route("GET", f"/api/nodes/{_ID}/backends", None, InstalledBackend, is_list=True),
@@ -126,7 +152,7 @@ def _hold_body(struct: Struct, message: Recorded, tally: Tally) -> None:
 
 def _hold_answer(route: Route, message: Recorded, tally: Tally) -> None:
     ours = message["direction"].endswith("LocalAI frontend")
-    struct = ReplicaInFlight if route.answer is ReplicaRow and not ours else route.answer
+    struct = ReplicaInFlight if route.answer is LocalAiReplicaRow and not ours else route.answer
     documents = message["response"] if route.is_list else [message["response"]]
     for document in documents:
         hold(_bytes(document), struct, tally, ours=ours)
