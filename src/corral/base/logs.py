@@ -3,8 +3,8 @@
 They go to standard error, or into a file of the process's own in a directory; then standard error gets only what
 somebody should look at.
 
-Every line has a stable `event` name. Ids of the node and the request at hand come from context variables. Values
-under names that smell of secrets are never written.
+Every line has a stable `event` name. The id of the request that is answered, or of the node and the operation that are
+worked on, comes from a context variable. Values under names that sound like secrets are never written.
 """
 
 import io
@@ -37,7 +37,7 @@ _SECRET_WORDS = ("token", "secret", "password", "authorization", "api_key", "see
 
 @contextmanager
 def log_context(**ids: str) -> Iterator[None]:
-    """Add ids (node, request, …) to every line logged inside."""
+    """Add ids (node, request_id, …) to every line that is logged inside, also by tasks that are started inside."""
     marker = _context.set({**_context.get(), **ids})
     try:
         yield

@@ -14,6 +14,7 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, new_lease_token
+from corral.base.logs import log_context
 from corral.base.tasks import Poke, poke_or_period
 from corral.control.artefacts import MovedTags
 from corral.control.batches import Batches
@@ -146,7 +147,8 @@ class Dispatcher:
         """One intent from claim to rest. What could not be stored is found again when its lease has ended."""
         place = (intent.node_id, intent.backend)
         try:
-            await self._bring_about(intent, node)
+            with log_context(node=intent.node_id, backend=intent.backend, operation=intent.operation_id):
+                await self._bring_about(intent, node)
         except CorralError as error:
             shown = {"event": "intent.unstored", "node": intent.node_id, "backend": intent.backend}
             log.warning("what became of an intent was not stored: %s", error, extra=shown)

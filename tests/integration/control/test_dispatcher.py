@@ -1,6 +1,7 @@
 """Operations brought about on nodes that are only their messages: what is sent, what is proven, what people see."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 
 from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput, NotFound
 from corral.base.ids import LeaseToken, NodeId
+from corral.base.logs import record_fields
 from corral.bus.port import Bus
+from corral.control.intent_requests import IntentRequests
 from corral.control.operations import Ask
 from corral.control.progress import ProgressBoard
 from corral.domain.backend import Verb
@@ -90,6 +93,25 @@ async def test_install_upgrade_and_delete_on_both_kinds_of_workers(world: World)
         assert verbs(node) == ["install", "upgrade", "delete"]
         assert node.disk == {}
         assert node.written["echo"] == 2
+
+
+async def test_whatever_is_logged_during_the_work_on_an_intent_names_its_node_and_operation(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.backends("w")
+    fields: list[dict[str, object]] = []
+    send = IntentRequests.send
+
+    async def logging_send(self: IntentRequests, *args: object, **named: object) -> object:
+        fields.append(record_fields(logging.makeLogRecord({})))
+        return await send(self, *args, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(IntentRequests, "send", logging_send)
+
+    operation = await done(world)
+
+    assert fields == [{"node": only(operation).node_id, "backend": "echo", "operation": operation.id}]
+    assert record_fields(logging.makeLogRecord({})) == {}
 
 
 async def test_a_request_carries_exactly_what_was_asked_for_also_when_it_is_retried(world: World) -> None:
