@@ -5,19 +5,18 @@ harmless when repeated. Decides nothing: what a refusal means is the caller's bu
 the status and its reason, and never a token.
 """
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
 from corral.agent.presence import Member
 from corral.base.errors import InvalidInput, PeerRefused, PeerUnavailable
+from corral.base.http_client import HttpFailed, HttpFault, asked, host_of, is_passing, read_body
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.protocol import go_json
 from corral.protocol.registration import (
@@ -30,8 +29,6 @@ from corral.protocol.registration import (
 
 MAX_ANSWER: Final = 4 * 1024 * 1024
 MAX_REASON: Final = 300
-_PASSING_REFUSALS: Final = frozenset({408, 425, 429})
-"""Refusals that say "not now": too slow, too early, too many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +51,6 @@ class _Answer:
     where: str
     status: int
     body: bytes
-
-
-def open_session(*, timeout: timedelta, connect_timeout: timedelta) -> aiohttp.ClientSession:
-    """The session a client needs; its opener closes it. No cookies, and proxies only when somebody sets one up."""
-    return aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=timeout.total_seconds(), sock_connect=connect_timeout.total_seconds()),
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )
 
 
 class FrontendClient:
@@ -125,38 +114,26 @@ class FrontendClient:
         raise PeerUnavailable("; ".join(sorted(problem.message for problem in problems))) from problems[-1]
 
     async def _send_to(self, url: str, call: _Call) -> _Answer:
-        where = _host_of(url)
         try:
-            answer = await self._exchange(url, where, call)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise PeerUnavailable(f"frontend {where} does not answer: {_reason(error)}") from error
+            answer = await self._exchange(url, call)
+        except HttpFailed as error:
+            raise PeerUnavailable(f"frontend {error.host} does not answer: {error.reason}") from error
         if 200 <= answer.status < 300:
             return answer
         raise _refusal(answer, call)
 
-    async def _exchange(self, url: str, where: str, call: _Call) -> _Answer:
+    async def _exchange(self, url: str, call: _Call) -> _Answer:
         """One exchange, tried twice when a kept connection turns out to be dead: servers close those at any time."""
         try:
-            return await self._exchange_once(url, where, call)
-        except aiohttp.ClientConnectorError:
-            raise
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            return await self._exchange_once(url, where, call)
+            return await self._exchange_once(url, call)
+        except HttpFailed as error:
+            if error.fault is not HttpFault.DISCONNECTED:
+                raise
+            return await self._exchange_once(url, call)
 
-    async def _exchange_once(self, url: str, where: str, call: _Call) -> _Answer:
-        async with self._session.request(
-            call.method, url + call.path, data=call.body, headers=call.headers, allow_redirects=False
-        ) as response:
-            return _Answer(where=where, status=response.status, body=await _read_bounded(response))
-
-
-async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for part in response.content.iter_any():
-        body += part
-        if len(body) > MAX_ANSWER:
-            raise aiohttp.ClientPayloadError(f"an answer of more than {MAX_ANSWER} bytes")
-    return bytes(body)
+    async def _exchange_once(self, url: str, call: _Call) -> _Answer:
+        async with asked(self._session, call.method, url + call.path, headers=call.headers, data=call.body) as response:
+            return _Answer(where=host_of(url), status=response.status, body=await read_body(response, MAX_ANSWER))
 
 
 def _node_call(method: str, member: Member, action: str, body: bytes | None = None) -> _Call:
@@ -169,7 +146,7 @@ def _refusal(answer: _Answer, call: _Call) -> PeerUnavailable | PeerRefused:
     reason = _without(call.bearer, error_text(answer.body))
     message = f"frontend {answer.where} answered {answer.status} to {call.method} {call.path}"
     message += f": {reason}" if reason else ""
-    if answer.status >= 500 or answer.status in _PASSING_REFUSALS:
+    if is_passing(answer.status):
         return PeerUnavailable(message)
     if 300 <= answer.status < 400:
         message += " (redirects are not followed: set the URL it leads to)"
@@ -195,16 +172,3 @@ def error_text(body: bytes) -> str:
     except UNREADABLE_JSON:
         text = body.decode("utf-8", errors="replace")
     return "" if text.lstrip().startswith("<") else " ".join(text.split())[:MAX_REASON]
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
-        return os.strerror(error.os_error.errno).lower()
-    return str(error) or type(error).__name__
-
-
-def _host_of(url: str) -> str:
-    """Host and port without user, path and query, which may be secret."""
-    return urlsplit(url).netloc.rpartition("@")[2]

@@ -22,7 +22,7 @@ from corral.agent.config import WorkerConfig
 from corral.agent.departure import Departure
 from corral.agent.files.areas import refuse_private
 from corral.agent.files.serving import FileServing
-from corral.agent.frontend_client import FrontendClient, open_session
+from corral.agent.frontend_client import FrontendClient
 from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
 from corral.agent.hardware import CapabilityRule, Hardware, Machine, on_one_disk
 from corral.agent.heartbeat import Heartbeat
@@ -45,6 +45,7 @@ from corral.app.signals import stop_on_signals
 from corral.app.worker_backends import Surrounding, open_backends
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import CorralError, PeerRefused
+from corral.base.http_client import open_session
 from corral.base.ids import Incarnation, new_incarnation
 from corral.base.private_files import make_private_directory
 from corral.bus.client import NatsBus

@@ -8,11 +8,11 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
-import aiohttp
 import msgspec
 from yarl import URL
 
 from corral.base.errors import CorralError
+from corral.base.http_client import HttpFailed, asked, open_session, read_body
 from corral.base.ids import NodeId
 from corral.control.loading import Tokens
 from corral.control.node_client import NodeContacts
@@ -79,19 +79,10 @@ class NodeLogs:
         try:
             url = URL(f"http://{node.http_address}{path}", encoded=True)
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=WITHIN.total_seconds())) as session,
-                session.get(url, headers=headers, allow_redirects=False) as answer,
+                open_session(timeout=WITHIN, connect_timeout=WITHIN) as session,
+                asked(session, "GET", url, headers=headers) as answer,
             ):
-                return WorkerAnswer(status=answer.status, body=await _whole(answer))
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            said = str(error) or f"no answer within {WITHIN.total_seconds():.0f} s"
+                return WorkerAnswer(status=answer.status, body=await read_body(answer, _MOST_BYTES))
+        except (HttpFailed, ValueError) as error:
+            said = error.reason if isinstance(error, HttpFailed) else str(error)
             raise WorkerUnreachable(f"failed to reach worker: http://{node.http_address}{path}: {said}") from error
-
-
-async def _whole(answer: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in answer.content.iter_any():
-        body += chunk
-        if len(body) > _MOST_BYTES:
-            raise ValueError(f"it sends more than {_MOST_BYTES} bytes")
-    return bytes(body)

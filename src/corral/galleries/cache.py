@@ -16,7 +16,6 @@ import msgspec
 from corral.base.errors import PathNotUsable
 from corral.base.private_files import make_private_directory, write_private
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.galleries.http_index import Validators
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +34,21 @@ class _Header(msgspec.Struct, kw_only=True):
     digest: str = ""
     fetched_at: float = 0.0
     checked_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validators:
+    """How a server identifies the version that we have; empty when it does not."""
+
+    etag: str = ""
+    last_modified: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """An etag says more than a time, which counts in seconds."""
+        if self.etag:
+            return {"If-None-Match": self.etag}
+        return {"If-Modified-Since": self.last_modified} if self.last_modified else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,21 +1,36 @@
-"""Asking one place for its index, whatever kind of place it is."""
+"""Fetching an index from wherever it is: only when it changed, and never more, or for longer, than is allowed."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
 import aiohttp
 
-from corral.base.errors import InvalidInput, PeerUnavailable
+from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
+from corral.base.http_client import HttpFailed, HttpFault, asked, is_passing, read_body
+from corral.base.sizes import format_size
 from corral.domain.gallery import Gallery, GallerySource, read_gallery
-from corral.galleries.cache import Copy
-from corral.galleries.http_index import Validators, fetch
+from corral.galleries.cache import Copy, Validators
 from corral.galleries.index_document import read_index
-from corral.galleries.places import Place, Scheme
+from corral.galleries.places import Place, Scheme, without_secrets
 from corral.galleries.registry import ArtefactReader
 
 _LONGEST_REFERENCE: Final = 4096
+_MOST_REDIRECTS: Final = 5
+_NOT_MODIFIED: Final = 304
+_REASONS: Final = {
+    HttpFault.TIMEOUT: "does not answer: timed out; the setting gallery.timeout allows more",
+    HttpFault.REDIRECTS: f"redirects more than {_MOST_REDIRECTS} times",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """A new version of what lies at a URL."""
+
+    content: bytes = field(repr=False)
+    validators: Validators = field(default_factory=Validators)
 
 
 class Fetcher:
@@ -56,7 +71,7 @@ class Fetcher:
                     place.url.removeprefix("oci://"), known_digest=digest, most_bytes=self._most_bytes
                 )
         except TimeoutError:
-            raise PeerUnavailable("does not answer: timed out; the setting gallery.timeout allows more") from None
+            raise PeerUnavailable(_REASONS[HttpFault.TIMEOUT]) from None
         if found is None:
             return None
         return Copy(url=place.url, content=found.content, digest=found.digest, fetched_at=0, checked_at=0)
@@ -70,6 +85,47 @@ class Fetcher:
         if not name.isascii() or not name.decode("ascii").isprintable() or not name or b"://" in name:
             raise InvalidInput("", "does not hold the name of a file")
         return place.beside(name.decode("ascii"))
+
+
+async def fetch(session: aiohttp.ClientSession, url: str, known: Validators, *, most_bytes: int) -> Fetched | None:
+    """What lies at a URL; None when it is still the known version. PeerUnavailable, PeerRefused or InvalidInput."""
+    try:
+        async with asked(session, "GET", url, headers=known.headers, redirects=_MOST_REDIRECTS) as response:
+            _refuse_downgrade(response)
+            if response.status == _NOT_MODIFIED and known.headers:
+                return None
+            if response.status != 200:
+                raise _refusal(response.status)
+            _refuse_packed(response.headers.get("Content-Encoding", "identity"))
+            return Fetched(content=await read_body(response, most_bytes), validators=_validators(response))
+    except HttpFailed as error:
+        if error.fault is HttpFault.TOO_LARGE:
+            size = f"is larger than {format_size(most_bytes)}; the setting gallery.max_size allows more"
+            raise InvalidInput("", size) from error
+        raise PeerUnavailable(_REASONS.get(error.fault, f"does not answer: {error.reason}")) from error
+
+
+def _refuse_downgrade(response: aiohttp.ClientResponse) -> None:
+    """What was asked for over TLS must not come without it."""
+    hops = [*(hop.url for hop in response.history), response.url]
+    if any(hop.scheme == "https" for hop in hops) and response.url.scheme != "https":
+        where = without_secrets(str(response.url))
+        raise PeerRefused(f"redirects from https to {where}, which is not protected", status=response.status)
+
+
+def _refusal(status: int) -> CorralError:
+    return (
+        PeerUnavailable(f"answers {status}") if is_passing(status) else PeerRefused(f"answers {status}", status=status)
+    )
+
+
+def _refuse_packed(encoding: str) -> None:
+    if encoding != "identity":
+        raise InvalidInput("", f"comes packed as {encoding[:40]!r} although that was not asked for")
+
+
+def _validators(response: aiohttp.ClientResponse) -> Validators:
+    return Validators(etag=response.headers.get("ETag", ""), last_modified=response.headers.get("Last-Modified", ""))
 
 
 def read_copy(content: bytes, source: GallerySource) -> Gallery:

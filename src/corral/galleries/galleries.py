@@ -14,12 +14,12 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
+from corral.base.http_client import open_session
 from corral.base.tasks import end_tasks, start_task, task_group
 from corral.domain.gallery import Gallery, GallerySource
 from corral.galleries.cache import Copy, IndexCache, Mark
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import Fetcher, read_copy
-from corral.galleries.http_index import open_session
 from corral.galleries.local_index import LocalIndexes
 from corral.galleries.places import Place, read_place
 from corral.galleries.readings import GalleryReading, Readings
@@ -216,7 +216,7 @@ async def open_galleries(
     config: GalleriesConfig, *, registry: ArtefactReader, clock: Clock
 ) -> AsyncIterator[Galleries]:
     """Galleries with a session of their own, which ends with them."""
-    async with open_session(timeout=config.timeout, connect_timeout=config.connect_timeout) as session:
+    async with open_session(timeout=config.timeout, connect_timeout=config.connect_timeout, trust_env=True) as session:
         fetcher = Fetcher(session, registry=registry, timeout=config.timeout, most_bytes=config.max_bytes)
         galleries = Galleries(config, fetcher=fetcher, clock=clock)
         try:

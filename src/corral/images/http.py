@@ -5,17 +5,16 @@ Owns no retries; see `registry.py` and `blobs.py`.
 
 import asyncio
 import email.utils
-import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import msgspec
 
-from corral import __version__
+from corral.base.http_client import HttpFailed, HttpFault, failures_of, host_of, is_passing, open_session, read_body
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.errors import (
     ContentMismatch,
@@ -30,7 +29,6 @@ from corral.images.network import Network, check_url, proxy_for
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS: Final = 8
 _MAX_WORDS: Final = 8192
-_WAIT_AND_TRY: Final = frozenset({408, 425, 429})
 _ROOM_BYTES: Final = 1024 * 1024
 
 Content = Callable[[], AsyncIterator[bytes]]
@@ -46,19 +44,12 @@ class _Problems(msgspec.Struct):
     errors: list[_Problem] = msgspec.field(default_factory=list)
 
 
-@asynccontextmanager
-async def open_session(network: Network) -> AsyncIterator[aiohttp.ClientSession]:
-    """Without cookies, without the environment's logins, and without unpacking what passes."""
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=network.connect_seconds, sock_read=network.answer_seconds)
-    session = aiohttp.ClientSession(
-        timeout=timeout,
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"User-Agent": f"corral/{__version__}", "Accept-Encoding": "identity"},
-        read_bufsize=_ROOM_BYTES,
+def open_fetcher_session(network: Network) -> aiohttp.ClientSession:
+    """A session with the patience of these settings; its opener closes it. Proxies are chosen for each request."""
+    return open_session(
+        connect_timeout=timedelta(seconds=network.connect_seconds),
+        read_timeout=timedelta(seconds=network.answer_seconds),
     )
-    async with session:
-        yield session
 
 
 class Fetcher:
@@ -142,7 +133,7 @@ class Fetcher:
                 return response
             response.close()
             url = self._onward(url, response.headers["Location"])
-        raise RegistryUnavailable(f"{_shown(original)} redirects more than {_MAX_REDIRECTS} times")
+        raise RegistryUnavailable(f"{host_of(original)} redirects more than {_MAX_REDIRECTS} times")
 
     async def _get(self, url: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         with _told(url):
@@ -157,9 +148,9 @@ class Fetcher:
             onward = check_url(urljoin(url, location), self._network)
             is_worse = urlsplit(url).scheme == "https" and urlsplit(onward).scheme != "https"
         except (ValueError, SourceInvalid) as error:
-            raise RegistryRefused(f"{_shown(url)} redirects to where we do not go: {error}") from error
+            raise RegistryRefused(f"{host_of(url)} redirects to where we do not go: {error}") from error
         if is_worse:
-            raise RegistryRefused(f"{_shown(url)} redirects from HTTPS to HTTP")
+            raise RegistryRefused(f"{host_of(url)} redirects from HTTPS to HTTP")
         return onward
 
 
@@ -195,13 +186,7 @@ class Answer:
         """All of it; ContentMismatch when it is larger than anybody could want."""
         with _told(self._asked):
             async with asyncio.timeout(within):
-                parts, size = [], 0
-                async for part in self._response.content.iter_any():
-                    parts.append(part)
-                    size += len(part)
-                    if size > most:
-                        raise ContentMismatch(f"{_shown(self._asked)}: the answer has more than {most} bytes")
-        return b"".join(parts)
+                return await read_body(self._response, most)
 
     async def pieces(self, *, stall_seconds: float, stall_bytes: int) -> AsyncIterator[bytes]:
         """The body as it comes; RegistryUnavailable when it comes too slowly, or breaks off."""
@@ -221,8 +206,8 @@ class Answer:
     async def problem(self, what: str, *, may: str = "read") -> ImageError:
         """What a status that is no success means; `may` is what a login would have to allow."""
         said = await self._words()
-        text = f"{_shown(self._asked)} answered {self.status} for {what}{said}"
-        if self.status in _WAIT_AND_TRY or self.status >= 500:
+        text = f"{host_of(self._asked)} answered {self.status} for {what}{said}"
+        if is_passing(self.status):
             return RegistryUnavailable(text, retry_after=_retry_after(self.header("Retry-After")))
         if self.status in (401, 403):
             return RegistryRefused(f"{text}; it is not there, or a login is needed that may {may} it")
@@ -242,46 +227,38 @@ class Answer:
         return f": {words}" if words else ""
 
 
-class _told:  # noqa: N801 - reads as a word of the language
-    """Turns what may go wrong with a connection into what our callers know."""
+@contextmanager
+def _told(url: str) -> Iterator[None]:
+    """Turns what may go wrong with a connection into the errors of images."""
+    try:
+        with failures_of(url):
+            yield
+    except HttpFailed as error:
+        raise _as_image_error(error) from error
 
-    def __init__(self, url: str) -> None:
-        self._url = url
 
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
+def _as_image_error(error: HttpFailed) -> ImageError:
+    match error.fault:
+        case HttpFault.CERTIFICATE:
             reason = "its certificate is not trusted; SSL_CERT_FILE names further authorities"
-            raise RegistryRefused(f"{_shown(self._url)}: {reason}") from error
-        if isinstance(error, TimeoutError):
-            raise RegistryUnavailable(f"{_shown(self._url)} does not answer in time, or too slowly") from error
-        if isinstance(error, aiohttp.InvalidURL):
-            raise SourceInvalid(f"{_shown(self._url)} is not a URL") from error
-        if isinstance(error, aiohttp.ClientError | ConnectionError | ssl.SSLError):
-            raise RegistryUnavailable(f"{_shown(self._url)}: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """Never the whole text of an error that carries a URL: its query may be a secret."""
-    if isinstance(error, aiohttp.ClientResponseError):
-        return f"{error.status} {error.message}"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return f"no connection: {error.os_error.strerror or error.os_error}"
-    if isinstance(error, aiohttp.ClientPayloadError):
-        return "the answer broke off"
-    return f"the connection failed: {type(error).__name__}"
+            return RegistryRefused(f"{error.host}: {reason}")
+        case HttpFault.TIMEOUT:
+            return RegistryUnavailable(f"{error.host} does not answer in time, or too slowly")
+        case HttpFault.INVALID_URL:
+            return SourceInvalid(f"{error.host} is not a URL")
+        case HttpFault.TOO_LARGE:
+            return ContentMismatch(error.message)
+        case HttpFault.UNREACHABLE:
+            return RegistryUnavailable(f"{error.host}: no connection: {error.reason}")
+        case HttpFault.BROKE_OFF:
+            return RegistryUnavailable(f"{error.host}: the answer broke off")
+        case _:
+            return RegistryUnavailable(error.message)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
-
-
-def _shown(url: str) -> str:
-    """Without a query or a login: both may be secrets."""
-    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def _retry_after(header: str) -> float | None:

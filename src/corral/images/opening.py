@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from corral.base.clock import Clock
 from corral.images.auth import StoredCredentials, credential_for, read_stored
 from corral.images.config import ImagesConfig
-from corral.images.http import Fetcher, open_session
+from corral.images.http import Fetcher, open_fetcher_session
 from corral.images.patience import in_thread
 from corral.images.references import Reference
 from corral.images.registry import Registry
@@ -25,7 +25,7 @@ async def open_registry(
     files, if they were read already."""
     if stored is None:
         stored = await in_thread(lambda: read_stored(config.auth_files))
-    async with open_session(config.network) as session:
+    async with open_fetcher_session(config.network) as session:
         yield Registry(
             Fetcher(session, config.network),
             reference,

@@ -28,7 +28,7 @@ from corral.images.errors import (
     UnpackRefused,
     error_with,
 )
-from corral.images.http import Fetcher, open_session
+from corral.images.http import Fetcher, open_fetcher_session
 from corral.images.orders import PullOrder, PullResult
 from corral.images.patience import in_thread
 from corral.images.progress import Scale
@@ -60,7 +60,7 @@ class Pull:
     async def run(self) -> PullResult:
         if not self._order.sources:
             raise SourceInvalid("an order without a source")
-        async with self._whole_or_not_at_all(), open_session(self._order.network) as session:
+        async with self._whole_or_not_at_all(), open_fetcher_session(self._order.network) as session:
             fetcher = Fetcher(session, self._order.network)
             cache = BlobCache(Path(self._order.cache), network=self._order.network, clock=self._clock)
             sources = Sources(self._order, fetcher=fetcher, cache=cache, clock=self._clock, checker=self._checker)

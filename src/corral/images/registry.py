@@ -10,6 +10,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import msgspec
 
 from corral.base.clock import Clock
+from corral.base.http_client import host_of
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.auth import Challenge, Credential, read_challenge
 from corral.images.blobs import Body, body_of
@@ -173,16 +174,18 @@ class Registry:
             whose = (
                 f"the login of {self._credential.place}" if self._credential else f"a {self._actions} without a login"
             )
-            raise RegistryRefused(f"{self._reference.registry} does not accept {whose} ({status} from {_host(realm)})")
+            raise RegistryRefused(
+                f"{self._reference.registry} does not accept {whose} ({status} from {host_of(realm)})"
+            )
         if status != 200:
-            raise RegistryUnavailable(f"{_host(realm)} answered {status} when asked for a token")
+            raise RegistryUnavailable(f"{host_of(realm)} answered {status} when asked for a token")
         try:
             answered = msgspec.json.decode(body, type=_Token)
         except UNREADABLE_JSON:
-            raise RegistryUnavailable(f"{_host(realm)} gave something that is no token") from None
+            raise RegistryUnavailable(f"{host_of(realm)} gave something that is no token") from None
         token = answered.token or answered.access_token
         if not token or not token.isascii() or not token.isprintable():
-            raise RegistryRefused(f"{_host(realm)} gave no token that could be used")
+            raise RegistryRefused(f"{host_of(realm)} gave no token that could be used")
         return token
 
     async def _ask_for_token(self, realm: str, wanted: dict[str, str]) -> tuple[int, bytes]:
@@ -204,7 +207,3 @@ class Registry:
         if self._base.startswith("https:") and not realm.startswith("https:"):
             raise RegistryRefused(f"{self._reference.registry} sends us for a token from HTTPS to HTTP")
         return realm
-
-
-def _host(url: str) -> str:
-    return urlsplit(url).netloc.rpartition("@")[2]

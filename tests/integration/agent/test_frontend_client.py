@@ -8,9 +8,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from corral.agent.frontend_client import FrontendClient, error_text, open_session
+from corral.agent.frontend_client import FrontendClient, error_text
 from corral.agent.presence import Member
 from corral.base.errors import PeerRefused, PeerUnavailable
+from corral.base.http_client import open_session
 from corral.base.ids import NodeId
 from corral.protocol.registration import CorralStatus, HeartbeatRequest, RegisterRequest
 

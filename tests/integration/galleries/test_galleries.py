@@ -16,9 +16,10 @@ from corral.base.errors import PeerRefused
 from corral.base.tasks import end_tasks, start_task, task_group
 from corral.domain.backend_catalogue import Found
 from corral.domain.gallery import GallerySource
+from corral.galleries.cache import Validators
 from corral.galleries.config import BUILT_IN
+from corral.galleries.fetching import fetch
 from corral.galleries.galleries import Galleries
-from corral.galleries.http_index import Validators, fetch
 from corral.galleries.readings import GalleryReading
 from corral.galleries.registry import Artefact
 from corral.testing.certificates import Authority

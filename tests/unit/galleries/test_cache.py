@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.galleries.cache import Copy, IndexCache
-from corral.galleries.http_index import Validators
+from corral.galleries.cache import Copy, IndexCache, Validators
 
 URL = "https://example.org/index.yaml"
 COPY = Copy(

@@ -1,0 +1,169 @@
+"""Asking over HTTP, for all who use aiohttp: sessions, answers of bounded size, and failures without secrets.
+
+What a status means, and whether to try again, is decided by those who ask. `cli/client.py` does without this module,
+because importing aiohttp takes longer than a command; so do launchers (`app/probe.py`), because of the memory.
+"""
+
+import os
+import platform
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from corral import __version__
+from corral.base.errors import CorralError
+
+_BUFFER_BYTES: Final = 1024 * 1024
+_PASSING_REFUSALS: Final = frozenset({408, 425, 429})
+"""Refusals that say "not now": too slow, too early, too many."""
+
+
+class HttpFault(StrEnum):
+    """Why there is no whole answer."""
+
+    TIMEOUT = "timeout"
+    CERTIFICATE = "certificate"
+    UNREACHABLE = "unreachable"
+    """There was never a connection."""
+    DISCONNECTED = "disconnected"
+    """The connection ended before the answer, as a kept one may at any time."""
+    BROKE_OFF = "broke_off"
+    """The connection ended within the answer."""
+    TOO_LARGE = "too_large"
+    REDIRECTS = "redirects"
+    INVALID_URL = "invalid_url"
+    NOT_HTTP = "not_http"
+
+
+_DIAGNOSES: Final[tuple[tuple[tuple[type[Exception], ...], HttpFault, str], ...]] = (
+    ((TimeoutError,), HttpFault.TIMEOUT, "timed out"),
+    ((aiohttp.ClientSSLError, ssl.SSLError), HttpFault.UNREACHABLE, "TLS cannot be agreed upon"),
+    ((aiohttp.ClientPayloadError,), HttpFault.BROKE_OFF, "the connection broke off"),
+    ((aiohttp.ServerDisconnectedError, OSError), HttpFault.DISCONNECTED, "the connection broke off"),
+    ((aiohttp.TooManyRedirects,), HttpFault.REDIRECTS, "it redirects too often"),
+    ((aiohttp.InvalidURL,), HttpFault.INVALID_URL, "this is not a URL"),
+)
+"""The first that fits."""
+
+
+class HttpFailed(CorralError):
+    """No whole answer came."""
+
+    code = "http_failed"
+    retryable = True
+
+    def __init__(self, url: str, fault: HttpFault, reason: str) -> None:
+        self.host = host_of(url)
+        self.fault = fault
+        self.reason = reason
+        """For people, without the host. Never the text of a library's error, which may hold the whole URL."""
+        super().__init__(f"{self.host}: {reason}", fault=fault)
+
+
+def open_session(
+    *,
+    connect_timeout: timedelta,
+    timeout: timedelta | None = None,
+    read_timeout: timedelta | None = None,
+    trust_env: bool = False,
+) -> aiohttp.ClientSession:
+    """A session without cookies, which unpacks nothing; its opener closes it. With `trust_env`, proxies and their
+    exceptions are those of the environment. `timeout` bounds the whole answer, `read_timeout` each silence in it."""
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(
+            total=timeout.total_seconds() if timeout is not None else None,
+            sock_connect=connect_timeout.total_seconds(),
+            sock_read=read_timeout.total_seconds() if read_timeout is not None else None,
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"User-Agent": user_agent(), "Accept-Encoding": "identity"},
+        auto_decompress=False,
+        read_bufsize=_BUFFER_BYTES,
+        trust_env=trust_env,
+    )
+
+
+def user_agent() -> str:
+    return f"Corral/{__version__} ({platform.system().lower()}; {platform.machine().lower()})"
+
+
+@asynccontextmanager
+async def asked(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str | URL,
+    *,
+    headers: Mapping[str, str],
+    data: bytes | None = None,
+    redirects: int = 0,
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """The answer, of whatever status, as long as the block lasts. HttpFailed when none comes, or when it breaks off
+    while it is read inside."""
+    with failures_of(str(url)):
+        response = await session.request(
+            method,
+            url,
+            headers=headers,
+            data=data,
+            allow_redirects=redirects > 0,
+            max_redirects=redirects,
+        )
+        try:
+            yield response
+        finally:
+            response.close()  # what was not read is not worth reading
+
+
+async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The whole body; HttpFailed with TOO_LARGE when it is larger than that, however much of it is announced."""
+    body = bytearray()
+    if (response.content_length or 0) <= most:
+        async for part in response.content.iter_any():
+            body += part
+            if len(body) > most:
+                break
+        else:
+            return bytes(body)
+    raise HttpFailed(str(response.url), HttpFault.TOO_LARGE, f"the answer has more than {most} bytes")
+
+
+@contextmanager
+def failures_of(url: str) -> Iterator[None]:
+    """Turns whatever may go wrong with a connection into HttpFailed."""
+    try:
+        yield
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        raise HttpFailed(url, *_diagnosis(error)) from error
+
+
+def _diagnosis(error: Exception) -> tuple[HttpFault, str]:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
+        why = getattr(getattr(error, "certificate_error", error), "verify_message", "")
+        return HttpFault.CERTIFICATE, f"its certificate is not trusted: {why}".rstrip(": ")
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        number = error.os_error.errno or 0
+        return HttpFault.UNREACHABLE, os.strerror(number).lower() if number > 0 else "its name cannot be found"
+    for kinds, fault, reason in _DIAGNOSES:
+        if isinstance(error, kinds):
+            return fault, reason
+    return HttpFault.NOT_HTTP, f"it does not speak HTTP as expected ({type(error).__name__})"
+
+
+def host_of(url: str) -> str:
+    """Host and port without a login, path and query, which may be secrets."""
+    try:
+        return urlsplit(url).netloc.rpartition("@")[2]
+    except ValueError:
+        return "a URL that cannot be read"
+
+
+def is_passing(status: int) -> bool:
+    """Whether the same request may succeed later."""
+    return status >= 500 or status in _PASSING_REFUSALS
