@@ -4,11 +4,11 @@ import asyncio
 from typing import Any
 
 import agents
+import cases
 import openai
-from cases import CHAT, ECHO, EMBED, KEY, LONG, PICTURE, QUESTION, SLOW, URL, check, refused, run, until_under_way
 
 agents.set_tracing_disabled(True)
-client = openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0, timeout=100)
+client = openai.AsyncOpenAI(base_url=f"{cases.URL}/v1", api_key=cases.KEY, max_retries=0, timeout=100)
 loop = asyncio.new_event_loop()
 BAD = openai.BadRequestError
 heard: list[str] = []
@@ -21,77 +21,87 @@ def listen(text: str) -> str:
     return "heard"
 
 
-def agent(model: str = CHAT, *, responses: bool = False, **more: Any) -> Any:
+def agent(model: str = cases.CHAT, *, responses: bool = False, **more: Any) -> Any:
     kind = agents.OpenAIResponsesModel if responses else agents.OpenAIChatCompletionsModel
     settings = agents.ModelSettings(**({"temperature": 0, "max_tokens": 30} | more.pop("settings", {})))
     return agents.Agent(name="a", model=kind(model=model, openai_client=client), model_settings=settings, **more)
 
 
-def ask(one: Any, asked: Any = QUESTION) -> Any:
+def ask(one: Any, asked: Any = cases.QUESTION) -> Any:
     return loop.run_until_complete(agents.Runner.run(one, asked, max_turns=3)).final_output
 
 
+@cases.case
 def chat() -> None:
-    check("Paris" in ask(agent()))
+    cases.check("Paris" in ask(agent()))
 
 
+@cases.case
 def chat_over_responses() -> None:
-    check("Paris" in ask(agent(responses=True)))
+    cases.check("Paris" in ask(agent(responses=True)))
 
 
 async def _streamed(one: Any) -> str:
-    result = agents.Runner.run_streamed(one, QUESTION)
+    result = agents.Runner.run_streamed(one, cases.QUESTION)
     async for _ in result.stream_events():
         pass
     return str(result.final_output)
 
 
+@cases.case
 def stream() -> None:
-    check("Paris" in loop.run_until_complete(_streamed(agent())))
-    check("Paris" in loop.run_until_complete(_streamed(agent(responses=True))))
+    cases.check("Paris" in loop.run_until_complete(_streamed(agent())))
+    cases.check("Paris" in loop.run_until_complete(_streamed(agent(responses=True))))
 
 
 async def _cancelled() -> None:
-    result = agents.Runner.run_streamed(agent(SLOW, settings={"max_tokens": 400}), QUESTION)
+    result = agents.Runner.run_streamed(agent(cases.SLOW, settings={"max_tokens": 400}), cases.QUESTION)
     async for _ in result.stream_events():
-        await asyncio.to_thread(until_under_way, SLOW, 1)
+        await asyncio.to_thread(cases.until_under_way, cases.SLOW, 1)
         break
     result.cancel()
     async for _ in result.stream_events():
         pass
 
 
+@cases.case
 def cancel() -> None:
     loop.run_until_complete(_cancelled())
-    loop.run_until_complete(asyncio.to_thread(until_under_way, SLOW, 0))
+    loop.run_until_complete(asyncio.to_thread(cases.until_under_way, cases.SLOW, 0))
 
 
+@cases.case
 def tools() -> None:
     """The tool is called, its answer goes back, and the model answers in words."""
-    check(ask(agent(ECHO, tools=[listen])) == QUESTION)
-    check(heard == [QUESTION], heard)
+    cases.check(ask(agent(cases.ECHO, tools=[listen])) == cases.QUESTION)
+    cases.check(heard == [cases.QUESTION], heard)
 
 
+@cases.case
 def tools_of_a_model_without() -> None:
-    refused(lambda: ask(agent(tools=[listen])), BAD, code="unsupported_by_model", param="tools")
-    refused(lambda: ask(agent(tools=[listen], responses=True)), BAD, code="unsupported_by_model", param="tools")
+    cases.refused(lambda: ask(agent(tools=[listen])), BAD, code="unsupported_by_model", param="tools")
+    cases.refused(lambda: ask(agent(tools=[listen], responses=True)), BAD, code="unsupported_by_model", param="tools")
 
 
+@cases.case
 def context_length() -> None:
-    refused(lambda: ask(agent(), LONG), BAD, code="context_length_exceeded", param="messages")
-    refused(lambda: ask(agent(responses=True), LONG), BAD, code="context_length_exceeded", param="input")
+    cases.refused(lambda: ask(agent(), cases.LONG), BAD, code="context_length_exceeded", param="messages")
+    cases.refused(lambda: ask(agent(responses=True), cases.LONG), BAD, code="context_length_exceeded", param="input")
 
 
+@cases.case
 def picture_to_a_text_model() -> None:
-    url = PICTURE[0]["content"][1]["image_url"]["url"]
+    url = cases.PICTURE[0]["content"][1]["image_url"]["url"]
     asked = [{"role": "user", "content": [{"type": "input_image", "image_url": url, "detail": "auto"}]}]
-    refused(lambda: ask(agent(), asked), BAD, code="unsupported_content", param="messages")
+    cases.refused(lambda: ask(agent(), asked), BAD, code="unsupported_content", param="messages")
 
 
+@cases.case
 def chat_to_an_embedding_model() -> None:
-    refused(lambda: ask(agent(EMBED)), BAD, code="unsupported_by_model", param="model")
+    cases.refused(lambda: ask(agent(cases.EMBED)), BAD, code="unsupported_by_model", param="model")
 
 
+@cases.case
 def malformed_tools() -> None:
     """The package makes the tools itself: one with a schema that is none."""
     tool = agents.FunctionTool(
@@ -101,30 +111,17 @@ def malformed_tools() -> None:
         on_invoke_tool=None,
         strict_json_schema=False,  # type: ignore
     )
-    refused(lambda: ask(agent(ECHO, tools=[tool])), BAD, code="invalid", param="tools")
+    cases.refused(lambda: ask(agent(cases.ECHO, tools=[tool])), BAD, code="invalid", param="tools")
 
 
+@cases.case
 def empty_messages() -> None:
-    refused(lambda: ask(agent(), []), BAD, code="invalid_value", param="messages")
+    cases.refused(lambda: ask(agent(), []), BAD, code="invalid_value", param="messages")
 
 
+@cases.case
 def temperature() -> None:
-    refused(lambda: ask(agent(settings={"temperature": 2.5})), BAD, code="invalid_value", param="temperature")
+    cases.refused(lambda: ask(agent(settings={"temperature": 2.5})), BAD, code="invalid_value", param="temperature")
 
 
-run(
-    {
-        "chat": chat,
-        "chat over responses": chat_over_responses,
-        "stream": stream,
-        "cancel": cancel,
-        "tools": tools,
-        "tools of a model without": tools_of_a_model_without,
-        "context length": context_length,
-        "picture to a text model": picture_to_a_text_model,
-        "chat to an embedding model": chat_to_an_embedding_model,
-        "malformed tools": malformed_tools,
-        "empty messages": empty_messages,
-        "temperature": temperature,
-    }
-)
+cases.run()

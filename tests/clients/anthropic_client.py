@@ -3,16 +3,16 @@
 from typing import Any
 
 import anthropic
-from cases import ASKED, CHAT, EMBED, KEY, LONG, PIXEL, SCHEMA, URL, check, refused, run, until_under_way
+import cases
 
-client = anthropic.Anthropic(base_url=URL, api_key=KEY, max_retries=0, timeout=100)
+client = anthropic.Anthropic(base_url=cases.URL, api_key=cases.KEY, max_retries=0, timeout=100)
 BAD = anthropic.BadRequestError
-TOOLS: list[Any] = [{"name": "look", "description": "d", "input_schema": SCHEMA}]
+TOOLS: list[Any] = [{"name": "look", "description": "d", "input_schema": cases.SCHEMA}]
 PICTURE: list[Any] = [
     {
         "role": "user",
         "content": [
-            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": cases.PIXEL}},
             {"type": "text", "text": "What is this?"},
         ],
     }
@@ -25,79 +25,78 @@ COLD = {"temperature": 0}
 
 def ask(**more: Any) -> Any:
     body = COLD | more.pop("extra_body", {})
-    return client.messages.create(**({"model": CHAT, "messages": ASKED, "max_tokens": 30} | more), extra_body=body)
+    return client.messages.create(
+        **({"model": cases.CHAT, "messages": cases.ASKED, "max_tokens": 30} | more), extra_body=body
+    )
 
 
 def text_of(answer: Any) -> str:
     return "".join(part.text for part in answer.content)
 
 
+@cases.case
 def chat() -> None:
-    check("Paris" in text_of(ask()))
+    cases.check("Paris" in text_of(ask()))
 
 
+@cases.case
 def stream() -> None:
-    with client.messages.stream(model=CHAT, messages=ASKED, max_tokens=30, extra_body=COLD) as events:
-        check("Paris" in "".join(events.text_stream))
+    with client.messages.stream(model=cases.CHAT, messages=cases.ASKED, max_tokens=30, extra_body=COLD) as events:
+        cases.check("Paris" in "".join(events.text_stream))
 
 
+@cases.case
 def cancel() -> None:
     story: list[Any] = [{"role": "user", "content": "Tell me a very long story about a horse."}]
-    with client.messages.stream(model=CHAT, messages=story, max_tokens=450) as events:
+    with client.messages.stream(model=cases.CHAT, messages=story, max_tokens=450) as events:
         next(iter(events.text_stream))
-    until_under_way(CHAT, 0)
+    cases.until_under_way(cases.CHAT, 0)
 
 
+@cases.case
 def tools() -> None:
     """Those of this route go to llama.cpp only, and the model has no template for them."""
-    refused(lambda: ask(tools=TOOLS), BAD, code="invalid_request_error", param="tools")
+    cases.refused(lambda: ask(tools=TOOLS), BAD, code="invalid_request_error", param="tools")
 
 
+@cases.case
 def counted_tokens() -> None:
-    check(client.messages.count_tokens(model=CHAT, messages=ASKED).input_tokens > 10)
+    cases.check(client.messages.count_tokens(model=cases.CHAT, messages=cases.ASKED).input_tokens > 10)
 
 
+@cases.case
 def context_length() -> None:
-    refused(lambda: ask(messages=LONG), BAD, code="invalid_request_error", param="context size")
+    cases.refused(lambda: ask(messages=cases.LONG), BAD, code="invalid_request_error", param="context size")
 
 
+@cases.case
 def picture_to_a_text_model() -> None:
-    refused(lambda: ask(messages=PICTURE), BAD, code="invalid_request_error", param="image input")
+    cases.refused(lambda: ask(messages=PICTURE), BAD, code="invalid_request_error", param="image input")
 
 
+@cases.case
 def chat_to_an_embedding_model() -> None:
-    refused(lambda: ask(model=EMBED), BAD, code="invalid_request_error", param="embeddings")
+    cases.refused(lambda: ask(model=cases.EMBED), BAD, code="invalid_request_error", param="embeddings")
 
 
+@cases.case
 def malformed_tools() -> None:
-    refused(lambda: ask(tools=[{"description": "no name"}]), BAD, code="invalid_request_error", param="tools")
+    cases.refused(lambda: ask(tools=[{"description": "no name"}]), BAD, code="invalid_request_error", param="tools")
 
 
+@cases.case
 def empty_messages() -> None:
-    refused(lambda: ask(messages=[]), BAD, code="invalid_request_error", param="messages")
+    cases.refused(lambda: ask(messages=[]), BAD, code="invalid_request_error", param="messages")
 
 
+@cases.case
 def temperature() -> None:
-    refused(lambda: ask(extra_body={"temperature": 2.5}), BAD, code="invalid_request_error", param="temperature")
+    cases.refused(lambda: ask(extra_body={"temperature": 2.5}), BAD, code="invalid_request_error", param="temperature")
 
 
+@cases.case
 def nulls() -> None:
-    check("Paris" in text_of(ask(extra_body={"system": None, "tools": None, "stop_sequences": None})))
+    cases.check("Paris" in text_of(ask(extra_body={"system": None, "tools": None, "stop_sequences": None})))
 
 
-run(
-    {
-        "chat": chat,
-        "stream": stream,
-        "cancel": cancel,
-        "tools": tools,
-        "counted tokens": counted_tokens,
-        "context length": context_length,
-        "picture to a text model": picture_to_a_text_model,
-        "chat to an embedding model": chat_to_an_embedding_model,
-        "malformed tools": malformed_tools,
-        "empty messages": empty_messages,
-        "temperature": temperature,
-        "nulls": nulls,
-    }
-)
+cases.run()

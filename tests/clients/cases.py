@@ -1,7 +1,7 @@
 """What the scripts beside this one have in common. They run with the packages of requirements/clients.txt only.
 
-Each script has one function for each case. It returns when the package did what it should; a case that asks for an
-error goes through `refused`. The outcome of each is one line of JSON on standard output.
+Each script marks one function for each case with `@cases.case`. It returns when the package did what it should; a case
+that asks for an error goes through `refused`. The outcome of each is one line of JSON on standard output.
 """
 
 import json
@@ -43,7 +43,14 @@ TOOLS: list[Any] = [
 NAMED: Any = {"type": "function", "function": {"name": "listen"}}
 MALFORMED: list[Any] = [{"type": "function", "function": {"description": "it has no name"}}]
 
-Case = Callable[[], None]
+_Case = Callable[[], None]
+_cases: list[_Case] = []
+
+
+def case(function: _Case) -> _Case:
+    """Have `run` call it; its name, with spaces, is the name of the case."""
+    _cases.append(function)
+    return function
 
 
 class Wrong(AssertionError):
@@ -84,13 +91,13 @@ def under_way(model: str) -> int:
     return sum(int(float(line.rpartition(" ")[2])) for line in found)
 
 
-def run(cases: dict[str, Case]) -> NoReturn:
-    for name, case in cases.items():
+def run() -> NoReturn:
+    for each in _cases:
         told = ""
         try:
-            case()
+            each()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome
             told = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
-        sys.stdout.write(json.dumps({"case": name, "error": told}) + "\n")
+        sys.stdout.write(json.dumps({"case": each.__name__.replace("_", " "), "error": told}) + "\n")
     sys.stdout.flush()
     os._exit(0)  # some packages leave threads behind
