@@ -252,15 +252,20 @@ async def test_gather_from_nobody_is_empty_at_once(bus: Bus) -> None:
 
 
 async def test_an_answer_to_a_plain_message_goes_nowhere(bus: Bus) -> None:
-    done = asyncio.Event()
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def answer(message: Message) -> None:
         await message.respond(b"to nobody")
-        done.set()
+        await bus.publish("corral.after", b"after")
+
+    async def hear(message: Message) -> None:
+        heard.put_nowait(message.data)
 
     await bus.subscribe("corral.plain", answer)
-    await bus.publish("corral.plain", b"")
-    await until(done)
+    await bus.subscribe("corral.>", hear, concurrency=1)
+    await bus.publish("corral.plain", b"plain")
+    async with asyncio.timeout(LONG.total_seconds()):
+        assert [await heard.get(), await heard.get()] == [b"plain", b"after"]
 
 
 async def test_slow_handlers_hold_up_nobody_below_the_bound(bus: Bus, peer: Bus) -> None:
@@ -364,16 +369,26 @@ async def test_a_cancelled_close_cancels_the_running_handlers(bus: Bus) -> None:
 
 
 async def test_a_handler_may_close_its_own_subscription(bus: Bus) -> None:
-    closed = asyncio.Event()
+    closed, after, taken = asyncio.Event(), asyncio.Event(), list[bytes]()
 
-    async def once(_: Message) -> None:
+    async def once(message: Message) -> None:
+        taken.append(message.data)
         await subscription.close()
         closed.set()
 
+    async def hear(_: Message) -> None:
+        after.set()
+
     subscription = await bus.subscribe("corral.once", once, concurrency=1)
-    await bus.publish("corral.once", b"")
-    await bus.publish("corral.once", b"")
+    await bus.subscribe("corral.after", hear)
+    await bus.publish("corral.once", b"first")
+    await bus.publish("corral.once", b"behind it")
     await until(closed)
+    await bus.publish("corral.once", b"too late")
+    await bus.publish("corral.after", b"")
+    await until(after)
+    assert taken[0] == b"first"
+    assert b"too late" not in taken
 
 
 async def test_closing_the_bus_handles_what_has_arrived_and_sends_the_answers(world: World, peer: Bus) -> None:

@@ -176,4 +176,5 @@ async def test_a_transaction_cancelled_in_the_middle_is_undone_and_holds_no_lock
     await asyncio.wait([task])
 
     async with asyncio.timeout(PATIENCE.total_seconds()):
-        await write(database, mark("one"))
+        await write(database, mark("two"))
+    assert await marks_in(database) == 1

@@ -193,6 +193,7 @@ async def test_one_that_dies_answers_with_its_last_words(joined: Any, asker: Ask
 async def test_nothing_said_stops_everything(joined: Any, asker: Asker, payload: bytes) -> None:
     await asker.install("echo", "m1")
     await asker.install("echo")
+    assert len(await asker.running()) == 2
     await asker.stop(payload)
     await asker.until_nothing_runs()
 

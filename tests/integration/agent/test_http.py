@@ -199,6 +199,8 @@ async def test_a_port_is_free_again_after_the_end() -> None:
     worker = Worker("own-secret")
     async with worker.server:
         port = worker.server.port
+        with pytest.raises(OSError, match="Address already in use"):
+            socket.create_server(("127.0.0.1", port))
     await worker.server.close()
 
     socket.create_server(("127.0.0.1", port)).close()
@@ -213,6 +215,7 @@ async def test_an_idle_connection_does_not_delay_the_end(monkeypatch: pytest.Mon
         await reader.readuntil(b"ok")
         async with asyncio.timeout(PATIENCE.total_seconds()):
             await worker.server.close()
+            assert await reader.read() == b""
     writer.close()
 
 

@@ -218,8 +218,11 @@ async def test_a_client_that_goes_frees_its_slot_both_ways(chat_model_file: Path
 async def test_it_is_healthy_while_it_loads(chat_model_file: Path) -> None:
     async with running_backend("llama_cpp") as backend, asyncio.TaskGroup() as group:
         load = group.create_task(backend.client.load(options(chat_model_file), timeout=SOON))
+        healthy = 0
         while not load.done():
             await backend.client.health(timeout=timedelta(seconds=10))
+            healthy += 1
+        assert healthy
 
 
 async def test_freeing_ends_the_engine_and_closes_its_port(chat_model_file: Path) -> None:

@@ -401,6 +401,8 @@ class TestManyAtOnce:
             reader = start_task(one(galleries, origin.source()), name="reader")
             await inside.wait()
             await end_tasks(reader)
+            (fetching,) = (task for task in asyncio.all_tasks() if task.get_name().startswith("read gallery"))
+        assert fetching.cancelled()
 
     async def test_many_sources_are_forgotten_again(self, galleries: Galleries, origin: Origin) -> None:
         sources = [origin.source(f"/{number}") for number in range(100)]

@@ -13,6 +13,7 @@ from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.protocol.view import Loading, ModelEntry, ViewChange, keys_digest
 from corral.testing.engine import Pace
 from corral.testing.gateway import ADMIN_KEY, GATEWAY_KEY, KEY, MODEL, World, chat, replicas, request, world
+from corral.testing.patience import PATIENCE
 
 
 async def test_everything_else_is_passed_to_control_with_its_own_key(gateway: World) -> None:
@@ -292,8 +293,10 @@ async def test_a_drain_has_an_end() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", stuck.port)
         writer.write(request(chat()))
         await pace.begun.acquire()
-    await reader.read()
+    async with asyncio.timeout(PATIENCE.total_seconds()):
+        answer = await reader.read()
     writer.close()
+    assert not answer.endswith(b"0\r\n\r\n"), "the engine never finished it"
 
 
 async def test_an_old_view_stops_serving_where_that_is_wanted() -> None:

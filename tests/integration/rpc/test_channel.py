@@ -245,8 +245,11 @@ async def test_a_lost_connection_is_made_anew_by_the_next_call() -> None:
     told = Told()
     async with grpc_server(told) as (_, address), Backend(address) as backend:
         await backend.health(timeout=LONG)
-        backend._channel._connection._transport.abort()  # type: ignore[union-attr]
+        lost = backend._channel._connection
+        assert lost is not None
+        lost._transport.abort()
         await backend.health(timeout=LONG)
+        assert backend._channel._connection is not lost
 
 
 async def test_more_calls_than_the_server_takes_at_once_wait_for_their_turn() -> None:

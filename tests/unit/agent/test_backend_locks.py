@@ -55,17 +55,26 @@ async def test_names_of_one_backend_exclude_each_other(one: str, other: str) -> 
 async def test_other_backends_go_on() -> None:
     locks = BackendLocks(Names().identify)
     holders = [Holder(locks, name) for name in ("a", "b", "c")]
+    await settle()
+    inside_together = [holder.inside.is_set() for holder in holders]
     for holder in holders:
-        await holder.inside.wait()
         await holder.end()
+    assert inside_together == [True, True, True]
 
 
 async def test_several_names_are_taken_without_a_circle() -> None:
+    """Both are kept from `a` first: were the names taken as they are given, the second would hold `b` meanwhile."""
     locks = BackendLocks(Names().identify)
+    before = Holder(locks, "a")
+    await before.inside.wait()
     first, second = Holder(locks, "a", "b"), Holder(locks, "b", "a")
-    await first.inside.wait()
+    await settle()
+    await before.end()
+    await settle()
+    assert [first.inside.is_set(), second.inside.is_set()] == [True, False]
     await first.end()
-    await second.inside.wait()
+    await settle()
+    assert second.inside.is_set()
     await second.end()
 
 

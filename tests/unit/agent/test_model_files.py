@@ -52,6 +52,7 @@ async def test_what_is_not_there_is_no_mistake(models: Path, name: str) -> None:
 
 async def test_without_a_models_directory_there_is_nothing_to_delete(tmp_path: Path) -> None:
     await ModelFiles(tmp_path / "none").delete("m")
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["../data", "a/../..", ".", "..", "/", "//", "m/..", "/..", "../models", "a\0b"])

@@ -137,6 +137,7 @@ async def test_a_refused_login_is_due_a_moment_later() -> None:
     async with waiting(one) as due:
         link.problems.report(REFUSED)
         await clock.until_sleeping(1)
+        assert not due.done()
         await clock.advance(timedelta(seconds=2))
         await due
 

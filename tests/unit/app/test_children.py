@@ -313,6 +313,9 @@ async def test_a_stop_during_the_pause_before_a_restart_leaves_nothing(
     await children.start(child())
     os.kill((await pids.next())["one"], signal.SIGKILL)
     await pids.next()
+    await children.stop()
+    assert children.pids == {}
+    assert pids.told.empty()
 
 
 @pytest.mark.parametrize("steps", [*range(12), *range(12, 60, 6)])

@@ -18,9 +18,16 @@ async def for_ever() -> None:
 
 
 async def test_services_run_until_they_are_told_to_stop() -> None:
-    stop = asyncio.Event()
-    stop.set()
-    await run_services(stop, one=for_ever(), other=for_ever())
+    stop, ran = asyncio.Event(), set[str]()
+
+    async def serve(name: str) -> None:
+        ran.add(name)
+        if len(ran) == 2:
+            stop.set()
+        await for_ever()
+
+    await run_services(stop, one=serve("one"), other=serve("other"))
+    assert ran == {"one", "other"}
 
 
 async def test_a_stop_leaves_no_request_for_cancellation_behind() -> None:
@@ -83,9 +90,11 @@ async def test_a_service_that_just_ends_is_a_failure() -> None:
 
 async def test_a_ring_during_the_work_is_not_lost() -> None:
     poke = Poke()
+    clock = ManualClock()
     poke.ring()
     poke.ring()
-    await asyncio.wait_for(poke.wait(ManualClock(), MINUTE), timeout=30)
+    await asyncio.wait_for(poke.wait(clock, MINUTE), timeout=30)
+    assert clock.monotonic() == 0
 
 
 async def test_a_loop_runs_at_once_then_when_poked_and_once_per_period() -> None:

@@ -60,6 +60,7 @@ def test_what_was_deleted_before_is_as_good(folder: Path) -> None:
     mark = Mark.of(folder / "small.yaml")
     (folder / "small.yaml").unlink()
     delete_model(folder / "small.yaml", mark, ["small.gguf"])
+    assert [path.name for path in folder.iterdir()] == ["small.gguf"], "it may be another model's by now"
 
 
 def test_what_cannot_be_deleted_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

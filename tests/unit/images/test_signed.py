@@ -143,7 +143,7 @@ async def test_one_good_signature_among_others_is_enough(registry: FakeRegistry,
     image = add_image(registry)
     sign(registry, image.digest, THEIRS, THEIRS, OURS)
 
-    await place.pull(registry.reference(NAME))
+    assert (await place.pull(registry.reference(NAME))).platform_digest == image.digest
 
 
 async def test_the_signature_of_another_image(registry: FakeRegistry, place: Place) -> None:
@@ -289,7 +289,7 @@ async def test_other_things_that_refer_to_an_image_are_passed_over(registry: Fak
     ]
     refer(registry, image.digest, *others, good)
 
-    await place.pull(registry.reference(NAME), policy=KEYLESS)
+    assert (await place.pull(registry.reference(NAME), policy=KEYLESS)).platform_digest == image.digest
 
 
 async def test_a_list_as_cosign_writes_it_where_the_registry_keeps_none(registry: FakeRegistry, place: Place) -> None:
@@ -297,7 +297,7 @@ async def test_a_list_as_cosign_writes_it_where_the_registry_keeps_none(registry
     entry = add_bundle(registry, SIGSTORE.statement_bundle(image.digest))
     refer(registry, image.digest, {**entry, "artifactType": "application/vnd.oci.empty.v1+json"})
 
-    await place.pull(registry.reference(NAME), policy=KEYLESS)
+    assert (await place.pull(registry.reference(NAME), policy=KEYLESS)).platform_digest == image.digest
 
 
 async def test_what_was_found_is_told_in_short(registry: FakeRegistry, place: Place) -> None:
@@ -345,6 +345,8 @@ async def test_a_directory_is_not_asked_for_one(place: Place, tmp_path: Path) ->
     (tmp_path / "backend" / "run.sh").write_text("")
 
     await place.pull(str(tmp_path / "backend"))
+
+    assert (place.target / "run.sh").exists()
 
 
 async def test_without_a_checker_nothing_passes(registry: FakeRegistry, tmp_path: Path) -> None:

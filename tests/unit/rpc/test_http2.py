@@ -456,7 +456,10 @@ async def test_a_farewell_wakes_those_who_wait_for_room() -> None:
 
 async def test_nobody_waits_for_room_on_a_connection_that_has_ended(peer: Peer) -> None:
     peer.connection.connection_lost(None)
-    await peer.connection.room()
+    waiting = asyncio.create_task(peer.connection.room())
+    await asyncio.sleep(0)
+    assert waiting.done()
+    await waiting
 
 
 async def test_nobody_overtakes_those_who_wait_for_room() -> None:

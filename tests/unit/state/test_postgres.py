@@ -226,22 +226,32 @@ async def test_several_hosts_may_be_named_and_one_that_answers_is_enough(url: st
     await database.close()
 
 
-@pytest.mark.parametrize("options", ["sslmode=prefer", "sslmode=disable&application_name=mine", "options=-c%20jit=on"])
-async def test_the_usual_options_of_a_url_are_understood(url: str, options: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "setting", "value"),
+    [
+        ("sslmode=prefer", "is_superuser", "on"),
+        ("sslmode=disable&application_name=mine", "application_name", "corral"),
+        ("options=-c%20jit=on%20-c%20work_mem=8MB", "work_mem", "8MB"),
+    ],
+)
+async def test_the_usual_options_of_a_url_are_understood(url: str, options: str, setting: str, value: str) -> None:
     database = await Database.open(f"{url}?{options}".replace("postgresql://", "postgres://"))
-    await database.check()
+    async with database.read() as connection:
+        assert (await connection.execute(text(f"SHOW {setting}"))).scalar_one() == value
     await database.close()
 
 
 async def test_more_work_than_connections_waits_in_line(url: str) -> None:
     database = await Database.open(url)
+    sessions = set[int]()
 
     async def work() -> None:
         async with database.begin() as connection:
-            await connection.execute(text("SELECT pg_sleep(0.01)"))
+            sessions.add((await connection.execute(text("SELECT pg_backend_pid() FROM pg_sleep(0.01)"))).scalar_one())
 
     await asyncio.gather(*(work() for _ in range(60)))
     await database.close()
+    assert 1 < len(sessions) < 30
 
 
 async def test_of_three_frontends_that_start_together_one_makes_the_administrator_key(url: str) -> None:

@@ -292,11 +292,17 @@ async def test_a_queue_that_does_not_move_is_reported(file: Path) -> None:
 
 async def test_writers_of_one_process_wait_in_line_and_not_for_the_lock(file: Path) -> None:
     database = await Database.open(str(file), timeouts=Timeouts(busy=timedelta(0)))
+    inside, at_most = 0, 0
 
     async def hold() -> None:
+        nonlocal inside, at_most
         async with database.begin() as connection:
+            inside += 1
+            at_most = max(at_most, inside)
             for _ in range(10):
                 await connection.execute(text("SELECT 1"))
+            inside -= 1
 
     await asyncio.gather(*(hold() for _ in range(20)))
+    assert at_most == 1
     await database.close()

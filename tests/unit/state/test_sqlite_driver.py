@@ -76,6 +76,8 @@ async def test_whoever_writes_while_the_journal_changes_is_waited_for(
     writer.execute("BEGIN IMMEDIATE")
     monkeypatch.setattr(sqlite_driver.time, "sleep", lambda _: writer.rollback())
     patient = await SqliteConnection(path, busy_seconds=60, pragmas=["journal_mode = WAL"])
+    assert not writer.in_transaction
+    assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     await patient.close()
     writer.close()
 
