@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BOOTSTRAP := $(PYTHON) tools/bootstrap.py
 MAKEFLAGS += --no-print-directory
+TESTS_OF_ROOM = $(or $(shell find tests -type d -name '$(ROOM)' -prune),$(error there is no directory '$(ROOM)' under tests))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up test test-clients check bench chaos docs proto lock clean
@@ -18,9 +19,9 @@ setup: ## install Corral and the developers' tools into .venv
 up: ## run Corral on this machine
 	@exec $(BOOTSTRAP) run corral up $(ARGS)
 
-# In two processes, file by file: most tests wait most of the time. ARGS="-n 0 tests/unit" runs some of them in one.
-test: ## run the tests
-	@exec $(BOOTSTRAP) run --dev pytest -n 2 --dist loadfile $(ARGS)
+# In two processes, file by file. ARGS="-n 0 tests/unit" runs some of them in one; ROOM is a directory anywhere under tests.
+test: ## run the tests; with ROOM=gateway only those of one room
+	@exec $(BOOTSTRAP) run --dev pytest -n 2 --dist loadfile $(if $(ROOM),$(TESTS_OF_ROOM)) $(ARGS)
 
 test-clients: ## run the tests with the client packages people have: openai, anthropic, litellm, …
 	@exec $(BOOTSTRAP) run --dev pytest -v tests/e2e/test_client_packages.py $(ARGS)
@@ -39,6 +40,8 @@ check: ## run the linters, the type checker and our own checks
 	@MYPYPATH=backends/sdk:backends/minilm_embeddings .venv/bin/mypy backends/minilm_embeddings/backend.py
 	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/python tools/check_code.py
+	@.venv/bin/python tools/make_docs.py --check
+	@.venv/bin/python tools/make_stubs.py --check
 
 bench: ## measure, and print a table
 	@exec $(BOOTSTRAP) run --dev python -m bench $(ARGS)
