@@ -14,8 +14,14 @@ from corral.agent.presence import Member
 from corral.base.clock import Clock
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import Incarnation, NodeId
-from corral.domain.node import NodeStatus
-from corral.protocol.registration import CorralBeat, CorralStatus, Feature, HeartbeatRequest, HeartbeatResponse
+from corral.protocol.registration import (
+    PENDING,
+    CorralBeat,
+    CorralStatus,
+    Feature,
+    HeartbeatRequest,
+    HeartbeatResponse,
+)
 
 log = logging.getLogger(__name__)
 
@@ -139,12 +145,12 @@ class Heartbeat:
         if not status or self._told == (member.node_id, status):
             return
         before, self._told = self._told, (member.node_id, status)
-        if status == NodeStatus.PENDING:
+        if status == PENDING:
             how = (
                 f"run `corral nodes approve {member.node_id}`" if member.is_corral else "an administrator must give it"
             )
             log.warning("waiting for approval: %s", how, extra={"event": "node.pending"})
-        elif before == (member.node_id, NodeStatus.PENDING):
+        elif before == (member.node_id, PENDING):
             log.info("approved; now %s", status, extra={"event": "node.approved"})
         elif before[0] == member.node_id:
             log.info("the frontend sees this node as %s", status, extra={"event": "node.status"})

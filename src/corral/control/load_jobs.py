@@ -21,7 +21,8 @@ from corral.control.models import Models
 from corral.control.progress import ProgressBoard
 from corral.control.scheduler import Scheduler
 from corral.domain.event import Event, EventKind
-from corral.domain.load_job import LoadJob, LoadPolicy, LoadReason, LoadState, due_at, may_claim
+from corral.domain.load_job import LoadJob, LoadPolicy, LoadState, due_at, may_claim
+from corral.domain.load_reason import LoadReason
 from corral.domain.model import ModelSpec
 from corral.domain.node import Node
 from corral.domain.operation import NO_PROGRESS, seconds_left

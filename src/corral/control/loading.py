@@ -14,7 +14,8 @@ from corral.base.ids import LoadJobId, NodeId
 from corral.control.load_needs import LoadNeeds
 from corral.control.models import Models
 from corral.control.node_client import Installed, NodeBusy, NodeClient, NodeRefused, NodeUnreachable
-from corral.domain.load_job import LoadPolicy, LoadReason
+from corral.domain.load_job import LoadPolicy
+from corral.domain.load_reason import LoadReason
 from corral.domain.model import ModelSpec, load_options, threads_of, with_answer_limit
 from corral.domain.model_requests import request_rules
 from corral.domain.node import Node

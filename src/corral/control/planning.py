@@ -15,7 +15,7 @@ from corral.base.ids import NodeId, OperationId
 from corral.control.artefacts import ImageSource, NoImages, facts_of
 from corral.control.fleet import SeenNode
 from corral.domain.artefacts import is_pulled, is_same_source
-from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, Verb, Wish, prove
+from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, Verb, Wish, prove, traits_of
 from corral.domain.backend_catalogue import BackendCatalogue, Found, Missing, NotFound
 from corral.domain.fit import (
     Blocked,
@@ -26,7 +26,6 @@ from corral.domain.fit import (
     Unknown,
     blocked_by,
     judge_build,
-    traits_of,
     wanted_digests,
 )
 from corral.domain.gallery import GalleryEntry

@@ -16,9 +16,8 @@ from corral.control.fleet import Fleet
 from corral.control.gateway_reports import GatewayReports
 from corral.control.planning import CatalogueSource
 from corral.control.replica_health import ReplicaHealth
-from corral.domain.backend import Verb, Wish
+from corral.domain.backend import Verb, Wish, traits_of
 from corral.domain.event import Event, EventKind
-from corral.domain.fit import traits_of
 from corral.domain.intent import Intent
 from corral.domain.node import Node
 from corral.domain.replica import Replica, ReplicaState

@@ -6,8 +6,7 @@ from enum import StrEnum
 from corral.base.ids import NodeId
 from corral.control.planning import Ask
 from corral.control.rule_places import Place, RulePlaces
-from corral.domain.backend import Artefact, Verb
-from corral.domain.fit import traits_of
+from corral.domain.backend import Artefact, Verb, traits_of
 from corral.domain.fleet_rule import FleetRule, bare
 
 Spot = tuple[NodeId, str]

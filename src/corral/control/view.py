@@ -19,8 +19,8 @@ from corral.control.brake import Brake
 from corral.control.fleet import Fleet
 from corral.control.models import Models
 from corral.control.readiness import Readiness
-from corral.domain.inference import uses_of
 from corral.domain.key import ApiKey, Scope
+from corral.domain.model_uses import uses_of
 from corral.domain.node import Node, NodeStatus
 from corral.domain.replica import Replica, ReplicaState
 from corral.protocol.keys import hash_secret

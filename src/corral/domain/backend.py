@@ -22,6 +22,8 @@ from enum import StrEnum
 from typing import Final
 
 from corral.domain.artefacts import is_same_source
+from corral.domain.fit import NodeTraits, read_platform
+from corral.domain.node import Node
 
 
 class Verb(StrEnum):
@@ -241,3 +243,22 @@ def _by_version(artefact: Artefact, entry: BackendEntry) -> Proof:
             return Unproven(reason=f"{entry.name} comes from {entry.uri}, not from {artefact.uri}")
         return Proven(rung=Rung.VERSION)
     return Proven(rung=Rung.RENEWED)
+
+
+def traits_of(node: Node) -> NodeTraits:
+    """What a node registered with, as far as it decides which backends fit there.
+
+    LocalAI's workers report neither their platform nor whether backends are on the disk that they measure, which is
+    the disk of the models.
+    """
+    capacity, peer = node.capacity, node.peer
+    is_measured = capacity.total_disk > 0 and (peer is None or peer.has_one_disk)
+    return NodeTraits(
+        capability=node.capability,
+        platform=None if peer is None else read_platform(peer.platform),
+        gpu_vendor=node.gpu.vendor,
+        total_vram=capacity.total_vram,
+        disk_free=capacity.available_disk if is_measured else None,
+        is_disk_certain=peer is not None,
+        needs_scheme=peer is None,
+    )

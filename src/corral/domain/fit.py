@@ -14,7 +14,6 @@ from corral.domain.artefacts import SCHEME, candidates, is_known_to_localai, is_
 from corral.domain.backend_catalogue import Missing, NotFound
 from corral.domain.capability import derived_capability
 from corral.domain.gallery import GalleryEntry
-from corral.domain.node import Node
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}
 _VARIANTS: Final = {"armv7l": "v7", "armv6l": "v6"}
@@ -84,22 +83,6 @@ class NodeTraits:
     @property
     def effective_capability(self) -> str:
         return self.capability or derived_capability(self.gpu_vendor, self.total_vram)
-
-
-def traits_of(node: Node) -> NodeTraits:
-    """What a frontend knows of a node. LocalAI's workers tell neither their platform nor whether the disk that they
-    measure, that of the models, is the one of the backends too."""
-    capacity, peer = node.capacity, node.peer
-    is_measured = capacity.total_disk > 0 and (peer is None or peer.has_one_disk)
-    return NodeTraits(
-        capability=node.capability,
-        platform=None if peer is None else read_platform(peer.platform),
-        gpu_vendor=node.gpu.vendor,
-        total_vram=capacity.total_vram,
-        disk_free=capacity.available_disk if is_measured else None,
-        is_disk_certain=peer is not None,
-        needs_scheme=peer is None,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import msgspec
 from corral.dialect.anthropic import anthropic_error
 from corral.dialect.engine_errors import error_type
 from corral.domain.key import Scope
-from corral.domain.load_job import REASON_SENTENCES, LoadReason
+from corral.domain.load_reason import REASON_SENTENCES, LoadReason
 from corral.protocol.browser_safety import SAFETY_HEADERS
 from corral.protocol.refusals import Refusal as LocalAiRefusal
 from corral.protocol.view import Loading

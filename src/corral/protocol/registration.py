@@ -146,6 +146,10 @@ class HeartbeatRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     corral: CorralBeat | UnsetType = UNSET
 
 
+PENDING: Final = "pending"
+"""The status of a node that waits for approval."""
+
+
 class CorralStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How control sees the worker that just beat."""
 

@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken
 from corral.domain.event import Event
-from corral.domain.load_job import LoadJob, LoadReason, LoadState
+from corral.domain.load_job import LoadJob, LoadState
+from corral.domain.load_reason import LoadReason
 from corral.domain.replica import Replica, ReplicaState
 from corral.state.db import Database
 from corral.state.dialect import insert_into

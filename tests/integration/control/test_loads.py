@@ -16,7 +16,7 @@ from corral.control.loading import reason_of
 from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.domain.event import EventKind
 from corral.domain.key import Scope
-from corral.domain.load_job import REASON_SENTENCES, LoadReason
+from corral.domain.load_reason import REASON_SENTENCES, LoadReason
 from corral.protocol import go_json, subjects
 from corral.protocol.progress import InstallBytes, InstallProgress
 from corral.protocol.replica import ProcessKey, ReplicaAccess

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.ids import NodeId
+from corral.domain.backend import traits_of
 from corral.domain.backend_catalogue import BackendCatalogue, NotFound
 from corral.domain.fit import (
     Blocked,
@@ -24,7 +25,6 @@ from corral.domain.fit import (
     judge_build,
     platform_of,
     read_platform,
-    traits_of,
     wanted_digests,
 )
 from corral.domain.gallery import GalleryEntry, GallerySource, RawEntry, read_gallery
