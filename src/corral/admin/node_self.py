@@ -118,7 +118,7 @@ async def _welcome(context: AdminContext, registered: Registered, *, is_corral: 
         corral=CorralWelcome(version=__version__, features=list(FEATURES)) if is_corral else UNSET,
     )
     if node.type is NodeType.AGENT and node.facts.approved_at is not None:
-        response.api_token = await context.key_ring.issue_to_agent(node)
+        response.api_token = await context.key_ring.issue_to_agent(node.id, node.name)
     if (minted := minted_for(context, node)) is not None:
         response.nats_jwt, response.nats_user_seed = minted.jwt, minted.seed
     return response
@@ -225,7 +225,7 @@ async def _check(context: AdminContext, node_id: NodeId, claim: NodeClaim) -> No
         if await claim.may_ask():
             raise
         raise AccessDenied(_INVALID_TOKEN) from None
-    if not await claim.fits(node):
+    if not await claim.fits(node.secret_hash):
         raise AccessDenied(_INVALID_TOKEN)
 
 

@@ -105,7 +105,7 @@ async def approve_node(context: AdminContext, request: Request, caller: Caller) 
         "status": context.fleet.see(node).status.value,
     }
     if node.type is NodeType.AGENT:
-        approved["api_token"] = await context.key_ring.issue_to_agent(node)
+        approved["api_token"] = await context.key_ring.issue_to_agent(node.id, node.name)
     if (minted := minted_for(context, node)) is not None:
         approved |= {"nats_jwt": minted.jwt, "nats_user_seed": minted.seed}
     return answer(approved)

@@ -212,7 +212,7 @@ async def wire(
             keys=keys,
             admin_keys=config.admin_keys,
             fleet=fleet,
-            readiness=readiness,
+            problems=readiness.known,
             brake=brake,
             metrics_public=config.metrics_public,
         ),
@@ -237,7 +237,7 @@ async def wire(
         heartbeats=Heartbeats(nodes, keeper, clock, policy, health=watch.poke),
         hearing=keeper,
         key_ring=KeyRing(
-            keys, feed, clock, spread=KeySpread(view, gateways, clock), has_set_admins=bool(config.admin_keys)
+            keys, feed, clock, audience=KeySpread(view, gateways, clock), has_set_admins=bool(config.admin_keys)
         ),
         models=models,
         model_removal=removal,

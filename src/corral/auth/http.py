@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 
 from corral.auth.principals import Authenticator, Principal
-from corral.domain.node import Node
 from corral.protocol.keys import API_KEY_HEADERS, bearer, hash_secret
 
 
@@ -29,9 +28,10 @@ class NodeClaim:
     presented: str = field(repr=False)
     authenticator: Authenticator
 
-    async def fits(self, node: Node) -> bool:
-        if node.secret_hash is not None:
-            return compare_digest(hash_secret(self.presented), node.secret_hash)
+    async def fits(self, secret_hash: str | None) -> bool:
+        """Whether the bearer may speak for a node; `secret_hash` is None for a node without a secret."""
+        if secret_hash is not None:
+            return compare_digest(hash_secret(self.presented), secret_hash)
         return await self.authenticator.join_token(self.presented) is not None
 
     async def may_ask(self) -> bool:

@@ -28,7 +28,8 @@ _SPACING_SECONDS = 0.1
 class Claim(Protocol):
     """What a caller presented, to be held against the node it speaks for."""
 
-    async def fits(self, node: Node) -> bool: ...
+    async def fits(self, secret_hash: str | None) -> bool:
+        """Whether the caller may speak for a node whose secret has this hash; None: the node has no secret."""
 
     async def may_ask(self) -> bool:
         """Whether the caller may at least learn that there is no such node."""
@@ -99,7 +100,7 @@ class Heartbeats:
 
     async def _accepts(self, waiting: _Waiting, known: dict[NodeId, Node]) -> bool:
         node = known.get(waiting.node_id)
-        if node is not None and await waiting.claim.fits(node):
+        if node is not None and await waiting.claim.fits(node.secret_hash):
             return True
         if node is None and await waiting.claim.may_ask():
             _refuse(waiting, NotFound("node not found"))

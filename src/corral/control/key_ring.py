@@ -3,15 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, NotFound
 from corral.base.ids import KeyId, NodeId, new_key_id
 from corral.control.feed import Feed
-from corral.control.key_spread import KeySpread
 from corral.domain.event import Event, EventKind
 from corral.domain.key import ApiKey, Scope
-from corral.domain.node import Node
 from corral.protocol.keys import hash_secret, new_key
 from corral.state.keys import Keys
 
@@ -70,13 +69,20 @@ def revoked_event(record: ApiKey, *, at: datetime, by: str) -> Event:
     )
 
 
-class KeyRing:
-    """Each act is on the record."""
+class KeyAudience(Protocol):
+    """Those who check keys without asking control each time: the gateways."""
 
-    def __init__(self, keys: Keys, feed: Feed, clock: Clock, *, spread: KeySpread, has_set_admins: bool) -> None:
+    async def reach(self, hash: str, *, is_valid: bool) -> tuple[str, ...]:
+        """Wait until all know that a key is valid, or is not; returns who did not confirm in time."""
+
+
+class KeyRing:
+    """Creates and revokes keys. Each act is on the record."""
+
+    def __init__(self, keys: Keys, feed: Feed, clock: Clock, *, audience: KeyAudience, has_set_admins: bool) -> None:
         """`has_set_admins`: keys of administrators come with the settings, beside those that are stored."""
         self._keys = keys
-        self._spread = spread
+        self._audience = audience
         self._has_set_admins = has_set_admins
         self._feed = feed
         self._clock = clock
@@ -105,17 +111,17 @@ class KeyRing:
         if not is_revoked:
             raise Conflict(f"key {key_id} is already revoked")
         await self._feed.announce()
-        return await self._spread.reach(record.hash, is_valid=False)
+        return await self._audience.reach(record.hash, is_valid=False)
 
-    async def issue_to_agent(self, node: Node) -> str:
-        """An approved agent node may infer; the key it got before stops working."""
+    async def issue_to_agent(self, node_id: NodeId, node_name: str) -> str:
+        """A new inference key for an approved agent node; the key that it had before stops working."""
         now = self._clock.now()
-        new = mint(f"agent {node.name}", [Scope.INFERENCE], at=now, by="control", node_id=node.id)
-        await self._keys.revoke_of_node(node.id, at=now)
+        new = mint(f"agent {node_name}", [Scope.INFERENCE], at=now, by="control", node_id=node_id)
+        await self._keys.revoke_of_node(node_id, at=now)
         await self._store(new)
         return new.key
 
     async def _store(self, new: NewKey) -> tuple[str, ...]:
         await self._keys.insert(new.record, events=[created_event(new.record)])
         await self._feed.announce()
-        return await self._spread.reach(new.record.hash, is_valid=True)
+        return await self._audience.reach(new.record.hash, is_valid=True)

@@ -4,7 +4,7 @@ Made anew whenever something is announced, or changes in this process. A lost me
 database that is away changes nothing: the last view stays what it is.
 """
 
-from collections.abc import AsyncGenerator, Hashable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,7 +18,6 @@ from corral.base.tasks import Poke
 from corral.control.brake import Brake
 from corral.control.fleet import Fleet
 from corral.control.models import Models
-from corral.control.readiness import Readiness
 from corral.domain.key import ApiKey, Scope
 from corral.domain.model_uses import uses_of
 from corral.domain.node import Node, NodeStatus
@@ -58,7 +57,8 @@ class ViewSources:
     admin_keys: Sequence[str] = field(default=(), repr=False)
     """Those that are set, beside those that are stored."""
     fleet: Fleet
-    readiness: Readiness
+    problems: Callable[[], Sequence[str]]
+    """What control lacks at the moment, as far as it is known without asking."""
     brake: Brake
     metrics_public: bool = False
 
@@ -77,7 +77,7 @@ class ViewKeeper:
 
     def mark(self) -> Hashable:
         """Changes with what no event tells: what this process lacks, and whether its brake holds."""
-        return (*self._sources.readiness.known(), self._sources.brake.holds)
+        return (*self._sources.problems(), self._sources.brake.holds)
 
     async def refresh(self) -> bool:
         """Make the view anew; those who follow are told when it is another one.
@@ -96,8 +96,7 @@ class ViewKeeper:
         return False
 
     def _control_state(self) -> ControlState:
-        problems = tuple(self._sources.readiness.known())
-        return ControlState(problems=problems, metrics_public=self._sources.metrics_public)
+        return ControlState(problems=tuple(self._sources.problems()), metrics_public=self._sources.metrics_public)
 
     def _replace(self, view: View) -> None:
         if view == self._current:
