@@ -33,10 +33,10 @@ from corral.control.key_ring import KeyRing
 from corral.control.key_spread import KeySpread
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
-from corral.control.loading import BackendLoader, GrpcLoader, Loading, Tokens, UsualLimits
+from corral.control.loading import BackendLoader, GrpcLoader, Loading, UsualLimits
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
-from corral.control.node_client import NodeClient, NodeContacts
+from corral.control.node_client import NodeClient, NodeContacts, NodeTokens
 from corral.control.node_logs import NodeLogs
 from corral.control.node_models import NodeModels
 from corral.control.operations import Operations
@@ -115,7 +115,7 @@ async def wire(
     watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock, brake=brake)
     happenings = Happenings(events)
     await happenings.begin()
-    tokens = Tokens(stores.secrets, credentials.registration_token)
+    tokens = NodeTokens(stores.secrets, credentials.registration_token)
     jobs = LoadJobs(database, stores.secrets)
     intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus, clock)
     intents_due = Poke()

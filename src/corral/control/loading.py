@@ -10,10 +10,10 @@ from msgspec.structs import replace as replace_struct
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
-from corral.base.ids import LoadJobId, NodeId
+from corral.base.ids import LoadJobId
 from corral.control.load_needs import LoadNeeds
 from corral.control.models import Models
-from corral.control.node_client import Installed, NodeBusy, NodeClient, NodeRefused, NodeUnreachable
+from corral.control.node_client import Installed, NodeBusy, NodeClient, NodeRefused, NodeTokens, NodeUnreachable
 from corral.domain.load_job import LoadPolicy
 from corral.domain.load_reason import LoadReason
 from corral.domain.model import ModelSpec, load_options, threads_of, with_answer_limit
@@ -26,7 +26,6 @@ from corral.protocol.registration import Feature
 from corral.rpc.backend import Backend
 from corral.rpc.errors import BackendBusy, BackendError, LoadFailed
 from corral.rpc.messages import ModelOptions
-from corral.state.secrets import Secrets, node_secret_name
 
 
 class BackendLoader(Protocol):
@@ -42,17 +41,6 @@ class GrpcLoader:
     async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
         async with Backend(address, token=token) as backend:
             await backend.load(options, timeout=timeout)
-
-
-class Tokens:
-    """What a node's backends want to be shown: the node's own secret, or the token that LocalAI's workers share."""
-
-    def __init__(self, secrets: Secrets, registration_token: str) -> None:
-        self._secrets = secrets
-        self._shared = registration_token
-
-    async def of(self, node_id: NodeId) -> str:
-        return await self._secrets.get(node_secret_name(node_id)) or self._shared
 
 
 def adapter_model(spec: ModelSpec, *, file: str, threads: int) -> AdapterModel:
@@ -94,7 +82,7 @@ class Loading:
         self,
         nodes: NodeClient,
         models: Models,
-        tokens: Tokens,
+        tokens: NodeTokens,
         backends: BackendLoader,
         needs: LoadNeeds,
         *,

@@ -23,7 +23,7 @@ from corral.bus.port import Bus
 from corral.control.batches import Batches
 from corral.domain.inference import known_routes
 from corral.domain.node_address import NodeContact
-from corral.domain.replica import Process
+from corral.domain.process import ReportedProcess
 from corral.protocol import go_json, subjects
 from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
 from corral.protocol.install import InstallReply, InstallRequest
@@ -31,6 +31,7 @@ from corral.protocol.inventory import InstalledBackend, ListReply
 from corral.protocol.model_commands import ModelDeleteRequest, Outcome
 from corral.protocol.replica import ReplicaAccess, RunningReply, StopRequest
 from corral.state.nodes import Nodes
+from corral.state.secrets import Secrets, node_secret_name
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +121,18 @@ class NodeContacts:
         return [found.get(id) for id in ids]
 
 
+class NodeTokens:
+    """The bearer that a node's servers accept from control: the node's own secret, or the token that nodes without one
+    share."""
+
+    def __init__(self, secrets: Secrets, registration_token: str) -> None:
+        self._secrets = secrets
+        self._shared = registration_token
+
+    async def of(self, node_id: NodeId) -> str:
+        return await self._secrets.get(node_secret_name(node_id)) or self._shared
+
+
 class NodeClient:
     def __init__(self, bus: Bus, nodes: Nodes, clock: Clock, *, contacts: NodeContacts, health: Poke) -> None:
         self._bus = bus
@@ -170,13 +183,13 @@ class NodeClient:
         if not outcome.success:
             raise NodeRefused(outcome.error or "the node did not say why", node_id=node_id)
 
-    async def running(self, node_id: NodeId) -> list[Process]:
+    async def running(self, node_id: NodeId) -> list[ReportedProcess]:
         """The node's own report of its processes."""
         subject = subjects.models_running(node_id)
         contact, reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
         return _processes(node_id, contact, reply)
 
-    async def glimpse(self, node_id: NodeId) -> list[Process]:
+    async def glimpse(self, node_id: NodeId) -> list[ReportedProcess]:
         """The same, for looks that nobody waits for: a node that does not answer is no less healthy for it."""
         subject = subjects.models_running(node_id)
         contact, reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
@@ -275,7 +288,7 @@ def _foreign(node_id: NodeId, contact: NodeContact, told: str) -> NodeRefused:
     )
 
 
-def _processes(node_id: NodeId, contact: NodeContact, reply: RunningReply) -> list[Process]:
+def _processes(node_id: NodeId, contact: NodeContact, reply: RunningReply) -> list[ReportedProcess]:
     """One address on another host makes the whole report worthless: it was not the node that sent it."""
     if reply.error:
         raise NodeRefused(reply.error, node_id=node_id)
@@ -283,7 +296,7 @@ def _processes(node_id: NodeId, contact: NodeContact, reply: RunningReply) -> li
     for one in reply.models:
         if one.address and not contact.has_own_address(one.address):
             raise _foreign(node_id, contact, one.address)
-        process = Process(model=one.model_id, index=one.replica_index, address=one.address)
+        process = ReportedProcess(model=one.model_id, index=one.replica_index, address=one.address)
         if (told := one.corral) is not UNSET:
             if told.url and not contact.has_url(told.url):
                 raise _foreign(node_id, contact, told.url)

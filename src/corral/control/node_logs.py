@@ -14,8 +14,7 @@ from yarl import URL
 from corral.base.errors import CorralError
 from corral.base.http_client import HttpFailed, asked, open_session, read_body
 from corral.base.ids import NodeId
-from corral.control.loading import Tokens
-from corral.control.node_client import NodeContacts
+from corral.control.node_client import NodeContacts, NodeTokens
 from corral.protocol.log_lines import LogLine
 
 log = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ class WorkerAnswer:
 
 
 class NodeLogs:
-    def __init__(self, contacts: NodeContacts, tokens: Tokens) -> None:
+    def __init__(self, contacts: NodeContacts, tokens: NodeTokens) -> None:
         self._contacts = contacts
         self._tokens = tokens
 

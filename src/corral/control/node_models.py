@@ -16,7 +16,8 @@ from corral.control.fleet import Fleet
 from corral.control.node_client import NodeClient
 from corral.control.unloading import DRAIN_WITHIN
 from corral.domain.event import Event, EventKind
-from corral.domain.replica import LIVE, Process, Replica, ReplicaState
+from corral.domain.process import ReportedProcess
+from corral.domain.replica import LIVE, Replica, ReplicaState
 from corral.state.replicas import Replicas
 
 WITHIN: Final = DRAIN_WITHIN + timedelta(seconds=15)
@@ -90,7 +91,7 @@ class NodeModels:
         if has_begun:
             await self._feed.announce()
 
-    async def _stop_others(self, node_id: NodeId, reported: list[Process], living: list[Replica]) -> None:
+    async def _stop_others(self, node_id: NodeId, reported: list[ReportedProcess], living: list[Replica]) -> None:
         known = {one.process_key for one in living}
         for process in reported:
             if process.process_key not in known:

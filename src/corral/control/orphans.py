@@ -18,9 +18,9 @@ from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter
 from corral.control.node_client import NodeClient
 from corral.domain.event import Event, EventKind
+from corral.domain.process import ReportedProcess
 from corral.domain.node import Node, NodeStatus, NodeType
 from corral.domain.reconcile import Explained
-from corral.domain.replica import Process
 from corral.state.events import Events
 from corral.state.leases import Leases
 from corral.state.load_jobs import LoadJobs
@@ -38,7 +38,7 @@ _PRESENT: Final = NodeFilter(
     statuses=frozenset({NodeStatus.HEALTHY, NodeStatus.DRAINING}), types=frozenset({NodeType.BACKEND})
 )
 
-Reports = Mapping[NodeId, list[Process]]
+Reports = Mapping[NodeId, list[ReportedProcess]]
 
 
 class Orphans:
@@ -70,8 +70,8 @@ class Orphans:
         self._ours_until = clock.monotonic()
         """On the clock that nobody sets: a lease is not ours for longer because ours was set back."""
         self._cursor: str | None = None
-        self._suspects: dict[NodeId, frozenset[Process]] = {}
-        self._told: dict[NodeId, frozenset[Process]] = {}
+        self._suspects: dict[NodeId, frozenset[ReportedProcess]] = {}
+        self._told: dict[NodeId, frozenset[ReportedProcess]] = {}
         """Those that were asked to end, and have an event already."""
 
     async def sweep(self) -> None:
@@ -106,7 +106,7 @@ class Orphans:
 
     async def _reports(self, nodes: Mapping[NodeId, Node]) -> Reports:
         slots = asyncio.Semaphore(_ASKED_AT_ONCE)
-        found: dict[NodeId, list[Process]] = {}
+        found: dict[NodeId, list[ReportedProcess]] = {}
 
         async def look(node_id: NodeId) -> None:
             async with slots:
@@ -121,7 +121,7 @@ class Orphans:
                 group.create_task(look(node_id), name=f"look at {node_id}")
         return found
 
-    async def _stop(self, node: Node, orphans: frozenset[Process]) -> None:
+    async def _stop(self, node: Node, orphans: frozenset[ReportedProcess]) -> None:
         for process in sorted(orphans, key=lambda one: (one.model, one.index)):
             if not await self._client.stop(node.id, process.process_key):
                 continue

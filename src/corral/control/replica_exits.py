@@ -14,7 +14,8 @@ from corral.bus.port import Message
 from corral.control.node_client import MOST_BYTES
 from corral.control.replica_health import ReplicaHealth
 from corral.control.report_intake import ReportIntake, ReportLimits
-from corral.domain.replica import Replica, ReplicaState, port_of
+from corral.domain.process import port_of
+from corral.domain.replica import Replica, ReplicaState
 from corral.protocol import go_json, subjects
 from corral.protocol.keys import hash_secret, same
 from corral.protocol.replica import ReplicaExited

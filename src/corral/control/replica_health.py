@@ -22,7 +22,8 @@ from corral.control.fleet import Fleet
 from corral.control.node_client import NodeClient
 from corral.domain.event import Event, EventKind
 from corral.domain.node import Node, NodeStatus
-from corral.domain.replica import Process, Replica, ReplicaState
+from corral.domain.process import ReportedProcess
+from corral.domain.replica import Replica, ReplicaState
 from corral.protocol.view import MODEL_GONE
 from corral.state.nodes import Nodes
 from corral.state.replicas import Replicas
@@ -129,7 +130,7 @@ class ReplicaHealth:
             if replica.id in suspects and await self._refuses(replica):
                 await self.lose([replica], "nobody serves at its address any more")
 
-    async def _ask(self, node_id: NodeId) -> list[Process] | None:
+    async def _ask(self, node_id: NodeId) -> list[ReportedProcess] | None:
         """None when the node did not say."""
         try:
             return await self._client.running(node_id)
@@ -137,8 +138,8 @@ class ReplicaHealth:
             log.info("no report from a node: %s", error, extra={"event": "replica.no_report", "node": node_id})
             return None
 
-    async def _compare(self, replica: Replica, reported: list[Process]) -> None:
-        same = next((process for process in reported if process.is_of(replica)), None)
+    async def _compare(self, replica: Replica, reported: list[ReportedProcess]) -> None:
+        same = next((process for process in reported if replica.is_process(process)), None)
         if same is not None:
             self._missing.pop(replica.id, None)
             if same.url and await self._replicas.learn(replica, same, at=self._clock.now()):

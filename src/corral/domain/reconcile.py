@@ -7,7 +7,8 @@ from enum import StrEnum
 from corral.base.ids import NodeId
 from corral.domain.load_job import LoadJob
 from corral.domain.model import Catalogue
-from corral.domain.replica import LIVE, Process, Replica
+from corral.domain.process import ReportedProcess
+from corral.domain.replica import LIVE, Replica
 
 
 class Outgrown(StrEnum):
@@ -42,6 +43,6 @@ class Explained:
             loads=frozenset((one.node_id, one.model) for one in jobs if one.node_id is not None),
         )
 
-    def covers(self, node_id: NodeId, process: Process) -> bool:
+    def covers(self, node_id: NodeId, process: ReportedProcess) -> bool:
         """A replica in any living state explains a process in its place, also one that is still being installed."""
         return (node_id, process.model, process.index) in self.places or (node_id, process.model) in self.loads

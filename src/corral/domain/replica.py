@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from corral.base.ids import NodeId, ReplicaId
+from corral.domain.process import Reach, ReportedProcess, port_of
 
 
 class ReplicaState(StrEnum):
@@ -50,15 +51,6 @@ LIVE: Final = frozenset(ReplicaState) - FINAL
 def before(state: ReplicaState) -> frozenset[ReplicaState]:
     """The states from which this one may be entered: the guard of every write."""
     return frozenset(earlier for earlier, following in NEXT.items() if state in following)
-
-
-class Reach(NamedTuple):
-    """How requests reach a replica: compared, to see whether a node tells something new."""
-
-    url: str
-    key: str
-    routes: tuple[str, ...] | None
-    front_port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +90,17 @@ class Replica:
 
     @property
     def is_unserved(self) -> bool:
+    def is_process(self, process: ReportedProcess) -> bool:
+        """Whether this process is the one that was loaded, and not another one in its place.
+
+        A process without a key, as LocalAI's workers run them, is recognised by its port.
+        """
+        if (process.model, process.index) != (self.model, self.index):
+            return False
+        if process.key and self.key:
+            return process.key == self.key
+        return port_of(process.address) == port_of(self.address)
+
         """Whether it is loaded and no request can be sent to it."""
         return self.state is ReplicaState.LOADED and not self.url
 
@@ -108,41 +111,3 @@ UNSERVED: Final = "unserved"
 
 def unserved_reason(backend: str) -> str:
     return f"the backend {backend} speaks gRPC only, and its worker gives it no URL; LocalAI's workers never do"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """What a node reports of one process that runs for a model."""
-
-    model: str
-    index: int
-    address: str
-    url: str = ""
-    key: str = field(default="", repr=False)
-    routes: tuple[str, ...] | None = None
-    front_port: int = 0
-
-    @property
-    def reach(self) -> Reach:
-        """How requests reach it."""
-        return Reach(self.url, self.key, self.routes, self.front_port)
-
-    @property
-    def process_key(self) -> str:
-        """How its node calls it."""
-        return f"{self.model}#{self.index}"
-
-    def is_of(self, replica: Replica) -> bool:
-        """Whether this is the very process that was loaded, and not another one in its place.
-
-        A process without a key, as LocalAI's workers run them, is known by its port.
-        """
-        if (self.model, self.index) != (replica.model, replica.index):
-            return False
-        if self.key and replica.key:
-            return self.key == replica.key
-        return port_of(self.address) == port_of(replica.address)
-
-
-def port_of(address: str) -> str:
-    return address.rpartition(":")[2]

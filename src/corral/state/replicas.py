@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId, ReplicaId
 from corral.domain.event import Event
-from corral.domain.replica import FINAL, LIVE, Process, Replica, ReplicaState, before
+from corral.domain.process import ReportedProcess
+from corral.domain.replica import FINAL, LIVE, Replica, ReplicaState, before
 from corral.state.db import Database
 from corral.state.dialect import among, insert_into
 from corral.state.events import append
@@ -174,7 +175,7 @@ class Replicas:
                 await append(connection, events)
         return won
 
-    async def learn(self, replica: Replica, process: Process, *, at: datetime) -> bool:
+    async def learn(self, replica: Replica, process: ReportedProcess, *, at: datetime) -> bool:
         """Its node says where the very same process is reached. False: it is no longer loaded, or knows it already."""
         if process.reach == replica.reach:
             return False

@@ -8,7 +8,8 @@ import pytest
 from corral.base.ids import LeaseToken, NodeId
 from corral.domain.event import EventKind
 from corral.domain.load_job import LoadJob, LoadState
-from corral.domain.replica import Process, Replica, ReplicaState
+from corral.domain.process import ReportedProcess
+from corral.domain.replica import Replica, ReplicaState
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.load_jobs import LoadJobs
@@ -182,7 +183,7 @@ async def test_a_replica_is_lost_once_and_its_place_is_free(jobs: LoadJobs, repl
 async def test_what_a_node_says_of_a_loaded_replica_is_learned(jobs: LoadJobs, replicas: Replicas) -> None:
     replica = await loaded(jobs)
 
-    process = Process(model=replica.model, index=replica.index, address="", url="http://u:1", key="k")
+    process = ReportedProcess(model=replica.model, index=replica.index, address="", url="http://u:1", key="k")
     assert not await replicas.learn(replica, process, at=after(3))
     moved = replace(process, url="http://u:2", routes=("/v1/messages",), front_port=7)
     assert await replicas.learn(replica, moved, at=after(3))

@@ -4,8 +4,9 @@ import pytest
 
 from corral.base.ids import NodeId
 from corral.domain.model import Catalogue, ModelProblem, ModelSpec
+from corral.domain.process import ReportedProcess
 from corral.domain.reconcile import Explained, Outgrown, outgrown
-from corral.domain.replica import FINAL, LIVE, Process, ReplicaState
+from corral.domain.replica import FINAL, LIVE, ReplicaState
 from corral.testing.samples import a_load_job, a_replica
 
 NODE = NodeId("node-of-nobody")
@@ -31,8 +32,8 @@ def test_a_replica_is_outgrown_when_the_files_certainly_say_so(known: Catalogue,
     assert outgrown(a_replica(), known) is expected
 
 
-def a_process(**fields: object) -> Process:
-    return Process(**{"model": "small", "index": 0, "address": "127.0.0.1:1", **fields})  # type: ignore[arg-type]
+def a_process(**fields: object) -> ReportedProcess:
+    return ReportedProcess(**{"model": "small", "index": 0, "address": "127.0.0.1:1", **fields})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("state", sorted(ReplicaState))

@@ -7,7 +7,8 @@ import pytest
 from corral.base.ids import LeaseToken
 from corral.domain import load_job, replica
 from corral.domain.load_job import LoadPolicy, LoadState, may_claim
-from corral.domain.replica import FINAL, LIVE, Process, ReplicaState, before
+from corral.domain.process import ReportedProcess
+from corral.domain.replica import FINAL, LIVE, ReplicaState, before
 from corral.testing.samples import a_load_job, a_replica, after
 
 
@@ -44,7 +45,7 @@ def test_a_process_is_known_by_its_key_and_without_one_by_its_port(process: dict
     known = a_replica(model="small", index=0, address="127.0.0.1:50052", key="k1")
     given = {"model": "small", "index": 0, "address": "127.0.0.1:50052", "key": "k1", **process}
 
-    assert Process(**given).is_of(known) is same  # type: ignore[arg-type]
+    assert known.is_process(ReportedProcess(**given)) is same  # type: ignore[arg-type]
 
 
 def test_a_pending_job_waits_for_its_time() -> None:
