@@ -62,15 +62,15 @@ from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.fleet_rules import FleetRules as FleetRuleStore
 from corral.state.hearing import HearingPeriods
-from corral.state.intents import Intents
+from corral.state.intents import Intents, cancel_intents_of
 from corral.state.inventories import Inventories
 from corral.state.keys import Keys
 from corral.state.leases import Leases
-from corral.state.load_jobs import LoadJobs
+from corral.state.load_jobs import LoadJobs, stop_serving
 from corral.state.model_removals import ModelRemovals
 from corral.state.nodes import Nodes
 from corral.state.operations import Operations as OperationStore
-from corral.state.replicas import Replicas
+from corral.state.replicas import Replicas, lose_replicas_of
 from corral.state.restorations import Restorations
 from corral.state.secrets import Secrets
 from corral.state.upgrade_checks import UpgradeChecks
@@ -95,7 +95,10 @@ async def wire(
     """Who works with whom; the first keys are made here, since the authenticator needs them."""
     policy = config.liveness
     database = stores.database
-    nodes, keys, events = Nodes(database), Keys(database), Events(database)
+    nodes = Nodes(
+        database, on_removal=(lose_replicas_of, cancel_intents_of), on_suspicion=(lose_replicas_of,)
+    )
+    keys, events = Keys(database), Events(database)
     credentials = await FirstKeys(keys, stores.secrets, clock.now).ensure(
         configured_token=config.registration_token, file=config.credentials_file
     )
@@ -139,7 +142,7 @@ async def wire(
     rules = FleetRuleStore(database)
     broadcasts = Broadcasts(bus, operation_store, progress, clock, frontend=frontend_id)
     removal = ModelRemoval(
-        ModelRemovals(database, operation_store),
+        ModelRemovals(database, operation_store, on_removal=(stop_serving,)),
         operation_store,
         models,
         replicas,
@@ -148,6 +151,7 @@ async def wire(
         clock,
         broadcasts=broadcasts,
         dispatcher=dispatcher.poke,
+        is_served=replicas.serve,
     )
     await removal.sweep()  # nor would it show what was removed
     operations = Operations(

@@ -7,7 +7,7 @@ whatever was not sent by then.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -18,7 +18,7 @@ from corral.base.ids import OperationId, new_operation_id
 from corral.base.tasks import Poke
 from corral.control.broadcasts import Broadcasts
 from corral.control.feed import Feed
-from corral.control.fleet import Fleet, NodeFilter, SeenNode
+from corral.control.fleet import Fleet, NodeFilter
 from corral.control.model_deletion import FilesLeft, delete_model
 from corral.control.models import Models
 from corral.domain import intent as intents
@@ -27,12 +27,10 @@ from corral.domain.event import Event, EventKind
 from corral.domain.intent import Intent, IntentState
 from corral.domain.model import ModelSpec
 from corral.domain.model_removal import RemovedModel, endangered, own_weights
-from corral.domain.node import NodeStatus, NodeType
+from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.operation import Operation, Target, status_of
-from corral.domain.replica import LIVE
 from corral.state.model_removals import ModelRemovals
 from corral.state.operations import Operations
-from corral.state.replicas import Replicas
 
 log = logging.getLogger(__name__)
 
@@ -46,18 +44,19 @@ class ModelRemoval:
         removals: ModelRemovals,
         operations: Operations,
         models: Models,
-        replicas: Replicas,
         fleet: Fleet,
         feed: Feed,
         clock: Clock,
         *,
         broadcasts: Broadcasts,
         dispatcher: Poke,
+        is_served: Callable[[str], Awaitable[bool]],
     ) -> None:
+        """`is_served` tells whether processes may still read the files of a model."""
         self._removals = removals
         self._operations = operations
         self._models = models
-        self._replicas = replicas
+        self._is_served = is_served
         self._fleet = fleet
         self._feed = feed
         self._clock = clock
@@ -151,7 +150,7 @@ class ModelRemoval:
 
     async def _delete_here(self, name: str) -> None:
         leftovers = self._models.leftovers(name)
-        if not leftovers or any(one.state in LIVE for one in await self._replicas.of_model(name)):
+        if not leftovers or await self._is_served(name):
             return  # processes end before the files that they may still read
         for file, read in leftovers:
             own = [one for one in read.found if isinstance(one, ModelSpec)]

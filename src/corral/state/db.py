@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from typing import Self
+from datetime import datetime
+from typing import Protocol, Self, TypeVar
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -12,6 +13,14 @@ from corral.state.engines import DEFAULT_TIMEOUTS, Engines, Timeouts, postgres_e
 from corral.state.failures import translated
 from corral.state.sqlite_file import held_lock, prepare_file
 from corral.state.urls import shown_url, sqlite_path
+
+IdT = TypeVar("IdT", contravariant=True)
+
+
+class Forget(Protocol[IdT]):
+    """What one room does when another room removes a node or a model: it runs in that room's transaction."""
+
+    async def __call__(self, connection: AsyncConnection, id: IdT, /, *, reason: str, at: datetime) -> None: ...
 
 
 class Database:

@@ -19,8 +19,8 @@ from corral.domain.replica import Replica, ReplicaState
 from corral.state.db import Database
 from corral.state.dialect import insert_into
 from corral.state.events import append
-from corral.state.replicas import KeySealer, change_replica, insert_replica
-from corral.state.schema import load_jobs
+from corral.state.replicas import KeySealer, change_replica, insert_replica, lock_living
+from corral.state.schema import load_jobs, restorations
 from corral.state.secrets import Secrets
 
 Work = Callable[[AsyncConnection], Awaitable[None]]
@@ -189,6 +189,15 @@ class LoadJobs:
         statement = select(load_jobs).where(which).order_by(load_jobs.c.created_at, load_jobs.c.model)
         async with self._db.look() as connection:
             return [_job(row) for row in await connection.execute(statement)]
+
+
+async def stop_serving(connection: AsyncConnection, model: str, *, reason: str, at: datetime) -> None:
+    """Nothing loads the model any more, and its replicas leave service, in a transaction of the caller."""
+    await connection.execute(delete(load_jobs).where(load_jobs.c.model == model))
+    await connection.execute(delete(restorations).where(restorations.c.model == model))
+    for replica in await lock_living(connection, [model]):
+        state = ReplicaState.UNLOADING if replica.state is ReplicaState.LOADED else ReplicaState.FAILED
+        await change_replica(connection, replica.id, state, at=at, values={"reason": reason})
 
 
 def _must(won: bool) -> None:

@@ -1,7 +1,6 @@
 """Models that were removed. The removal is one transaction: from then on the model is gone, and the rest follows."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -11,32 +10,31 @@ from corral.domain.event import Event
 from corral.domain.intent import Intent
 from corral.domain.model_removal import REASON, RemovedModel
 from corral.domain.operation import Operation
-from corral.domain.replica import ReplicaState
-from corral.state.db import Database
+from corral.state.db import Database, Forget
 from corral.state.dialect import insert_into
 from corral.state.events import append
 from corral.state.operations import Operations
-from corral.state.replicas import change_replica, lock_living
-from corral.state.schema import load_jobs, removed_models, restorations
+from corral.state.schema import removed_models
 
 
 class ModelRemovals:
-    def __init__(self, database: Database, operations: Operations) -> None:
+    def __init__(self, database: Database, operations: Operations, *, on_removal: Sequence[Forget[str]]) -> None:
+        """`on_removal` is what other rooms do when a model is removed."""
         self._db = database
         self._operations = operations
+        self._on_removal = on_removal
 
     async def start(
         self, removed: RemovedModel, operation: Operation, intents: Sequence[Intent], *, events: Sequence[Event]
     ) -> Operation:
-        """The model is gone, its replicas leave service, its loads end, and nodes are to delete its files."""
+        """Remove the model in one transaction: other rooms stop using it, and nodes are asked to delete its files."""
 
         async def beside(connection: AsyncConnection) -> None:
             values = {"removed_at": removed.removed_at, "operation_id": removed.operation_id}
             statement = insert_into(connection, removed_models).values(name=removed.name, **values)
             await connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
-            await connection.execute(delete(load_jobs).where(load_jobs.c.model == removed.name))
-            await connection.execute(delete(restorations).where(restorations.c.model == removed.name))
-            await _end_replicas(connection, removed.name, at=operation.accepted_at)
+            for forget in self._on_removal:
+                await forget(connection, removed.name, reason=REASON, at=operation.accepted_at)
 
         return await self._operations.start(operation, intents, events=events, beside=beside)
 
@@ -56,10 +54,3 @@ class ModelRemovals:
             if won:
                 await append(connection, events)
         return won
-
-
-async def _end_replicas(connection: AsyncConnection, model: str, *, at: datetime) -> None:
-    values = {"reason": REASON}
-    for replica in await lock_living(connection, [model]):
-        state = ReplicaState.UNLOADING if replica.state is ReplicaState.LOADED else ReplicaState.FAILED
-        await change_replica(connection, replica.id, state, at=at, values=values)

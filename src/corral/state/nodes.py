@@ -21,14 +21,12 @@ from corral.domain.node import Node, NodeStatus, NodeType, Suspicion
 from corral.domain.node_address import NodeContact
 from corral.domain.registration import AdmissionPolicy, TooManyPending, crowd_problem
 from corral.state import node_looks
-from corral.state.db import Database
+from corral.state.db import Database, Forget
 from corral.state.dialect import among, insert_into
 from corral.state.events import append
-from corral.state.intents import cancel_intents_of
 from corral.state.keys import revoke_keys_of
 from corral.state.node_looks import Verdict
 from corral.state.node_rows import NODE, OUTLINE, Outline, heartbeat_values, node_from, outline_from, registered_values
-from corral.state.replicas import lose_replicas_of
 from corral.state.row_sets import RowSet, same
 from corral.state.schema import nodes
 from corral.state.secrets import SealedSecret, discard, node_secret_name, store_sealed
@@ -48,8 +46,17 @@ class Beat:
 
 
 class Nodes:
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        on_removal: Sequence[Forget[NodeId]] = (),
+        on_suspicion: Sequence[Forget[NodeId]] = (),
+    ) -> None:
+        """`on_removal` and `on_suspicion` are what other rooms do when a node is removed, or loses its approval."""
         self._db = database
+        self._on_removal = on_removal
+        self._on_suspicion = on_suspicion
 
     # Reading.
 
@@ -161,15 +168,16 @@ class Nodes:
         return await self._change(node, values, secret=secret, events=events)
 
     async def suspect(self, node: Node, *, events: Sequence[Event]) -> bool:
-        """Write a registration that takes the approval away: what the node was given goes with it, as of the (required)
-        event's time. False: somebody else was first."""
+        """Write a registration that takes the approval away; its keys are revoked, and the other rooms end what it has,
+        as of the time of the (required) event. False: somebody else was first."""
         at = max(event.at for event in events)
         values = {**registered_values(node), **heartbeat_values(node)}
         async with self._db.begin() as connection:
             if not await _changed(connection, node, values):
                 return False
             await revoke_keys_of(connection, node.id, at)
-            await lose_replicas_of(connection, node.id, reason="the node is pending again", at=at)
+            for forget in self._on_suspicion:
+                await forget(connection, node.id, reason="the node is pending again", at=at)
             await append(connection, events)
         return True
 
@@ -198,19 +206,16 @@ class Nodes:
         return True
 
     async def remove(self, id: NodeId, *, events: Sequence[Event]) -> bool:
-        """Delete the node with its secret; its replicas are lost, and the keys issued to it revoked as of the
-        (required) event's time.
-
-        False: it was gone.
-        """
+        """Delete the node with its secret; its keys are revoked, and the other rooms forget it, as of the time of the
+        (required) event. False: it was gone."""
         at = max(event.at for event in events)
         async with self._db.begin() as connection:
             if (await connection.execute(delete(nodes).where(nodes.c.id == id))).rowcount != 1:
                 return False
             await discard(connection, node_secret_name(id))
             await revoke_keys_of(connection, id, at)
-            await lose_replicas_of(connection, id, reason="the node was removed", at=at)
-            await cancel_intents_of(connection, id, reason="the node was removed", at=at)
+            for forget in self._on_removal:
+                await forget(connection, id, reason="the node was removed", at=at)
             await append(connection, events)
         return True
 

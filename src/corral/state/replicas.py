@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, and_, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId, ReplicaId
@@ -86,7 +86,7 @@ async def lock_living(connection: AsyncConnection, models: Sequence[str]) -> lis
 
 
 async def lose_replicas_of(connection: AsyncConnection, node_id: NodeId, *, reason: str, at: datetime) -> None:
-    """In the transaction that removes the node."""
+    """All living replicas of a node are lost, in a transaction of the caller."""
     living = and_(replicas.c.node_id == node_id, replicas.c.state.in_(_LIVE))
     lost = {"state": ReplicaState.LOST.value, "reason": reason, "changed_at": at}
     await connection.execute(update(replicas).where(living).values(lost))
@@ -127,6 +127,12 @@ class Replicas:
     async def of_model(self, model: str) -> list[Replica]:
         """Those that are gone too, for people to see why."""
         return await self._fetch(replicas.c.model == model)
+
+    async def serve(self, model: str) -> bool:
+        """Whether any of them lives and has this model."""
+        living = and_(replicas.c.model == model, replicas.c.state.in_(_LIVE))
+        async with self._db.look() as connection:
+            return bool((await connection.execute(select(exists().where(living)))).scalar_one())
 
     async def on_node(self, node_id: NodeId) -> list[Replica]:
         """Those that live there."""

@@ -183,7 +183,7 @@ replicas: Final = Table(
     Column("created_at", UtcTime, nullable=False),
     # Owner of reserved to loading, loaded and failed: the holder of the load job (LoadJobs). Of lost: replica health
     # (Replicas.lose), and Nodes.remove for the replicas of the node. Of unloading: Unloading (Replicas.unload), and
-    # Restorations.prepare. Of idle: Unloading (Replicas.end). ModelRemovals unloads, and fails what is not loaded yet.
+    # Restorations.prepare. Of idle: Unloading (Replicas.end). stop_serving unloads, and fails what is not loaded yet.
     # Always guarded by the state before.
     Column("state", Words, nullable=False),
     Column("reason", Words, nullable=False),
@@ -204,7 +204,7 @@ replicas: Final = Table(
 )
 
 # Owner: LoadJobs. The holder of the lease writes, everybody else only claims, or opens a failed one again. A model that
-# is removed takes its job along (ModelRemovals).
+# is removed takes its job along (stop_serving).
 load_jobs: Final = Table(
     "load_jobs",
     metadata,
@@ -226,7 +226,7 @@ load_jobs: Final = Table(
     Column("engine_lines", JSON(none_as_null=True)),
 )
 
-# Owner: Restorations, and ModelRemovals for the model. Written before the request that ends the replica is sent.
+# Owner: Restorations, and stop_serving for the model. Written before the request that ends the replica is sent.
 restorations: Final = Table(
     "restorations",
     metadata,

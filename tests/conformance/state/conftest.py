@@ -9,16 +9,18 @@ from sqlalchemy import AsyncAdaptedQueuePool, event
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.hearing import HearingPeriods
+from corral.state.intents import cancel_intents_of
 from corral.state.keys import Keys
 from corral.state.leases import Leases
 from corral.state.nodes import Nodes
+from corral.state.replicas import lose_replicas_of
 
 StatementCounter = Callable[[], AbstractContextManager[list[str]]]
 
 
 @pytest.fixture
 def nodes(database: Database) -> Nodes:
-    return Nodes(database)
+    return Nodes(database, on_removal=(lose_replicas_of, cancel_intents_of), on_suspicion=(lose_replicas_of,))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from corral.domain.rollout import note
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.intents import Intents
-from corral.state.load_jobs import LoadJobs
+from corral.state.load_jobs import LoadJobs, stop_serving
 from corral.state.model_removals import ModelRemovals
 from corral.state.operations import Operations
 from corral.state.replicas import Replicas
@@ -40,7 +40,7 @@ def jobs(database: Database, secrets: Secrets) -> LoadJobs:
 
 @pytest.fixture
 def removals(database: Database) -> ModelRemovals:
-    return ModelRemovals(database, Operations(database))
+    return ModelRemovals(database, Operations(database), on_removal=(stop_serving,))
 
 
 async def loading(jobs: LoadJobs, node_id: NodeId, model: str = "small") -> Replica:
