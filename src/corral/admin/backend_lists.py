@@ -22,13 +22,12 @@ from corral.admin.gallery_shapes import (
 )
 from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import CorralError, NotFound
-from corral.control.fleet import SeenNode
-from corral.domain.backend import traits_of
 from corral.control.inventory import is_listed
+from corral.domain.backend import traits_of
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.capability import DEFAULT
 from corral.domain.gallery_page import PageQuery
-from corral.domain.node import NodeStatus, NodeType
+from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.galleries.readings import Readings
 from corral.protocol.gallery_pages import AvailableBackend, GalleryPage, KnownBackend
 from corral.protocol.gallery_views import FleetGalleryListing, FleetOfferView

@@ -6,9 +6,9 @@ from datetime import datetime
 from functools import cached_property
 
 from corral.base.ids import NodeId
-from corral.control.fleet import SeenNode
 from corral.domain.backend import BackendEntry, Inventory, traits_of
 from corral.domain.fit import NodeTraits
+from corral.domain.node import SeenNode
 from corral.protocol.inventory import InstalledBackend
 from corral.protocol.operation_views import (
     BackendMetadata,

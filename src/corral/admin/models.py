@@ -84,7 +84,7 @@ def _view(
         source=spec.source,
         state=_state(replicas, job),
         warnings=list(spec.warnings),
-        replicas=[replica_view(context, one, node=names.get(one.node_id, "")) for one in replicas],
+        replicas=[replica_view(one, context.gateways, node=names.get(one.node_id, "")) for one in replicas],
         load_job=None if job is None else _job_view(job, context.loads.progress_of(job)),
     )
 

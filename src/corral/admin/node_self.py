@@ -12,7 +12,7 @@ from corral import __version__
 from corral.admin.answers import answer, node_error, worker_denied
 from corral.admin.context import AdminContext, Caller
 from corral.admin.joining import read_heartbeat, read_registration, secret_of
-from corral.admin.replica_shapes import SERVING, replica_rows
+from corral.admin.replica_shapes import replica_rows
 from corral.admin.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
 from corral.auth.http import NodeClaim
 from corral.auth.principals import JoinToken
@@ -23,6 +23,7 @@ from corral.bus.credentials import UserJwt
 from corral.control.registry import Registered
 from corral.domain.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.domain.registration import TooManyPending
+from corral.domain.replica import SERVING
 from corral.protocol.go_json import decode
 from corral.protocol.keyless import HEARTBEAT, REGISTER
 from corral.protocol.keys import hash_secret, same
@@ -191,7 +192,7 @@ async def models(context: AdminContext, request: Request, caller: Caller) -> Res
         return worker_denied(_INVALID_TOKEN)
     except NotFound:
         return answer([])
-    rows = replica_rows(context, await context.replicas.on_node(_node_id(request)))
+    rows = replica_rows(await context.replicas.on_node(_node_id(request)), context.gateways)
     for row in rows if context.gateways.silent() else []:
         row.in_flight += row.state in SERVING
     return answer(rows)

@@ -5,9 +5,7 @@ from datetime import datetime
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from corral.admin.replica_shapes import NodeLoad
-from corral.control.fleet import SeenNode
-from corral.domain.node import SUSPICIONS, LivenessPolicy, Node, heartbeat_interval
+from corral.domain.node import SUSPICIONS, LivenessPolicy, Node, NodeLoad, SeenNode, heartbeat_interval
 from corral.protocol.node_views import NodeDetail, NodeView, PeerView
 from corral.protocol.times import format_time
 

@@ -1,6 +1,6 @@
 """Nodes for administrators in LocalAI's form: `/api/nodes/*`."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -13,12 +13,12 @@ from corral.admin.context import AdminContext, Caller
 from corral.admin.node_query import QUERY, read_filter, read_page
 from corral.admin.node_self import minted_for
 from corral.admin.node_shapes import node_view
-from corral.admin.replica_shapes import fleet_load, replica_rows
+from corral.admin.replica_shapes import replica_rows
 from corral.admin.route import Access, Dialect, RouteSpec, read_body
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.domain.labels import label_problem
-from corral.domain.node import Node, NodeType
+from corral.domain.node import Node, NodeLoad, NodeType
 from corral.domain.replica import ReplicaState
 from corral.domain.vram_budget import VramBudget
 from corral.protocol.go_json import read_object
@@ -40,22 +40,27 @@ async def list_nodes(context: AdminContext, request: Request, caller: Caller) ->
     """All nodes by name. With `limit` or `cursor` a page, whose successor the header `X-Next-Cursor` names."""
     filter = read_filter(request.query_params)
     page = read_page(request.query_params)
-    load = await fleet_load(context)
+    loads = await node_loads(context)
     if page is None:
-        return answer([node_view(seen, load.of(seen.node.id)) for seen in await context.fleet.all(filter)])
+        return answer([node_view(seen, loads[seen.node.id]) for seen in await context.fleet.all(filter)])
     found = await context.fleet.page(filter, limit=page.limit, cursor=page.cursor)
     headers = {"X-Next-Cursor": found.next_cursor} if found.next_cursor else {}
-    return answer([node_view(seen, load.of(seen.node.id)) for seen in found.items], headers=headers)
+    return answer([node_view(seen, loads[seen.node.id]) for seen in found.items], headers=headers)
+
+
+async def node_loads(context: AdminContext) -> Mapping[NodeId, NodeLoad]:
+    """How much each node has to do; nodes without replicas have nothing."""
+    return context.gateways.node_loads(await context.replicas.places())
 
 
 async def list_loaded(context: AdminContext, request: Request, caller: Caller) -> Response:
     loaded = [replica for replica in await context.replicas.living() if replica.state is ReplicaState.LOADED]
     healthy = await context.fleet.healthy({replica.node_id for replica in loaded})
-    return answer(replica_rows(context, [replica for replica in loaded if replica.node_id in healthy]))
+    return answer(replica_rows([one for one in loaded if one.node_id in healthy], context.gateways))
 
 
 async def list_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(replica_rows(context, await context.replicas.on_node(_node_id(request))))
+    return answer(replica_rows(await context.replicas.on_node(_node_id(request)), context.gateways))
 
 
 async def get_node(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -63,7 +68,7 @@ async def get_node(context: AdminContext, request: Request, caller: Caller) -> R
         seen = await context.fleet.get(_node_id(request))
     except NotFound:
         return _not_found()
-    return answer(node_view(seen, (await fleet_load(context)).of(seen.node.id)))
+    return answer(node_view(seen, (await node_loads(context))[seen.node.id]))
 
 
 async def remove_node(context: AdminContext, request: Request, caller: Caller) -> Response:

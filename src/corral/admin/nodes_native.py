@@ -10,12 +10,11 @@ from corral.admin.answers import answer, no_content
 from corral.admin.context import AdminContext, Caller
 from corral.admin.node_query import QUERY, read_filter, read_limit
 from corral.admin.node_shapes import node_detail
-from corral.admin.nodes import read_labels
-from corral.admin.replica_shapes import fleet_load, replica_view
+from corral.admin.nodes import node_loads, read_labels
+from corral.admin.replica_shapes import replica_view
 from corral.admin.route import Access, RouteSpec
 from corral.base.ids import NodeId
-from corral.control.fleet import SeenNode
-from corral.domain.node import Node
+from corral.domain.node import Node, SeenNode
 from corral.protocol.node_views import NodeDetail, NodePage
 from corral.protocol.replica_views import ReplicaView
 
@@ -23,8 +22,8 @@ from corral.protocol.replica_views import ReplicaView
 async def list_nodes(context: AdminContext, request: Request, caller: Caller) -> Response:
     query = request.query_params
     page = await context.fleet.page(read_filter(query), limit=read_limit(query), cursor=query.get("cursor"))
-    load = await fleet_load(context)
-    items = [node_detail(seen, load.of(seen.node.id), context.fleet.policy) for seen in page.items]
+    loads = await node_loads(context)
+    items = [node_detail(seen, loads[seen.node.id], context.fleet.policy) for seen in page.items]
     return answer(NodePage(items=items, next_cursor=page.next_cursor, alarm=context.brake.reason))
 
 
@@ -34,7 +33,9 @@ async def get_node(context: AdminContext, request: Request, caller: Caller) -> R
 
 async def list_replicas(context: AdminContext, request: Request, caller: Caller) -> Response:
     node = (await context.fleet.get(_node_id(request))).node
-    return answer([replica_view(context, one, node=node.name) for one in await context.replicas.on_node(node.id)])
+    return answer(
+        [replica_view(one, context.gateways, node=node.name) for one in await context.replicas.on_node(node.id)]
+    )
 
 
 async def approve_node(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -74,7 +75,7 @@ async def _changed(context: AdminContext, change: Awaitable[Node]) -> Response:
 
 
 async def _shown(context: AdminContext, seen: SeenNode) -> Response:
-    load = (await fleet_load(context)).of(seen.node.id)
+    load = (await node_loads(context))[seen.node.id]
     return answer(node_detail(seen, load, context.fleet.policy))
 
 

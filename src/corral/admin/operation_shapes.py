@@ -5,8 +5,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from corral.control.operation_status import QUEUED, Told, cache_key, operation_status, with_progress
-from corral.control.peer_operations import PeerOperation
+from corral.control.operation_status import QUEUED, PeerOperation, Told, cache_key, operation_status, with_progress
 from corral.domain.operation import (
     NO_PROGRESS,
     Operation,

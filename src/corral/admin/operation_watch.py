@@ -5,16 +5,17 @@ Nothing is kept for any reader. What it gets follows from the number that it had
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
-from corral.admin.operation_shapes import operation_view
 from corral.base.clock import Clock
 from corral.base.errors import NotFound
 from corral.base.ids import FrontendId, OperationId
+from corral.control.operation_status import Told
 from corral.control.operations import Operations
 from corral.control.progress import ALL, ProgressBoard
 from corral.domain.operation import Operation, OperationState
@@ -51,11 +52,21 @@ class _Seen:
 
 
 class OperationWatch:
-    def __init__(self, operations: Operations, progress: ProgressBoard, clock: Clock, *, frontend: FrontendId) -> None:
+    def __init__(
+        self,
+        operations: Operations,
+        progress: ProgressBoard,
+        clock: Clock,
+        *,
+        frontend: FrontendId,
+        view_of: Callable[[Operation, Told, float], OperationView],
+    ) -> None:
+        """`view_of` makes the form in which readers get an operation; its last argument is the monotonic time."""
         self._operations = operations
         self._progress = progress
         self._clock = clock
         self._frontend = frontend
+        self._view_of = view_of
         self._seen: OrderedDict[OperationId, _Seen] = OrderedDict()
         self._looked: dict[OperationId | None, float] = {}
         self._current: list[OperationId] = []
@@ -143,7 +154,7 @@ class OperationWatch:
 
     def _take(self, operation: Operation) -> None:
         """Compare with the look before, and number what is new."""
-        view = operation_view(operation, self._progress.look(operation), self._clock.monotonic())
+        view = self._view_of(operation, self._progress.look(operation), self._clock.monotonic())
         known = self._seen.get(operation.id)
         if known is not None and known.view == view:
             return

@@ -8,8 +8,8 @@ from starlette.responses import Response
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, Dialect, RouteSpec
-from corral.control.fleet import SeenNode
 from corral.control.upgrades import Findings
+from corral.domain.node import SeenNode
 from corral.domain.upgrades import Comparison, Judged
 from corral.protocol.times import format_time
 from corral.protocol.upgrade_views import BackendUpgradeView, NodeDrift, NodeUpgradeView, UpgradeInfo, UpgradesView

@@ -4,6 +4,7 @@ import asyncio
 from typing import Final, NamedTuple
 
 from corral.admin.context import AdminContext
+from corral.admin.operation_shapes import operation_view
 from corral.admin.operation_watch import OperationWatch
 from corral.app.control_loops import Control
 from corral.auth.principals import Authenticator
@@ -145,7 +146,6 @@ async def wire(
         ModelRemovals(database, operation_store, on_removal=(stop_serving,)),
         operation_store,
         models,
-        replicas,
         fleet,
         feed,
         clock,
@@ -255,7 +255,7 @@ async def wire(
         upgrades=upgrades,
         galleries=lookups.galleries,
         progress=progress,
-        watch=OperationWatch(operations, progress, clock, frontend=frontend_id),
+        watch=OperationWatch(operations, progress, clock, frontend=frontend_id, view_of=operation_view),
         peers=PeerOperations(operations, progress, clock, frontend=frontend_id, caches=caches),
         view=view,
         readiness=readiness,

@@ -13,7 +13,7 @@ from corral.base.errors import InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.control.hearing import HearingKeeper
 from corral.domain.labels import matches
-from corral.domain.node import LivenessPolicy, Node, NodeFacts, NodeStatus, NodeType, silence, status_of
+from corral.domain.node import LivenessPolicy, Node, NodeFacts, NodeStatus, NodeType, SeenNode, silence, status_of
 from corral.state.node_rows import Outline
 from corral.state.nodes import Nodes
 
@@ -21,18 +21,6 @@ KnownT = TypeVar("KnownT", Node, Outline)
 
 _BATCH: Final = 500
 """Nodes that are read at once. Turning them into answers takes milliseconds in which nobody else is served."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenNode:
-    """A node as it is at one moment."""
-
-    node: Node
-    status: NodeStatus
-    silent_seconds: float
-    """Silence that counts."""
-    heard_seconds_ago: float
-    """The age of the last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,21 @@
 """What gateways report: requests under way, what ended, and what could not be reached. Kept in memory only."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.clock import Clock
+from corral.base.ids import NodeId
 from corral.base.tasks import Poke
 from corral.control.replica_health import ReplicaHealth
+from corral.domain.node import NodeLoad
+from corral.domain.replica import SERVING, ReplicaState
 from corral.protocol.gateway_counters import GatewayCounts
 from corral.protocol.view import MODEL_GONE, GatewayReport, GatewayShare
+from corral.state.replicas import Place
 
 SILENT_AFTER: Final = timedelta(seconds=5)
 """What a gateway said longer ago counts as unknown."""
@@ -102,6 +106,20 @@ class GatewayReports:
             for id, gateway in self._gateways.items()
             if not gateway.has_left and SILENT_AFTER < now - gateway.heard_at <= GONE_AFTER
         ]
+
+    def node_loads(self, places: Iterable[Place]) -> Mapping[NodeId, NodeLoad]:
+        """How much each node has to do, given where the living replicas are."""
+        all_heard = self.silent() == 0
+        reported = self.in_flight()
+        loads: defaultdict[NodeId, NodeLoad] = defaultdict(NodeLoad)
+        for place in places:
+            load = loads[place.node_id]
+            loads[place.node_id] = NodeLoad(
+                loaded=load.loaded + (place.state is ReplicaState.LOADED),
+                in_flight=load.in_flight + reported[place.id],
+                is_known=load.is_known and (all_heard or place.state not in SERVING),
+            )
+        return loads
 
     def connected(self, *, other_than: str | None = None) -> list[str]:
         """Gateways of any frontend that were heard lately; with a digest only those that know other keys."""

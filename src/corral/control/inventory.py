@@ -10,12 +10,12 @@ from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke, task_group
 from corral.bus.port import Message
-from corral.control.fleet import Fleet, SeenNode
+from corral.control.fleet import Fleet
 from corral.control.lanes import Lane
 from corral.control.node_client import LIST_WITHIN, NodeClient
 from corral.control.report_intake import ReportIntake, ReportLimits
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, prove
-from corral.domain.node import NodeStatus, NodeType
+from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.protocol import go_json, subjects
 from corral.protocol.inventory import InstalledBackend, InventoryReport, fingerprint
 from corral.state.intents import Intents

@@ -1,6 +1,7 @@
 """An operation in LocalAI's words, which are fewer than ours: for its clients, and its frontends on the same bus."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from corral.base.ids import NodeId
@@ -29,6 +30,18 @@ _COMPAT: Final = {
     TargetStatus.CANCELLED: NodeProgressStatus.ERROR,
 }
 """LocalAI knows five words. Superseded is none of its errors, and nothing of it is left to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOperation:
+    """An operation that a LocalAI frontend works on."""
+
+    job_id: str
+    key: str = ""
+    """What it is about; empty while only its progress was heard of, and then it is not listed."""
+    is_backend: bool = False
+    status: OperationStatus | None = None
+    heard_at: float
 
 
 def operation_status(operation: Operation, told: Told) -> OperationStatus:

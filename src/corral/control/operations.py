@@ -12,7 +12,7 @@ from corral.base.ids import NodeId, OperationId, new_operation_id
 from corral.base.tasks import Poke
 from corral.control.broadcasts import Broadcasts
 from corral.control.feed import Feed
-from corral.control.fleet import Fleet, NodeFilter, SeenNode
+from corral.control.fleet import Fleet, NodeFilter
 from corral.control.inventory import InventoryKeeper
 from corral.control.planning import Ask, GivenNames, Planned, Planner
 from corral.control.progress import ProgressBoard
@@ -23,7 +23,7 @@ from corral.domain.backend import Inventory, Verb, Wish
 from corral.domain.event import Event, EventKind
 from corral.domain.fleet_rule import FleetRule
 from corral.domain.intent import Intent, IntentState
-from corral.domain.node import NodeStatus, NodeType
+from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.operation import FINAL, Operation, OperationState, Target, status_of
 from corral.images.errors import SourceInvalid
 from corral.images.references import Source, default_name, names_an_entry, parse_source

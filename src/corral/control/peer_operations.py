@@ -18,6 +18,7 @@ from corral.base.clock import Clock
 from corral.base.errors import InvalidInput
 from corral.base.ids import FrontendId, OperationId
 from corral.bus.port import Handler, Message
+from corral.control.operation_status import PeerOperation
 from corral.control.operations import Operations
 from corral.control.peer_staging import PeerStaging
 from corral.control.progress import ProgressBoard
@@ -39,18 +40,6 @@ _MOST_KEPT: Final = 500
 _ANOTHER: Final = "another frontend"
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerOperation:
-    """An operation that a LocalAI frontend works on."""
-
-    job_id: str
-    key: str = ""
-    """What it is about; empty while only its progress was heard of, and then it is not listed."""
-    is_backend: bool = False
-    status: OperationStatus | None = None
-    heard_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ import msgspec
 
 from corral.base.ids import NodeId, OperationId
 from corral.control.artefacts import ImageSource, NoImages, facts_of
-from corral.control.fleet import SeenNode
 from corral.domain.artefacts import is_pulled, is_same_source
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, Verb, Wish, prove, traits_of
 from corral.domain.backend_catalogue import BackendCatalogue, Found, Missing, NotFound
@@ -29,6 +28,7 @@ from corral.domain.fit import (
     wanted_digests,
 )
 from corral.domain.gallery import GalleryEntry
+from corral.domain.node import SeenNode
 from corral.galleries.places import is_for_everybody
 from corral.galleries.readings import Readings
 from corral.protocol.install import Gallery

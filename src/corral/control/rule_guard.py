@@ -5,10 +5,10 @@ from typing import Protocol
 
 from corral.base.errors import Conflict
 from corral.base.words import listed
-from corral.control.fleet import SeenNode
 from corral.domain.backend import Wish, traits_of
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fleet_rule import FleetRule, Names, contradicting
+from corral.domain.node import SeenNode
 
 
 class RuleDemands(Conflict):

@@ -13,7 +13,7 @@ from corral.base.errors import CorralError
 from corral.base.ids import FrontendId, NodeId, new_lease_token
 from corral.base.tasks import Poke
 from corral.control.artefacts import facts_of
-from corral.control.fleet import Fleet, SeenNode
+from corral.control.fleet import Fleet
 from corral.control.inventory import InventoryKeeper, is_listed
 from corral.control.operations import Operations
 from corral.control.planning import Ask, Lookups
@@ -22,7 +22,7 @@ from corral.domain.backend import Inventory, Verb
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fit import ImageFacts
 from corral.domain.gallery import BUILT_IN_URL, GalleryEntry
-from corral.domain.node import NodeStatus, NodeType
+from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.upgrades import Check, Comparison, Holding, Offer, UpgradePolicy, compare
 from corral.state.leases import Leases
 from corral.state.upgrade_checks import UpgradeChecks

@@ -322,3 +322,27 @@ def forget_future(node: Node, *, now: datetime) -> Node:
 def _later(known: datetime, heard: datetime, policy: LivenessPolicy) -> datetime:
     """Never go back, except from a future that only a wrong clock can have written."""
     return heard if known > heard + policy.tolerated_skew else max(known, heard)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenNode:
+    """A node as it is at one moment."""
+
+    node: Node
+    status: NodeStatus
+    silent_seconds: float
+    """How long it has been silent, as far as that counts against it."""
+    heard_seconds_ago: float
+    """The age of the last heartbeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoad:
+    """How much a node has to do."""
+
+    loaded: int = 0
+    """Replicas that can answer."""
+    in_flight: int = 0
+    """Requests that gateways reported."""
+    is_known: bool = True
+    """False while a gateway is silent: its share may be anything, where there is something to ask."""

@@ -46,6 +46,8 @@ NEXT: Final[Mapping[ReplicaState, frozenset[ReplicaState]]] = {
 }
 FINAL: Final = frozenset(state for state, following in NEXT.items() if not following)
 LIVE: Final = frozenset(ReplicaState) - FINAL
+SERVING: Final = frozenset({_S.LOADED, _S.UNLOADING})
+"""States in which requests may be under way: what is being ended may still answer the last ones."""
 
 
 def before(state: ReplicaState) -> frozenset[ReplicaState]:
@@ -88,8 +90,6 @@ class Replica:
         """How requests reach it."""
         return Reach(self.url, self.key, self.routes, self.front_port)
 
-    @property
-    def is_unserved(self) -> bool:
     def is_process(self, process: ReportedProcess) -> bool:
         """Whether this process is the one that was loaded, and not another one in its place.
 
@@ -101,6 +101,8 @@ class Replica:
             return process.key == self.key
         return port_of(process.address) == port_of(self.address)
 
+    @property
+    def is_unserved(self) -> bool:
         """Whether it is loaded and no request can be sent to it."""
         return self.state is ReplicaState.LOADED and not self.url
 
