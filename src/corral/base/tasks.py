@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -128,6 +128,28 @@ class Poke:
                 self._waiters.discard(waiter)
                 await end_tasks(sleep)
         self._is_rung = False
+
+
+class Listeners:
+    """The pokes of all who wait for the same news."""
+
+    def __init__(self) -> None:
+        self._pokes: set[Poke] = set()
+
+    def ring(self) -> None:
+        """Ring for everybody who listens."""
+        for poke in self._pokes:
+            poke.ring()
+
+    @contextmanager
+    def listener(self) -> Iterator[Poke]:
+        """A poke that is rung with the others until the end of the `with`."""
+        poke = Poke()
+        self._pokes.add(poke)
+        try:
+            yield poke
+        finally:
+            self._pokes.discard(poke)
 
 
 def _set_done(waiter: "asyncio.Future[None]") -> None:

@@ -1,14 +1,13 @@
 """Tells everyone that something new is in the record of events. The record is the truth; this is the doorbell."""
 
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Hashable
 from datetime import timedelta
 from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.base.tasks import Poke
+from corral.base.tasks import Listeners
 from corral.bus.port import Bus, Message
 from corral.protocol.subjects import POKE_EVENTS
 from corral.state.events import Events
@@ -21,23 +20,14 @@ AT_LEAST_EVERY: Final = timedelta(seconds=15)
 """How long a change that is in no event, made by a frontend that died before it told, can stay unseen by others."""
 
 
-class Feed:
+class Feed(Listeners):
     """Rings every listener of this process, and through NATS those of the other frontends."""
 
     def __init__(self, bus: Bus) -> None:
+        super().__init__()
         self._bus = bus
-        self._listeners: set[Poke] = set()
         self.rings = 0
         """How often it was rung: whoever remembers the number knows whether something was announced since."""
-
-    @contextmanager
-    def listener(self) -> Iterator[Poke]:
-        poke = Poke()
-        self._listeners.add(poke)
-        try:
-            yield poke
-        finally:
-            self._listeners.discard(poke)
 
     async def announce(self) -> None:
         """Call after an event was stored. A lost ring costs latency, never an event."""
@@ -53,8 +43,7 @@ class Feed:
     def ring(self) -> None:
         """Wake the listeners of this process only."""
         self.rings += 1
-        for poke in self._listeners:
-            poke.ring()
+        super().ring()
 
 
 class LostRings:

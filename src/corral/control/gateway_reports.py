@@ -1,15 +1,14 @@
 """What gateways report: requests under way, what ended, and what could not be reached. Kept in memory only."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
-from corral.base.tasks import Poke
+from corral.base.tasks import Listeners
 from corral.control.replica_health import ReplicaHealth
 from corral.domain.node import NodeLoad
 from corral.domain.replica import SERVING, ReplicaState
@@ -57,7 +56,8 @@ class GatewayReports:
         self._clock = clock
         self._gateways: dict[str, _Gateway] = {}
         self._last_used: dict[str, datetime] = {}
-        self._listeners: set[Poke] = set()
+        self.key_changes = Listeners()
+        """Rung when a gateway knows other keys than before."""
 
     def take(self, report: GatewayReport) -> None:
         """A report that came before is acknowledged again, and its news are not told again."""
@@ -130,21 +130,10 @@ class GatewayReports:
             if not gateway.has_left and now - gateway.heard_at <= SILENT_AFTER and gateway.keys_digest != other_than
         ]
 
-    @contextmanager
-    def listener(self) -> Iterator[Poke]:
-        """Rung when a gateway knows other keys than before."""
-        poke = Poke()
-        self._listeners.add(poke)
-        try:
-            yield poke
-        finally:
-            self._listeners.discard(poke)
-
     def _learn_keys(self, gateway: _Gateway, digest: str) -> None:
         if gateway.keys_digest != digest:
             gateway.keys_digest = digest
-            for poke in self._listeners:
-                poke.ring()
+            self.key_changes.ring()
 
     def last_used(self, replica: str) -> datetime | None:
         """When a request was last under way there, as far as this process heard."""

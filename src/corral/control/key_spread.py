@@ -25,7 +25,7 @@ class KeySpread:
     async def reach(self, hash: str, *, is_valid: bool) -> tuple[str, ...]:
         """The gateways that did not confirm in time that a key is valid, or is not any more. Call after `announce`."""
         if self._reports.connected():
-            with contextlib.suppress(TimeoutError), self._reports.listener() as poke:
+            with contextlib.suppress(TimeoutError), self._reports.key_changes.listener() as poke:
                 async with asyncio.timeout(_BOUND_SECONDS):
                     while self._unaware(hash, is_valid=is_valid):
                         await poke.wait(self._clock, _LOOK)

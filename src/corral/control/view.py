@@ -4,8 +4,7 @@ Made anew whenever something is announced, or changes in this process. A lost me
 database that is away changes nothing: the last view stays what it is.
 """
 
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -14,7 +13,7 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import DatabaseUnavailable
-from corral.base.tasks import Poke
+from corral.base.tasks import Listeners
 from corral.control.brake import Brake
 from corral.control.fleet import Fleet
 from corral.control.models import Models
@@ -68,7 +67,7 @@ class ViewKeeper:
         self._sources = sources
         self._clock = clock
         self._current: View | None = None
-        self._listeners: set[Poke] = set()
+        self._followers = Listeners()
 
     @property
     def current(self) -> View | None:
@@ -128,12 +127,11 @@ class ViewKeeper:
 
     def ring(self) -> None:
         """Wake all who follow."""
-        for poke in self._listeners:
-            poke.ring()
+        self._followers.ring()
 
     async def follow(self) -> AsyncGenerator[ViewMessage, None]:
         """The full view, then every change, and a beat when there is none. For ever: whoever follows ends it."""
-        with self._listener() as poke:
+        with self._followers.listener() as poke:
             told: View | None = None
             while True:
                 current = self._current
@@ -141,15 +139,6 @@ class ViewKeeper:
                     yield _message(told, current)
                 told = current
                 await poke.wait(self._clock, BEAT)
-
-    @contextmanager
-    def _listener(self) -> Iterator[Poke]:
-        poke = Poke()
-        self._listeners.add(poke)
-        try:
-            yield poke
-        finally:
-            self._listeners.discard(poke)
 
     def _model_entries(self) -> dict[str, ModelEntry]:
         specs = self._sources.models.catalogue.models.values()

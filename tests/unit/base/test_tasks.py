@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from corral.base.errors import DatabaseUnavailable
-from corral.base.tasks import Poke, end_tasks, poke_or_period, run_services, running, task_group
+from corral.base.tasks import Listeners, Poke, end_tasks, poke_or_period, run_services, running, task_group
 from corral.testing.clock import ManualClock
 
 MINUTE = timedelta(minutes=1)
@@ -95,6 +95,18 @@ async def test_a_ring_during_the_work_is_not_lost() -> None:
     poke.ring()
     await asyncio.wait_for(poke.wait(clock, MINUTE), timeout=30)
     assert clock.monotonic() == 0
+
+
+async def test_everybody_who_listens_is_rung_until_they_leave() -> None:
+    clock, news = ManualClock(), Listeners()
+    with news.listener() as first:
+        with news.listener() as second:
+            news.ring()
+            await asyncio.wait_for(second.wait(clock, MINUTE), timeout=30)
+        await asyncio.wait_for(first.wait(clock, MINUTE), timeout=30)
+        news.ring()
+        await asyncio.wait_for(first.wait(clock, MINUTE), timeout=30)
+    assert not news._pokes
 
 
 async def test_a_loop_runs_at_once_then_when_poked_and_once_per_period() -> None:
