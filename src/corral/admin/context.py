@@ -11,12 +11,11 @@ from corral.base.ids import FrontendId
 from corral.bus.port import Bus
 from corral.control.brake import Brake
 from corral.control.config import ControlConfig
-from corral.control.feed import Feed
+from corral.control.feed import EventCounts, Feed
 from corral.control.fleet import Fleet
 from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
 from corral.control.gateway_shares import GatewayShares
-from corral.control.happenings import Happenings
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
 from corral.control.inventory import InventoryKeeper
@@ -74,7 +73,7 @@ class AdminContext:
     gateways: GatewayReports
     shares: GatewayShares
     events: Events
-    happenings: Happenings
+    event_counts: EventCounts
     feed: Feed
     stopping: asyncio.Event
     """Set when the process is about to end, so that open event streams end first."""

@@ -83,7 +83,7 @@ async def _own_families(context: AdminContext) -> list[Family]:
         _BRAKE.with_value(int(context.brake.holds)),
         *stored,
         _MODELS.with_values({"usable": len(catalogue.models), "passed_over": len(catalogue.problems)}),
-        _EVENTS.with_values({kind.value: times for kind, times in sorted(context.happenings.counts.items())}),
+        _EVENTS.with_values({kind.value: times for kind, times in sorted(context.event_counts.counts.items())}),
         _HEARTBEATS.with_value(context.heartbeats.taken),
     ]
 
@@ -93,7 +93,7 @@ async def _stored(context: AdminContext) -> list[Family]:
     statuses = await context.fleet.count_by_status()
     replicas = await context.replicas.count_by_state()
     jobs = Counter(job.state for job in (await context.loads.jobs()).values())
-    await context.happenings.catch_up()
+    await context.event_counts.catch_up()
     return [
         _NODES.with_values({status.value: count for status, count in statuses.items()}),
         _REPLICAS.with_values({state.value: replicas.get(state, 0) for state in ReplicaState}),

@@ -18,12 +18,11 @@ from corral.control.broadcasts import Broadcasts
 from corral.control.config import ControlConfig
 from corral.control.credentials import FirstKeys
 from corral.control.dispatcher import Dispatcher, DispatchStores, DispatchTools
-from corral.control.feed import Feed, LostRings
+from corral.control.feed import EventCounts, Feed, LostRings
 from corral.control.fleet import Fleet
 from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
 from corral.control.gateway_shares import GatewayShares
-from corral.control.happenings import Happenings
 from corral.control.health import Health
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
@@ -32,6 +31,7 @@ from corral.control.intent_requests import IntentRequests
 from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
 from corral.control.key_spread import KeySpread
+from corral.control.leader_lease import Leader
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, Loading, UsualLimits
@@ -56,7 +56,7 @@ from corral.control.rule_guard import RuleGuard
 from corral.control.rule_places import RulePlaces
 from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
-from corral.control.upgrades import Upgrades, UpgradeStores
+from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper, ViewSources
 from corral.domain.brake import BrakePolicy
 from corral.state.db import Database
@@ -96,9 +96,7 @@ async def wire(
     """Who works with whom; the first keys are made here, since the authenticator needs them."""
     policy = config.liveness
     database = stores.database
-    nodes = Nodes(
-        database, on_removal=(lose_replicas_of, cancel_intents_of), on_suspicion=(lose_replicas_of,)
-    )
+    nodes = Nodes(database, on_removal=(lose_replicas_of, cancel_intents_of), on_suspicion=(lose_replicas_of,))
     keys, events = Keys(database), Events(database)
     credentials = await FirstKeys(keys, stores.secrets, clock.now).ensure(
         configured_token=config.registration_token, file=config.credentials_file
@@ -112,13 +110,11 @@ async def wire(
     fleet = Fleet(nodes, keeper, clock, policy)
     contacts = NodeContacts(nodes)
     client = NodeClient(bus, nodes, clock, contacts=contacts, health=watch.poke)
-    leases = Leases(database)
-    brake = Brake(
-        nodes, events, leases, keeper, feed, clock, policy=BrakePolicy(share=config.brake_share), holder=frontend_id
-    )
+    leader = Leader(Leases(database), clock, holder=frontend_id)
+    brake = Brake(nodes, events, leader, keeper, feed, clock, policy=BrakePolicy(share=config.brake_share))
     watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock, brake=brake)
-    happenings = Happenings(events)
-    await happenings.begin()
+    event_counts = EventCounts(events)
+    await event_counts.begin()
     tokens = NodeTokens(stores.secrets, credentials.registration_token)
     jobs = LoadJobs(database, stores.secrets)
     intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus, clock)
@@ -167,7 +163,7 @@ async def wire(
         dispatcher=dispatcher.poke,
     )
     places = RulePlaces(fleet, keeper_of_inventory, intents, lookups.galleries)
-    rule_enforcer = RuleEnforcer(rules, places, operations, events, leases, clock, holder=frontend_id)
+    rule_enforcer = RuleEnforcer(rules, places, operations, events, leader, clock)
     node_logs = NodeLogs(contacts, tokens)
     loads = Loads(
         LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
@@ -188,13 +184,13 @@ async def wire(
         engines=node_logs,
     )
     upgrades = Upgrades(
-        UpgradeStores(checks=UpgradeChecks(database), leases=leases),
+        UpgradeChecks(database),
+        leader,
         fleet,
         keeper_of_inventory,
         lookups,
         operations,
         clock,
-        holder=frontend_id,
         policy=config.upgrades,
     )
     registry = Registry(
@@ -263,7 +259,7 @@ async def wire(
         gateways=gateways,
         shares=GatewayShares(bus, gateways, frontend_id, clock),
         events=events,
-        happenings=happenings,
+        event_counts=event_counts,
         feed=feed,
         stopping=asyncio.Event(),
     )
@@ -279,14 +275,13 @@ async def wire(
         replica_exits=ReplicaExits(replicas, watch_replicas, clock),
         unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),
         restoring=Restoring(restorations, replicas, intents, nodes, fleet, models, loads, clock),
-        orphans=Orphans(replicas, jobs, events, leases, fleet, client, feed, clock, brake=brake, holder=frontend_id),
+        orphans=Orphans(replicas, jobs, events, leader, fleet, client, feed, clock, brake=brake),
         housekeeping=Housekeeping(
             events,
             operation_store,
-            leases,
+            leader,
             registry,
             clock,
-            holder=frontend_id,
             retention=Retention(events=config.event_retention, operations=config.operation_retention),
         ),
     )

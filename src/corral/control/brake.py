@@ -9,19 +9,17 @@ from datetime import timedelta
 from typing import Final
 
 from corral.base.clock import Clock
-from corral.base.ids import FrontendId, new_lease_token
 from corral.control.feed import Feed
 from corral.control.hearing import HearingKeeper
+from corral.control.leader_lease import Leader
 from corral.domain.brake import BrakePolicy, judge
 from corral.domain.event import Event, EventKind
 from corral.state.events import Events
-from corral.state.leases import Leases
 from corral.state.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(seconds=1)
-_LEASE: Final = "brake"
 _LEASE_TIME: Final = timedelta(seconds=30)
 
 
@@ -30,23 +28,20 @@ class Brake:
         self,
         nodes: Nodes,
         events: Events,
-        leases: Leases,
+        leader: Leader,
         hearing: HearingKeeper,
         feed: Feed,
         clock: Clock,
         *,
         policy: BrakePolicy,
-        holder: FrontendId,
     ) -> None:
         self._nodes = nodes
         self._events = events
-        self._leases = leases
+        self._leader = leader
         self._hearing = hearing
         self._feed = feed
         self._clock = clock
         self._policy = policy
-        self._holder = holder
-        self._token = new_lease_token()
         self._reason = ""
 
     @property
@@ -84,7 +79,7 @@ class Brake:
         else:
             log.warning("the brake is released", extra={"event": "brake.released", "was": before})
         now = self._clock.now()
-        if await self._leases.claim(_LEASE, self._token, holder=self._holder, now=now, until=now + _LEASE_TIME):
+        if await self._leader.holds("brake", lasts=_LEASE_TIME):
             kind = EventKind.BRAKE_HELD if reason else EventKind.BRAKE_RELEASED
             await self._events.record([Event(kind=kind, at=now, actor="control", data={"why": reason or before})])
             await self._feed.announce()

@@ -1,7 +1,8 @@
 """Tells everyone that something new is in the record of events. The record is the truth; this is the doorbell."""
 
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -9,6 +10,7 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.tasks import Listeners
 from corral.bus.port import Bus, Message
+from corral.domain.event import Event, EventKind
 from corral.protocol.subjects import POKE_EVENTS
 from corral.state.events import Events
 
@@ -18,6 +20,9 @@ PERIOD: Final = timedelta(seconds=1)
 """Between looks for events whose ring was lost: while NATS is away, other frontends learn of them so much later."""
 AT_LEAST_EVERY: Final = timedelta(seconds=15)
 """How long a change that is in no event, made by a frontend that died before it told, can stay unseen by others."""
+
+_AT_ONCE: Final = 1000
+"""Events that are read and handled together."""
 
 
 class Feed(Listeners):
@@ -44,6 +49,47 @@ class Feed(Listeners):
         """Wake the listeners of this process only."""
         self.rings += 1
         super().ring()
+
+
+class EventCursor:
+    """Hands over what is written to the record after the first call. What could not be handled comes again."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._seen: int | None = None
+
+    async def begin(self) -> None:
+        """Events that were written before this call are not handed over."""
+        self._seen = await self._events.last_sequence()
+
+    async def catch_up(self, handle: Callable[[Sequence[Event]], Awaitable[None]]) -> None:
+        """Have all new events handled, in order. Of two calls at once, the slower one handles nothing twice."""
+        if self._seen is None:
+            await self.begin()
+        while new := await self._events.after(since := self._seen or 0, limit=_AT_ONCE):
+            if self._seen != since:
+                return
+            await handle([one.event for one in new])
+            self._seen = new[-1].sequence
+
+
+class EventCounts:
+    """How many events of each kind were written since this process began. Reads the record only when asked."""
+
+    def __init__(self, events: Events) -> None:
+        self._cursor = EventCursor(events)
+        self.counts: Counter[EventKind] = Counter(dict.fromkeys(EventKind, 0))
+
+    async def begin(self) -> None:
+        """Events that were written before this call are not counted."""
+        await self._cursor.begin()
+
+    async def catch_up(self) -> None:
+        """Count what was written since the last call."""
+        await self._cursor.catch_up(self._count)
+
+    async def _count(self, events: Sequence[Event]) -> None:
+        self.counts.update(event.kind for event in events)
 
 
 class LostRings:

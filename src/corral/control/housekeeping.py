@@ -6,16 +6,14 @@ from datetime import timedelta
 from typing import Final
 
 from corral.base.clock import Clock
-from corral.base.ids import FrontendId, new_lease_token
+from corral.control.leader_lease import Leader
 from corral.control.registry import Registry
 from corral.state.events import Events
-from corral.state.leases import Leases
 from corral.state.operations import Operations
 
 log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(hours=1)
-_LEASE: Final = "housekeeping"
 _LEASE_TIME: Final = timedelta(minutes=5)
 _KEPT_EVENTS: Final = 10_000
 
@@ -29,36 +27,31 @@ class Retention:
 
 
 class Housekeeping:
-    def __init__(  # noqa: PLR0913 - each is a collaborator or a setting
+    def __init__(
         self,
         events: Events,
         operations: Operations,
-        leases: Leases,
+        leader: Leader,
         registry: Registry,
         clock: Clock,
         *,
-        holder: FrontendId,
         retention: Retention,
     ) -> None:
         self._events = events
         self._operations = operations
-        self._leases = leases
+        self._leader = leader
         self._registry = registry
         self._clock = clock
-        self._holder = holder
         self._retention = retention
 
     async def tidy(self) -> None:
         now = self._clock.now()
-        token = new_lease_token()
-        if not await self._leases.claim(_LEASE, token, holder=self._holder, now=now, until=now + _LEASE_TIME):
-            return
-        try:
+        async with self._leader.turn("housekeeping", lasts=_LEASE_TIME) as is_ours:
+            if not is_ours:
+                return
             events = await self._events.trim(now - self._retention.events, keep_at_least=_KEPT_EVENTS)
             operations = await self._operations.trim(now - self._retention.operations)
             await self._registry.expire_pending()
-        finally:
-            await self._leases.release(_LEASE, token)
         if events:
             log.info("old events removed", extra={"event": "events.trimmed", "count": events})
         if operations:

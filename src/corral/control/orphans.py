@@ -12,25 +12,23 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.base.ids import FrontendId, NodeId, new_lease_token
+from corral.base.ids import NodeId
 from corral.control.brake import Brake
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter
+from corral.control.leader_lease import Leader
 from corral.control.node_client import NodeClient
 from corral.domain.event import Event, EventKind
-from corral.domain.process import ReportedProcess
 from corral.domain.node import Node, NodeStatus, NodeType
+from corral.domain.process import ReportedProcess
 from corral.domain.reconcile import Explained
 from corral.state.events import Events
-from corral.state.leases import Leases
 from corral.state.load_jobs import LoadJobs
 from corral.state.replicas import Replicas
 
 log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(seconds=10)
-_LEASE: Final = "orphans"
-_LEASE_TIME: Final = PERIOD * 6
 _NODES_AT_ONCE: Final = 200
 """Looked at in one sweep; a larger fleet takes several."""
 _ASKED_AT_ONCE: Final = 32
@@ -47,28 +45,23 @@ class Orphans:
         replicas: Replicas,
         jobs: LoadJobs,
         events: Events,
-        leases: Leases,
+        leader: Leader,
         fleet: Fleet,
         client: NodeClient,
         feed: Feed,
         clock: Clock,
         *,
         brake: Brake,
-        holder: FrontendId,
     ) -> None:
         self._replicas = replicas
         self._jobs = jobs
         self._events = events
-        self._leases = leases
+        self._leader = leader
         self._fleet = fleet
         self._client = client
         self._feed = feed
         self._clock = clock
         self._brake = brake
-        self._holder = holder
-        self._token = new_lease_token()
-        self._ours_until = clock.monotonic()
-        """On the clock that nobody sets: a lease is not ours for longer because ours was set back."""
         self._cursor: str | None = None
         self._suspects: dict[NodeId, frozenset[ReportedProcess]] = {}
         self._told: dict[NodeId, frozenset[ReportedProcess]] = {}
@@ -76,7 +69,7 @@ class Orphans:
 
     async def sweep(self) -> None:
         """Look at the next nodes; stop what was unexplained in their last two reports."""
-        if self._brake.holds or not await self._is_ours():
+        if self._brake.holds or not await self._leader.holds("orphans", lasts=PERIOD * 6, left=PERIOD * 2):
             self._suspects.clear()
             return
         page = await self._fleet.page(_PRESENT, limit=_NODES_AT_ONCE, cursor=self._cursor)
@@ -93,16 +86,6 @@ class Orphans:
 
     async def _explained(self) -> Explained:
         return Explained.by(await self._replicas.living(), await self._jobs.all())
-
-    async def _is_ours(self) -> bool:
-        """A lease that outlasts this round and the next one is not written again."""
-        now, passed = self._clock.now(), self._clock.monotonic()
-        if passed + 2 * PERIOD.total_seconds() <= self._ours_until:
-            return True
-        until = now + _LEASE_TIME
-        is_ours = await self._leases.claim(_LEASE, self._token, holder=self._holder, now=now, until=until)
-        self._ours_until = passed + _LEASE_TIME.total_seconds() if is_ours else passed
-        return is_ours
 
     async def _reports(self, nodes: Mapping[NodeId, Node]) -> Reports:
         slots = asyncio.Semaphore(_ASKED_AT_ONCE)

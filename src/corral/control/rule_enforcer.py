@@ -12,8 +12,10 @@ from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.base.ids import FrontendId, NodeId, OperationId, new_lease_token
+from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke, poke_or_period
+from corral.control.feed import EventCursor
+from corral.control.leader_lease import Leader
 from corral.control.operations import Operations
 from corral.control.planning import Ask
 from corral.control.rule_places import Place, RulePlaces
@@ -22,7 +24,6 @@ from corral.domain.event import Event, EventKind
 from corral.domain.fleet_rule import FleetRule
 from corral.domain.intent import Intent, IntentState
 from corral.state.events import Events
-from corral.state.leases import Leases
 from corral.state.operations import Overtaken
 
 log = logging.getLogger(__name__)
@@ -33,9 +34,6 @@ NOTICE_PERIOD: Final = timedelta(seconds=30)
 _REST: Final = timedelta(seconds=1)
 """Between rounds: reports and pokes come in swarms."""
 _JUDGED_EVERY: Final = timedelta(minutes=5)
-_LEASE: Final = "fleet rules"
-_LEASE_TIME: Final = PERIOD * 2
-_EVENTS: Final = 1000
 _OF_NODES: Final = frozenset(
     {
         EventKind.NODE_REGISTERED,
@@ -52,26 +50,21 @@ class RuleStore(Protocol):
 
 
 class RuleEnforcer:
-    def __init__(  # noqa: PLR0913 - each is a collaborator
+    def __init__(
         self,
         rules: RuleStore,
         places: RulePlaces,
         operations: Operations,
         events: Events,
-        leases: Leases,
+        leader: Leader,
         clock: Clock,
-        *,
-        holder: FrontendId,
     ) -> None:
         self._rules = rules
         self._places = places
         self._operations = operations
-        self._events = events
-        self._leases = leases
+        self._cursor = EventCursor(events)
+        self._leader = leader
         self._clock = clock
-        self._holder = holder
-        self._token = new_lease_token()
-        self._heard_of: int | None = None
         self._judged_at: datetime | None = None
 
     async def run(self, poke: Poke) -> None:
@@ -94,12 +87,8 @@ class RuleEnforcer:
             await self._judge_again(places)
 
     async def notice(self) -> None:
-        """The same, only for nodes that something has happened to. What fails is done again with the next call."""
-        if self._heard_of is None:
-            self._heard_of = await self._events.last_sequence()
-        if new := await self._events.after(self._heard_of, limit=_EVENTS):
-            await self._react([one.event for one in new])
-            self._heard_of = new[-1].sequence
+        """Make a round for the nodes that events are about. What fails is done again with the next call."""
+        await self._cursor.catch_up(self._react)
 
     async def _react(self, happened: Sequence[Event]) -> None:
         meant = None if any(map(_is_of_all, happened)) else {one.node_id for one in happened if one.kind in _OF_NODES}
@@ -150,8 +139,7 @@ class RuleEnforcer:
                 await self._operations.retry(operation, by=rule.asks_as, nodes=fitting)
 
     async def _is_ours(self) -> bool:
-        now = self._clock.now()
-        return await self._leases.claim(_LEASE, self._token, holder=self._holder, now=now, until=now + _LEASE_TIME)
+        return await self._leader.holds("fleet rules", lasts=PERIOD * 2)
 
 
 def missing(rules: Iterable[FleetRule], places: Iterable[Place]) -> list[tuple[FleetRule, list[Place]]]:

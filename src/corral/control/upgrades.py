@@ -10,11 +10,12 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.base.ids import FrontendId, NodeId, new_lease_token
+from corral.base.ids import NodeId
 from corral.base.tasks import Poke
 from corral.control.artefacts import facts_of
 from corral.control.fleet import Fleet
 from corral.control.inventory import InventoryKeeper, is_listed
+from corral.control.leader_lease import Leader
 from corral.control.operations import Operations
 from corral.control.planning import Ask, Lookups
 from corral.domain.artefacts import is_pulled
@@ -24,14 +25,12 @@ from corral.domain.fit import ImageFacts
 from corral.domain.gallery import BUILT_IN_URL, GalleryEntry
 from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.upgrades import Check, Comparison, Holding, Offer, UpgradePolicy, compare
-from corral.state.leases import Leases
 from corral.state.upgrade_checks import UpgradeChecks
 
 log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(minutes=1)
 """Between looks whether it is time to look."""
-_LEASE: Final = "upgrade-check"
 _LEASE_TIME: Final = timedelta(minutes=15)
 _FRESH_WITHIN: Final = timedelta(seconds=5)
 _AUTOMATIC: Final = "automatic upgrade"
@@ -59,32 +58,26 @@ class _Wanted:
     """No gallery has it: nodes have it from a uri."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeStores:
-    checks: UpgradeChecks
-    leases: Leases
-
-
 class Upgrades:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
-        stores: UpgradeStores,
+        checks: UpgradeChecks,
+        leader: Leader,
         fleet: Fleet,
         inventory: InventoryKeeper,
         lookups: Lookups,
         operations: Operations,
         clock: Clock,
         *,
-        holder: FrontendId,
         policy: UpgradePolicy,
     ) -> None:
-        self._stores = stores
+        self._checks = checks
+        self._leader = leader
         self._fleet = fleet
         self._inventory = inventory
         self._lookups = lookups
         self._operations = operations
         self._clock = clock
-        self._holder = holder
         self._policy = policy
         self._is_asked_for = False
         self.poke = Poke()
@@ -92,7 +85,7 @@ class Upgrades:
     async def found(self) -> Findings:
         """From what is stored: no node, gallery or registry is asked."""
         nodes = await self._nodes()
-        check = await self._stores.checks.last()
+        check = await self._checks.last()
         held = _held(nodes, await self._inventory.known([one.node.id for one in nodes]))
         return Findings(check=check, backends=tuple(compare(held, check)), nodes={one.node.id: one for one in nodes})
 
@@ -113,25 +106,20 @@ class Upgrades:
     async def _is_due(self) -> bool:
         if not self._policy.period:
             return False
-        last = await self._stores.checks.last()
+        last = await self._checks.last()
         return last is None or self._clock.now() - last.at >= self._policy.period
 
     async def look(self) -> bool:
         """Ask nodes, galleries and registries now. False: another frontend is at it."""
-        now, token = self._clock.now(), new_lease_token()
-        leases = self._stores.leases
-        if not await leases.claim(_LEASE, token, holder=self._holder, now=now, until=now + _LEASE_TIME):
-            return False
-        try:
-            await self._look()
-            if self._policy.is_automatic:
-                await self._upgrade()
-        finally:
-            await leases.release(_LEASE, token)
-        return True
+        async with self._leader.turn("upgrade-check", lasts=_LEASE_TIME) as is_ours:
+            if is_ours:
+                await self._look()
+                if self._policy.is_automatic:
+                    await self._upgrade()
+            return is_ours
 
     async def _look(self) -> None:
-        at, last = self._clock.now(), await self._stores.checks.last()
+        at, last = self._clock.now(), await self._checks.last()
         held = await self._reported()
         is_needed = any(_is_from_gallery(one) for holdings in held.values() for one in holdings)
         catalogue = await self._lookups.galleries.newest() if is_needed else BackendCatalogue()
@@ -142,7 +130,7 @@ class Upgrades:
         if catalogue is None:
             offers += [one for one in before if not one.is_external]
         problem = _UNREAD if catalogue is None else ""
-        await self._stores.checks.put(Check(at=at, offers=tuple(offers), problem=problem))
+        await self._checks.put(Check(at=at, offers=tuple(offers), problem=problem))
         told = {"event": "upgrades.looked_for", "backends": len(offers), "images": len(images)}
         log.info("looked for newer versions of backends", extra=told)
 
