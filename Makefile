@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 TESTS_OF_ROOM = $(or $(shell find tests -type d -name '$(ROOM)' -prune),$(error there is no directory '$(ROOM)' under tests))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-clients check bench chaos docs proto lock clean
+.PHONY: help setup up test test-clients check bench bench-check chaos docs proto lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -43,8 +43,12 @@ check: ## run the linters, the type checker and our own checks
 	@.venv/bin/python tools/make_docs.py --check
 	@.venv/bin/python tools/make_stubs.py --check
 
-bench: ## measure, and print a table
+# Without names, every bench first shows in its smallest form that it still works.
+bench: $(if $(ARGS),,bench-check) ## measure, and print a table
 	@exec $(BOOTSTRAP) run --dev python -m bench $(ARGS)
+
+bench-check: ## run every bench in its smallest form, without judging figures
+	@$(BOOTSTRAP) run --dev pytest -n 0 $(shell find tests -name benches.py) $(ARGS)
 
 chaos: ## break things on purpose, and print a table
 	@exec $(BOOTSTRAP) run --dev python -m chaos $(ARGS)

@@ -1,4 +1,4 @@
-"""The reference is made of the code: it must be current, and nothing in it may be without a description."""
+"""The reference is made of the code: nothing in it may be without a description. `make check` tells what is stale."""
 
 import importlib.util
 import sys
@@ -28,10 +28,6 @@ def make_docs() -> ModuleType:
     sys.modules["make_docs"] = module
     spec.loader.exec_module(module)
     return module
-
-
-def test_every_page_is_what_the_code_says(make_docs: ModuleType) -> None:
-    assert make_docs.differing() == [], "run: make docs"
 
 
 def test_a_page_that_differs_is_noticed_and_written_anew(make_docs: ModuleType, tmp_path: Path) -> None:
