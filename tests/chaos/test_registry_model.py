@@ -1,9 +1,9 @@
 """A short, always equal sample of the registry against its model."""
 
-from chaos.registry_model import RegistryMachine
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from chaos.registry_model import RegistryMachine
 from corral.testing.databases import DatabaseSource
 
 

@@ -4,10 +4,10 @@ import random
 from pathlib import Path
 
 import pytest
-from chaos.__main__ import main, table
-from chaos.round import Outcome, Scenario, Story, Workshop, run_round
 
 from chaos import deaths, fleet, installs, operations, outages, processes, strangers
+from chaos.__main__ import main, table
+from chaos.round import Outcome, Scenario, Story, Workshop, run_round
 from corral.testing.databases import DatabaseSource
 
 OUTAGE_SECONDS = 4.0

@@ -4,10 +4,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from chaos.people import Ledger, Wish
-from chaos.workers import WorkerState
 
 from chaos import verdict
+from chaos.people import Ledger, Wish
+from chaos.workers import WorkerState
 from corral.domain.backend import Verb
 from corral.protocol.operation_views import OperationView, TargetView
 from corral.protocol.times import format_time

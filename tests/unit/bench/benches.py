@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import aiohttp
+
 from bench import fanout, files, frameworks, idle, images, images_streams, worker
 from bench.fleet import Scale, heartbeats
 from bench.report import Row, Table

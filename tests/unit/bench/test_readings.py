@@ -4,10 +4,10 @@ import os
 import sys
 
 import pytest
+
 from bench import frameworks
 from bench.client import Connection, request
 from bench.readings import ProcessorShare, memory_of
-
 from corral.testing.ports import lasting_port
 
 

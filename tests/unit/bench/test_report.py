@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
+
 from bench import __main__ as command
 from bench.report import Table, as_text, figure, percentile
 
