@@ -17,10 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos.crash_shim import Shim
-from corral.agent.backend_directory import BackendDirectory
-from corral.agent.install_orders import InstallOrder, KeepPrevious
-from corral.agent.install_progress import Step
-from corral.agent.installer import Installer
 from corral.app.installing import InstallingConfig, open_installer
 from corral.base.clock import SystemClock
 from corral.domain.gallery import GallerySource
@@ -28,6 +24,10 @@ from corral.galleries.config import GalleriesConfig
 from corral.images.config import ImagesConfig
 from corral.images.limits import UnpackLimits
 from corral.images.network import Network
+from corral.worker.installing.backend_directory import BackendDirectory
+from corral.worker.installing.installer import Installer
+from corral.worker.installing.orders import InstallOrder, KeepPrevious
+from corral.worker.installing.progress import Step
 
 _ROOT: Final = Path(__file__).absolute().parents[1]
 _SUBREAPER: Final = 36

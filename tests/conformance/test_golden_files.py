@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from corral.agent.backend_logs import Stream
 from corral.testing.file_worker import Answer, FileWorker, open_file_worker
 from corral.testing.golden import Recorded, read_recording
+from corral.worker.processes.backend_logs import Stream
 
 VECTORS = Path(__file__).parent / "vectors" / "files.json"
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from corral.agent.backend_logs import Stream
 from corral.domain.node import NodeStatus
 from corral.protocol.broadcasts import NodeProgressStatus
 from corral.protocol.progress import Phase, size_text
 from corral.testing import http_forms, wire_forms
 from corral.testing.wire_forms import Differs, NoForm, Tally
+from corral.worker.processes.backend_logs import Stream
 
 VECTORS = Path(__file__).parent / "vectors" / "messages.json"
 Hold = Callable[[dict[str, Any], Tally], str]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from corral.agent.object_cache import ObjectPlaces
-from corral.agent.object_files import ObjectFiles
-from corral.agent.object_handlers import ObjectHandlers
 from corral.base.ids import NodeId
 from corral.bus.port import Message
 from corral.testing.clock import ManualClock
 from corral.testing.objects import MemoryStorage
+from corral.worker.files.object_cache import ObjectPlaces
+from corral.worker.files.object_files import ObjectFiles
+from corral.worker.files.object_handlers import ObjectHandlers
 
 RECORDED_HOME = "/srv/w5"
 PREFIXES = ("invalid request", "path outside allowed directories", "invalid key prefix")

@@ -9,8 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from corral.agent.backend_directory import BackendDirectory, Home
-from corral.agent.process import LOOPBACK, TOKEN_VARIABLE, Launch
 from corral.app.signals import stop_on_signals
 from corral.app.this_machine import MachineConfig
 from corral.base.errors import ChildFailed, CorralError, NotFound
@@ -20,6 +18,8 @@ from corral.base.readiness import Child, describe_exit, until_ready
 from corral.base.tasks import first_done
 from corral.protocol.replica import ProcessKey
 from corral.rpc.backend import Backend
+from corral.worker.installing.backend_directory import BackendDirectory, Home
+from corral.worker.processes.process import LOOPBACK, TOKEN_VARIABLE, Launch
 
 _LOOK_SECONDS: Final = 0.1
 _PROBE: Final = timedelta(seconds=2)

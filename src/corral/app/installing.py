@@ -8,13 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from corral.agent import switching
-from corral.agent.install_orders import KeepPrevious
-from corral.agent.install_sources.directory import DirectorySource
-from corral.agent.install_sources.gallery import GalleryBackends
-from corral.agent.install_sources.pulling import Pulls
-from corral.agent.install_sources.uris import UriSource
-from corral.agent.installer import Installer
 from corral.app.data_lock import held
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import PathNotUsable
@@ -23,6 +16,13 @@ from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
 from corral.images.blobs import prune, prune_unfinished
 from corral.images.config import ImagesConfig
+from corral.worker.installing import switching
+from corral.worker.installing.installer import Installer
+from corral.worker.installing.orders import KeepPrevious
+from corral.worker.installing.sources.directory import DirectorySource
+from corral.worker.installing.sources.gallery import GalleryBackends
+from corral.worker.installing.sources.pulling import Pulls
+from corral.worker.installing.sources.uris import UriSource
 
 _LOCK: Final = "lock"
 _LAYERS: Final = "layers"

@@ -12,13 +12,6 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from corral.agent import switching
-from corral.agent.backend_directory import BackendDirectory, Located, identity_of
-from corral.agent.backend_metadata import Metadata, read_metadata
-from corral.agent.backends import NotDeleted
-from corral.agent.install_orders import GalleryAway, InstallOrder, NoSuchBackend
-from corral.agent.install_progress import Report
-from corral.agent.installer import Installer
 from corral.app.installing import InstallingConfig, make_installer, open_installer
 from corral.app.this_machine import MachineConfig, measure
 from corral.base.clock import Clock, SystemClock
@@ -27,6 +20,13 @@ from corral.base.tasks import task_group
 from corral.domain.artefacts import BuildMarks, Evidence, Freshness, judge_freshness
 from corral.images.layout import offered_digests
 from corral.images.looks import digests_at
+from corral.worker.backends import NotDeleted
+from corral.worker.installing import switching
+from corral.worker.installing.backend_directory import BackendDirectory, Located, identity_of
+from corral.worker.installing.backend_metadata import Metadata, read_metadata
+from corral.worker.installing.installer import Installer
+from corral.worker.installing.orders import GalleryAway, InstallOrder, NoSuchBackend
+from corral.worker.installing.progress import Report
 
 _LOOKS_AT_ONCE: Final = 8
 

@@ -8,11 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from corral.agent.backend_directory import BackendDirectory
-from corral.agent.cgroup import Cgroup
-from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
-from corral.agent.hardware import CapabilityRule, Hardware
 from corral.domain.fit import NodeTraits, platform_of
+from corral.worker.hardware.cgroup import Cgroup
+from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
+from corral.worker.hardware.machine import CapabilityRule, Hardware
+from corral.worker.installing.backend_directory import BackendDirectory
 
 _DISK_TIMEOUT: Final = timedelta(seconds=2)
 _GPU_TIMEOUT: Final = timedelta(seconds=5)

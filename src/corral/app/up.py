@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
 
-from corral.agent.files.areas import refuse_private
 from corral.app.children import Child, Children
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
@@ -40,6 +39,7 @@ from corral.base.private_files import make_private_directory
 from corral.base.tasks import run_services, task_group
 from corral.bus.server import NatsServer
 from corral.domain.node import NodeStatus
+from corral.worker.files.areas import refuse_private
 
 log = logging.getLogger(__name__)
 

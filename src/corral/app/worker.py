@@ -15,29 +15,6 @@ import aiohttp
 import uvloop
 
 from corral import __version__
-from corral.agent import addresses
-from corral.agent.backend_logs import BackendLogs
-from corral.agent.cgroup import Cgroup
-from corral.agent.config import WorkerConfig
-from corral.agent.departure import Departure
-from corral.agent.files.areas import refuse_private
-from corral.agent.files.serving import FileServing
-from corral.agent.frontend_client import FrontendClient
-from corral.agent.gpus.detection import MachineGpus, detectors_of_this_machine
-from corral.agent.hardware import CapabilityRule, Hardware, Machine, on_one_disk
-from corral.agent.heartbeat import Heartbeat
-from corral.agent.http import HttpServer, try_to_listen
-from corral.agent.identity import Identity, Memory, node_name
-from corral.agent.lifecycle import Lifecycle, Membership
-from corral.agent.log_routes import LogRoutes
-from corral.agent.nats_user import NatsUser
-from corral.agent.object_cache import ObjectPlaces
-from corral.agent.object_files import ObjectFiles
-from corral.agent.object_handlers import ObjectHandlers
-from corral.agent.presence import Presence
-from corral.agent.readiness import Readiness
-from corral.agent.registration import Profile, Registrar
-from corral.agent.subscriptions import NodeSubscriptions, Subject
 from corral.app.data_lock import held
 from corral.app.exit_codes import ExitCode, exit_code_of
 from corral.app.failures import sole_cause
@@ -54,6 +31,29 @@ from corral.bus.port import Handler, Message
 from corral.images.platforms import this_platform
 from corral.protocol import subjects
 from corral.protocol.registration import FEATURES, CorralHello
+from corral.worker.config import WorkerConfig
+from corral.worker.files.areas import refuse_private
+from corral.worker.files.object_cache import ObjectPlaces
+from corral.worker.files.object_files import ObjectFiles
+from corral.worker.files.object_handlers import ObjectHandlers
+from corral.worker.files.serving import FileServing
+from corral.worker.hardware.cgroup import Cgroup
+from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
+from corral.worker.hardware.machine import CapabilityRule, Hardware, Machine, on_one_disk
+from corral.worker.http import HttpServer, try_to_listen
+from corral.worker.membership import addresses
+from corral.worker.membership.departure import Departure
+from corral.worker.membership.frontend_client import FrontendClient
+from corral.worker.membership.heartbeat import Heartbeat
+from corral.worker.membership.identity import Identity, Memory, node_name
+from corral.worker.membership.lifecycle import Lifecycle, Membership
+from corral.worker.membership.nats_user import NatsUser
+from corral.worker.membership.presence import Presence
+from corral.worker.membership.registration import Profile, Registrar
+from corral.worker.membership.subscriptions import NodeSubscriptions, Subject
+from corral.worker.processes.backend_logs import BackendLogs
+from corral.worker.processes.log_routes import LogRoutes
+from corral.worker.readiness import Readiness
 
 log = logging.getLogger(__name__)
 

@@ -5,29 +5,6 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from corral.agent import addresses
-from corral.agent.adapters import Adapters
-from corral.agent.backend_directory import BackendDirectory
-from corral.agent.backend_logs import BackendLogs
-from corral.agent.backends import Backends
-from corral.agent.config import WorkerConfig
-from corral.agent.connections import OpenCalls
-from corral.agent.exit_reports import ExitReports
-from corral.agent.handlers import BackendHandlers
-from corral.agent.install_progress import InstallReports
-from corral.agent.installer import Installer
-from corral.agent.inventory_reports import InventoryReports
-from corral.agent.model_files import ModelFiles
-from corral.agent.model_handlers import ModelHandlers
-from corral.agent.models import Models
-from corral.agent.object_cache import ObjectPlaces
-from corral.agent.ports import Ports, can_listen, ephemeral_ports, usable_ranges
-from corral.agent.presence import Presence
-from corral.agent.process import MARK_VARIABLE, Link
-from corral.agent.remains import Remains
-from corral.agent.subscriptions import Subject
-from corral.agent.supervisor import Supervisor, Surroundings
-from corral.agent.unused import UnusedProcesses
 from corral.app.installing import InstallingConfig, open_installer
 from corral.base.clock import Clock
 from corral.base.logs import LogOutput
@@ -35,6 +12,29 @@ from corral.base.processes import Command
 from corral.base.tasks import running
 from corral.bus.client import NatsBus
 from corral.bus.port import Handler
+from corral.worker.backends import Backends
+from corral.worker.config import WorkerConfig
+from corral.worker.files.model_files import ModelFiles
+from corral.worker.files.object_cache import ObjectPlaces
+from corral.worker.handlers import BackendHandlers
+from corral.worker.installing.backend_directory import BackendDirectory
+from corral.worker.installing.installer import Installer
+from corral.worker.installing.progress import InstallReports
+from corral.worker.membership import addresses
+from corral.worker.membership.exit_reports import ExitReports
+from corral.worker.membership.inventory_reports import InventoryReports
+from corral.worker.membership.presence import Presence
+from corral.worker.membership.subscriptions import Subject
+from corral.worker.model_handlers import ModelHandlers
+from corral.worker.models import Models
+from corral.worker.processes.adapters import Adapters
+from corral.worker.processes.backend_logs import BackendLogs
+from corral.worker.processes.connections import OpenCalls
+from corral.worker.processes.ports import Ports, can_listen, ephemeral_ports, usable_ranges
+from corral.worker.processes.process import MARK_VARIABLE, Link
+from corral.worker.processes.remains import Remains
+from corral.worker.processes.supervisor import Supervisor, Surroundings
+from corral.worker.processes.unused import UnusedProcesses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import say
 
 if TYPE_CHECKING:
-    from corral.agent.process import Launch
+    from corral.worker.processes.process import Launch
 
 _SETTINGS: Final = MACHINE_SETTINGS - {"capability", "capability_run_file"}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from corral.cli.output import printable
 
 if TYPE_CHECKING:
-    from corral.agent.install_progress import Report, Step
+    from corral.worker.installing.progress import Report, Step
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def install_bar(name: str) -> "Iterator[Report]":
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from corral.agent.install_progress import Onward
+    from corral.worker.installing.progress import Onward
 
     words = TextColumn("{task.fields[phase]:<11} {task.description}", markup=False)
     columns = (words, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

@@ -77,8 +77,8 @@ def install(what: str, name: str, alias: str, force: bool, as_json: bool) -> Non
     WHAT is the name of a backend in a gallery, or a uri: an image (oci://…), an OCI layout or an image in a file
     (ocifile:///…), an archive (https://…, file:///…), or a directory.
     """
-    from corral.agent.install_orders import InstallOrder
     from corral.cli.install_bar import install_bar
+    from corral.worker.installing.orders import InstallOrder
 
     is_uri = "/" in what
     if not is_uri and (name or alias):

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from corral.agent.adapters import Adapters
-from corral.agent.addresses import HostPort
-from corral.agent.config import AdapterConfig
-from corral.agent.ports import Ports
 from corral.base.clock import Clock
 from corral.base.processes import Command, Output, Process, start_process
 from corral.rpc.adapter_link import AdapterLink
+from corral.worker.config import AdapterConfig
+from corral.worker.membership.addresses import HostPort
+from corral.worker.processes.adapters import Adapters
+from corral.worker.processes.ports import Ports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,25 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from corral.agent.adapters import Adapters
-from corral.agent.backend_directory import BackendDirectory
-from corral.agent.backend_logs import BackendLogs
-from corral.agent.backends import Backends
-from corral.agent.config import SupervisionConfig
-from corral.agent.handlers import BackendHandlers
-from corral.agent.install_orders import KeepPrevious, Source
-from corral.agent.install_progress import InstallReports, Publisher, Step
-from corral.agent.install_sources.directory import DirectorySource
-from corral.agent.installer import Installer
-from corral.agent.listening import accepts_connections
-from corral.agent.model_files import ModelFiles
-from corral.agent.model_handlers import ModelHandlers
-from corral.agent.models import Models
-from corral.agent.ports import Ports, can_listen
-from corral.agent.process import MARK_VARIABLE, Connect, Ending, Launch
-from corral.agent.remains import Remains
-from corral.agent.supervisor import Supervisor, Surroundings
-from corral.agent.unused import UnusedProcesses
 from corral.base.ids import NodeId
 from corral.bus.port import Handler, Message
 from corral.protocol.install import InstallRequest
@@ -34,6 +15,25 @@ from corral.rpc.backend import Backend
 from corral.testing.adapters import adapters_on
 from corral.testing.backends import BACKENDS
 from corral.testing.clock import ManualClock
+from corral.worker.backends import Backends
+from corral.worker.config import SupervisionConfig
+from corral.worker.files.model_files import ModelFiles
+from corral.worker.handlers import BackendHandlers
+from corral.worker.installing.backend_directory import BackendDirectory
+from corral.worker.installing.installer import Installer
+from corral.worker.installing.orders import KeepPrevious, Source
+from corral.worker.installing.progress import InstallReports, Publisher, Step
+from corral.worker.installing.sources.directory import DirectorySource
+from corral.worker.model_handlers import ModelHandlers
+from corral.worker.models import Models
+from corral.worker.processes.adapters import Adapters
+from corral.worker.processes.backend_logs import BackendLogs
+from corral.worker.processes.listening import accepts_connections
+from corral.worker.processes.ports import Ports, can_listen
+from corral.worker.processes.process import MARK_VARIABLE, Connect, Ending, Launch
+from corral.worker.processes.remains import Remains
+from corral.worker.processes.supervisor import Supervisor, Surroundings
+from corral.worker.processes.unused import UnusedProcesses
 
 NODE = NodeId("11111111-2222-4333-8444-555555555555")
 

@@ -22,8 +22,6 @@ from typing import Final, Self
 
 import aiohttp
 
-from corral.agent.addresses import AddressConfig
-from corral.agent.config import FrontendConfig, NodeConfig, WorkerConfig
 from corral.base.clock import Clock, SystemClock
 from corral.base.ids import NodeId
 from corral.base.retry import Backoff
@@ -40,6 +38,8 @@ from corral.testing.members import LOOPBACK, ClusterFrontend, ClusterWorker, Exp
 from corral.testing.patience import within_patience
 from corral.testing.ports import lasting_port
 from corral.testing.relay import Relay
+from corral.worker.config import FrontendConfig, NodeConfig, WorkerConfig
+from corral.worker.membership.addresses import AddressConfig
 
 STEP: Final = timedelta(seconds=1)
 """The period of control's loops."""

@@ -13,17 +13,17 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from corral.agent.addresses import HostPort
-from corral.agent.backend_logs import BackendLogs
-from corral.agent.config import FilesConfig
-from corral.agent.files.serving import FileServing
-from corral.agent.http import HttpServer
-from corral.agent.log_routes import LiveTimes, LogRoutes
-from corral.agent.presence import Member, Presence
-from corral.agent.readiness import Readiness
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.testing.clock import ManualClock
+from corral.worker.config import FilesConfig
+from corral.worker.files.serving import FileServing
+from corral.worker.http import HttpServer
+from corral.worker.membership.addresses import HostPort
+from corral.worker.membership.presence import Member, Presence
+from corral.worker.processes.backend_logs import BackendLogs
+from corral.worker.processes.log_routes import LiveTimes, LogRoutes
+from corral.worker.readiness import Readiness
 
 TOKEN: Final = "tok"
 

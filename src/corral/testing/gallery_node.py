@@ -8,13 +8,6 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from corral.agent.install_orders import Delivered, Fetching
-from corral.agent.install_progress import Step
-from corral.agent.install_sources.directory import DirectorySource
-from corral.agent.install_sources.gallery import GalleryBackends
-from corral.agent.install_sources.pulling import Artefact, Pulls
-from corral.agent.install_sources.uris import UriSource
-from corral.agent.process import Link
 from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import Galleries, open_galleries
@@ -25,6 +18,13 @@ from corral.images.digests import digest_of
 from corral.images.network import Network
 from corral.testing.backend_node import SleepingNode
 from corral.testing.images import a_layer
+from corral.worker.installing.orders import Delivered, Fetching
+from corral.worker.installing.progress import Step
+from corral.worker.installing.sources.directory import DirectorySource
+from corral.worker.installing.sources.gallery import GalleryBackends
+from corral.worker.installing.sources.pulling import Artefact, Pulls
+from corral.worker.installing.sources.uris import UriSource
+from corral.worker.processes.process import Link
 
 SLEEPS: Final = b"#!/bin/sh\nexec sleep 1000\n"
 GALLERY: Final = "g"

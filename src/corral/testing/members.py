@@ -8,7 +8,6 @@ from typing import Final, Protocol
 
 import aiohttp
 
-from corral.agent.config import WorkerConfig
 from corral.app.control import open_control
 from corral.app.control_loops import Control
 from corral.app.exit_codes import ExitCode
@@ -21,6 +20,7 @@ from corral.testing.admin_api import AdminApi, Answer, EventStream
 from corral.testing.member_clock import MemberClock
 from corral.testing.patience import within_patience
 from corral.testing.relay import Relay
+from corral.worker.config import WorkerConfig
 
 FRONTEND_LOOPS: Final = 23
 """Loops of a frontend that wait for its clock when there is nothing to do: hearing, health, brake, models, removed

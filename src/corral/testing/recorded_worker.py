@@ -12,18 +12,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from corral.agent.addresses import parse_host_port
-from corral.agent.backend_metadata import Metadata
-from corral.agent.config import SupervisionConfig
-from corral.agent.install_orders import CannotInstall, Delivered, Fetching, Found, InstallOrder
-from corral.agent.install_sources.directory import DirectorySource
-from corral.agent.install_sources.pulling import Pulls
-from corral.agent.install_sources.uris import UriSource
 from corral.base.errors import CorralError
 from corral.images.config import ImagesConfig
 from corral.protocol.replica import ProcessKey
 from corral.testing.backend_node import NODE, SleepingNode
 from corral.testing.backend_scripts import write_backend
+from corral.worker.config import SupervisionConfig
+from corral.worker.installing.backend_metadata import Metadata
+from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, Found, InstallOrder
+from corral.worker.installing.sources.directory import DirectorySource
+from corral.worker.installing.sources.pulling import Pulls
+from corral.worker.installing.sources.uris import UriSource
+from corral.worker.membership.addresses import parse_host_port
 
 SUBJECTS: Final = frozenset(
     f"{noun}.{verb}"

@@ -6,9 +6,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
-from corral.agent.backend_logs import Stream
 from corral.testing.file_worker import open_file_worker
 from corral.testing.frontend import Frontend
+from corral.worker.processes.backend_logs import Stream
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from corral.agent.backend_metadata import Metadata, Provenance
 from corral.app.local_backends import compare_build
 from corral.domain.backend import BackendEntry
 from corral.domain.upgrades import Offer, assess
+from corral.worker.installing.backend_metadata import Metadata, Provenance
 
 URI = "registry.example/a:latest"
 INSTALLED = [

@@ -168,7 +168,7 @@ def test_tasks_are_created_in_one_module_only(check: Check) -> None:
     kept = "import asyncio\ntask = asyncio.create_task(f())"
 
     assert check({"src/corral/base/tasks.py": kept}) == []
-    assert [finding.split(": ")[1] for finding in check({"src/corral/agent/process.py": kept})] == [
+    assert [finding.split(": ")[1] for finding in check({"src/corral/worker/processes/process.py": kept})] == [
         "create_task outside base/tasks.py"
     ]
 

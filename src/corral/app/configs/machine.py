@@ -1,10 +1,10 @@
 """What commands are configured with that look at this machine and run no worker."""
 
-from corral.agent.hardware import CapabilityRule
 from corral.app.own_program import shipped_backends
 from corral.app.settings_sources import Sources, resolve, settings_of
 from corral.app.settings_table import MACHINE_SETTINGS, GallerySettings, WorkerSettings
 from corral.app.this_machine import MachineConfig
+from corral.worker.hardware.machine import CapabilityRule
 
 
 def machine_config(sources: Sources) -> MachineConfig:

@@ -4,16 +4,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from corral.agent.addresses import AddressConfig
-from corral.agent.config import (
-    DepartureConfig,
-    FilesConfig,
-    FrontendConfig,
-    NodeConfig,
-    SupervisionConfig,
-    WorkerConfig,
-)
-from corral.agent.install_orders import KeepPrevious
 from corral.app.configs.shared import bus_config, need_both
 from corral.app.own_program import shipped_backends
 from corral.app.settings import backend_environment
@@ -21,6 +11,16 @@ from corral.app.settings_table import GallerySettings, ImageSettings, WorkerSett
 from corral.base.errors import SettingInvalid
 from corral.base.retry import Backoff
 from corral.files.storage import StorageConfig
+from corral.worker.config import (
+    DepartureConfig,
+    FilesConfig,
+    FrontendConfig,
+    NodeConfig,
+    SupervisionConfig,
+    WorkerConfig,
+)
+from corral.worker.installing.orders import KeepPrevious
+from corral.worker.membership.addresses import AddressConfig
 
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
 

@@ -1,0 +1,228 @@
+"""Files of object storage on this worker's disk, and which paths may be touched for it. May block: call it in threads.
+
+Objects lie in the cache under their keys, as LocalAI's worker has it. A directory beside them, which no listing shows,
+holds which version of an object a file is: an object that was replaced is fetched again.
+"""
+
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import BinaryIO, Final, Self
+
+from corral.base.open_directories import (
+    DIRECTORY_MODE,
+    Confined,
+    ConfinedPath,
+    DirectoryUnusable,
+    PathEscapes,
+    PathRefused,
+    look,
+    opened_directory,
+)
+from corral.files.storage import ObjectMissing, StorageUnavailable, StoredObject
+from corral.worker.files import disk
+
+TEMPORARY: Final = "staging-tmp"
+EPHEMERAL: Final = "ephemeral"
+NOTES: Final = ".corral"
+RETENTION: Final = timedelta(hours=24)
+"""Of files that belong to one request. LocalAI's worker keeps them for ever."""
+_PARTIAL: Final = ".tmp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectPlaces:
+    """Directories of a worker, each beside its models as LocalAI's worker has them."""
+
+    models: Path
+    cache: Path
+    data: Path
+
+    @classmethod
+    def beside(cls, models: Path) -> Self:
+        models = models.absolute()
+        return cls(models=models, cache=models.parent / "cache", data=models.parent / "data")
+
+    @property
+    def cached_models(self) -> tuple[Path, Path]:
+        """Where files of models come to lie, and what is noted of them."""
+        return self.cache / "models", self.cache / NOTES / "models"
+
+
+class Incoming:
+    """An object that is being fetched, beside its place. Closed in any case, it leaves nothing half."""
+
+    def __init__(self, place: ConfinedPath, resources: ExitStack) -> None:
+        self.place = place
+        self._partial = place.name + _PARTIAL
+        self._resources = resources
+        disk.remove(place.directory, self._partial)
+        self.file: BinaryIO = os.fdopen(disk.create(place.directory, self._partial), "wb")
+        resources.callback(disk.remove, place.directory, self._partial)
+        resources.callback(self.file.close)
+
+    def commit(self) -> None:
+        self.file.close()
+        disk.rename(self.place.directory, self._partial, self.place.name)
+
+    def close(self) -> None:
+        self._resources.close()
+
+
+class ObjectCache:
+    def __init__(self, places: ObjectPlaces) -> None:
+        self._cache = Confined(places.cache)
+        self._models = Confined(places.models)
+        self._data = Confined(places.data)
+
+    def path(self, key: str) -> Path:
+        """Where an object comes to lie. PathRefused in LocalAI's words."""
+        problem = f'key "{key}" escapes cache directory'
+        path = _path(self._cache, key, problem)
+        if path == self._cache.base or path.is_relative_to(self._cache.base / NOTES):
+            raise PathRefused(problem)
+        return path
+
+    def has(self, path: Path) -> bool:
+        """Is there something of this object, whatever version it is?"""
+        return self._size(path) is not None
+
+    def is_current(self, path: Path, stored: StoredObject) -> bool:
+        """Without a note, as a LocalAI worker leaves files, the size has to do."""
+        return self._size(path) == stored.size and self._note(path) in ("", stored.etag)
+
+    def begin(self, path: Path, size: int) -> Incoming:
+        """The disk is asked before the first byte: a full one takes more down than this file."""
+        self._cache.base.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+        with ExitStack() as stack:
+            place = stack.enter_context(self._reached(path, create=True))
+            if size > (free := disk.free_bytes(place.directory)):
+                raise StorageUnavailable(f"{path} needs {size} bytes, and the disk has {free}")
+            return Incoming(place, stack.pop_all())
+
+    def take_in(self, incoming: Incoming, stored: StoredObject) -> None:
+        """First the note goes, so that a crash in between only costs another fetch."""
+        with self._noted(incoming.place.path, create=True) as note:
+            disk.remove(note.directory, note.name)
+            incoming.commit()
+            disk.write_text(note.directory, note.name, stored.etag)
+
+    def open_to_stage(self, local_path: str) -> BinaryIO:
+        """A file of the cache or of the models. LocalAI's frontends also name files by their keys with a slash before
+        them."""
+        problem = "path outside allowed directories"
+        if not local_path or "\0" in local_path:
+            raise PathRefused(problem)
+        path = Path(os.path.realpath(local_path))
+        for confined in (self._cache, self._models):
+            if confined.parts(path):
+                return _opened(confined, path, problem)
+        for name, confined in (("/models/", self._models), ("/data/", self._data)):
+            if local_path.startswith(name):
+                return _opened(confined, _path(confined, local_path.removeprefix(name), problem), problem)
+        raise PathRefused(problem)
+
+    def listing(self, prefix: str) -> list[str]:
+        """Regular files below a directory; links are not followed. ObjectMissing when it cannot be read."""
+        confined, key = self._cache, prefix
+        for name, other in (("models/", self._models), ("data/", self._data)):
+            if prefix.startswith(name):
+                confined, key = other, prefix.removeprefix(name)
+        path = _path(confined, key, "invalid key prefix")
+        try:
+            with _reached(confined, path, "invalid key prefix") as place:
+                return sorted(_files_below(place))
+        except DirectoryUnusable as error:
+            raise ObjectMissing(f"{path}: no such file or directory") from error
+        except OSError as error:
+            raise ObjectMissing(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
+
+    def new_temporary(self) -> Path:
+        """An empty file that a backend can write to. Old ones go."""
+        self._cache.base.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
+        for folder in (TEMPORARY, EPHEMERAL):
+            self._remove_older(folder, time.time() - RETENTION.total_seconds())
+        name = f"localai-staging-{secrets.token_hex(8)}.tmp"
+        with self._reached(self._cache.base / TEMPORARY / name, create=True) as place:
+            os.close(disk.create(place.directory, place.name))
+            return place.path
+
+    def _size(self, path: Path) -> int | None:
+        try:
+            with self._reached(path) as place:
+                found = look(place.directory, place.name)
+        except (FileNotFoundError, NotADirectoryError, DirectoryUnusable):
+            return None
+        return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
+
+    def _note(self, path: Path) -> str:
+        try:
+            with self._noted(path) as note:
+                return disk.read_text(note.directory, note.name)
+        except (OSError, PathRefused):
+            return ""
+
+    @contextmanager
+    def _noted(self, path: Path, *, create: bool = False) -> Iterator[ConfinedPath]:
+        note = self._cache.base / NOTES / path.relative_to(self._cache.base)
+        with self._reached(note, create=create) as place:
+            yield place
+
+    @contextmanager
+    def _reached(self, path: Path, *, create: bool = False) -> Iterator[ConfinedPath]:
+        problem = f'key "{path.relative_to(self._cache.base)}" escapes cache directory'
+        with _reached(self._cache, path, problem, create=create) as place:
+            yield place
+
+    def _remove_older(self, folder: str, limit: float) -> None:
+        """Whatever cannot be removed stays; somebody else may be at it."""
+        with (
+            suppress(OSError, PathRefused),
+            self._reached(self._cache.base / folder / "any") as place,
+        ):
+            for _, _, names, directory in os.fwalk(".", dir_fd=place.directory):
+                for name in names:
+                    found = look(directory, name)
+                    if found is not None and found.st_mtime < limit:
+                        disk.remove(directory, name)
+
+
+def _path(confined: Confined, key: str, problem: str) -> Path:
+    try:
+        return confined.path(key)
+    except PathEscapes as error:
+        raise PathRefused(problem) from error
+
+
+@contextmanager
+def _reached(confined: Confined, path: Path, problem: str, *, create: bool = False) -> Iterator[ConfinedPath]:
+    """In the words of whoever asks."""
+    try:
+        with confined.reach(confined.parts(path) or (), path, create=create) as place:
+            yield place
+    except PathEscapes as error:
+        raise PathRefused(problem) from error
+
+
+def _opened(confined: Confined, path: Path, problem: str) -> BinaryIO:
+    try:
+        with _reached(confined, path, problem) as place:
+            return os.fdopen(disk.open_existing(place.directory, place.name), "rb")
+    except (DirectoryUnusable, OSError) as error:
+        raise ObjectMissing(f"opening {path} for upload: no such file") from error
+
+
+def _files_below(place: ConfinedPath) -> Iterator[str]:
+    with opened_directory(place.name, place.directory) as directory:
+        for folder, folders, names, here in os.fwalk(".", dir_fd=directory):
+            folders[:] = [name for name in folders if name != NOTES]
+            for name in names:
+                status = look(here, name)
+                if status is not None and stat.S_ISREG(status.st_mode):
+                    yield os.path.normpath(f"{folder}/{name}")

@@ -1,0 +1,90 @@
+"""Files that come from object storage or go there, for whoever asks: see `object_cache.py` for the disk."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from corral.base.clock import Clock
+from corral.base.tasks import end_tasks, start_task
+from corral.files.storage import ObjectMissing, ObjectStorage, StorageUnavailable, StoredObject
+from corral.protocol.times import format_time
+from corral.worker.files.object_cache import ObjectCache, ObjectPlaces
+from corral.worker.files.threads import settled
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ObjectFiles:
+    """Fetches each object once at a time, whoever asks; a fetch goes on when those who asked are gone."""
+
+    def __init__(self, storage: ObjectStorage, places: ObjectPlaces, clock: Clock) -> None:
+        self._storage = storage
+        self._cache = ObjectCache(places)
+        self._clock = clock
+        self._fetches: dict[Path, asyncio.Task[None]] = {}
+
+    async def close(self) -> None:
+        """End what is under way; what there is of it is removed."""
+        await end_tasks(*self._fetches.values())
+
+    async def ensure(self, key: str) -> Path:
+        """Have an object on the disk. While the storage is away, what is there already will do."""
+        path = self._cache.path(key)
+        if path not in self._fetches:
+            self._fetches[path] = start_task(self._fetch(key, path), name=f"fetch {key}")
+            self._fetches[path].add_done_callback(lambda fetch: self._ended(path, fetch))
+        fetch = self._fetches[path]
+        await asyncio.wait({fetch})  # whoever is cancelled here does not end it for the others
+        if fetch.cancelled():
+            raise StorageUnavailable("the worker is ending")
+        fetch.result()
+        return path
+
+    async def stage(self, local_path: str, key: str) -> str:
+        """Put a file of the cache or of the models into the storage."""
+        file = await _in_thread(lambda: self._cache.open_to_stage(local_path))
+        with file:
+            await self._storage.upload(file, key, created_at=format_time(self._clock.now()))
+        return key
+
+    async def temporary(self) -> Path:
+        """A new empty file that a backend can write to."""
+        return await _in_thread(self._cache.new_temporary)
+
+    async def listing(self, prefix: str) -> list[str]:
+        """Files below a directory, as paths relative to it."""
+        return await _in_thread(lambda: self._cache.listing(prefix))
+
+    def _ended(self, path: Path, fetch: "asyncio.Task[None]") -> None:
+        """Those who asked may all be gone by now, so a failure is looked at here too."""
+        self._fetches.pop(path, None)
+        if not fetch.cancelled() and (error := fetch.exception()) is not None:
+            log.info("%s was not fetched: %s", path, error, extra={"event": "objects.not_fetched"})
+
+    async def _fetch(self, key: str, path: Path) -> None:
+        try:
+            stored = await self._storage.look(key)
+        except (ObjectMissing, StorageUnavailable) as error:
+            if not await _in_thread(lambda: self._cache.has(path)):
+                raise
+            log.info("using what is cached of %s: %s", key, error, extra={"event": "objects.cached"})
+            return
+        if not await _in_thread(lambda: self._cache.is_current(path, stored)):
+            await self._download(key, path, stored)
+
+    async def _download(self, key: str, path: Path, stored: StoredObject) -> None:
+        incoming = await _in_thread(lambda: self._cache.begin(path, stored.size))
+        try:
+            await self._storage.download(key, incoming.file)
+            await _in_thread(lambda: self._cache.take_in(incoming, stored))
+        finally:
+            await _in_thread(incoming.close)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """To its end, also when the caller is cancelled: what it opens must be closed by somebody."""
+    return await settled(asyncio.get_running_loop().run_in_executor(None, work))

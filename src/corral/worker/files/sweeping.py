@@ -1,0 +1,148 @@
+"""Removes what nobody will ask for again: staged inputs and outputs, and uploads that were never finished.
+
+At the start, what a previous life was about to write; from then on, whatever is older than the retention. Files that
+another process holds are left alone: workers of one machine may share their directories.
+"""
+
+import contextlib
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.open_directories import DirectoryUnusable, look, opened_directory
+from corral.base.tasks import Poke, poke_or_period
+from corral.worker.files import disk
+from corral.worker.files.keys import Area
+from corral.worker.files.names import TARGET_SUFFIX, is_ours, part_name
+from corral.worker.files.store import FileStore
+from corral.worker.files.threads import Threads
+
+log = logging.getLogger(__name__)
+
+LONGEST_PERIOD: Final = timedelta(hours=1)
+_MOST_DEPTH: Final = 200
+
+Names = frozenset[str]
+Choice = Callable[[Names], Names]
+"""From the names in one directory, those that may go if they are old enough."""
+
+
+class Sweeper:
+    def __init__(self, store: FileStore, threads: Threads, *, clock: Clock, retention: timedelta) -> None:
+        self._store = store
+        self._threads = threads
+        self._clock = clock
+        self._retention = retention
+        self._born = time.time()  # compared with times that the file system wrote
+
+    async def run(self) -> None:
+        """Until cancelled: at once, and often enough that nothing stays a quarter longer than it should."""
+        await self.clean_up()
+        period = min(self._retention / 4, LONGEST_PERIOD)
+        await poke_or_period(self.sweep, poke=Poke(), clock=self._clock, period=period, name="file sweeper")
+
+    async def clean_up(self) -> None:
+        """Remove what is of no use after a restart. Uploads that can be resumed stay."""
+        removed = await self._threads.run_long(lambda: self._remove({area: leftovers for area in Area}, self._born))
+        _tell(removed, "that an earlier life left")
+
+    async def sweep(self) -> None:
+        """Remove what is older than the retention."""
+        choices = {Area.MODELS: unfinished, Area.DATA: unfinished, Area.STAGING: everything}
+        limit = self._clock.now() - self._retention
+        _tell(await self._threads.run_long(lambda: self._remove(choices, limit.timestamp())), _since(limit))
+
+    def _remove(self, choices: Mapping[Area, Choice], limit: float) -> int:
+        count = 0
+        for area, choice in choices.items():
+            tree = _Tree(choice, limit, is_stopping=self._store.hashes.stopping.is_set)
+            with contextlib.suppress(OSError, DirectoryUnusable), ExitStack() as stack:
+                directory = self._store.areas[area].open()
+                stack.callback(os.close, directory)
+                tree.sweep(directory)
+            count += tree.removed
+        return count
+
+
+def everything(names: Names) -> Names:
+    return names
+
+
+def unfinished(names: Names) -> Names:
+    """Uploads that did not become files: their bytes, and the hashes that they should have had."""
+    targets = {name for name in names if name.endswith(TARGET_SUFFIX) and name.removesuffix(TARGET_SUFFIX) not in names}
+    return frozenset({name for name in names if is_ours(name)} | targets | _targets_of_parts(names))
+
+
+def leftovers(names: Names) -> Names:
+    """Uploads that cannot be resumed: nobody said what they should become."""
+    resumable = {part_name(name.removesuffix(TARGET_SUFFIX)) for name in _targets_of_parts(names)}
+    return frozenset(name for name in names if is_ours(name)) - resumable
+
+
+def _targets_of_parts(names: Names) -> set[str]:
+    targets = {name for name in names if name.endswith(TARGET_SUFFIX)}
+    return {name for name in targets if part_name(name.removesuffix(TARGET_SUFFIX)) in names}
+
+
+class _Tree:
+    """One walk through a directory and all below it. Follows no links."""
+
+    def __init__(self, choose: Choice, limit: float, *, is_stopping: Callable[[], bool]) -> None:
+        self._choose = choose
+        self._limit = limit
+        self._is_stopping = is_stopping
+        self.removed = 0
+
+    def sweep(self, directory: int, depth: int = 0) -> None:
+        if self._is_stopping() or depth > _MOST_DEPTH:
+            return
+        with os.scandir(directory) as entries:
+            kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        files = frozenset(name for name, is_directory in kinds.items() if not is_directory)
+        for name in self._choose(files):
+            self._remove_if_old(directory, name)
+        for name in kinds.keys() - files:
+            is_old = self._is_old(directory, name)  # before its files go, which makes it young
+            with contextlib.suppress(OSError), opened_directory(name, directory) as below:
+                self.sweep(below, depth + 1)
+            if is_old and self._choose is everything:
+                with contextlib.suppress(OSError):  # it is not empty
+                    os.rmdir(name, dir_fd=directory)
+
+    def _remove_if_old(self, directory: int, name: str) -> None:
+        with contextlib.suppress(OSError):
+            if self._is_old(directory, name) and not (is_ours(name) and _is_held(directory, name)):
+                disk.remove(directory, name)
+                self.removed += 1
+
+    def _is_old(self, directory: int, name: str) -> bool:
+        found = look(directory, name)
+        if found is None:
+            return False
+        used = found.st_mtime if stat.S_ISDIR(found.st_mode) else max(found.st_mtime, found.st_atime)
+        return used < self._limit
+
+
+def _is_held(directory: int, name: str) -> bool:
+    """Is it being written, here or in another process?"""
+    file = disk.open_existing(directory, name)
+    try:
+        return not disk.hold(file)
+    finally:
+        os.close(file)
+
+
+def _since(limit: datetime) -> str:
+    return f"that nobody used since {limit:%Y-%m-%d %H:%M}"
+
+
+def _tell(count: int, which: str) -> None:
+    if count:
+        log.info("removed %d files %s", count, which, extra={"event": "files.swept", "count": count})

@@ -1,0 +1,176 @@
+"""Receives files over HTTP: takes the body as it comes and has it written and hashed in threads, while the next bytes
+arrive. Holds a few megabytes, however large the file is."""
+
+import asyncio
+import functools
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from corral.protocol.file_transfer import ContentRange
+from corral.worker.files import refusals
+from corral.worker.files.bodies import invite, mark_taken
+from corral.worker.files.content_range import parse_content_range
+from corral.worker.files.lanes import SHORTEST, Lane, Patience, take_over
+from corral.worker.files.receiving import RangedUpload, Upload, WholeUpload
+from corral.worker.files.store import FileStore
+from corral.worker.files.threads import Threads, finished
+
+BATCH: Final = 2 * 1024 * 1024
+"""Bytes that are handed to threads at once: enough that the handing over costs little."""
+
+
+class Uploads:
+    def __init__(self, store: FileStore, threads: Threads, *, stall_seconds: float) -> None:
+        self._store = store
+        self._threads = threads
+        self._stall_seconds = stall_seconds
+        self._ending = threading.Event()
+
+    def end(self) -> None:
+        """Give up large bodies that are still coming; those that come in ranges can be resumed."""
+        self._ending.set()
+
+    async def receive(self, request: web.BaseRequest, key: str) -> "Path | Progress":
+        """The path of the finished file, or how far a file in ranges has come."""
+        digest = _as_text(request.headers.get("X-Content-SHA256", "")).strip().lower()
+        stated = request.headers.get("Content-Range", "")
+        if stated:
+            return await self._receive_range(request, key, parse_content_range(stated), digest)
+        return await self._receive_whole(request, key, digest)
+
+    async def _receive_whole(self, request: web.BaseRequest, key: str, digest: str) -> Path:
+        length = request.content_length
+
+        def begin() -> WholeUpload:
+            return WholeUpload.open(self._store, key, length=length)
+
+        async with self._threads.opened(begin) as upload:
+            await self._take(request, upload, limit=None)
+            return await self._threads.run(lambda: upload.finish(digest))
+
+    async def _receive_range(
+        self, request: web.BaseRequest, key: str, wanted: ContentRange, digest: str
+    ) -> "Path | Progress":
+        async with self._threads.opened(lambda: _Opened(self._store, key, wanted, digest)) as opened:
+            upload = opened.upload
+            if isinstance(upload, Path):
+                return upload
+            taken = await self._take(request, upload, limit=wanted.length)
+            if taken < wanted.length:
+                raise refusals.bad_request(f"short body: got {taken} expected {wanted.length}")
+            if upload.size < wanted.total:
+                return Progress(upload.size)
+            return await self._threads.run(lambda: upload.finish(upload.expected(digest)))
+
+    async def _take(self, request: web.BaseRequest, upload: Upload, *, limit: int | None) -> int:
+        """Append the body, at most so many bytes. What came before a failure is appended, too."""
+        invite(request)
+        length = request.content_length or 0
+        if length >= SHORTEST and limit in (None, length) and self._threads.has_lane:
+            taken = await self._take_directly(request, upload, length)
+            if taken is not None:
+                return taken
+        writer = _Writer(upload, self._threads)
+        taken = 0
+        try:
+            while limit is None or taken < limit:
+                piece = await self._piece(request)
+                if not piece:
+                    break
+                if limit is not None:
+                    piece = piece[: limit - taken]
+                taken += len(piece)
+                await writer.add(piece)
+        finally:
+            await writer.flush()
+        return taken
+
+    async def _take_directly(self, request: web.BaseRequest, upload: Upload, length: int) -> int | None:
+        """None when there is no direct way."""
+        connection = take_over(request)
+        if connection is None:
+            return None
+        source, begun = connection
+        mark_taken(request, is_whole=False)
+        patience = Patience(stall_seconds=self._stall_seconds, is_ending=self._ending.is_set)
+        with source:
+            lane = Lane(source, upload, begun=begun, length=length, patience=patience)
+            taken = await self._threads.run_lane(lambda: _run(lane, upload, length))
+        mark_taken(request, is_whole=True)
+        return taken
+
+    async def _piece(self, request: web.BaseRequest) -> bytes:
+        """Empty at the end of the body."""
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                return await request.content.readany()
+        except (web.RequestPayloadError, ConnectionError, TimeoutError) as error:
+            raise refusals.Refusal(500, f"reading body: {str(error) or type(error).__name__}") from error
+
+
+def _run(lane: Lane, upload: Upload, length: int) -> int:
+    upload.reserve(length)
+    return lane.run()
+
+
+def _as_text(header: str) -> str:
+    """A header's bytes need not be text; what is kept and told must be."""
+    return header.encode(errors="replace").decode()
+
+
+class _Writer:
+    """Has one batch written and hashed, in a thread each, while the next one is gathered."""
+
+    def __init__(self, upload: Upload, threads: Threads) -> None:
+        self._upload = upload
+        self._threads = threads
+        self._batch: list[bytes] = []
+        self._size = 0
+        self._pending: list[asyncio.Future[None]] = []
+
+    async def add(self, piece: bytes) -> None:
+        self._batch.append(piece)
+        self._size += len(piece)
+        if self._size >= BATCH:
+            await self._hand_over()
+
+    async def flush(self) -> None:
+        """Harmless after a failure: then nothing is left to write."""
+        if self._batch:
+            await self._hand_over()
+        await self._settle()
+
+    async def _hand_over(self) -> None:
+        batch, self._batch, self._size = self._batch, [], 0
+        await self._settle()
+        works = (functools.partial(self._upload.write, batch), functools.partial(self._upload.hash, batch))
+        self._pending = [self._threads.begin(work) for work in works]
+
+    async def _settle(self) -> None:
+        pending, self._pending = self._pending, []
+        await finished(*pending)
+        for future in pending:
+            future.result()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """More has to come."""
+
+    size: int
+    """So far."""
+
+
+class _Opened:
+    """An upload in ranges, or the path of a file that needs none."""
+
+    def __init__(self, store: FileStore, key: str, wanted: ContentRange, digest: str) -> None:
+        self.upload = RangedUpload.open(store, key, wanted, digest)
+
+    def close(self) -> None:
+        if isinstance(self.upload, RangedUpload):
+            self.upload.close()

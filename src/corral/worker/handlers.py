@@ -1,0 +1,155 @@
+"""The node's subjects that concern backends: each message becomes one call below, and its outcome the answer. No logic
+is here.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from corral.base.errors import InvalidInput
+from corral.bus.port import Handler, Message
+from corral.domain.inference import ADAPTED_ROUTES
+from corral.protocol import go_json, subjects
+from corral.protocol.backend_changes import ChangeReply, DeleteRequest, RollbackRequest, UpgradeRequest
+from corral.protocol.install import InstallReply, InstallRequest
+from corral.protocol.inventory import ListReply
+from corral.protocol.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
+from corral.worker.answering import replying
+from corral.worker.backends import Backends, Change
+from corral.worker.installing.progress import InstallReports, Operation
+from corral.worker.membership.addresses import HostPort, parse_host_port
+from corral.worker.membership.subscriptions import Subject
+from corral.worker.processes.process import Launch
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class BackendHandlers:
+    """Answers what concerns backends."""
+
+    def __init__(
+        self, backends: Backends, *, reports: InstallReports, changed: Callable[[], None], advertised: str
+    ) -> None:
+        """`changed` is called when something on the disk may be another one."""
+        self._backends = backends
+        self._reports = reports
+        self._changed = changed
+        self._advertised = advertised
+
+    def table(self) -> Mapping[Subject, Handler]:
+        """Which subject goes to which handler."""
+        return {
+            subjects.backend_install: replying(self._changing(self._install), _install_failed),
+            subjects.backend_upgrade: replying(self._changing(self._upgrade), _change_failed),
+            subjects.backend_stop: self._stop,
+            subjects.backend_delete: replying(self._changing(self._delete), _change_failed),
+            subjects.backend_rollback: replying(self._changing(self._roll_back), _change_failed),
+            subjects.backend_list: replying(self._list, _list_failed),
+            subjects.models_running: replying(self._running, _running_failed),
+        }
+
+    def _changing(self, answer: Callable[[Message], Awaitable[T]]) -> Callable[[Message], Awaitable[T]]:
+        """What is on the disk is looked at afterwards, however it ended."""
+
+        async def act(message: Message) -> T:
+            try:
+                return await answer(message)
+            finally:
+                self._changed()
+
+        return act
+
+    async def _install(self, message: Message) -> InstallReply:
+        request = go_json.decode(message.data, InstallRequest)
+        async with self._reports.of(_operation(message, request)) as report:
+            launch = await self._backends.install(request, report)
+        return InstallReply(success=True, address=self._advertise(launch.port), corral=self._access(launch))
+
+    async def _upgrade(self, message: Message) -> ChangeReply:
+        request = go_json.decode(message.data, UpgradeRequest)
+        async with self._reports.of(_operation(message, request)) as report:
+            return _change_reply(await self._backends.upgrade(request, report))
+
+    async def _delete(self, message: Message) -> ChangeReply:
+        return _change_reply(await self._backends.delete(go_json.decode(message.data, DeleteRequest)))
+
+    async def _roll_back(self, message: Message) -> ChangeReply:
+        return _change_reply(await self._backends.roll_back(go_json.decode(message.data, RollbackRequest)))
+
+    async def _list(self, _: Message) -> ListReply:
+        return ListReply(backends=await self._backends.listing() or None)
+
+    async def _running(self, _: Message) -> RunningReply:
+        return RunningReply(models=[self._running_model(launch) for launch in self._backends.running()])
+
+    async def _stop(self, message: Message) -> None:
+        """Nothing at all means everything; what cannot be understood must not be taken for that."""
+        try:
+            request = go_json.decode(message.data, StopRequest) if message.data else StopRequest()
+        except InvalidInput as error:
+            log.warning("ignoring a stop: %s", error, extra={"event": "backend.stop_ignored"})
+            return
+        if request.backend:
+            await self._backends.stop(request.backend, force=request.force)
+        else:
+            await self._backends.stop_all(force=request.force)
+
+    def _running_model(self, launch: Launch) -> RunningModel:
+        model_id, replica_index = launch.key
+        access = self._access(launch)
+        return RunningModel(model_id=model_id, replica_index=replica_index, address=launch.address, corral=access)
+
+    def _access(self, launch: Launch) -> ReplicaAccess | msgspec.UnsetType:
+        port = self._backends.http_port(launch)
+        if port is None:
+            return msgspec.UNSET
+        is_adapted = launch.http_port is None
+        routes = ADAPTED_ROUTES if is_adapted else launch.home.http_routes
+        return ReplicaAccess(
+            url=f"http://{self._advertise(port)}",
+            key=launch.http_key,
+            adapted=is_adapted,
+            routes=None if routes is None else sorted(routes),
+            front_port=launch.front_port or 0,
+        )
+
+    def _advertise(self, port: int) -> str:
+        """The host that others know, with the port that is really listened on."""
+        told = parse_host_port(self._advertised)
+        return str(HostPort(told.host if told is not None and told.host else "127.0.0.1", port))
+
+
+def _operation(message: Message, request: InstallRequest | UpgradeRequest) -> Operation:
+    return Operation(node_id=subjects.node_of(message.subject), op_id=request.op_id, backend=request.backend)
+
+
+def _change_reply(change: Change) -> ChangeReply:
+    problem = change.problem
+    if problem is not None:
+        log.warning("%s", problem, extra={"event": "backend.not_changed", "code": problem.code})
+    return ChangeReply(
+        success=problem is None,
+        error="" if problem is None else problem.message,
+        stopped_process_keys=[str(key) for key in change.stopped],
+        reports_stopped_processes=True,
+    )
+
+
+def _install_failed(error: str) -> InstallReply:
+    return InstallReply(success=False, error=error)
+
+
+def _change_failed(error: str) -> ChangeReply:
+    return ChangeReply(success=False, error=error)
+
+
+def _list_failed(error: str) -> ListReply:
+    return ListReply(error=error)
+
+
+def _running_failed(error: str) -> RunningReply:
+    return RunningReply(error=error)

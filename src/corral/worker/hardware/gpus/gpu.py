@@ -1,0 +1,89 @@
+"""What is known of one GPU, and of all GPUs of a machine taken together. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from corral.worker.hardware.space import Space
+
+
+class Vendor(StrEnum):
+    """Makers by the names that LocalAI's peers use; the first one found decides which builds a machine gets."""
+
+    NVIDIA = "nvidia"
+    AMD = "amd"
+    INTEL = "intel"
+    APPLE = "apple"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU. None: could not be read, which is not the same as 0."""
+
+    vendor: Vendor
+    name: str = ""
+    compute_capability: tuple[int, int] | None = None
+    """NVIDIA's generation of instructions."""
+    total: int | None = None
+    free: int | None = None
+    shares_ram: bool = False
+    """It has no memory of its own and uses the machine's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpus:
+    """All GPUs taken together; without one, empty and 0. None: there are GPUs, but nobody can say."""
+
+    vendor: str = ""
+    compute_capability: str = ""
+    total_vram: int | None = 0
+    available_vram: int | None = 0
+
+
+class Detector(Protocol):
+    """One way to find GPUs."""
+
+    @property
+    def name(self) -> str: ...
+
+    def find(self) -> list[Gpu]:
+        """All GPUs of one vendor; none when this way does not lead anywhere. May block for ever, and may raise."""
+
+
+class GpuReader(Protocol):
+    """Where facts about GPUs come from."""
+
+    async def read(self) -> list[Gpu]:
+        """What is there now. Never blocks for long, never raises."""
+
+
+class NoGpus:
+    """A machine without GPUs."""
+
+    async def read(self) -> list[Gpu]:
+        return []
+
+
+def together(gpus: Sequence[Gpu], ram: Space | None) -> Gpus:
+    """The sum over GPUs of one vendor; memory that cannot be read adds nothing, so that no sum promises too much."""
+    if not gpus:
+        return Gpus()
+    shared = ram if any(gpu.shares_ram for gpu in gpus) else None
+    return Gpus(
+        vendor=gpus[0].vendor,
+        compute_capability=_lowest(gpu.compute_capability for gpu in gpus),
+        total_vram=_sum_of_known([*(gpu.total for gpu in gpus), shared.total if shared else None]),
+        available_vram=_sum_of_known([*(gpu.free for gpu in gpus), shared.available if shared else None]),
+    )
+
+
+def _sum_of_known(amounts: Iterable[int | None]) -> int | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None
+
+
+def _lowest(capabilities: Iterable[tuple[int, int] | None]) -> str:
+    """What all of them can do, since a model may be spread over them."""
+    known = [capability for capability in capabilities if capability is not None]
+    return "{}.{}".format(*min(known)) if known else ""

@@ -1,0 +1,181 @@
+"""What this machine has: memory, disk, processors, GPUs, and the capability by which backend builds are chosen.
+
+Measures and nothing else. What cannot be read is left out, never reported as 0. Inside a container its limits count,
+not the machine's. Nothing here blocks the event loop for long: disk and GPUs, which may hang, are read in threads.
+"""
+
+import os
+import platform
+import sys
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Protocol
+
+import psutil
+
+from corral.base.tasks import task_group
+from corral.worker.hardware.bounded_reading import BoundedReading
+from corral.worker.hardware.cgroup import Cgroup
+from corral.worker.hardware.gpus.gpu import GpuReader, Gpus, Vendor, together
+from corral.worker.hardware.space import Space
+
+SMALL_GPU_BYTES: Final = 4 * 1024**3
+"""With no more than this, models run better without the GPU, by LocalAI's rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What was measured at one moment; None: could not be read."""
+
+    ram: Space | None = None
+    disk: Space | None = None
+    gpus: Gpus = field(default_factory=Gpus)
+    capability: str = "default"
+
+
+class Gauge(Protocol):
+    """Whatever can say what the machine has now."""
+
+    async def measure(self) -> Measurement: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What does not change while the process lives; None: could not be read."""
+
+    os: str
+    architecture: str
+    cpus: int | None = None
+    """How many this process may use, not how many are built in."""
+    cpu_model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapabilityRule:
+    """Which builds of a backend suit this machine: what people forced, then the run file, then what was found."""
+
+    forced: str
+    run_file: Path
+
+    def judge(self, gpus: Gpus) -> str:
+        return self.forced or _text_of(self.run_file) or detect_capability(gpus)
+
+
+class Hardware:
+    """Measures this machine."""
+
+    def __init__(
+        self, *, models_path: Path, disk_timeout: timedelta, capability: CapabilityRule, gpus: GpuReader, cgroup: Cgroup
+    ) -> None:
+        self._capability = capability
+        self._gpus = gpus
+        self._cgroup = cgroup
+        self._disk = BoundedReading(lambda: read_disk(models_path), timeout=disk_timeout, name="disk")
+
+    async def measure(self) -> Measurement:
+        """Everything that changes, as it is now."""
+        async with task_group() as group:
+            disk = group.create_task(self._disk.read(), name="read disk")
+            found = group.create_task(self._gpus.read(), name="read GPUs")
+        ram = limited_ram(read_ram(), self._cgroup)
+        gpus = together(found.result(), ram)
+        return Measurement(
+            ram=ram,
+            disk=disk.result(),
+            gpus=gpus,
+            capability=self._capability.judge(gpus),
+        )
+
+    def machine(self) -> Machine:
+        return Machine(
+            os=platform.system().lower(),
+            architecture=platform.machine().lower(),
+            cpus=usable_cpus(self._cgroup.cpu_quota()),
+            cpu_model=read_cpu_model(Path("/proc/cpuinfo")),
+        )
+
+
+def detect_capability(
+    gpus: Gpus, *, system: str | None = None, architecture: str | None = None, local: Path = Path("/usr/local")
+) -> str:
+    """The capability of a machine on which nobody forced one, by the rule of LocalAI's workers."""
+    is_arm = (architecture or platform.machine()).lower() in ("arm64", "aarch64")
+    if (system or sys.platform) == "darwin":
+        return "metal" if is_arm else "darwin-x86"
+    if gpus.vendor == Vendor.NVIDIA and is_arm:
+        return f"nvidia-l4t{_cuda(local)}"
+    if not gpus.vendor or (gpus.total_vram or 0) <= SMALL_GPU_BYTES:
+        return "default"
+    return f"nvidia{_cuda(local)}" if gpus.vendor == Vendor.NVIDIA else gpus.vendor
+
+
+def _cuda(local: Path) -> str:
+    """The newest CUDA that is installed in its usual place, as a capability names it."""
+    return next((f"-cuda-{version}" for version in (13, 12) if (local / f"cuda-{version}").exists()), "")
+
+
+def read_ram() -> Space | None:
+    """The machine's memory, whatever this process may use of it."""
+    try:
+        memory = psutil.virtual_memory()
+    except (OSError, RuntimeError, ValueError):  # /proc is missing or strange, as in some sandboxes
+        return None
+    return Space(total=memory.total, available=memory.available) if memory.total > 0 else None
+
+
+def limited_ram(ram: Space | None, cgroup: Cgroup) -> Space | None:
+    """What is left of the machine's memory under the limits of its control groups."""
+    if ram is None:
+        return None
+    limits = [limit for limit in cgroup.memory_limits() if limit.limit < ram.total]
+    return Space(
+        total=min((limit.limit for limit in limits), default=ram.total),
+        available=min((ram.available, *(limit.available for limit in limits))),
+    )
+
+
+def read_disk(path: Path) -> Space | None:
+    """The file system of the path, or of its nearest ancestor that exists. May block for ever."""
+    existing = nearest_existing(path)
+    try:
+        status = os.statvfs(existing)
+    except OSError:
+        return None
+    total = status.f_blocks * status.f_frsize
+    return Space(total=total, available=status.f_bavail * status.f_frsize) if total > 0 else None
+
+
+def nearest_existing(path: Path) -> Path:
+    absolute = path.absolute()
+    return next((place for place in (absolute, *absolute.parents) if os.path.exists(place)), Path("/"))
+
+
+def on_one_disk(one: Path, other: Path) -> bool:
+    """Whether two places, made already or not, share the room of one file system."""
+    try:
+        return os.stat(nearest_existing(one)).st_dev == os.stat(nearest_existing(other)).st_dev
+    except OSError:
+        return False
+
+
+def usable_cpus(quota: float | None) -> int | None:
+    """Processors this process may run on, bounded by its control groups; a started processor counts."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if allowed is None or quota is None:
+        return allowed
+    return min(allowed, max(1, -int(-quota // 1)))
+
+
+def read_cpu_model(cpuinfo: Path) -> str | None:
+    lines = (_text_of(cpuinfo) or "").splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next((name for name in names if name), None) or platform.processor() or None
+
+
+def _text_of(path: Path) -> str:
+    """The trimmed text of a small file; empty when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,247 @@
+"""The worker's own HTTP server: health and readiness for everyone, everything under /v1/ only with a bearer token where
+the fleet has one.
+
+Routes, redirects and words are those of LocalAI's worker, which is built on Go's router. What is below /v1/ comes from
+the parts that are handed in.
+"""
+
+import errno
+import hmac
+import html
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Protocol, Self
+
+from aiohttp import web
+
+from corral.base.errors import AddressInUse, SettingInvalid
+from corral.worker.files.bodies import drain, is_left, is_spoilt
+from corral.worker.files.keys import cleaned, decoded
+from corral.worker.files.refusals import Refusal
+from corral.worker.membership.addresses import HostPort
+from corral.worker.readiness import Readiness
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS: Final = 30
+"""How long a connection may stay without a complete request head: LocalAI's bound."""
+CLOSE_SECONDS: Final = 5
+"""How long requests that are being answered may delay the end."""
+MAX_HEAD_FIELD: Final = 8190
+LINGER_SECONDS: Final = 10.0
+"""How long a body is read on whose request was answered already. If the connection were closed at once, a sender in the
+middle of gigabytes would see that, and not the answer."""
+STRANGER_LINGER_SECONDS: Final = 2.0
+STRANGER_BYTES: Final = 64 * 1024
+"""How much of a body is read, and for how long, when the request showed no valid token: enough that the sender of a
+small body sees the answer, and too little to be worth an attack."""
+READ_BUFFER: Final = 512 * 1024
+"""Bytes that may wait for their reader on one connection. Files come fastest in pieces of about this size."""
+
+_SILENT: Final = logging.Logger("corral.worker.http.protocol", level=logging.CRITICAL)
+"""The server logs a traceback for each malformed request, so any port scan would fill the logs. What our own handlers
+raise is logged here."""
+
+Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
+"""Gets the decoded rest of the path, too."""
+
+
+class Routes(Protocol):
+    """A part of the server with routes of its own, all below /v1/."""
+
+    def table(self) -> Mapping[str, Handler]:
+        """By path; one that ends with a slash means everything below."""
+
+    def end(self) -> None:
+        """The server is about to close: end what would go on for ever."""
+
+
+def try_to_listen(address: HostPort) -> None:
+    """Fail now as the server would later: for whoever wants to know before anything is written."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        socket.create_server((address.host, address.port), family=family).close()
+    except OSError as error:
+        raise _cannot_listen(address, error) from error
+
+
+def _cannot_listen(address: HostPort, error: OSError) -> AddressInUse | SettingInvalid:
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUse(
+            f"the worker's HTTP address {address} is taken by another program; set http_address "
+            "(LOCALAI_HTTP_ADDR), or another base port with address (LOCALAI_ADDR)"
+        )
+    return SettingInvalid("http_address", f"cannot listen on {address}: {error.strerror or error}")
+
+
+class HttpServer:
+    """Listens from the beginning to the end of the `async with` block."""
+
+    def __init__(
+        self,
+        *,
+        address: HostPort,
+        readiness: Readiness,
+        bearers: Callable[[], Sequence[str]],
+        routes: Sequence[Routes] = (),
+        is_open: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`bearers` are those accepted at this moment; `is_open` tells whether nobody needs one at this moment."""
+        self._address = address
+        self._readiness = readiness
+        self._bearers = bearers
+        self._is_open = is_open
+        self._routes = routes
+        self._table: Mapping[str, Handler] = {
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            **{path: handler for part in routes for path, handler in part.table().items()},
+        }
+        server = web.Server(
+            self._answer,
+            access_log=None,
+            logger=_SILENT,
+            keepalive_timeout=IDLE_SECONDS,
+            max_line_size=MAX_HEAD_FIELD,
+            max_field_size=MAX_HEAD_FIELD,
+            read_bufsize=READ_BUFFER,
+            lingering_time=0,  # see LINGER_SECONDS
+            auto_decompress=False,
+        )
+        self._runner = web.ServerRunner(server, shutdown_timeout=CLOSE_SECONDS)
+
+    @property
+    def port(self) -> int:
+        """The port that is really bound, also when 0 was asked for."""
+        return int(self._runner.addresses[0][1])
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._listening_host, self._address.port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise _cannot_listen(self._address, error) from error
+        log.info("HTTP server listens on %s", self._address, extra={"event": "http.listening"})
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop listening, let running answers end, close. May be called twice."""
+        for part in self._routes:
+            part.end()
+        await self._runner.cleanup()
+
+    @property
+    def _listening_host(self) -> str | None:
+        """Who says `::` means everything, as with Go's servers; asyncio would take it for IPv6 alone."""
+        return None if self._address.host in ("", "::") else self._address.host
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await self._response(request)
+        if is_spoilt(request):
+            response.force_close()
+        if is_left(request):
+            await self._drain_after(response, request)
+        return response
+
+    async def _drain_after(self, response: web.StreamResponse, request: web.BaseRequest) -> None:
+        """Send the answer, then read on for a while. A body of nobody known ends the connection soon."""
+        is_known = self._is_authorised(request)
+        if not is_known:
+            response.force_close()
+        await response.prepare(request)
+        await response.write_eof()
+        if is_known:
+            await drain(request, seconds=LINGER_SECONDS)
+        else:
+            await drain(request, seconds=STRANGER_LINGER_SECONDS, at_most=STRANGER_BYTES)
+
+    async def _response(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._handle(request)
+        except Refusal as refusal:
+            return _told(refusal)
+        except ConnectionError:
+            raise  # the client is gone, which is its right
+        except web.HTTPException:
+            raise
+        except Exception:
+            log.exception("request failed", extra={"event": "http.failed", "path": request.path})
+            return web.Response(status=500, text="internal error\n")
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        raw = request.rel_url.raw_path
+        path = decoded(raw)
+        if _needs_token(raw, path) and not self._is_authorised(request):
+            raise Refusal(401, "unauthorized")
+        if (clean := cleaned(raw)) != raw:
+            return _redirect(request, clean)
+        beginning = self._beginning(raw)
+        if beginning is None:
+            raise Refusal(404, "404 page not found")
+        if beginning not in self._table:
+            return _redirect(request, f"{clean}/")
+        return await self._table[beginning](request, path.removeprefix(beginning))
+
+    def _beginning(self, raw: str) -> str | None:
+        """The entry of the table that a path belongs to, compared part by part: an encoded slash separates none."""
+        parts = [decoded(part) for part in raw.split("/")]
+        best = None
+        for entry in self._table:
+            wanted = entry.split("/")
+            is_below = entry.endswith("/") and len(parts) >= len(wanted) and parts[: len(wanted) - 1] == wanted[:-1]
+            if (is_below or parts == wanted) and (best is None or len(entry) > len(best)):
+                best = entry
+        if best is None and f"{'/'.join(parts)}/" in self._table:
+            return "/".join(parts)
+        return best
+
+    def _is_authorised(self, request: web.BaseRequest) -> bool:
+        """Every bearer is compared, whichever fits, so that the time taken tells nothing."""
+        scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
+        given = presented.strip().encode("utf-8", errors="surrogateescape")
+        matches = [hmac.compare_digest(given, bearer.encode()) for bearer in self._bearers() if bearer]
+        return self._is_open() or (scheme.lower() == "bearer" and any(matches))
+
+    async def _healthz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
+        _only_read(request)
+        return web.Response(text="ok")
+
+    async def _readyz(self, request: web.BaseRequest, rest: str) -> web.StreamResponse:
+        _only_read(request)
+        if problems := self._readiness.problems():
+            return web.Response(status=503, text="not ready: " + ", ".join(problems))
+        return web.Response(text="ok")
+
+
+def _told(refusal: Refusal) -> web.Response:
+    """Names of files, which it may speak of, are bytes and need not be text."""
+    body = f"{refusal.text}\n".encode(errors="replace")
+    return web.Response(
+        status=refusal.status, body=body, content_type="text/plain", charset="utf-8", headers=refusal.headers
+    )
+
+
+def _only_read(request: web.BaseRequest) -> None:
+    if request.method not in ("GET", "HEAD"):
+        raise Refusal(405, "method not allowed")
+
+
+def _needs_token(raw: str, path: str) -> bool:
+    """However it is spelled: nobody without a token learns what is below /v1/."""
+    return any(spelling.startswith("/v1/") or spelling == "/v1" for spelling in (raw, path, cleaned(path)))
+
+
+def _redirect(request: web.BaseRequest, path: str) -> web.Response:
+    """As Go's router does, whose clients of this server refuse to follow."""
+    query = request.rel_url.raw_query_string
+    location = f"{path}?{query}" if query else path
+    headers = {"Location": location}
+    if request.method not in ("GET", "HEAD"):
+        return web.Response(status=307, headers=headers)
+    text = f'<a href="{html.escape(location)}">Temporary Redirect</a>.\n\n'
+    return web.Response(status=307, headers=headers, text=text, content_type="text/html")

@@ -1,0 +1,245 @@
+"""Backends onto the disk and off it: finds out where one can be had, has it fetched beside its place, and switches.
+
+Whoever calls holds the lock of the backend. Sources know how to fetch; they are asked in order.
+"""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Self
+
+from msgspec.structs import replace
+
+from corral.base.clock import Clock
+from corral.base.errors import Conflict, PathNotUsable
+from corral.base.tasks import first_done
+from corral.base.threads import in_own_thread
+from corral.protocol.times import format_time, parse_time
+from corral.worker.installing import switching
+from corral.worker.installing.backend_directory import BACKUP, RUN, Located, is_hidden, is_plain
+from corral.worker.installing.backend_metadata import Metadata, read_metadata, replace_metadata, write_metadata
+from corral.worker.installing.orders import (
+    CannotInstall,
+    Delivered,
+    Fetching,
+    Found,
+    InstallOrder,
+    KeepPrevious,
+    NoRoom,
+    NoSuchBackend,
+    Source,
+)
+from corral.worker.installing.progress import Report, resolving
+
+log = logging.getLogger(__name__)
+
+_LONGEST_NAME: Final = 255 - len(BACKUP)
+_AT_ONCE: Final = 16
+
+
+class NoPrevious(CannotInstall):
+    """There is no version before the present one."""
+
+    code = "no_previous"
+
+
+class Installer:
+    """Runs from the beginning to the end of the `async with` block, which ends what is under way."""
+
+    def __init__(
+        self, folder: Path, *, sources: Sequence[Source], clock: Clock, keep: KeepPrevious | None = None
+    ) -> None:
+        self._folder = folder
+        self._sources = tuple(sources)
+        self._clock = clock
+        self._keep = keep or KeepPrevious()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._closing = asyncio.Event()
+        self.repaired: list[str] = []
+        """What a crash had left, by name."""
+
+    async def __aenter__(self) -> Self:
+        """Old versions that a crash had moved aside are back, half-made new ones gone."""
+        try:
+            self.repaired = await asyncio.to_thread(switching.repair, self._folder)
+        except OSError as error:
+            raise PathNotUsable(f"backends cannot be installed into {self._folder}: {error.strerror}") from error
+        if self.repaired:
+            log.warning("cleaned up after a crash: %s", self.repaired, extra={"event": "install.repaired"})
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what is under way; whoever waits for it is told."""
+        self._closing.set()
+
+    async def find(self, order: InstallOrder) -> Found:
+        """Where it can be had. CannotInstall says why not."""
+        for source in self._sources:
+            if (found := await source.find(order)) is not None:
+                return found
+        if not order.uri:
+            raise NoSuchBackend(_no_backend(order.backend))
+        raise CannotInstall(f"this worker cannot install from {order.uri}: give the path of a directory")
+
+    async def install(self, found: Found, report: Report) -> None:
+        """Install, over what is there. Until the last moment that stays as it is. CannotInstall says why not."""
+        await self._guarded(self._put(found, report, have=()), found.metadata.name)
+
+    async def upgrade(self, found: Found, report: Report) -> None:
+        """The same, but what has the wanted digest already is only confirmed: nothing is fetched."""
+        place = self._place(found.metadata.name)
+        have = await asyncio.to_thread(_digests_in, place)
+        await self._guarded(self._put(found, report, have=have), place.name)
+
+    async def point(self, meta: Metadata) -> None:
+        """Have the directory of a meta backend, which only points to a build that is there."""
+        await self._guarded(self._put_meta(meta), meta.name)
+
+    async def check_previous(self, place: Path) -> None:
+        """NoPrevious when there is nothing to go back to."""
+        if not await asyncio.to_thread(switching.has_previous, place):
+            raise NoPrevious(f'there is no version of "{place.name}" before the present one')
+
+    async def roll_back(self, place: Path) -> Metadata:
+        """Go back to the version before, which is returned; another roll-back leads forward again."""
+        await self.check_previous(place)
+        metadata = await asyncio.to_thread(lambda: self._dated(read_metadata(switching.previous_of(place)), place))
+        await self._changing(lambda: _roll_back(place, metadata), place, doing="rolling back")
+        log.info("backend rolled back", extra={"event": "backend.rolled_back", "backend": place.name})
+        return metadata
+
+    async def remove(self, located: Located) -> None:
+        """Off the disk, and with a meta backend the build that it points to."""
+        places = [place for place in (located.concrete, located.meta) if place is not None]
+        await self._changing(lambda: _remove_all(places), located.concrete, doing="removing")
+        names = [place.name for place in places]
+        log.info("backend removed", extra={"event": "backend.removed", "backends": names})
+
+    # Steps.
+
+    async def _guarded(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Until the worker ends. What the disk says is told in our words."""
+        try:
+            if await first_done(self._closing.wait(), work) == 0:
+                raise Conflict("this worker is shutting down and installs nothing more")
+        except OSError as error:
+            raise _unusable(error, self._folder / name) from error
+
+    async def _changing(self, change: Callable[[], None], place: Path, *, doing: str) -> None:
+        try:
+            await in_own_thread(lambda _: change(), name=f"{doing} {place.name}")
+        except OSError as error:
+            raise _unusable(error, place) from error
+
+    def _place(self, name: str) -> Path:
+        if not is_plain(name) or is_hidden(name) or len(name.encode()) > _LONGEST_NAME:
+            raise CannotInstall(f"{name!r} cannot be the name of a backend's directory")
+        return self._folder / name
+
+    async def _put(self, found: Found, report: Report, *, have: tuple[str, ...]) -> None:
+        place = self._place(found.metadata.name)
+        async with self._slots:
+            report(resolving(found.metadata.uri or place.name))
+            staging = await asyncio.to_thread(switching.begin, place)
+            try:
+                delivered = await self._fetched(found, Fetching(into=staging, report=report, have=have), place)
+                await self._settle(delivered.noted_in(found.metadata), delivered, place)
+                if found.meta is not None:
+                    await self._put_meta(found.meta)
+            finally:
+                await asyncio.to_thread(switching.discard_if_possible, staging)
+
+    async def _fetched(self, found: Found, fetching: Fetching, place: Path) -> Delivered:
+        """A version that is only kept to go back to gives way to one that is wanted."""
+        try:
+            return await found.fetch(fetching)
+        except NoRoom:
+            if not await asyncio.to_thread(switching.has_previous, place):
+                raise
+            await asyncio.to_thread(switching.forget_previous, place)
+            await asyncio.to_thread(switching.begin, place)
+            return await found.fetch(fetching)
+
+    async def _settle(self, metadata: Metadata, delivered: Delivered, place: Path) -> None:
+        dated = await asyncio.to_thread(self._dated, metadata, place)
+        if delivered.is_unchanged:
+            await self._changing(lambda: _confirm(place, dated), place, doing="confirming")
+            log.info("backend unchanged", extra={"event": "backend.unchanged", "backend": place.name})
+            return
+        run = switching.staging_of(place) / RUN
+        if not await asyncio.to_thread(run.is_file):
+            raise CannotInstall(f'not a valid backend: run file not found "{run}"')
+        await self._changing(
+            lambda: _commit(place, dated, self._keep, is_settled=delivered.is_settled), place, doing="installing"
+        )
+        facts = {"backend": place.name, "uri": dated.uri, "digest": dated.digest}
+        log.info("backend installed", extra={"event": "backend.installed", **facts})
+
+    async def _put_meta(self, meta: Metadata) -> None:
+        """A directory that only points to another one."""
+        place = self._place(meta.name)
+        dated = await asyncio.to_thread(self._dated, meta, place)
+        await asyncio.to_thread(switching.begin, place)
+        await self._changing(lambda: _commit(place, dated, KeepPrevious(), is_settled=True), place, doing="installing")
+
+    def _dated(self, metadata: Metadata, place: Path) -> Metadata:
+        """With a time later than that of the version before, by which others see that there was an install; and with
+        its alias, by which models may know the backend, unless there is a new one."""
+        before = read_metadata(place)
+        at = self._clock.now().replace(microsecond=0)
+        with contextlib.suppress(ValueError, OverflowError):  # never installed, or dated by somebody else
+            at = max(at, parse_time(before.installed_at) + timedelta(seconds=1))
+        return replace(metadata, installed_at=format_time(at), alias=metadata.alias or before.alias)
+
+
+def _digests_in(place: Path) -> tuple[str, ...]:
+    """Of what is there, if it can be run."""
+    return read_metadata(place).digests if (place / RUN).is_file() else ()
+
+
+def _commit(place: Path, metadata: Metadata, keep: KeepPrevious, *, is_settled: bool) -> None:
+    staging = switching.staging_of(place)
+    write_metadata(staging, metadata)
+    if is_settled:
+        switching.settle_names(staging)
+    else:
+        switching.settle(staging)
+    if not keep.is_wanted or shutil.disk_usage(place.parent).free < keep.free_bytes:
+        switching.forget_previous(place)
+        switching.switch(place)
+    elif set(metadata.digests) & set(read_metadata(place).digests):
+        switching.switch(place)  # the same once more: nobody wants to go back to that
+    else:
+        switching.switch_and_keep(place)
+
+
+def _confirm(place: Path, metadata: Metadata) -> None:
+    replace_metadata(place, metadata, scratch=switching.scratch_of(place))
+    switching.settle_names(place)
+
+
+def _roll_back(place: Path, metadata: Metadata) -> None:
+    previous = switching.previous_of(place)
+    replace_metadata(previous, metadata, scratch=switching.scratch_of(place))
+    switching.settle_names(previous)
+    switching.roll_back(place)
+
+
+def _remove_all(places: Sequence[Path]) -> None:
+    for place in places:
+        switching.remove(place)
+
+
+def _no_backend(name: str) -> str:
+    return f'no backend found with name "{name}"' if name else "backend name is empty"
+
+
+def _unusable(error: OSError, path: Path) -> CannotInstall:
+    return CannotInstall(f"{error.filename or path}: {error.strerror or error}")

@@ -1,0 +1,71 @@
+"""What a request would install, found out before anybody waits for it: where it comes from, and which directories it
+touches.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from corral.base.errors import CorralError, InvalidInput
+from corral.protocol.backend_changes import UpgradeRequest
+from corral.protocol.install import Gallery, InstallRequest
+from corral.worker.installing.installer import Installer
+from corral.worker.installing.orders import CannotInstall, Found, InstallOrder
+
+
+class GalleriesUnreadable(CorralError):
+    """The request's galleries cannot be read."""
+
+    code = "galleries_unreadable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was found, or why nothing can be installed. Neither: nobody has looked."""
+
+    found: Found | None = None
+    problem: CorralError | None = None
+
+    @property
+    def is_made(self) -> bool:
+        return self.found is not None or self.problem is not None
+
+    @property
+    def places(self) -> frozenset[str]:
+        """Directories that are touched. What cannot be installed touches nothing."""
+        return self.found.places if self.found is not None else frozenset()
+
+    @property
+    def key(self) -> str:
+        """What the backend is called on the disk, if that is another name than the one that was asked for."""
+        return self.found.key if self.found is not None else ""
+
+    def met(self) -> Found:
+        """What was found; raises why nothing was."""
+        if self.found is None:
+            raise self.problem or CannotInstall()
+        return self.found
+
+    @classmethod
+    async def made(cls, installer: Installer, request: InstallRequest | UpgradeRequest) -> Self:
+        """Asks galleries if need be. Never fails: what is wrong is told when it is needed."""
+        try:
+            return cls(found=await installer.find(order_of(request)))
+        except CorralError as error:
+            return cls(problem=error)
+
+
+UNMADE = Plan()
+
+
+def order_of(request: InstallRequest | UpgradeRequest) -> InstallOrder:
+    order = InstallOrder(backend=request.backend, uri=request.uri, name=request.name, alias=request.alias)
+    replaces = isinstance(request, UpgradeRequest) or request.force
+    return replace(order, galleries=check_galleries(request), wants_newest=replaces)
+
+
+def check_galleries(request: InstallRequest | UpgradeRequest) -> list[Gallery] | None:
+    """A text that cannot be read is said even when no gallery turns out to be needed."""
+    try:
+        return request.galleries()
+    except InvalidInput as error:
+        raise GalleriesUnreadable(f"decoding backend galleries: {error.problem}") from error

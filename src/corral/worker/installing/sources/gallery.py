@@ -1,0 +1,141 @@
+"""Backends of galleries: whatever name somebody uses, it leads to one build, which is pulled."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from corral.domain import backend_catalogue
+from corral.domain.artefacts import candidates
+from corral.domain.backend_catalogue import Missing, NotFound
+from corral.domain.gallery import BUILT_IN_URL, GalleryEntry, GallerySource
+from corral.galleries.config import BUILT_IN, sources_of
+from corral.galleries.places import without_secrets
+from corral.galleries.readings import GalleryReading, Readings
+from corral.images.references import names_an_entry
+from corral.worker.installing.backend_metadata import Metadata, Provenance
+from corral.worker.installing.orders import (
+    CannotInstall,
+    Delivered,
+    Fetching,
+    Found,
+    GalleryAway,
+    InstallOrder,
+    NoSuchBackend,
+)
+from corral.worker.installing.sources.pulling import Artefact, Pulls
+
+
+class Galleries(Protocol):
+    """What we need of galleries."""
+
+    @property
+    def sources(self) -> Sequence[GallerySource]: ...
+
+    async def read(self, sources: Sequence[GallerySource] | None = None) -> Readings: ...
+
+    async def refresh(self, sources: Sequence[GallerySource] | None = None) -> Readings: ...
+
+
+class GalleryBackends:
+    """Takes names: of builds, of meta backends, aliases, each alone or behind the name of a gallery and an `@`."""
+
+    def __init__(self, galleries: Galleries, pulls: Pulls, *, capability: str, system: Sequence[Path] = ()) -> None:
+        self._galleries = galleries
+        self._pulls = pulls
+        self._capability = capability
+        self._system = frozenset(folder.resolve() for folder in system)
+
+    async def find(self, order: InstallOrder) -> Found | None:
+        name = order.uri or order.backend
+        if not name or (order.uri and not names_an_entry(order.uri)):
+            return None
+        if order.uri and (order.name or order.alias):
+            raise CannotInstall("specifying a name or alias is not supported for this backend")
+        resolved, readings = await self._resolved(name, order)
+        build = resolved.build
+        if build.local_path and Path(build.local_path).parent in self._system:
+            return _used_where_it_lies(build)
+        return self._found(resolved, readings)
+
+    async def _resolved(self, name: str, order: InstallOrder) -> tuple[backend_catalogue.Found, Readings]:
+        """One gallery after the other, in the order in which they count: what one of this machine has needs no network,
+        and does not wait for it."""
+        read = self._galleries.refresh if order.wants_newest else self._galleries.read
+        readings = Readings()
+        resolved = readings.catalogue.resolve(name, self._capability)
+        for source in _sources(order) or self._galleries.sources:
+            more = await read([source])
+            readings = Readings(readings=(*readings.readings, *more.readings))
+            resolved = readings.catalogue.resolve(name, self._capability)
+            if not isinstance(resolved, NotFound):
+                break
+        if isinstance(resolved, NotFound):
+            raise _refusal(resolved, readings)
+        return resolved, readings
+
+    def _found(self, resolved: backend_catalogue.Found, readings: Readings) -> Found:
+        build = resolved.build
+        reading = _reading_of(build, readings)
+        artefact = Artefact(uris=candidates(build), sha256=build.sha256, verification=dict(reading.source.verification))
+        return Found(
+            metadata=Metadata(
+                name=build.name,
+                alias=build.alias,
+                gallery_url=_url_of(reading),
+                version=build.version,
+                uri=build.artefact,
+                corral=Provenance(gallery=build.gallery),
+            ),
+            fetch=partial(self._pulls.fetch, artefact),
+            meta=_pointer(resolved, readings) if resolved.entry.is_meta else None,
+            key=resolved.key,
+        )
+
+
+def _used_where_it_lies(build: GalleryEntry) -> Found:
+    """What came with the system needs no install, and a copy of it would hide it and be older one day."""
+
+    async def refuse(_: Fetching) -> Delivered:
+        raise CannotInstall(f"{build.name} came with the system and is used where it lies; it is replaced with that")
+
+    return Found(metadata=Metadata(name=build.name), fetch=refuse, key=Path(build.local_path).name)
+
+
+def _sources(order: InstallOrder) -> Sequence[GallerySource] | None:
+    """Whoever sends galleries means these, and what ships with Corral need not be among them: each node has it."""
+    if order.galleries is None:
+        return None
+    given = sources_of(order.galleries)
+    return given if any(source.url == BUILT_IN_URL for source in given) else (*given, BUILT_IN)
+
+
+def _pointer(resolved: backend_catalogue.Found, readings: Readings) -> Metadata:
+    """What the directory of a meta backend says: LocalAI's own keys, and no uri."""
+    meta = resolved.entry
+    return Metadata(
+        meta_backend_for=resolved.key,
+        name=meta.name,
+        gallery_url=_url_of(_reading_of(meta, readings)),
+        version=resolved.build.version,
+        corral=Provenance(gallery=meta.gallery),
+    )
+
+
+def _reading_of(entry: GalleryEntry, readings: Readings) -> GalleryReading:
+    return next(reading for reading in readings.readings if reading.source.name == entry.gallery)
+
+
+def _url_of(reading: GalleryReading) -> str:
+    """Of the gallery; where that only names a file beside it, of that file. Anybody may read it: without a login."""
+    is_reference = reading.source.url.endswith(".ref")
+    return without_secrets(reading.url if is_reference else reading.source.url)
+
+
+def _refusal(missing: NotFound, readings: Readings) -> CannotInstall:
+    """What is not known may only be out of reach, so that is said as well."""
+    if missing.missing is not Missing.UNKNOWN:
+        return CannotInstall(missing.message)
+    hints = [f"did you mean {' or '.join(missing.suggestions)}?"] if missing.suggestions else []
+    kind = GalleryAway if readings.failures else NoSuchBackend
+    return kind("; ".join([f'no backend found with name "{missing.asked}"', *readings.failures, *hints]))

@@ -1,0 +1,95 @@
+"""Has backends pulled by a process of their own, straight into the directory in which they are made."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from corral.images.config import ImagesConfig, Pin, make_order
+from corral.images.errors import DiskFull, ImageError
+from corral.images.orders import PullOrder, PullProgress
+from corral.images.progress import words_of
+from corral.images.puller import Puller
+from corral.protocol.progress import Phase
+from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, NoRoom
+from corral.worker.installing.progress import Step
+
+log = logging.getLogger(__name__)
+
+_MAKE_ROOM: Final = "make room, or set another backends directory (LOCALAI_BACKENDS_PATH)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artefact:
+    """What is pulled."""
+
+    uris: tuple[str, ...]
+    """The first one, then its mirrors and other tags, in the order in which they are tried."""
+    sha256: str = ""
+    """Of an archive that is no image; empty: not known."""
+    verification: Mapping[str, str] = field(default_factory=dict)
+    """Whose signatures the gallery wants on its images; empty: nobody's."""
+
+
+class Pulls:
+    """Starts pullers, and tells what they tell."""
+
+    def __init__(self, config: ImagesConfig, *, cache: Path) -> None:
+        self._config = config
+        self._cache = cache
+
+    async def fetch(self, artefact: Artefact, fetching: Fetching) -> Delivered:
+        """CannotInstall in LocalAI's words, with the reason of ours. When cancelled, the puller ends."""
+        try:
+            return await self._pull(artefact, fetching)
+        except DiskFull as error:
+            raise NoRoom(f"{_failed(artefact)}: {error.message}; {_MAKE_ROOM}") from error
+        except ImageError as error:
+            raise CannotInstall(f"{_failed(artefact)}: {error.message}") from error
+
+    async def _pull(self, artefact: Artefact, fetching: Fetching) -> Delivered:
+        order = await asyncio.to_thread(self._order, artefact, fetching)
+        async with Puller(order, environment=self._config.environment) as puller:
+            async for progress in puller.progress():
+                fetching.report(_step(progress, artefact))
+            result = await puller.result()
+        return Delivered(
+            digest=result.digest,
+            platform_digest=result.platform_digest,
+            source="" if result.source == artefact.uris[0] else result.source,
+            is_unchanged=result.is_unchanged,
+            is_settled=order.is_durable,
+        )
+
+    def _order(self, artefact: Artefact, fetching: Fetching) -> PullOrder:
+        """The one place where what a gallery demands of its images is handed on to whoever checks it."""
+        pin = Pin(sha256=artefact.sha256)
+        order, notes = make_order(
+            self._config,
+            artefact.uris,
+            target=fetching.into,
+            cache=self._cache,
+            pin=pin,
+            verification=artefact.verification,
+        )
+        for note in notes:
+            log.warning("%s", note, extra={"event": "install.noted"})
+        return msgspec.structs.replace(order, have=fetching.have)
+
+
+def _failed(artefact: Artefact) -> str:
+    return f'failed to download backend "{artefact.uris[0]}"'
+
+
+def _step(progress: PullProgress, artefact: Artefact) -> Step:
+    return Step(
+        what=words_of(progress, artefact.uris[0]),
+        done=progress.current_bytes,
+        total=progress.total_bytes,
+        share=progress.percentage,
+        phase=Phase(progress.phase),
+    )

@@ -1,0 +1,31 @@
+"""Images and archives by their uri, without a gallery: `oci://`, a bare reference, `ocifile://`, an OCI layout, and
+archives behind a URL or on this machine.
+"""
+
+from functools import partial
+
+from corral.images.errors import SourceInvalid
+from corral.images.references import default_name, names_an_entry, parse_source
+from corral.worker.installing.backend_metadata import Metadata
+from corral.worker.installing.orders import CannotInstall, Found, InstallOrder
+from corral.worker.installing.sources.pulling import Artefact, Pulls
+
+
+class UriSource:
+    """Takes every uri but names of gallery entries; whatever is wrong with it is said."""
+
+    def __init__(self, pulls: Pulls) -> None:
+        self._pulls = pulls
+
+    async def find(self, order: InstallOrder) -> Found | None:
+        if not order.uri or names_an_entry(order.uri):
+            return None
+        try:
+            source = parse_source(order.uri)
+        except SourceInvalid as error:
+            raise CannotInstall(error.message) from error
+        name = order.name or default_name(source)
+        if not name:
+            raise CannotInstall("specifying a name is required for OCI images")
+        metadata = Metadata(name=name, alias=order.alias, uri=order.uri)
+        return Found(metadata=metadata, fetch=partial(self._pulls.fetch, Artefact(uris=(order.uri,))))

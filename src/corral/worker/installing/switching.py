@@ -1,0 +1,225 @@
+"""Putting a whole directory in the place of another, so that after a crash at any step there is the old one or the new
+one, never a mixture. May block: call it in a thread.
+
+A new version is made beside its place, under a name that is no backend's. The old one is moved aside, the new one moved
+in; the old one is removed, or kept to go back to. Nothing is removed where it could be taken for whole. What a crash
+leaves is put right by `repair` at the next start.
+"""
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from corral.worker.installing.backend_directory import BACKUP, RUN, STAGING, UNFINISHED
+
+log = logging.getLogger(__name__)
+
+DIRECTORY_MODE: Final = 0o750
+OWN: Final = ".corral"
+"""In the directory of backends: what only Corral needs. It is no backend for LocalAI either, having no `run.sh`."""
+_PREVIOUS: Final = "previous"
+_SCRATCH: Final = "scratch"
+
+
+def staging_of(place: Path) -> Path:
+    """Where the next version of a backend is made."""
+    return place.with_name(place.name + STAGING)
+
+
+def previous_of(place: Path) -> Path:
+    """Where the version before is kept."""
+    return place.parent / OWN / _PREVIOUS / place.name
+
+
+def scratch_of(place: Path) -> Path:
+    """For a small file that shall be moved into the backend's directory."""
+    folder = place.parent / OWN / _SCRATCH
+    folder.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    return folder / place.name
+
+
+def _backup_of(place: Path) -> Path:
+    return place.with_name(place.name + BACKUP)
+
+
+def has_previous(place: Path) -> bool:
+    """Whether there is something to go back to."""
+    return (previous_of(place) / RUN).is_file()
+
+
+def begin(place: Path) -> Path:
+    """An empty directory for the next version; what an earlier attempt left is gone."""
+    place.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    _restore(place)
+    staging = staging_of(place)
+    discard(staging)
+    staging.mkdir(mode=DIRECTORY_MODE)
+    return staging
+
+
+def settle(tree: Path) -> None:
+    """Have everything below on the disk itself, so that a power cut after the switch finds the new version whole."""
+    for folder, _, files in os.walk(tree):
+        for name in files:
+            _sync(Path(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        settle_names(Path(folder))
+
+
+def settle_names(folder: Path) -> None:
+    """The same for the names in one directory."""
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def switch(place: Path) -> None:
+    """Put what was made beside it into its place. When that fails, what was there is there again."""
+    _exchange(place, staging_of(place))
+    discard_if_possible(_backup_of(place))
+
+
+def switch_and_keep(place: Path) -> None:
+    """The same, and what was there becomes the version before; the one before that goes."""
+    _exchange(place, staging_of(place))
+    backup = _backup_of(place)
+    try:
+        if (backup / RUN).is_file():
+            _move(backup, _cleared(previous_of(place)))
+    except OSError as error:
+        log.warning("cannot keep what was in %s: %s", place, error.strerror, extra={"event": "install.not_kept"})
+    discard_if_possible(backup)
+    discard_if_possible(staging_of(previous_of(place)))
+
+
+def roll_back(place: Path) -> None:
+    """The version before and the present one change places. FileNotFoundError when there is none before."""
+    previous = previous_of(place)
+    _exchange(place, previous)
+    settle_names(previous.parent)
+    backup = _backup_of(place)
+    if _exists(backup):
+        _move(backup, previous)
+
+
+def forget_previous(place: Path) -> None:
+    """No going back."""
+    previous = previous_of(place)
+    if _exists(previous):
+        _cleared(previous)
+        discard_if_possible(staging_of(previous))
+
+
+def remove(place: Path) -> None:
+    """Take a directory away at once, and then its content, with the version before. Nothing there is as good."""
+    forget_previous(place)
+    if not _exists(place):
+        return
+    staging = staging_of(place)
+    discard(staging)
+    _move(place, staging)
+    discard_if_possible(staging)
+
+
+def repair(folder: Path) -> list[str]:
+    """Put right what a crash left; the names of the backends that were put back or cleaned up after."""
+    folder.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    left = [path for path in sorted(folder.iterdir()) if path.name.endswith(UNFINISHED)]
+    for path in left:
+        if path.name.endswith(BACKUP):
+            _restore(path.with_name(path.name.removesuffix(BACKUP)))
+        discard_if_possible(path)
+    own = list(_own_leftovers(folder))
+    for path in own:
+        discard_if_possible(path)
+    return [path.name for path in left + own]
+
+
+def _own_leftovers(folder: Path) -> Iterator[Path]:
+    """Unfinished work, and versions before something that is not there any more."""
+    for path in _listed(folder / OWN / _SCRATCH):
+        yield path
+    for path in _listed(folder / OWN / _PREVIOUS):
+        if path.name.endswith(UNFINISHED) or not _exists(folder / path.name):
+            yield path
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def discard(path: Path) -> None:
+    """Remove whatever is there, without following a link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def discard_if_possible(path: Path) -> None:
+    """The same where failing harms nobody: the next start tries again."""
+    try:
+        discard(path)
+    except OSError as error:
+        log.warning("cannot remove %s: %s", path, error.strerror, extra={"event": "install.leftover"})
+
+
+def _exchange(place: Path, new: Path) -> None:
+    """The new one is in its place, and what was there beside it."""
+    backup = _backup_of(place)
+    discard(backup)
+    had_one = _exists(place)
+    if had_one:
+        place.rename(backup)
+    try:
+        new.rename(place)
+    except BaseException:
+        if had_one:
+            backup.rename(place)
+        raise
+    settle_names(place.parent)
+
+
+def _cleared(previous: Path) -> Path:
+    """Nothing is there, and not half of something either: what was is moved away before it is removed."""
+    previous.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    if _exists(previous):
+        doomed = staging_of(previous)
+        discard(doomed)
+        _move(previous, doomed)
+    return previous
+
+
+def _move(path: Path, target: Path) -> None:
+    path.rename(target)
+    settle_names(target.parent)
+    if path.parent != target.parent:
+        settle_names(path.parent)
+
+
+def _restore(place: Path) -> None:
+    """A crash between the two moves leaves only the old version, moved aside."""
+    backup = _backup_of(place)
+    if _exists(backup) and not _exists(place):
+        backup.rename(place)
+
+
+def _exists(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
+
+
+def _sync(path: Path, flags: int) -> None:
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in {
+            errno.ELOOP,
+            errno.EACCES,
+        }:  # links are part of their directory; what we may not read came so
+            return
+        raise
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

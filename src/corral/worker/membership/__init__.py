@@ -1,0 +1,1 @@
+"""Being a member of a fleet: joining, heartbeats, reports, leaving, and who this node is to its frontend."""

@@ -1,0 +1,48 @@
+"""Telling the frontend at once that a process ended by itself, where it asked to be told.
+
+Only a hint, and lost while NATS is down: what runs is what `models.running` says.
+"""
+
+import logging
+from typing import Protocol
+
+import msgspec
+
+from corral.base.errors import CorralError
+from corral.protocol import subjects
+from corral.protocol.keys import hash_secret
+from corral.protocol.registration import Feature
+from corral.protocol.replica import ReplicaExited
+from corral.worker.membership.presence import Presence
+from corral.worker.processes.process import Ending, Launch
+
+log = logging.getLogger(__name__)
+
+
+class Publisher(Protocol):
+    async def publish(self, subject: str, data: bytes) -> None: ...
+
+
+class ExitReports:
+    """Publishes one message for each."""
+
+    def __init__(self, bus: Publisher, presence: Presence) -> None:
+        self._bus = bus
+        self._presence = presence
+
+    async def tell(self, launch: Launch, ending: Ending) -> None:
+        member = self._presence.member
+        if member is None or Feature.REPLICA_EXITS not in member.features:
+            return
+        report = ReplicaExited(
+            model_id=launch.key.model_id,
+            replica_index=launch.key.replica_index,
+            address=launch.address,
+            key_hash=hash_secret(launch.http_key),
+            reason=ending.reason,
+            tail=list(ending.tail),
+        )
+        try:
+            await self._bus.publish(subjects.replica_exited(member.node_id), msgspec.json.encode(report))
+        except CorralError as error:
+            log.info("an exit was not reported: %s", error, extra={"event": "backend.exit_unsaid"})

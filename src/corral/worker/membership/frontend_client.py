@@ -1,0 +1,174 @@
+"""HTTP calls from a worker to its frontends, Corral's or LocalAI's.
+
+Stays with the frontend that works and moves to the next one when it does not answer or answers 5xx. Every call is
+harmless when repeated. Decides nothing: what a refusal means is the caller's business. Messages name the frontend,
+the status and its reason, and never a token.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from corral.base.errors import InvalidInput, PeerRefused, PeerUnavailable
+from corral.base.http_client import HttpFailed, HttpFault, asked, host_of, is_passing, read_body
+from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.protocol import go_json
+from corral.protocol.registration import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    RegisterRequest,
+    RegisterResponse,
+    ReplicaInFlight,
+)
+from corral.worker.membership.presence import Member
+
+MAX_ANSWER: Final = 4 * 1024 * 1024
+MAX_REASON: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    method: str
+    path: str
+    bearer: str = field(repr=False)
+    body: bytes | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self.bearer}"} if self.bearer else {}
+        if self.body is not None:
+            headers["Content-Type"] = "application/json"
+        return headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    where: str
+    status: int
+    body: bytes
+
+
+class FrontendClient:
+    """Calls to one of several frontends of the same cluster."""
+
+    def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str]) -> None:
+        self._session = session
+        self._urls = tuple(urls)
+        self._current = 0
+
+    async def register(self, body: RegisterRequest) -> RegisterResponse:
+        """Join, or join again. An answer needs nothing but an id."""
+        call = _Call(method="POST", path="/api/node/register", bearer=body.token, body=msgspec.json.encode(body))
+        answer = await self._send(call)
+        try:
+            response = go_json.decode(answer.body, RegisterResponse)
+        except InvalidInput as error:
+            raise _not_a_frontend(answer, str(error)) from error
+        if not response.id:
+            raise _not_a_frontend(answer, "no node id")
+        return response
+
+    async def heartbeat(self, member: Member, body: HeartbeatRequest) -> HeartbeatResponse:
+        """Say that we live. What a frontend answers beyond 2xx is a courtesy."""
+        answer = await self._send(_node_call("POST", member, "heartbeat", msgspec.json.encode(body)))
+        try:
+            return go_json.decode(answer.body, HeartbeatResponse)
+        except InvalidInput:
+            return HeartbeatResponse()
+
+    async def drain(self, member: Member) -> None:
+        """Ask for no new work."""
+        await self._send(_node_call("POST", member, "drain"))
+
+    async def resume(self, member: Member) -> None:
+        """Take new work again."""
+        await self._send(_node_call("POST", member, "resume"))
+
+    async def deregister(self, member: Member) -> None:
+        """Say good-bye."""
+        await self._send(_node_call("POST", member, "deregister"))
+
+    async def in_flight(self, member: Member) -> int:
+        """How many requests the frontends have open on this node."""
+        answer = await self._send(_node_call("GET", member, "models"))
+        try:
+            replicas = msgspec.json.decode(answer.body, type=list[ReplicaInFlight] | None)
+        except UNREADABLE_JSON as error:
+            raise _not_a_frontend(answer, str(error)) from error
+        return sum(replica.in_flight for replica in replicas or [])
+
+    async def _send(self, call: _Call) -> _Answer:
+        """Ask the frontend that worked last, then each of the others once."""
+        problems: list[PeerUnavailable] = []
+        for _ in self._urls:
+            try:
+                return await self._send_to(self._urls[self._current], call)
+            except PeerUnavailable as error:
+                problems.append(error)
+                self._current = (self._current + 1) % len(self._urls)
+        raise PeerUnavailable("; ".join(sorted(problem.message for problem in problems))) from problems[-1]
+
+    async def _send_to(self, url: str, call: _Call) -> _Answer:
+        try:
+            answer = await self._exchange(url, call)
+        except HttpFailed as error:
+            raise PeerUnavailable(f"frontend {error.host} does not answer: {error.reason}") from error
+        if 200 <= answer.status < 300:
+            return answer
+        raise _refusal(answer, call)
+
+    async def _exchange(self, url: str, call: _Call) -> _Answer:
+        """One exchange, tried twice when a kept connection turns out to be dead: servers close those at any time."""
+        try:
+            return await self._exchange_once(url, call)
+        except HttpFailed as error:
+            if error.fault is not HttpFault.DISCONNECTED:
+                raise
+            return await self._exchange_once(url, call)
+
+    async def _exchange_once(self, url: str, call: _Call) -> _Answer:
+        async with asked(self._session, call.method, url + call.path, headers=call.headers, data=call.body) as response:
+            return _Answer(where=host_of(url), status=response.status, body=await read_body(response, MAX_ANSWER))
+
+
+def _node_call(method: str, member: Member, action: str, body: bytes | None = None) -> _Call:
+    return _Call(
+        method=method, path=f"/api/node/{quote(member.node_id, safe='')}/{action}", bearer=member.bearer, body=body
+    )
+
+
+def _refusal(answer: _Answer, call: _Call) -> PeerUnavailable | PeerRefused:
+    reason = _without(call.bearer, error_text(answer.body))
+    message = f"frontend {answer.where} answered {answer.status} to {call.method} {call.path}"
+    message += f": {reason}" if reason else ""
+    if is_passing(answer.status):
+        return PeerUnavailable(message)
+    if 300 <= answer.status < 400:
+        message += " (redirects are not followed: set the URL it leads to)"
+    return PeerRefused(message, status=answer.status)
+
+
+def _without(secret: str, text: str) -> str:
+    """A frontend has no reason to send our token back; if it does, nobody else shall read it."""
+    return re.sub(rf"(?<![\w-]){re.escape(secret)}(?![\w-])", "***", text) if secret else text
+
+
+def _not_a_frontend(answer: _Answer, problem: str) -> PeerUnavailable:
+    return PeerUnavailable(f"{answer.where} answered {answer.status}, but not as a frontend does: {problem}")
+
+
+def error_text(body: bytes) -> str:
+    """What went wrong, from either of the two forms of error bodies, or from plain text that is no page."""
+    text = ""
+    try:
+        match msgspec.json.decode(body):
+            case {"error": {"message": str(text)}} | {"error": str(text)}:
+                pass
+    except UNREADABLE_JSON:
+        text = body.decode("utf-8", errors="replace")
+    return "" if text.lstrip().startswith("<") else " ".join(text.split())[:MAX_REASON]

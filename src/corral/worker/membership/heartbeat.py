@@ -1,0 +1,156 @@
+"""Signs of life: one per interval, with what is measured then, over HTTP whether NATS is up or not."""
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final, Protocol
+
+from msgspec import UNSET
+
+from corral.base.clock import Clock
+from corral.base.errors import PeerRefused, PeerUnavailable
+from corral.base.ids import Incarnation, NodeId
+from corral.protocol.registration import (
+    PENDING,
+    CorralBeat,
+    CorralStatus,
+    Feature,
+    HeartbeatRequest,
+    HeartbeatResponse,
+)
+from corral.worker.hardware.machine import Gauge, Measurement
+from corral.worker.membership.outage import Outage
+from corral.worker.membership.presence import Member
+
+log = logging.getLogger(__name__)
+
+FORGOTTEN_STATUSES: Final = frozenset({401, 404})
+"""The frontend knows neither this id nor, with 401, this secret: an administrator removed the node, or a backup was
+restored. LocalAI answers 404 for database errors too; registering again is harmless then."""
+MOST_AHEAD: Final = 1.0
+"""Seconds before a beat at which measuring begins, or a quarter of a short interval: a busy disk or driver must not
+make the beat late."""
+
+
+class Hearing(StrEnum):
+    """What became of a heartbeat."""
+
+    HEARD = "heard"
+    UNHEARD = "unheard"
+    """Nobody answered; the next beat tries again."""
+    FORGOTTEN = "forgotten"
+    """The worker must register again."""
+
+
+class Frontend(Protocol):
+    async def heartbeat(self, member: Member, body: HeartbeatRequest) -> HeartbeatResponse: ...
+
+
+def heartbeat_body(measured: Measurement, member: Member, corral: CorralBeat) -> HeartbeatRequest:
+    """The body in the form of LocalAI's worker. What is left out keeps its last value at the frontend.
+
+    A frontend of ours also hears what only it understands, and which GPUs there are: a driver may start after the
+    worker did.
+    """
+    gpus = measured.gpus
+    return HeartbeatRequest(
+        available_vram=gpus.available_vram if gpus.total_vram and gpus.available_vram is not None else UNSET,
+        total_vram=gpus.total_vram if gpus.total_vram and member.is_corral else UNSET,
+        gpu_vendor=gpus.vendor if gpus.vendor and member.is_corral else UNSET,
+        available_ram=measured.ram.available if measured.ram else UNSET,
+        total_disk=measured.disk.total if measured.disk else UNSET,
+        available_disk=measured.disk.available if measured.disk else UNSET,
+        corral=corral if member.is_corral else UNSET,
+    )
+
+
+def next_beat(due: float, now: float, interval: float) -> float:
+    """When to beat after the beat that was due at `due`.
+
+    Always a whole number of intervals later, so that the schedule does not drift; after a pause the latest missed
+    beat is made up for at once, and only that one.
+    """
+    missed = int((now - due) / interval)
+    return due + interval * max(missed, 1)
+
+
+class Heartbeat:
+    """Beats for one membership until the frontend no longer knows it."""
+
+    def __init__(
+        self,
+        *,
+        frontend: Frontend,
+        gauge: Gauge,
+        clock: Clock,
+        interval: timedelta,
+        incarnation: Incarnation,
+        inventory: Callable[[], str],
+    ) -> None:
+        """`inventory` gives a fingerprint of the backends that are on the disk, and has them looked at anew."""
+        self._frontend = frontend
+        self._gauge = gauge
+        self._clock = clock
+        self._interval = interval.total_seconds()
+        self._incarnation = incarnation
+        self._inventory = inventory
+        self._outage = Outage(log, clock, event="heartbeat", what="heartbeat")
+        self._told: tuple[NodeId | None, str] = (None, "")
+
+    async def until_forgotten(self, member: Member) -> None:
+        """Beat once per interval; the registration counts as the first sign of life."""
+        self._note_status(member, member.status)
+        self._inventory()  # which this frontend does not know yet
+        due = self._clock.monotonic()
+        while True:
+            due = next_beat(due, self._clock.monotonic(), self._interval)
+            await self._sleep_until(due - min(self._interval / 4, MOST_AHEAD))
+            measured = await self._gauge.measure()
+            await self._sleep_until(due)
+            if await self.beat(member, measured) is Hearing.FORGOTTEN:
+                return
+
+    async def _sleep_until(self, moment: float) -> None:
+        await self._clock.sleep(max(moment - self._clock.monotonic(), 0))
+
+    async def beat(self, member: Member, measured: Measurement) -> Hearing:
+        """One heartbeat with what was measured just now."""
+        inventory = self._inventory() if Feature.INVENTORY in member.features else ""
+        corral = CorralBeat(incarnation=self._incarnation, inventory=inventory)
+        body = heartbeat_body(measured, member, corral)
+        try:
+            answer = await self._frontend.heartbeat(member, body)
+        except PeerUnavailable as error:
+            self._outage.failed(error.message)
+            return Hearing.UNHEARD
+        except PeerRefused as error:
+            self._outage.failed(error.message)
+            return Hearing.FORGOTTEN if error.status in FORGOTTEN_STATUSES else Hearing.UNHEARD
+        self._outage.worked()
+        return self._take_in(member, answer)
+
+    def _take_in(self, member: Member, answer: HeartbeatResponse) -> Hearing:
+        told = answer.corral
+        if not isinstance(told, CorralStatus):
+            return Hearing.HEARD
+        if told.deregistered:
+            log.info("the frontend counts this node as gone", extra={"event": "node.deregistered"})
+            return Hearing.FORGOTTEN
+        self._note_status(member, told.status)
+        return Hearing.HEARD
+
+    def _note_status(self, member: Member, status: str) -> None:
+        """Say once what changed in how the frontend sees this node; a new id is a new node."""
+        if not status or self._told == (member.node_id, status):
+            return
+        before, self._told = self._told, (member.node_id, status)
+        if status == PENDING:
+            how = (
+                f"run `corral nodes approve {member.node_id}`" if member.is_corral else "an administrator must give it"
+            )
+            log.warning("waiting for approval: %s", how, extra={"event": "node.pending"})
+        elif before == (member.node_id, PENDING):
+            log.info("approved; now %s", status, extra={"event": "node.approved"})
+        elif before[0] == member.node_id:
+            log.info("the frontend sees this node as %s", status, extra={"event": "node.status"})

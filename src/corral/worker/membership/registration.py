@@ -1,0 +1,185 @@
+"""Joining a frontend: what the worker says of itself, how long it keeps trying, and what a refusal means.
+
+A first registration that is refused is a mistake in the configuration, so it ends the worker with a sentence. A later
+one is not: models may be serving, so the worker goes on and keeps asking.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, Protocol
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from corral.base.clock import Clock
+from corral.base.errors import AccessDenied, InvalidInput, PeerRefused, PeerUnavailable
+from corral.base.ids import NodeId
+from corral.base.retry import Backoff
+from corral.bus.credentials import UserJwt
+from corral.domain.labels import REPLICA_SLOTS
+from corral.protocol.registration import CorralHello, CorralWelcome, Feature, RegisterRequest, RegisterResponse
+from corral.worker.hardware.machine import Gauge, Measurement
+from corral.worker.membership.addresses import Addresses
+from corral.worker.membership.outage import Outage
+from corral.worker.membership.presence import Member
+
+log = logging.getLogger(__name__)
+
+WRONG_TOKEN: Final = frozenset({401, 403})
+NO_SUCH_ROUTE: Final = 404
+_PATIENCE: Final = timedelta(seconds=30)
+"""A frontend that starts together with its workers needs some of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a worker says of itself at every registration, beside what it measures."""
+
+    name: str
+    addresses: Addresses
+    token: str = field(repr=False)
+    hello: CorralHello = field(repr=False)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    max_replicas_per_model: int = 1
+    vram_budget: str = ""
+    was_admitted: bool = False
+    """An earlier process of this worker was registered, so its secret is known to somebody."""
+
+
+class Frontend(Protocol):
+    async def register(self, body: RegisterRequest) -> RegisterResponse: ...
+
+
+def registration_body(profile: Profile, measured: Measurement) -> RegisterRequest:
+    """The body in the form of LocalAI's worker: who makes the GPUs always, amounts when they could be read.
+
+    Where nobody can say what is free of the video memory, all of it counts as free: no model is loaded yet.
+    """
+    slots = max(profile.max_replicas_per_model, 1)
+    total_vram, available_vram = measured.gpus.total_vram, measured.gpus.available_vram
+    return RegisterRequest(
+        name=profile.name,
+        address=profile.addresses.advertise,
+        http_address=profile.addresses.advertise_http,
+        token=profile.token,
+        total_vram=_if_known(total_vram),
+        available_vram=_if_known(total_vram if available_vram is None else available_vram),
+        gpu_vendor=measured.gpus.vendor,
+        gpu_compute_capability=measured.gpus.compute_capability,
+        capability=measured.capability,
+        total_ram=measured.ram.total if measured.ram else UNSET,
+        available_ram=measured.ram.available if measured.ram else UNSET,
+        total_disk=measured.disk.total if measured.disk else UNSET,
+        available_disk=measured.disk.available if measured.disk else UNSET,
+        max_replicas_per_model=slots,
+        vram_budget=profile.vram_budget,
+        labels={**profile.labels, REPLICA_SLOTS: str(slots)},
+        corral=profile.hello,
+    )
+
+
+def _if_known(amount: int | None) -> int | UnsetType:
+    return UNSET if amount is None else amount
+
+
+def membership(answer: RegisterResponse, profile: Profile) -> Member:
+    """What an accepted registration makes of this worker. The node's own secret counts only where it is understood."""
+    welcome = answer.corral if isinstance(answer.corral, CorralWelcome) else None
+    features = frozenset(welcome.features if welcome is not None else ())
+    return Member(
+        node_id=NodeId(answer.id),
+        bearer=profile.hello.secret if Feature.NODE_SECRET in features else profile.token,
+        status=answer.status,
+        is_corral=welcome is not None,
+        features=features,
+        nats_user=_nats_user(answer),
+    )
+
+
+def _nats_user(answer: RegisterResponse) -> UserJwt | None:
+    """What cannot be used is as good as nothing: the node is registered all the same."""
+    if not answer.nats_jwt and not answer.nats_user_seed:
+        return None
+    try:
+        return UserJwt(answer.nats_jwt, answer.nats_user_seed)
+    except InvalidInput as error:
+        log.warning("the frontend's NATS user is of no use: %s", error, extra={"event": "registration.no_nats_user"})
+        return None
+
+
+class Registrar:
+    """Registers this worker, as often as it takes."""
+
+    def __init__(
+        self, *, frontend: Frontend, profile: Profile, gauge: Gauge, clock: Clock, backoff: Backoff, token_attempts: int
+    ) -> None:
+        self._frontend = frontend
+        self._profile = profile
+        self._gauge = gauge
+        self._clock = clock
+        self._backoff = backoff
+        self._token_attempts = token_attempts
+        self._was_admitted = profile.was_admitted
+        self._outage = Outage(log, clock, event="registration", what="registration", patience=_PATIENCE)
+
+    async def join(self) -> Member:
+        """The first registration. AccessDenied or PeerRefused when trying again would not help."""
+        refusals = attempt = 0
+        while True:
+            try:
+                return await self.attempt()
+            except PeerUnavailable as error:
+                self._outage.failed(error.message)
+            except PeerRefused as error:
+                refusals += 1
+                self._give_up_if_final(error, refusals)
+                self._outage.failed(error.message)
+            attempt += 1
+            await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
+
+    async def rejoin(self) -> Member:
+        """A later registration, after the frontend forgot us. Never gives up."""
+        attempt = 0
+        while True:
+            try:
+                return await self.attempt()
+            except (PeerUnavailable, PeerRefused) as error:
+                self._outage.failed(error.message)
+            attempt += 1
+            await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
+
+    async def attempt(self) -> Member:
+        """One registration with what is measured now."""
+        body = registration_body(self._profile, await self._gauge.measure())
+        try:
+            answer = await self._frontend.register(body)
+        except PeerRefused as refused:
+            if refused.status not in WRONG_TOKEN or not self._was_admitted:
+                raise
+            answer = await self._register_as_known(body, refused)
+        self._was_admitted = True
+        self._outage.worked()
+        return membership(answer, self._profile)
+
+    async def _register_as_known(self, body: RegisterRequest, refused: PeerRefused) -> RegisterResponse:
+        """The token may have been changed since we joined; a frontend that knows our secret takes us back."""
+        try:
+            return await self._frontend.register(replace(body, token=self._profile.hello.secret))
+        except PeerRefused:
+            raise refused from None
+
+    def _give_up_if_final(self, error: PeerRefused, refusals: int) -> None:
+        if error.status == NO_SUCH_ROUTE:
+            raise PeerRefused(
+                f"{error.message}; the URL must lead to a frontend, and a LocalAI one must run in distributed mode",
+                status=error.status,
+            ) from error
+        if error.status not in WRONG_TOKEN:
+            raise error
+        if refusals >= self._token_attempts:
+            raise AccessDenied(
+                f"{error.message}; check the registration token (LOCALAI_REGISTRATION_TOKEN or "
+                "CORRAL_REGISTRATION_TOKEN): it must be the frontend's"
+            ) from error

@@ -1,0 +1,267 @@
+"""One backend process: its whole life, from the start until it is gone and reaped.
+
+One task runs it and makes every change of its state; everybody else asks and waits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final, Protocol
+
+import psutil
+
+from corral.base.errors import ChildFailed, Conflict, CorralError
+from corral.base.processes import Command, Process, Streams, start_process
+from corral.base.readiness import describe_exit
+from corral.base.tasks import first_done
+from corral.protocol.replica import ProcessKey
+from corral.worker.config import SupervisionConfig
+from corral.worker.installing.backend_directory import Home
+from corral.worker.membership.addresses import HostPort, local_host
+from corral.worker.processes.backend_logs import BackendLog, LineWriter, Stream
+from corral.worker.processes.remains import descendants_of
+
+log = logging.getLogger(__name__)
+
+LOOPBACK: Final = "127.0.0.1"
+TOKEN_VARIABLE: Final = "LOCALAI_GRPC_AUTH_TOKEN"  # noqa: S105 - a name, not a token
+KEY_VARIABLE: Final = "CORRAL_HTTP_KEY"
+VULKAN_VARIABLES: Final = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+MARK_VARIABLE: Final = "CORRAL_PROCESS_MARK"
+"""Tells processes of ours from others that were given the same number."""
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+NEXT: Final[Mapping[State, frozenset[State]]] = {
+    State.STARTING: frozenset({State.READY, State.STOPPING, State.ENDED}),
+    State.READY: frozenset({State.STOPPING, State.ENDED}),
+    State.STOPPING: frozenset({State.ENDED}),
+    State.ENDED: frozenset(),
+}
+
+
+class Link(Protocol):
+    """A backend at the other end of gRPC."""
+
+    async def health(self, *, timeout: timedelta) -> None: ...
+
+    async def free(self, *, timeout: timedelta) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+Connect = Callable[[str, str], Link]
+"""From an address and a token to the backend that serves there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What one process is started with."""
+
+    key: ProcessKey
+    backend: str
+    """The name it was asked for by."""
+    home: Home
+    model_id: str
+    """The name under which an engine's own HTTP port serves; empty when no model was named."""
+    bind_host: str
+    port: int
+    http_port: int | None
+    front_port: int | None = None
+    """Where requests that need care are answered; only beside an HTTP port."""
+    token: str = field(repr=False)
+    http_key: str = field(repr=False)
+    mark: str
+    environment: Mapping[str, str] = field(repr=False)
+
+    @property
+    def address(self) -> str:
+        """As this machine dials it."""
+        return str(HostPort(local_host(self.bind_host), self.port))
+
+    def argv(self) -> list[str]:
+        words = [str(self.home.executable), "--addr", str(HostPort(self.bind_host, self.port))]
+        if self.http_port is not None:
+            words += ["--http-addr", str(HostPort(self.bind_host, self.http_port))]
+            words += ["--model-name", self.model_id] if self.model_id else []
+        if self.front_port is not None:
+            words += ["--front-addr", str(HostPort(self.bind_host, self.front_port))]
+        return words
+
+    def variables(self) -> dict[str, str]:
+        found = {name: value for name, value in self.environment.items() if name != TOKEN_VARIABLE}
+        found[MARK_VARIABLE] = self.mark
+        if self.token:
+            found[TOKEN_VARIABLE] = self.token
+        if self.http_port is not None:
+            found[KEY_VARIABLE] = self.http_key
+        if self.home.vulkan_drivers:
+            found |= dict.fromkeys(VULKAN_VARIABLES, ":".join(map(str, self.home.vulkan_drivers)))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a process ended."""
+
+    reason: str
+    """A sentence for people."""
+    is_expected: bool
+    was_ready: bool = False
+    tail: tuple[str, ...] = ()
+    """The last lines of its standard error."""
+
+
+class BackendProcess:
+    """Run it once; ask it for readiness or to stop as often as you like, also before it runs."""
+
+    def __init__(self, launch: Launch, *, connect: Connect, log: BackendLog, config: SupervisionConfig) -> None:
+        self.launch = launch
+        self.state = State.STARTING
+        self.pid = 0
+        self._connect = connect
+        self._config = config
+        self._stdout = LineWriter(log, Stream.STDOUT)
+        self._stderr = LineWriter(log, Stream.STDERR)
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stop = asyncio.Event()
+        self._force = asyncio.Event()
+        self._last_problem = ""
+        self.freed = False
+        """Its model was given back before the end."""
+        self.not_freed = ""
+        """Why not, where that was tried."""
+        self.descendants: list[psutil.Process] = []
+        """What it had started, as seen before it was asked to end."""
+
+    async def until_ready(self) -> None:
+        """Return when it serves. ChildFailed when it never will, Conflict when somebody stopped it before."""
+        await asyncio.shield(self._ready)  # many wait for one start: one that gives up must not cancel it
+
+    @property
+    def is_ending(self) -> bool:
+        return self._stop.is_set() or self.state in {State.STOPPING, State.ENDED}
+
+    @property
+    def is_serving(self) -> bool:
+        return self.state is State.READY and not self._stop.is_set()
+
+    def ask_to_stop(self, *, force: bool) -> None:
+        """Have it ended; with force without freeing its model first. A later force hurries an earlier stop."""
+        if force:
+            self._force.set()
+        self._stop.set()
+
+    async def run(self, started: "Callable[[BackendProcess], Awaitable[None]]") -> Ending:
+        """The whole life. Cancelling kills. `started` is called when there is a process with a number."""
+        try:
+            async with start_process(self._command()) as process:
+                self.pid = process.pid
+                await started(self)
+                ending = await self._live(process)
+        except ChildFailed as error:
+            ending = Ending(reason=error.message, is_expected=False)
+            self._settle(error)
+        finally:
+            self.state = State.ENDED
+            self._settle(Conflict(f"backend {self.launch.key} was stopped before it was ready"))
+        return ending
+
+    async def _live(self, process: Process) -> Ending:
+        """From the start to the end, as a list of steps."""
+        match await first_done(self._stop.wait(), process.wait(), self._probe(), timeout=self._config.ready_within):
+            case 0:
+                return await self._end(process)
+            case 1:
+                raise self._failure(f"backend process {self.launch.key} died during startup", _exit_of(process))
+            case None:
+                self.descendants = await asyncio.to_thread(descendants_of, process.pid)
+                await process.stop(self._config.stop_grace)
+                seconds = self._config.ready_within.total_seconds()
+                problem = f"backend {self.launch.key} did not become ready within {seconds:g}s"
+                raise self._failure(problem, self._last_problem)
+        self.state = State.READY
+        self._settle(None)
+        if await first_done(self._stop.wait(), process.wait()) == 0:
+            await self._free()
+            return await self._end(process)
+        reason = f"backend {self.launch.key} ended by itself ({_exit_of(process)})"
+        return Ending(reason=reason, is_expected=False, was_ready=True, tail=tuple(self._tail()))
+
+    async def _probe(self) -> None:
+        """Until the backend says that it is healthy. A new connection each time: an old one waits longer and longer."""
+        while True:
+            link = self._connect(self.launch.address, self.launch.token)
+            try:
+                await link.health(timeout=self._config.probe_timeout)
+            except CorralError as error:
+                self._last_problem = error.message
+            else:
+                return
+            finally:
+                await link.close()
+            await asyncio.sleep(self._config.probe_interval.total_seconds())
+
+    async def _free(self) -> None:
+        """Let the backend give its model back. Many cannot; that only costs the time."""
+        self.state = State.STOPPING
+        if self._force.is_set():
+            return
+        link = self._connect(self.launch.address, self.launch.token)
+        try:
+            self.freed = await first_done(self._force.wait(), link.free(timeout=self._config.free_within)) == 1
+        except CorralError as error:
+            self.not_freed = error.message
+            told = {"event": "backend.not_freed", "key": str(self.launch.key)}
+            log.info("backend did not free its model: %s", error, extra=told)
+        finally:
+            await link.close()
+
+    async def _end(self, process: Process) -> Ending:
+        self.state = State.STOPPING
+        self.descendants = await asyncio.to_thread(descendants_of, process.pid)
+        await process.stop(self._config.stop_grace)
+        return Ending(reason=f"backend {self.launch.key} was stopped ({_exit_of(process)})", is_expected=True)
+
+    def _settle(self, error: CorralError | None) -> None:
+        """Tell everybody who waits; the first outcome stays."""
+        if self._ready.done():
+            return
+        if error is None:
+            self._ready.set_result(None)
+        else:
+            self._ready.set_exception(error)
+            self._ready.exception()  # perhaps nobody waits, which is no mistake
+
+    def _failure(self, problem: str, detail: str) -> ChildFailed:
+        """In the words of LocalAI's worker, with what else is known at the end."""
+        tail = self._tail()
+        lines = [f"{problem}. Last stderr:", *tail, *([f"({detail})"] if detail else [])]
+        return ChildFailed("\n".join(lines), child=str(self.launch.key), tail=tail)
+
+    def _tail(self) -> list[str]:
+        """The last errors of this process, not of an earlier one with the same key."""
+        self._stdout.end()
+        self._stderr.end()
+        return self._stderr.tail
+
+    def _command(self) -> Command:
+        return Command(
+            argv=self.launch.argv(),
+            env=self.launch.variables(),
+            cwd=self.launch.home.directory,
+            output=Streams(stdout=self._stdout.feed, stderr=self._stderr.feed),
+        )
+
+
+def _exit_of(process: Process) -> str:
+    return describe_exit(process.returncode) if process.returncode is not None else "still there"

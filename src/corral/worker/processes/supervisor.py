@@ -1,0 +1,314 @@
+"""The backend processes of this node: at most one for each key, each run by a task of its own.
+
+Decides nothing about backends: what to start is found elsewhere, see `backends.py`.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, Self
+
+from corral.base.errors import Conflict, CorralError
+from corral.base.ids import new_secret
+from corral.base.tasks import end_tasks, start_task
+from corral.protocol.replica import ProcessKey
+from corral.worker.config import SupervisionConfig
+from corral.worker.installing.backend_directory import Home, identity_of
+from corral.worker.processes.backend_logs import BackendLogs
+from corral.worker.processes.listening import accepts_connections
+from corral.worker.processes.ports import Ports
+from corral.worker.processes.process import BackendProcess, Connect, Ending, Launch
+from corral.worker.processes.remains import Remains
+
+log = logging.getLogger(__name__)
+
+_SHOWN_TAIL: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A process that shall run."""
+
+    key: ProcessKey
+    backend: str
+    """The name it was asked for by."""
+    model_id: str
+    home: Home
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all processes of a node have in common."""
+
+    bind_host: str
+    environment: Mapping[str, str] = field(repr=False)
+    token: Callable[[], str] = field(repr=False)
+    """What callers of a backend must present, as of now."""
+    limits: SupervisionConfig
+    """How long each may take for what."""
+    listens: Callable[[str], Awaitable[bool]] = accepts_connections
+    """Whether a backend still listens at its address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """What became of processes that were to end."""
+
+    gone: Sequence[ProcessKey] = ()
+    left: Sequence[ProcessKey] = ()
+    """Those that even the kernel could not end in time. They keep their keys and ports."""
+
+
+class Exits(Protocol):
+    """Whoever wants to know of processes that ended by themselves."""
+
+    async def tell(self, launch: Launch, ending: Ending) -> None: ...
+
+
+class Supervisor:
+    """Runs from the beginning to the end of the `async with` block, which ends every process."""
+
+    def __init__(
+        self,
+        *,
+        surroundings: Surroundings,
+        ports: Ports,
+        connect: Connect,
+        logs: BackendLogs,
+        remains: Remains,
+        exits: Exits,
+    ) -> None:
+        self._surroundings = surroundings
+        self._ports = ports
+        self._connect = connect
+        self._logs = logs
+        self._remains = remains
+        self._exits = exits
+        self._processes: dict[ProcessKey, BackendProcess] = {}
+        self._lives: dict[ProcessKey, asyncio.Task[None]] = {}
+        self._is_closing = False
+        self._followers: list[Callable[[Launch], None]] = []
+
+    def on_end(self, follower: Callable[[Launch], None]) -> None:
+        """Be told of every process that is gone, however it ended. Must be quick."""
+        self._followers.append(follower)
+
+    async def __aenter__(self) -> Self:
+        """Nothing of an earlier life goes on: nobody would know what it serves."""
+        if left := await asyncio.to_thread(self._remains.end_all):
+            log.warning("ended what an earlier life left running: %s", left, extra={"event": "backend.reaped"})
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self, *, force: bool = False) -> None:
+        """Start nothing more, stop everything at once. Takes no longer than one stop may take."""
+        self._is_closing = True
+        try:
+            await self.stop(list(self._processes), force=force)
+        finally:
+            await end_tasks(*self._lives.values())
+
+    def running(self) -> list[Launch]:
+        """The processes that are ready and not about to end. From memory, so that it never waits."""
+        return [process.launch for process in self._processes.values() if process.is_serving]
+
+    def launches(self) -> list[Launch]:
+        """Every process there is, whatever its state."""
+        return [process.launch for process in self._processes.values()]
+
+    def runs(self, launch: Launch) -> bool:
+        """Whether this very process is ready, and not about to end."""
+        process = self._processes.get(launch.key)
+        return process is not None and process.launch is launch and process.is_serving
+
+    def find(self, key: ProcessKey) -> BackendProcess | None:
+        """The process of this key, whatever its state."""
+        return self._processes.get(key)
+
+    async def join(self, key: ProcessKey, backend: str) -> Launch | None:
+        """The process of this key, once it is ready, if it certainly is the backend of that name, unchanged since its
+        start and still listening. None when it must be looked for, or started.
+
+        Costs one look at the disk and one connection. A start that fails fails for everybody who joined it.
+        """
+        process = self._processes.get(key)
+        if process is None or process.is_ending:
+            return None
+        launch = process.launch
+        if backend != launch.backend and backend not in launch.home.names:
+            return None
+        await self._until_ready(process)
+        is_unchanged = await asyncio.to_thread(_is_unchanged, launch.home)
+        if not is_unchanged or not process.is_serving:
+            return None
+        if not await self._surroundings.listens(launch.address):
+            log.warning("%s closed its port; ending it", launch.key, extra={"event": "backend.deaf"})
+            process.ask_to_stop(force=True)
+            return None
+        return launch
+
+    def begin(self, order: Order) -> BackendProcess:
+        """The process as ordered, just started if need be; or the one that must end before, which `until_serving`
+        tells. Nothing is awaited, so that what the caller knows of the disk still holds.
+        """
+        process = self._processes.get(order.key)
+        if process is None:
+            return self._begin(order)
+        if not process.is_ending and not _serves(process.launch, order.home):
+            process.ask_to_stop(force=False)
+        return process
+
+    async def until_serving(self, process: BackendProcess) -> Launch | None:
+        """When it is ready; None when it had to end first, and is gone now. Whoever asks meanwhile shares the outcome.
+
+        ChildFailed when it does not become ready, Conflict when it is stopped before that.
+        """
+        if process.is_ending:
+            await self._until_gone(process)
+            if self._is_current(process):
+                raise Conflict(f"backend {process.launch.key} is stopping, and does not end")
+            return None
+        await self._until_ready(process)
+        return process.launch
+
+    async def ensure(self, order: Order) -> Launch:
+        """Both: a ready process as ordered."""
+        while True:
+            if (launch := await self.until_serving(self.begin(order))) is not None:
+                return launch
+
+    def ask_to_stop(self, keys: Iterable[ProcessKey], *, force: bool) -> list[BackendProcess]:
+        """Have these processes end, all at once. From now on they serve nobody. Unknown keys are gone already."""
+        ending = [process for key in keys if (process := self._processes.get(key)) is not None]
+        for process in ending:
+            process.ask_to_stop(force=force)
+        return ending
+
+    async def stop(self, keys: Iterable[ProcessKey], *, force: bool) -> Stopped:
+        """The same; returns when they are gone, or had more than enough time for it."""
+        ending = self.ask_to_stop(keys, force=force)
+        lives = {self._lives[process.launch.key] for process in ending if self._is_current(process)}
+        if lives:
+            await asyncio.wait(lives, timeout=self._surroundings.limits.gone_within.total_seconds())
+        return Stopped(
+            gone=[process.launch.key for process in ending if not self._is_current(process)],
+            left=[process.launch.key for process in ending if self._is_current(process)],
+        )
+
+    async def end(self, launch: Launch) -> None:
+        """Stop this very process, if it still serves."""
+        if self.runs(launch):
+            await self.stop([launch.key], force=False)
+
+    async def _until_ready(self, process: BackendProcess) -> None:
+        try:
+            await process.until_ready()
+        except CorralError:
+            await self._until_gone(process)  # whoever is told of the failure finds the key free
+            raise
+
+    async def _until_gone(self, process: BackendProcess) -> None:
+        """Until its key and its ports are free as well, or it had more than enough time for it."""
+        if (life := self._lives.get(process.launch.key)) is not None and self._is_current(process):
+            await asyncio.wait({life}, timeout=self._surroundings.limits.gone_within.total_seconds())
+
+    def _is_current(self, process: BackendProcess) -> bool:
+        return self._processes.get(process.launch.key) is process
+
+    def _begin(self, order: Order) -> BackendProcess:
+        """Nothing is awaited here, so no second start of the same key can come between."""
+        if self._is_closing:
+            raise Conflict("this worker is shutting down and starts nothing more")
+        launch = self._launch(order)
+        log_of_key = self._logs.of(str(order.key))
+        process = BackendProcess(launch, connect=self._connect, log=log_of_key, config=self._surroundings.limits)
+        self._processes[order.key] = process
+        self._lives[order.key] = start_task(self._live(process), name=f"backend {order.key}")
+        return process
+
+    def _launch(self, order: Order) -> Launch:
+        port, http_port, front_port = self._take_ports(order)
+        return Launch(
+            key=order.key,
+            backend=order.backend,
+            home=order.home,
+            model_id=order.model_id,
+            bind_host=self._surroundings.bind_host,
+            port=port,
+            http_port=http_port,
+            front_port=front_port,
+            token=self._surroundings.token(),
+            http_key=new_secret(),
+            mark=secrets.token_hex(8),
+            environment=self._surroundings.environment,
+        )
+
+    def _take_ports(self, order: Order) -> tuple[int, int | None, int | None]:
+        """For gRPC, for HTTP, and for requests that need care: all that the backend wants, or none."""
+        wanted = (True, order.home.has_openai_port, order.home.has_front)
+        owners = (str(order.key), f"{order.key} HTTP", f"{order.key} front")
+        taken: list[int | None] = []
+        try:
+            for owner, is_wanted in zip(owners, wanted, strict=True):
+                taken.append(self._ports.take(owner) if is_wanted else None)
+        except BaseException:
+            for port in taken:
+                if port is not None:
+                    self._ports.release(port)
+            raise
+        port, http_port, front_port = taken
+        assert port is not None  # noqa: S101 - it is always wanted
+        return port, http_port, front_port
+
+    async def _live(self, process: BackendProcess) -> None:
+        launch = process.launch
+        told = {"key": str(launch.key), "backend": launch.home.name, "port": launch.port}
+        log.info("starting backend", extra={"event": "backend.starting", **told})
+        try:
+            ending = await process.run(self._remember)
+            _tell(ending, told)
+            if ending.was_ready and not ending.is_expected:
+                await self._exits.tell(launch, ending)
+            await self._end_remains(process, told)
+        except Exception:
+            log.exception("backend failed", extra={"event": "backend.failed", **told})
+        finally:
+            del self._processes[launch.key], self._lives[launch.key]
+            for port in (launch.port, launch.http_port, launch.front_port):
+                if port is not None:
+                    self._ports.release(port)
+            for follower in self._followers:
+                follower(launch)
+
+    async def _end_remains(self, process: BackendProcess, told: Mapping[str, object]) -> None:
+        """Before its key and ports are free again: nothing of it serves or writes any more."""
+        mark, descendants = process.launch.mark, process.descendants
+        left = await asyncio.to_thread(self._remains.end, process.pid, mark=mark, descendants=descendants)
+        if left:
+            ended = {"processes": left, **told}
+            log.warning("ended what a backend left running", extra={"event": "backend.remains_ended", **ended})
+
+    async def _remember(self, process: BackendProcess) -> None:
+        launch = process.launch
+        await asyncio.to_thread(self._remains.remember, process.pid, mark=launch.mark, key=str(launch.key))
+
+
+def _serves(launch: Launch, home: Home) -> bool:
+    """Is this process the backend as it is on disk now?"""
+    return launch.home.executable == home.executable and launch.home.identity == home.identity
+
+
+def _is_unchanged(home: Home) -> bool:
+    return identity_of(home.directory) == home.identity
+
+
+def _tell(ending: Ending, told: Mapping[str, object]) -> None:
+    if ending.is_expected:
+        log.info("%s", ending.reason, extra={"event": "backend.stopped", **told})
+        return
+    tail = list(ending.tail[-_SHOWN_TAIL:])
+    log.warning("%s", ending.reason, extra={"event": "backend.died", **told, "errors": tail})

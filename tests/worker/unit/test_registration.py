@@ -1,0 +1,264 @@
+"""Joining a frontend: the body on the wire, patience, and giving up."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral.base.errors import AccessDenied, PeerRefused, PeerUnavailable
+from corral.base.retry import Backoff
+from corral.protocol.registration import CorralWelcome, RegisterRequest, RegisterResponse
+from corral.worker.hardware.gpus.gpu import Gpus
+from corral.worker.hardware.machine import Measurement
+from corral.worker.membership.presence import Member
+from corral.worker.membership.registration import Profile, Registrar, membership, registration_body
+
+GOLDEN_BODY = {
+    "name": "w1",
+    "address": "127.0.0.1:51101",
+    "http_address": "127.0.0.1:51190",
+    "token": "tok",
+    "total_vram": 0,
+    "available_vram": 0,
+    "gpu_vendor": "",
+    "gpu_compute_capability": "",
+    "capability": "default",
+    "total_ram": 25274793984,
+    "available_ram": 24444141568,
+    "total_disk": 270553174016,
+    "available_disk": 73109417984,
+    "max_replicas_per_model": 1,
+    "labels": {"node.replica-slots": "1", "site": "lab", "tier": "test"},
+}
+"""What LocalAI's own worker sends on a machine without a GPU."""
+
+HELLO = {
+    "version": "0.1.0",
+    "features": [
+        "node-secret",
+        "heartbeat-status",
+        "replica-exits",
+        "adapter",
+        "file-ranges",
+        "backend-rollback",
+        "inventory",
+    ],
+    "secret": "own-secret",
+    "incarnation": "life-1",
+    "heartbeat_seconds": 10,
+}
+
+
+def sent(profile: Profile, measured: Measurement) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(msgspec.json.encode(registration_body(profile, measured)))
+    return body
+
+
+def test_the_body_is_localais_and_corrals_own_field(profile: Profile, measured: Measurement) -> None:
+    assert sent(profile, measured) == {**GOLDEN_BODY, "corral": HELLO}
+
+
+def test_it_has_the_fields_and_types_of_every_recorded_registration(
+    profile: Profile, measured: Measurement, golden: Path
+) -> None:
+    recorded = json.loads((golden / "http_register.json").read_text())["messages"]
+    bodies = [message["request"] for message in recorded if message["direction"].startswith("LocalAI worker")]
+    assert len(bodies) >= 3
+    for body in bodies:
+        ours = sent(replace(profile, vram_budget=body.get("vram_budget", "")), measured)
+        del ours["corral"]
+        assert {name: type(value) for name, value in ours.items()} == {name: type(body[name]) for name in body}
+
+
+def test_a_budget_and_more_replicas_are_told(profile: Profile, measured: Measurement) -> None:
+    body = sent(replace(profile, vram_budget="80%", max_replicas_per_model=2), measured)
+
+    assert body["vram_budget"] == "80%"
+    assert body["max_replicas_per_model"] == 2
+    assert body["labels"]["node.replica-slots"] == "2"
+
+
+def test_video_memory_that_cannot_be_read_is_left_out_and_not_0(profile: Profile, measured: Measurement) -> None:
+    unknown = Gpus(vendor="intel", total_vram=None, available_vram=None)
+    body = sent(profile, replace(measured, gpus=unknown))
+
+    assert body["gpu_vendor"] == "intel"
+    assert {"total_vram", "available_vram"} & body.keys() == set()
+
+
+def test_video_memory_of_which_nobody_says_what_is_free_counts_as_free(profile: Profile, measured: Measurement) -> None:
+    body = sent(profile, replace(measured, gpus=Gpus(vendor="intel", total_vram=8, available_vram=None)))
+
+    assert (body["total_vram"], body["available_vram"]) == (8, 8)
+
+
+def test_less_than_one_replica_is_one(profile: Profile, measured: Measurement) -> None:
+    assert sent(replace(profile, max_replicas_per_model=0), measured)["max_replicas_per_model"] == 1
+
+
+def test_without_a_token_there_is_none_in_the_body(profile: Profile, measured: Measurement) -> None:
+    assert "token" not in sent(replace(profile, token=""), measured)
+
+
+def test_what_cannot_be_measured_is_left_out_and_not_0(profile: Profile) -> None:
+    body = sent(profile, Measurement())
+
+    assert not body.keys() & {"total_ram", "available_ram", "total_disk", "available_disk"}
+
+
+def test_a_gpu_is_reported(profile: Profile) -> None:
+    gpus = Gpus(vendor="nvidia", compute_capability="8.9", total_vram=24 * 2**30, available_vram=20 * 2**30)
+    body = sent(profile, Measurement(gpus=gpus, capability="nvidia"))
+
+    assert body["gpu_vendor"] == "nvidia"
+    assert body["gpu_compute_capability"] == "8.9"
+    assert body["total_vram"] == 24 * 2**30
+    assert body["available_vram"] == 20 * 2**30
+    assert body["capability"] == "nvidia"
+
+
+def test_a_frontend_that_knows_secrets_is_shown_the_nodes_own(profile: Profile) -> None:
+    welcome = CorralWelcome(version="0.1.0", features=["node-secret"])
+    member = membership(RegisterResponse(id="n1", status="pending", corral=welcome), profile)
+
+    assert member == Member(
+        node_id=member.node_id,
+        bearer="own-secret",
+        status="pending",
+        is_corral=True,
+        features=frozenset({"node-secret"}),
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        RegisterResponse(id="n1"),
+        RegisterResponse(id="n1", status="healthy", node_type="backend"),
+        RegisterResponse(id="n1", corral=CorralWelcome(version="0.1.0", features=[])),
+    ],
+)
+def test_any_other_frontend_is_shown_the_registration_token(profile: Profile, answer: RegisterResponse) -> None:
+    assert membership(answer, profile).bearer == "tok"
+
+
+def test_a_member_does_not_show_its_bearer(profile: Profile) -> None:
+    assert "own-secret" not in repr(profile)
+    assert "tok" not in repr(membership(RegisterResponse(id="n1"), profile))
+
+
+class Frontend:
+    """Answers as the script says; the last answer stays."""
+
+    def __init__(self, *script: RegisterResponse | Exception) -> None:
+        self._script = list(script)
+        self.bodies: list[RegisterRequest] = []
+
+    async def register(self, body: RegisterRequest) -> RegisterResponse:
+        self.bodies.append(body)
+        answer = self._script.pop(0) if len(self._script) > 1 else self._script[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+ACCEPTED = RegisterResponse(id="n1", status="healthy")
+DOWN = PeerUnavailable("frontend a:1 does not answer: Connection refused")
+WRONG_TOKEN = PeerRefused("frontend a:1 answered 401: invalid registration token", status=401)
+
+
+@pytest.fixture
+def registrar(profile: Profile, gauge: Any, clock: Any) -> Any:
+    def make(frontend: Frontend, **changes: Any) -> Registrar:
+        backoff = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30), spread=0)
+        parts = {"profile": profile, "gauge": gauge, "clock": clock, "backoff": backoff, "token_attempts": 5}
+        return Registrar(frontend=frontend, **{**parts, **changes})
+
+    return make
+
+
+async def test_a_worker_that_was_admitted_before_comes_back_with_its_secret(registrar: Any, profile: Profile) -> None:
+    """The registration token may have been changed since."""
+    frontend = Frontend(WRONG_TOKEN, ACCEPTED)
+
+    member = await registrar(frontend, profile=replace(profile, was_admitted=True)).join()
+
+    assert member.node_id == "n1"
+    assert [body.token for body in frontend.bodies] == [profile.token, profile.hello.secret]
+
+
+async def test_a_frontend_that_is_down_is_asked_for_as_long_as_it_takes(registrar: Any, clock: Any) -> None:
+    frontend = Frontend(*[DOWN] * 200, ACCEPTED)
+
+    member = await registrar(frontend).join()
+
+    assert member.node_id == "n1"
+    assert clock.slept[:9] == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert len(frontend.bodies) == 201
+
+
+async def test_every_attempt_measures_anew(registrar: Any, measured: Measurement) -> None:
+    class Shrinking:
+        left = 100
+
+        async def measure(self) -> Measurement:
+            self.left -= 1
+            assert measured.disk is not None
+            return replace(measured, disk=replace(measured.disk, available=self.left))
+
+    frontend = Frontend(DOWN, DOWN, ACCEPTED)
+
+    await registrar(frontend, gauge=Shrinking()).join()
+
+    assert [body.available_disk for body in frontend.bodies] == [99, 98, 97]
+
+
+async def test_a_wrong_token_ends_a_first_registration_after_a_few_attempts(registrar: Any, clock: Any) -> None:
+    frontend = Frontend(WRONG_TOKEN)
+
+    with pytest.raises(AccessDenied, match="LOCALAI_REGISTRATION_TOKEN") as refusal:
+        await registrar(frontend).join()
+
+    assert len(frontend.bodies) == 5
+    assert "tok;" not in str(refusal.value)
+    assert sum(clock.slept) < 10
+
+
+async def test_a_token_that_is_accepted_late_is_fine(registrar: Any) -> None:
+    assert await registrar(Frontend(WRONG_TOKEN, WRONG_TOKEN, ACCEPTED)).join()
+
+
+@pytest.mark.parametrize("status", [302, 400, 404, 405, 422])
+async def test_any_other_refusal_ends_a_first_registration_at_once(registrar: Any, clock: Any, status: int) -> None:
+    with pytest.raises(PeerRefused) as refusal:
+        await registrar(Frontend(PeerRefused("name is required", status=status))).join()
+
+    assert refusal.value.status == status
+    assert "name is required" in str(refusal.value)
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize("refusal", [WRONG_TOKEN, PeerRefused("no", status=400), DOWN])
+async def test_a_later_registration_never_gives_up(registrar: Any, refusal: Exception) -> None:
+    frontend = Frontend(*[refusal] * 50, ACCEPTED)
+
+    assert await registrar(frontend).rejoin()
+
+
+async def test_an_outage_is_told_once_it_lasts_and_so_is_its_end(
+    registrar: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    await registrar(Frontend(*[DOWN] * 20, *[PeerUnavailable("another reason")] * 5, ACCEPTED)).join()
+
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", f"registration: {DOWN.message}"),
+        ("WARNING", f"registration: {DOWN.message}"),
+        ("WARNING", "registration: another reason"),
+        ("INFO", "registration: works now"),
+    ]
