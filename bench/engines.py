@@ -17,11 +17,11 @@ from bench.gateway import KEY, Way, build, open_gateway, rate_table, run_load
 from bench.readings import MEGABYTE, memory_of, processor_seconds
 from bench.report import Row, Table, at_least, figure
 from bench.say import say
-from corral.protocol.adapter import AdapterModel, AdapterReplica
 from corral.rpc.messages import ModelOptions
 from corral.testing import backends
 from corral.testing.adapters import running_adapter
 from corral.testing.models import QUESTION, chat_model
+from corral.wire.adapter import AdapterModel, AdapterReplica
 
 CLIENTS: Final = (1, 8, 100, 1000)
 TOKENS: Final = 26

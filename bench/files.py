@@ -38,7 +38,7 @@ from bench.say import say
 from bench.up import READY_WITHIN_SECONDS
 from corral.base.errors import ChildFailed
 from corral.base.tasks import running
-from corral.protocol import subjects
+from corral.wire import subjects
 
 SIZE: Final = 4_000_000_000
 ROUNDS: Final = 3

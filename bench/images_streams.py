@@ -35,8 +35,8 @@ from corral.base.tasks import running
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.images.puller import MODULE
-from corral.protocol import subjects
 from corral.testing.models import write_model
+from corral.wire import subjects
 
 STREAMS: Final = 50
 TOKENS_PER_SECOND: Final = 25

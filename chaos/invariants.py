@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from corral.base.ids import NodeId
 from corral.domain.event import EventKind
 from corral.domain.node import status_of
-from corral.protocol.node_views import EventView, NodeDetail
 from corral.state.nodes import Nodes
 from corral.testing.members import ClusterFrontend
+from corral.wire.node_views import EventView, NodeDetail
 
 
 def record_is_sound(record: Sequence[EventView]) -> None:

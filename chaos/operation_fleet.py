@@ -11,12 +11,12 @@ import msgspec
 from chaos.workers import Surroundings, Workers
 from corral.base.ids import new_secret
 from corral.bus.server import NatsServer
-from corral.protocol.operation_views import OperationPage, OperationView
 from corral.state.secrets_key import SecretsKey
 from corral.testing.admin_api import AdminApi, open_session
 from corral.testing.ports import lasting_port
 from corral.testing.postgres import PostgresServer
 from corral.testing.processes import ControlProcess, FrontendProcess, HttpProcess, said_once
+from corral.wire.operation_views import OperationPage, OperationView
 
 BACKENDS: Final = ("alpha", "beta", "gamma", "delta")
 """What the only gallery has."""

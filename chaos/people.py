@@ -17,8 +17,8 @@ import aiohttp
 import msgspec
 
 from corral.domain.backend import Verb
-from corral.protocol.operation_views import Changed, OperationAsk, OperationView
 from corral.testing.admin_api import AdminApi, Answer
+from corral.wire.operation_views import Changed, OperationAsk, OperationView
 
 Place = tuple[str, str]
 """A node's id and a backend."""

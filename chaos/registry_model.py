@@ -22,7 +22,6 @@ from corral.base.ids import Incarnation, NodeId, new_incarnation
 from corral.domain.event import EventKind
 from corral.domain.node import BY_WORKER, Heartbeat, LivenessPolicy, Node, NodeStatus, Peer
 from corral.domain.registration import Registration
-from corral.protocol.keys import hash_secret
 from corral.state.db import Database
 from corral.state.nodes import Nodes
 from corral.state.secrets_key import SecretsKey
@@ -31,6 +30,7 @@ from corral.testing.clock import ManualClock
 from corral.testing.databases import DatabaseSource
 from corral.testing.frontend import Frontend, frontend_config, open_frontend
 from corral.testing.gates import Gates, gated
+from corral.wire.keys import hash_secret
 
 INTERVAL: Final = timedelta(seconds=10)
 POLICY: Final = LivenessPolicy(tolerated_deafness=timedelta(minutes=1))

@@ -29,8 +29,8 @@ from corral.cli.main import cli
 from corral.cli.options import SettingOption
 from corral.domain.event import EventKind
 from corral.gateway.inference import ROUTES as MODEL_ROUTES
-from corral.protocol.gateway_counters import PER_GATEWAY, REPORT_AGE, UP
-from corral.protocol.metrics import Description
+from corral.wire.gateway_counters import PER_GATEWAY, REPORT_AGE, UP
+from corral.wire.metrics import Description
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "docs" / "reference"

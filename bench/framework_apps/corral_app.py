@@ -11,7 +11,7 @@ from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec, starlette_route
 from corral.admin.routes import ROUTES
-from corral.protocol.node_views import NodeView
+from corral.wire.node_views import NodeView
 
 
 async def get_node(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from corral.domain.node import NodeStatus
-from corral.protocol.broadcasts import NodeProgressStatus
-from corral.protocol.progress import Phase, size_text
 from corral.testing import http_forms, wire_forms
 from corral.testing.wire_forms import Differs, NoForm, Tally
+from corral.wire.broadcasts import NodeProgressStatus
+from corral.wire.progress import Phase, size_text
 from corral.worker.processes.backend_logs import Stream
 
 VECTORS = Path(__file__).parent / "vectors" / "messages.json"

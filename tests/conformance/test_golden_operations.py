@@ -17,9 +17,6 @@ from corral.base.tasks import running
 from corral.bus.port import Bus
 from corral.control.planning import Lookups
 from corral.domain.gallery import GalleryEntry, GallerySource
-from corral.protocol import go_json, subjects
-from corral.protocol.inventory import InstalledBackend
-from corral.protocol.progress import InstallProgress
 from corral.state.db import Database
 from corral.testing.asgi import Answer
 from corral.testing.clock import ManualClock
@@ -28,6 +25,9 @@ from corral.testing.shelf import Shelf
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.waiting import eventually
 from corral.testing.world import MODEL, World, open_world
+from corral.wire import go_json, subjects
+from corral.wire.inventory import InstalledBackend
+from corral.wire.progress import InstallProgress
 
 TIME = re.compile(r'"\d{4}-\d\d-\d\dT[0-9:.]+Z"')
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

@@ -8,8 +8,8 @@ from corral.adapter.scratch import ScratchNotUsable
 from corral.base.errors import CorralError, InvalidInput
 from corral.dialect.answers import error_document
 from corral.dialect.engine_errors import refusal_in
-from corral.protocol.adapter import MODEL_GONE_STATUS
 from corral.rpc import errors
+from corral.wire.adapter import MODEL_GONE_STATUS
 
 _INVALID: Final = "invalid_request_error"
 _SERVER: Final = "server_error"

@@ -1,4 +1,4 @@
-"""Carries out what the parent orders over the inherited descriptor: see `protocol/adapter.py`."""
+"""Carries out what the parent orders over the inherited descriptor: see `wire/adapter.py`."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ import socket
 import msgspec
 
 from corral.adapter.replicas import Replicas
-from corral.protocol.adapter import ORDER_BYTES, Done, Forget, Listening, Order, Serve, Word
+from corral.wire.adapter import ORDER_BYTES, Done, Forget, Listening, Order, Serve, Word
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass
 
 from corral.base.errors import CorralError
-from corral.protocol.adapter import AdapterModel, AdapterReplica
 from corral.rpc.backend import Backend
+from corral.wire.adapter import AdapterModel, AdapterReplica
 
 
 class KeyUnknown(CorralError):

@@ -6,7 +6,7 @@ import msgspec
 from starlette.responses import Response
 
 from corral.base.errors import CorralError, InvalidInput
-from corral.protocol.refusals import BEARER_REQUIRED, KEY_REQUIRED, node_refusal
+from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, node_refusal
 
 _encoder = msgspec.json.Encoder()
 

@@ -16,7 +16,7 @@ from corral.admin.route import starlette_route
 from corral.admin.routes import ROUTES
 from corral.base.ids import REQUEST_ID_HEADER, RequestIds, is_request_id
 from corral.base.logs import log_context
-from corral.protocol.browser_safety import SAFETY_HEADERS
+from corral.wire.browser_safety import SAFETY_HEADERS
 
 log = logging.getLogger(__name__)
 

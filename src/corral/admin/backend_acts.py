@@ -9,7 +9,7 @@ from corral.admin.context import AdminContext
 from corral.control.operation_status import node_rows
 from corral.control.operations import Ask
 from corral.domain.operation import Operation, OperationState, error_text, waits
-from corral.protocol.operation_views import Applied, JobStarted, NodeResults
+from corral.wire.operation_views import Applied, JobStarted, NodeResults
 
 _DELETE_WITHIN: Final = timedelta(minutes=2)
 """How long a caller is kept waiting for a delete, as LocalAI does it."""

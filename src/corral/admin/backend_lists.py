@@ -29,10 +29,10 @@ from corral.domain.capability import DEFAULT
 from corral.domain.gallery_page import PageQuery
 from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.galleries.readings import Readings
-from corral.protocol.gallery_pages import AvailableBackend, GalleryPage, KnownBackend
-from corral.protocol.gallery_views import FleetGalleryListing, FleetOfferView
-from corral.protocol.install import Gallery
-from corral.protocol.operation_views import BackendRow, FleetBackends
+from corral.wire.gallery_pages import AvailableBackend, GalleryPage, KnownBackend
+from corral.wire.gallery_views import FleetGalleryListing, FleetOfferView
+from corral.wire.install import Gallery
+from corral.wire.operation_views import BackendRow, FleetBackends
 
 
 class GalleriesUnread(CorralError):

@@ -9,8 +9,8 @@ from corral.base.ids import NodeId
 from corral.domain.backend import BackendEntry, Inventory, traits_of
 from corral.domain.fit import NodeTraits
 from corral.domain.node import SeenNode
-from corral.protocol.inventory import InstalledBackend
-from corral.protocol.operation_views import (
+from corral.wire.inventory import InstalledBackend
+from corral.wire.operation_views import (
     BackendMetadata,
     BackendNodeRow,
     BackendRow,
@@ -19,7 +19,7 @@ from corral.protocol.operation_views import (
     NodeBackendView,
     ReportAge,
 )
-from corral.protocol.times import format_time
+from corral.wire.times import format_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

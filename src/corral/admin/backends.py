@@ -22,15 +22,7 @@ from corral.base.errors import InvalidInput
 from corral.control.operations import Ask
 from corral.domain.backend import Verb
 from corral.domain.gallery_page import meta_by_build
-from corral.protocol.operation_views import (
-    Applied,
-    ApplyAsk,
-    Deleted,
-    JobStarted,
-    NeedsTarget,
-    NodeBackendAsk,
-    NotDeleted,
-)
+from corral.wire.operation_views import Applied, ApplyAsk, Deleted, JobStarted, NeedsTarget, NodeBackendAsk, NotDeleted
 
 # For its pages.
 

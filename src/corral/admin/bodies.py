@@ -8,8 +8,8 @@ from starlette.requests import Request
 from corral.admin.context import AdminContext
 from corral.admin.route import BodyTooLarge, read_body
 from corral.base.errors import InvalidInput
-from corral.protocol.go_json import decode
-from corral.protocol.install import read_galleries
+from corral.wire.go_json import decode
+from corral.wire.install import read_galleries
 
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 

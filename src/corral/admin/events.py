@@ -16,8 +16,8 @@ from corral.auth.http import principal_of
 from corral.base.errors import CorralError, InvalidInput
 from corral.domain.event import StoredEvent
 from corral.domain.key import Scope
-from corral.protocol.node_views import EventView
-from corral.protocol.times import format_time
+from corral.wire.node_views import EventView
+from corral.wire.times import format_time
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from corral.control.rule_pruning import Prune
 from corral.domain.backend import Artefact
 from corral.domain.fleet_rule import FleetRule, SetChange, revision_of
 from corral.domain.operation import TargetStatus
-from corral.protocol.fleet_rule_views import (
+from corral.wire.fleet_rule_views import (
     AppliedRules,
     PlannedActView,
     RuleAsk,
@@ -29,8 +29,8 @@ from corral.protocol.fleet_rule_views import (
     RuleView,
     UnmetView,
 )
-from corral.protocol.go_json import decode
-from corral.protocol.times import format_time
+from corral.wire.go_json import decode
+from corral.wire.times import format_time
 
 _BAD = (TargetStatus.ERROR, TargetStatus.BLOCKED)
 

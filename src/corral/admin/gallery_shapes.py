@@ -16,9 +16,9 @@ from corral.domain.operation import Operation, compat_status
 from corral.galleries.places import without_secrets
 from corral.galleries.readings import Readings
 from corral.galleries.views import entry_view, fit_view, gallery_views
-from corral.protocol.gallery_pages import AvailableBackend, GalleryItem, GalleryPage, KnownBackend, Reports
-from corral.protocol.gallery_views import FitView, FleetGalleryListing, FleetOfferView, NodesFitView
-from corral.protocol.install import Gallery
+from corral.wire.gallery_pages import AvailableBackend, GalleryItem, GalleryPage, KnownBackend, Reports
+from corral.wire.gallery_views import FitView, FleetGalleryListing, FleetOfferView, NodesFitView
+from corral.wire.install import Gallery
 
 Installed = Mapping[str, Sequence[Held]]
 

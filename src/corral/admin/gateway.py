@@ -16,7 +16,7 @@ from corral.auth.http import principal_of
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.domain.key import Scope
-from corral.protocol.view import EnsureModel, GatewayReport, Loading, View, encode_line
+from corral.wire.view import EnsureModel, GatewayReport, Loading, View, encode_line
 
 log = logging.getLogger(__name__)
 

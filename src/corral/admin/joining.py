@@ -14,9 +14,9 @@ from corral.domain.labels import label_problem
 from corral.domain.node import Heartbeat, NodeType, Peer
 from corral.domain.registration import Registration
 from corral.domain.vram_budget import MAX_LENGTH, VramBudget
-from corral.protocol.go_json import read_object
-from corral.protocol.keys import MAX_SECRET, MIN_SECRET, hash_secret
-from corral.protocol.registration import (
+from corral.wire.go_json import read_object
+from corral.wire.keys import MAX_SECRET, MIN_SECRET, hash_secret
+from corral.wire.registration import (
     CAPACITY_FIELDS,
     MAX_ADDRESS,
     MAX_NAME,

@@ -12,9 +12,9 @@ from corral.base.durations import parse_duration
 from corral.base.errors import InvalidInput
 from corral.base.ids import KeyId
 from corral.domain.key import ApiKey, Scope
-from corral.protocol.go_json import decode
-from corral.protocol.node_views import CreatedKey, CreateKey, KeyView, RevokedKey
-from corral.protocol.times import format_time
+from corral.wire.go_json import decode
+from corral.wire.node_views import CreatedKey, CreateKey, KeyView, RevokedKey
+from corral.wire.times import format_time
 
 _LONGEST_NAME = 128
 _LONGEST_LIFE = timedelta(days=3650)

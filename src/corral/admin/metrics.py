@@ -19,8 +19,8 @@ from corral.base.errors import CorralError
 from corral.control.gateway_reports import SeenGateway
 from corral.domain.load_job import LoadState
 from corral.domain.replica import ReplicaState
-from corral.protocol.gateway_counters import REPORT_AGE, UP, families
-from corral.protocol.metrics import Description, Family, Kind, Sample, render
+from corral.wire.gateway_counters import REPORT_AGE, UP, families
+from corral.wire.metrics import Description, Family, Kind, Sample, render
 
 _BUILD: Final = Description("corral_build_info", Kind.GAUGE, "Version of this frontend; always 1.", ("version",))
 _NATS: Final = Description("corral_nats_connected", Kind.GAUGE, "1 while NATS is connected.")

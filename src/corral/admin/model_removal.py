@@ -14,8 +14,8 @@ from corral.admin.operations_native import idempotency_key
 from corral.admin.route import Access, Dialect, RouteSpec
 from corral.control.operation_status import operation_status
 from corral.domain.operation import Operation
-from corral.protocol.broadcasts import OperationStatus
-from corral.protocol.operation_views import JobStarted, JobStatus, ModelApplied, OperationView
+from corral.wire.broadcasts import OperationStatus
+from corral.wire.operation_views import JobStarted, JobStatus, ModelApplied, OperationView
 
 _JOBS = 100
 

@@ -16,8 +16,8 @@ from corral.control.load_jobs import LoadProgress
 from corral.domain.load_job import LoadJob
 from corral.domain.model import ModelProblem, ModelSpec
 from corral.domain.replica import LIVE, UNSERVED, Replica, ReplicaState
-from corral.protocol.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
-from corral.protocol.times import format_time
+from corral.wire.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
+from corral.wire.times import format_time
 
 COLD = "cold"
 LOADING = "loading"

@@ -18,8 +18,8 @@ from corral.control.rule_guard import RuleDemands
 from corral.domain.backend import Verb
 from corral.domain.node import NodeType
 from corral.domain.operation import OperationState
-from corral.protocol.inventory import InstalledBackend
-from corral.protocol.operation_views import Deleted, JobStarted, NodeBackendAsk
+from corral.wire.inventory import InstalledBackend
+from corral.wire.operation_views import Deleted, JobStarted, NodeBackendAsk
 
 
 async def list_backends(context: AdminContext, request: Request, caller: Caller) -> Response:

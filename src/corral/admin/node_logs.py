@@ -12,7 +12,7 @@ from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.ids import NodeId
 from corral.control.node_client import NodeGone, NodePending
 from corral.control.node_logs import WorkerAnswer, WorkerUnreachable
-from corral.protocol.log_lines import LogLine
+from corral.wire.log_lines import LogLine
 
 
 async def names(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -14,7 +14,7 @@ from corral.admin.node_backends import is_bus_away
 from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
-from corral.protocol.refusals import Acknowledged
+from corral.wire.refusals import Acknowledged
 
 
 class NodeModelAsk(msgspec.Struct, kw_only=True):

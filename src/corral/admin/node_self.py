@@ -24,11 +24,11 @@ from corral.control.registry import Registered
 from corral.domain.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.domain.registration import TooManyPending
 from corral.domain.replica import SERVING
-from corral.protocol.go_json import decode
-from corral.protocol.keyless import HEARTBEAT, REGISTER
-from corral.protocol.keys import hash_secret, same
-from corral.protocol.refusals import Acknowledged
-from corral.protocol.registration import (
+from corral.wire.go_json import decode
+from corral.wire.keyless import HEARTBEAT, REGISTER
+from corral.wire.keys import hash_secret, same
+from corral.wire.refusals import Acknowledged
+from corral.wire.registration import (
     FEATURES,
     CorralStatus,
     CorralWelcome,
@@ -37,8 +37,8 @@ from corral.protocol.registration import (
     RegisterRequest,
     RegisterResponse,
 )
-from corral.protocol.replica_views import ReplicaRow
-from corral.protocol.times import ZERO, format_time
+from corral.wire.replica_views import ReplicaRow
+from corral.wire.times import ZERO, format_time
 
 _INVALID_TOKEN = "invalid registration token"  # noqa: S105 - a message
 _TRUSTED = "corral up"

@@ -6,8 +6,8 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from corral.domain.node import SUSPICIONS, LivenessPolicy, Node, NodeLoad, SeenNode, heartbeat_interval
-from corral.protocol.node_views import NodeDetail, NodeView, PeerView
-from corral.protocol.times import format_time
+from corral.wire.node_views import NodeDetail, NodeView, PeerView
+from corral.wire.times import format_time
 
 
 def node_view(seen: SeenNode, load: NodeLoad) -> NodeView:

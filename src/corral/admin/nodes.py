@@ -21,11 +21,11 @@ from corral.domain.labels import label_problem
 from corral.domain.node import Node, NodeLoad, NodeType
 from corral.domain.replica import ReplicaState
 from corral.domain.vram_budget import VramBudget
-from corral.protocol.go_json import read_object
-from corral.protocol.node_views import NodeView
-from corral.protocol.refusals import Acknowledged
-from corral.protocol.registration import ApproveResponse, ReplicaLimit
-from corral.protocol.replica_views import ReplicaRow
+from corral.wire.go_json import read_object
+from corral.wire.node_views import NodeView
+from corral.wire.refusals import Acknowledged
+from corral.wire.registration import ApproveResponse, ReplicaLimit
+from corral.wire.replica_views import ReplicaRow
 
 
 class ReplicasValue(msgspec.Struct, kw_only=True):

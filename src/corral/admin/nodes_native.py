@@ -15,8 +15,8 @@ from corral.admin.replica_shapes import replica_view
 from corral.admin.route import Access, RouteSpec
 from corral.base.ids import NodeId
 from corral.domain.node import Node, SeenNode
-from corral.protocol.node_views import NodeDetail, NodePage
-from corral.protocol.replica_views import ReplicaView
+from corral.wire.node_views import NodeDetail, NodePage
+from corral.wire.replica_views import ReplicaView
 
 
 async def list_nodes(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -19,9 +19,9 @@ from corral.domain.operation import (
     shown_progress,
     speed_of,
 )
-from corral.protocol.broadcasts import OperationStatus, StagingStatus
-from corral.protocol.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
-from corral.protocol.times import format_time
+from corral.wire.broadcasts import OperationStatus, StagingStatus
+from corral.wire.operation_views import HistoryItem, JobStatus, OperationItem, OperationView, TargetView
+from corral.wire.times import format_time
 
 _OUTCOMES: Final = {
     OperationState.DONE: "completed",

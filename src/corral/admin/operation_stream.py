@@ -22,7 +22,7 @@ from corral.base.errors import CorralError
 from corral.base.ids import OperationId
 from corral.control.progress import ALL
 from corral.domain.key import Scope
-from corral.protocol.operation_views import OperationUpdate
+from corral.wire.operation_views import OperationUpdate
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from corral.control.operation_status import Told
 from corral.control.operations import Operations
 from corral.control.progress import ALL, ProgressBoard
 from corral.domain.operation import Operation, OperationState
-from corral.protocol.operation_views import OperationUpdate, OperationView
+from corral.wire.operation_views import OperationUpdate, OperationView
 
 _GAP: Final = 0.2
 """Seconds that one look serves everybody, however often the bell is rung."""

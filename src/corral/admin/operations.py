@@ -23,8 +23,8 @@ from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import NotFound
 from corral.base.ids import OperationId
 from corral.control.operation_status import operation_status
-from corral.protocol.broadcasts import OperationStatus
-from corral.protocol.operation_views import Acknowledgement, History, JobStatus, MoreHistory, OperationItems
+from corral.wire.broadcasts import OperationStatus
+from corral.wire.operation_views import Acknowledgement, History, JobStatus, MoreHistory, OperationItems
 
 _HISTORY = 50
 """As many as LocalAI shows."""

@@ -19,16 +19,8 @@ from corral.control.operations import Ask, Planned
 from corral.domain.backend import BACKEND_VERBS, Verb
 from corral.domain.intent import Intent
 from corral.domain.operation import Operation
-from corral.protocol.go_json import decode
-from corral.protocol.operation_views import (
-    Changed,
-    NodesAsk,
-    OperationAsk,
-    OperationPage,
-    OperationView,
-    Plan,
-    PlannedView,
-)
+from corral.wire.go_json import decode
+from corral.wire.operation_views import Changed, NodesAsk, OperationAsk, OperationPage, OperationView, Plan, PlannedView
 
 _LONGEST_KEY = 200
 

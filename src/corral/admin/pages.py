@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, Response
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec
-from corral.protocol.browser_safety import NO_FRAMES
+from corral.wire.browser_safety import NO_FRAMES
 
 
 async def openapi(context: AdminContext, request: Request, caller: Caller) -> Response:

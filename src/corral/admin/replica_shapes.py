@@ -7,8 +7,8 @@ from typing import Final, Protocol
 from msgspec import UNSET
 
 from corral.domain.replica import LIVE, SERVING, UNSERVED, Replica, ReplicaState, unserved_reason
-from corral.protocol.replica_views import ReplicaRow, ReplicaView
-from corral.protocol.times import format_time
+from corral.wire.replica_views import ReplicaRow, ReplicaView
+from corral.wire.times import format_time
 
 _LOCALAI_STATES: Final = {state: state.value for state in LIVE} | {
     ReplicaState.RESERVED: ReplicaState.STAGING.value,

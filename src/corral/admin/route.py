@@ -22,7 +22,7 @@ from corral.admin.context import AdminContext, Caller
 from corral.auth.http import NodeClaim, principal_of
 from corral.base.errors import CorralError, InvalidInput
 from corral.domain.key import Scope
-from corral.protocol.keys import bearer
+from corral.wire.keys import bearer
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from corral.admin.route import Access, Dialect, RouteSpec
 from corral.control.upgrades import Findings
 from corral.domain.node import SeenNode
 from corral.domain.upgrades import Comparison, Judged
-from corral.protocol.times import format_time
-from corral.protocol.upgrade_views import BackendUpgradeView, NodeDrift, NodeUpgradeView, UpgradeInfo, UpgradesView
+from corral.wire.times import format_time
+from corral.wire.upgrade_views import BackendUpgradeView, NodeDrift, NodeUpgradeView, UpgradeInfo, UpgradesView
 
 
 async def list_compat(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -14,8 +14,8 @@ from corral import __version__
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec
-from corral.protocol.node_views import LocalAIFeatures, VersionView
-from corral.protocol.registration import FEATURES
+from corral.wire.node_views import LocalAIFeatures, VersionView
+from corral.wire.registration import FEATURES
 
 
 async def healthz(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -27,7 +27,7 @@ from corral.base.clock import SystemClock
 from corral.base.garbage import look_for_garbage_rarely
 from corral.base.logs import LogOutput, set_up_logs
 from corral.base.tasks import end_tasks, start_task
-from corral.protocol.adapter import Listening
+from corral.wire.adapter import Listening
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from corral.base.ids import new_secret
 from corral.base.processes import Command, start_process
 from corral.base.readiness import Child, describe_exit, until_ready
 from corral.base.tasks import first_done
-from corral.protocol.replica import ProcessKey
 from corral.rpc.backend import Backend
+from corral.wire.replica import ProcessKey
 from corral.worker.installing.backend_directory import BackendDirectory, Home
 from corral.worker.processes.process import LOOPBACK, TOKEN_VARIABLE, Launch
 

@@ -37,7 +37,7 @@ from corral.control.replica_health import ReplicaHealth
 from corral.control.restoring import Restoring
 from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
 from corral.control.unloading import Unloading
-from corral.protocol.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED
+from corral.wire.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

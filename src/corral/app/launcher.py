@@ -38,7 +38,7 @@ from corral.base.logs import set_up_logs
 from corral.base.private_files import make_private_directory
 from corral.base.processes import Command, secret_descriptor
 from corral.base.tasks import run_services
-from corral.protocol.keys import new_key
+from corral.wire.keys import new_key
 
 log = logging.getLogger(__name__)
 

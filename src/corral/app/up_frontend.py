@@ -22,7 +22,7 @@ from corral.base.errors import PathNotUsable
 from corral.base.private_files import read_private
 from corral.base.processes import Command
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.protocol.node_views import NodePage
+from corral.wire.node_views import NodePage
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from corral.bus.client import NatsBus
 from corral.bus.credentials import names_user
 from corral.bus.port import Handler, Message
 from corral.images.platforms import this_platform
-from corral.protocol import subjects
-from corral.protocol.registration import FEATURES, CorralHello
+from corral.wire import subjects
+from corral.wire.registration import FEATURES, CorralHello
 from corral.worker.config import WorkerConfig
 from corral.worker.files.areas import refuse_private
 from corral.worker.files.object_cache import ObjectPlaces

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 
 from corral.auth.principals import Authenticator, Principal
-from corral.protocol.keys import API_KEY_HEADERS, bearer, hash_secret
+from corral.wire.keys import API_KEY_HEADERS, bearer, hash_secret
 
 
 def presented_key(headers: Mapping[str, str]) -> str | None:

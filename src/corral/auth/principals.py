@@ -8,7 +8,7 @@ from typing import Protocol
 from corral.base.clock import Clock
 from corral.base.ids import KeyId, NodeId
 from corral.domain.key import IMPLIED, ApiKey, Scope
-from corral.protocol.keys import hash_secret, same
+from corral.wire.keys import hash_secret, same
 
 
 class KeyFinder(Protocol):

@@ -18,7 +18,7 @@ from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
 from corral.bus.credentials import UserJwt
 from corral.bus.replies import FRONTEND_INBOX
-from corral.protocol import subjects
+from corral.wire import subjects
 
 _INBOX: Final = "_INBOX.>"
 _HEADER: Final = {"typ": "JWT", "alg": "ed25519-nkey"}

@@ -17,8 +17,8 @@ from corral.cli.output import console, json_option, print_json, say, show
 
 if TYPE_CHECKING:
     from corral.cli.client import Client
-    from corral.protocol.fleet_rule_views import AppliedRules, RuleAsk, RulesAsk, RuleSetView
-    from corral.protocol.operation_views import OperationView
+    from corral.wire.fleet_rule_views import AppliedRules, RuleAsk, RulesAsk, RuleSetView
+    from corral.wire.operation_views import OperationView
 
 _PATH: Final = "/api/v1/fleet-rules"
 _TRIES: Final = 5
@@ -108,14 +108,14 @@ def delete_rule(name: str) -> None:
 
 
 def _known(client: "Client") -> "RuleSetView":
-    from corral.protocol.fleet_rule_views import RuleSetView
+    from corral.wire.fleet_rule_views import RuleSetView
 
     return client.get(_PATH, RuleSetView)
 
 
 def _put(client: "Client", rules: "Sequence[RuleAsk]", prune: str) -> "tuple[AppliedRules, list[str]]":
     """What came of it, and which rules were kept. Whoever changes the rules at the same time loses nothing."""
-    from corral.protocol.fleet_rule_views import AppliedRules
+    from corral.wire.fleet_rule_views import AppliedRules
 
     for left in reversed(range(_TRIES)):
         known = _known(client)
@@ -134,7 +134,7 @@ def _put(client: "Client", rules: "Sequence[RuleAsk]", prune: str) -> "tuple[App
 
 def _whole_set(known: "RuleSetView", rules: "Sequence[RuleAsk]", prune: str) -> "tuple[RulesAsk, list[str]]":
     """The file's rules, and those that are there beside them."""
-    from corral.protocol.fleet_rule_views import RuleAsk, RulesAsk
+    from corral.wire.fleet_rule_views import RuleAsk, RulesAsk
 
     named = {one.name for one in rules}
     others = [] if prune else [one for one in known.items if one.name not in named]
@@ -146,7 +146,7 @@ def _whole_set(known: "RuleSetView", rules: "Sequence[RuleAsk]", prune: str) -> 
 
 def _show_plan(client: "Client", rules: "Sequence[RuleAsk]", prune: str, *, as_json: bool) -> None:
     from corral.cli.fleet_rule_words import changes, doubt_lines, plan_parts
-    from corral.protocol.fleet_rule_views import RulesPlan
+    from corral.wire.fleet_rule_views import RulesPlan
 
     body, kept = _whole_set(_known(client), rules, prune)
     plan = client.post(f"{_PATH}/plan", RulesPlan, body)

@@ -10,7 +10,7 @@ from corral.cli.node_names import complete_node, find_nodes
 
 if TYPE_CHECKING:
     from corral.cli.client import Client
-    from corral.protocol.operation_views import OperationAsk, OperationView
+    from corral.wire.operation_views import OperationAsk, OperationView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,7 +59,7 @@ def make_ask(
     client: "Client", verb: str, backend: str, *, nodes: Sequence[str], labels: Sequence[str], **source: Any
 ) -> "OperationAsk":
     """The body of the call; `source` is uri, name, alias and force of an install."""
-    from corral.protocol.operation_views import OperationAsk
+    from corral.wire.operation_views import OperationAsk
 
     if nodes and labels:
         raise InvalidInput("--label", "cannot be combined with --node: name the nodes, or say which labels they have")
@@ -87,6 +87,6 @@ def external(backend: str, *, uri: str, name: str, alias: str) -> dict[str, str]
 def start(client: "Client", ask: "OperationAsk") -> "OperationView":
     from corral.cli.operation_names import PATH
     from corral.cli.operation_start import accepted_once
-    from corral.protocol.operation_views import OperationView
+    from corral.wire.operation_views import OperationView
 
     return accepted_once(lambda headers: client.post(PATH, OperationView, ask, headers=headers))

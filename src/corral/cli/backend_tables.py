@@ -11,7 +11,7 @@ from corral.base.words import listed
 from corral.cli.humane import age, size
 from corral.cli.output import Column, plain, table
 from corral.domain.upgrades import Build, is_alike, usual_build
-from corral.protocol.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
+from corral.wire.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
 
 if TYPE_CHECKING:
     from rich.table import Table

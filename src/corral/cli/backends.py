@@ -20,7 +20,7 @@ from corral.domain.backend import BACKEND_VERBS, Verb
 
 if TYPE_CHECKING:
     from corral.cli.client import Client
-    from corral.protocol.operation_views import FleetBackends, OperationAsk, OperationView
+    from corral.wire.operation_views import FleetBackends, OperationAsk, OperationView
 
 
 @click.group()
@@ -76,7 +76,7 @@ def outdated(refresh: bool, as_json: bool) -> int:
 
 def _installed(client: "Client", nodes: Sequence[str], *, refresh: bool) -> "FleetBackends":
     from corral.cli.backend_tables import only_on
-    from corral.protocol.operation_views import FleetBackends
+    from corral.wire.operation_views import FleetBackends
 
     wanted = [node.id for node in find_nodes(client, nodes)]
     found = client.get("/api/v1/backends", FleetBackends, [("refresh", "1")] if refresh else [])
@@ -224,7 +224,7 @@ def plan(
     """
     from corral.cli.backend_tables import plan_table
     from corral.cli.operation_names import PATH
-    from corral.protocol.operation_views import Plan
+    from corral.wire.operation_views import Plan
 
     source = external(backend, uri=uri, name=name, alias=alias)
     client = open_client()

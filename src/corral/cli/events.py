@@ -17,7 +17,7 @@ from corral.cli.output import json_option, plain, print_json_line, print_json_li
 
 if TYPE_CHECKING:
     from corral.cli.client import Client
-    from corral.protocol.node_views import EventView
+    from corral.wire.node_views import EventView
 
 _PATH = "/api/v1/events"
 _RECONNECT = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=5))
@@ -54,7 +54,7 @@ def events(follow: bool, last: int, node: str, as_json: bool) -> None:
 
 
 def _past(client: "Client", last: int) -> "list[EventView]":
-    from corral.protocol.node_views import EventView
+    from corral.wire.node_views import EventView
 
     return client.get(_PATH, list[EventView], [("limit", str(last))]) if last else []
 
@@ -67,7 +67,7 @@ def follow_events(client: "Client", *, after: int | None) -> "Iterator[EventView
     """Events as they come, without a gap: after a break the stream goes on where it ended."""
     import msgspec
 
-    from corral.protocol.node_views import EventView
+    from corral.wire.node_views import EventView
 
     failures = 0
     while True:

@@ -21,7 +21,7 @@ from corral.base.careful_yaml import LOADER, SHOWN, UNREADABLE, YamlLimits, chec
 from corral.base.errors import InvalidInput
 from corral.domain.backend import Artefact
 from corral.domain.fleet_rule import FleetRule, rule_problem, set_problem
-from corral.protocol.fleet_rule_views import RuleAsk
+from corral.wire.fleet_rule_views import RuleAsk
 
 STANDARD_INPUT: Final = "-"
 _LARGEST: Final = 1024 * 1024

@@ -8,7 +8,7 @@ from corral.cli.backend_tables import plan_table
 from corral.cli.humane import age
 from corral.cli.operation_words import SHORT_ID
 from corral.cli.output import Column, plain, table
-from corral.protocol.fleet_rule_views import RuleAsk, RuleChanges, RulesPlan, RuleView, UnmetView
+from corral.wire.fleet_rule_views import RuleAsk, RuleChanges, RulesPlan, RuleView, UnmetView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from corral.app.settings_sources import Sources
     from corral.cli.client import Client
     from corral.cli.gallery_survey import Survey
-    from corral.protocol.gallery_views import (
+    from corral.wire.gallery_views import (
         BackendView,
         FitView,
         FleetGalleryListing,

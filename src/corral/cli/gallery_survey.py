@@ -22,7 +22,7 @@ from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.readings import Readings
 from corral.galleries.views import entry_view, fit_view, gallery_views
-from corral.protocol.gallery_views import BackendView, FitView, GalleryListing, GalleryView
+from corral.wire.gallery_views import BackendView, FitView, GalleryListing, GalleryView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from corral.base.durations import format_duration
 from corral.base.sizes import format_size as size
-from corral.protocol.times import ZERO, parse_time
+from corral.wire.times import ZERO, parse_time
 
 __all__ = ["age", "ago", "moment", "parse_moment", "share", "size"]
 

@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 from corral.base.errors import CorralError
 from corral.cli.client import Client
 from corral.cli.node_names import quick_client
-from corral.protocol.operation_views import FleetBackends
+from corral.wire.operation_views import FleetBackends
 
 _PATH: Final = "/api/v1/backends"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from corral.app.settings_sources import Sources
     from corral.cli.client import Client
     from corral.control.config import ControlConfig
-    from corral.protocol.node_views import KeyView
+    from corral.wire.node_views import KeyView
 
 _OF_THE_DATABASE: Final = frozenset({"data", "database", "secrets_key_file", "credentials_file"})
 _ACCEPTED_WITHIN: Final = timedelta(seconds=10)
@@ -57,7 +57,7 @@ def keys() -> None:
 @connected
 def create_key(name: str, scopes: Sequence[str], expires: str, as_json: bool) -> None:
     """Make a key and print it, this once: only its hash is stored."""
-    from corral.protocol.node_views import CreatedKey, CreateKey
+    from corral.wire.node_views import CreatedKey, CreateKey
 
     wanted = CreateKey(name=name, scopes=list(scopes), expires_in=expires)
     made = open_client().post("/api/v1/keys", CreatedKey, wanted)
@@ -97,7 +97,7 @@ def _expiry(key: "KeyView", now: datetime) -> str:
 
 
 def _all_keys(client: "Client") -> "list[KeyView]":
-    from corral.protocol.node_views import KeyView
+    from corral.wire.node_views import KeyView
 
     return client.get("/api/v1/keys", list[KeyView])
 
@@ -110,7 +110,7 @@ def revoke_key(key: str, as_json: bool) -> None:
     """Revoke a key, named by its id or by its name. It stops working at once, for good."""
     import msgspec
 
-    from corral.protocol.node_views import RevokedKey
+    from corral.wire.node_views import RevokedKey
 
     client = open_client()
     found = choose_key(_all_keys(client), key)

@@ -16,7 +16,7 @@ from corral.cli.output import printable
 
 if TYPE_CHECKING:
     from corral.cli.client import Client
-    from corral.protocol.model_views import LoadJobView, ModelView
+    from corral.wire.model_views import LoadJobView, ModelView
 
 _FIRST_LOOK_SECONDS: Final = 0.7
 """A loaded model answers sooner, and nobody asks."""
@@ -69,7 +69,7 @@ def load_shown(client: "Client", model: str) -> Iterator[Callable[[], None]]:
 
 
 def _watch(client: "Client", model: str, line: _StatusLine) -> None:
-    from corral.protocol.model_views import ModelView
+    from corral.wire.model_views import ModelView
 
     pause = _FIRST_LOOK_SECONDS
     try:

@@ -18,8 +18,8 @@ from corral.cli.output import json_option, print_json_line, printable
 
 if TYPE_CHECKING:
     from corral.cli.client import Client
-    from corral.protocol.log_lines import LogLine
-    from corral.protocol.node_views import NodeDetail
+    from corral.wire.log_lines import LogLine
+    from corral.wire.node_views import NodeDetail
 
 _PERIOD: Final = 1.0
 """Seconds between two looks while following."""
@@ -109,7 +109,7 @@ class Following:
                 failures += 1
 
     def _new_lines(self, source: LogSource) -> "Sequence[LogLine]":
-        from corral.protocol.log_lines import LogLine
+        from corral.wire.log_lines import LogLine
 
         try:
             lines = self.client.get(source.path, list[LogLine])
@@ -169,7 +169,7 @@ def sources_of(client: "Client", name: str) -> list[LogSource]:
 
 def _of_model(client: "Client", name: str, nodes: "Iterable[NodeDetail]") -> list[LogSource] | None:
     """None when there is no such model. Replicas that are gone are among them: their last lines say why."""
-    from corral.protocol.model_views import ModelView
+    from corral.wire.model_views import ModelView
 
     try:
         model = client.get(f"/api/v1/models/{quote(name, safe='')}", ModelView)

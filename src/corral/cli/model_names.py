@@ -5,7 +5,7 @@ from click.shell_completion import CompletionItem
 
 from corral.base.errors import CorralError
 from corral.cli.node_names import quick_client
-from corral.protocol.model_views import ModelList
+from corral.wire.model_views import ModelList
 
 
 def complete_model(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 from corral.base.errors import Conflict, CorralError, NotFound
 from corral.base.words import listed
 from corral.cli.client import Client, Query
-from corral.protocol.node_views import NodeDetail, NodePage
+from corral.wire.node_views import NodeDetail, NodePage
 
 PAGE: Final = 1000
 SHORT_ID: Final = 8

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from corral.cli.client import Client
-    from corral.protocol.node_views import NodeDetail
+    from corral.wire.node_views import NodeDetail
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WATCH_SECONDS = 1.0
@@ -128,7 +128,7 @@ def show_node(node: str, as_json: bool) -> None:
 def _steer(node: str, verb: str, done: str, *, as_json: bool) -> None:
     """Call one of the verbs on a node and tell what became of it."""
     from corral.cli.client import node_path
-    from corral.protocol.node_views import NodeDetail
+    from corral.wire.node_views import NodeDetail
 
     client = open_client()
     found = find_node(client, node)
@@ -194,7 +194,7 @@ def remove_node(node: str, yes: bool, as_json: bool) -> None:
 def label_node(node: str, changes: Sequence[str], as_json: bool) -> None:
     """Set labels with KEY=VALUE and remove them with KEY-. They stay when the worker registers again."""
     from corral.cli.client import node_path
-    from corral.protocol.node_views import NodeDetail
+    from corral.wire.node_views import NodeDetail
 
     wanted, unwanted = read_label_changes(changes)
     client = open_client()

@@ -7,7 +7,7 @@ from corral.base.durations import format_duration
 from corral.base.sizes import format_size
 from corral.cli.operation_words import amount, counts, shown_status, situation, step
 from corral.cli.output import plain, printable, styled
-from corral.protocol.operation_views import OperationView, TargetView
+from corral.wire.operation_views import OperationView, TargetView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 from corral.base.errors import Conflict, CorralError, NotFound
 from corral.cli.client import Client, operation_path
 from corral.cli.node_names import quick_client
-from corral.protocol.operation_views import OperationPage, OperationView
+from corral.wire.operation_views import OperationPage, OperationView
 
 PATH: Final = "/api/v1/operations"
 _PAGE: Final = 100

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from corral.base.errors import PeerUnavailable
-from corral.protocol.operation_views import OperationView
+from corral.wire.operation_views import OperationView
 
 _PAUSE_SECONDS: Final = 0.5
 

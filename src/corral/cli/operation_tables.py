@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from corral.cli.humane import age, moment
 from corral.cli.operation_words import SHORT_ID, advice, counts, shown_status, situation, summary
 from corral.cli.output import Column, facts, plain, styled, table
-from corral.protocol.operation_views import OperationView, TargetView
+from corral.wire.operation_views import OperationView, TargetView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -27,7 +27,7 @@ from corral.cli.operation_words import (
 )
 from corral.cli.options import warn
 from corral.cli.output import console, print_json, print_json_list, printable, say
-from corral.protocol.operation_views import OperationUpdate, OperationView, TargetView
+from corral.wire.operation_views import OperationUpdate, OperationView, TargetView
 
 F = TypeVar("F", bound=Callable[..., Any])
 PAUSES: Final = Backoff(first=timedelta(milliseconds=500), cap=timedelta(seconds=2), factor=1.5)

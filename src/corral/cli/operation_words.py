@@ -10,7 +10,7 @@ from corral.base.words import listed
 from corral.domain.backend import ALREADY, UNPROVABLE, Rung, Verb
 from corral.domain.intent_steps import CONTRADICTED
 from corral.domain.operation import FINAL, OperationState, TargetStatus
-from corral.protocol.operation_views import OperationView, TargetView
+from corral.wire.operation_views import OperationView, TargetView
 
 SHORT_ID: Final = 8
 _NAMED: Final = 5

@@ -17,7 +17,7 @@ from corral.domain.operation import OperationState
 
 if TYPE_CHECKING:
     from corral.cli.client import Client
-    from corral.protocol.operation_views import Changed, OperationView
+    from corral.wire.operation_views import Changed, OperationView
 
 _nodes_option = click.option(
     "--node",
@@ -142,7 +142,7 @@ def _nothing(changed: "Changed", sentence: str, *, as_json: bool) -> int:
 
 def _change(client: "Client", operation: "OperationView", verb: str, nodes: Sequence[str]) -> "Changed":
     from corral.cli.client import operation_path
-    from corral.protocol.operation_views import Changed, NodesAsk
+    from corral.wire.operation_views import Changed, NodesAsk
 
     wanted = NodesAsk(nodes=[_target(operation, one) for one in nodes])
     return client.post(operation_path(operation.id, verb), Changed, wanted)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from corral.base.words import listed
 from corral.cli.humane import age
 from corral.cli.output import Column, plain, say, show, table
-from corral.protocol.upgrade_views import BackendUpgradeView, NodeUpgradeView, UpgradesView
+from corral.wire.upgrade_views import BackendUpgradeView, NodeUpgradeView, UpgradesView
 
 if TYPE_CHECKING:
     from rich.table import Table

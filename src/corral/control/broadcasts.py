@@ -21,8 +21,9 @@ from corral.control.operation_status import cache_key, operation_status
 from corral.control.progress import ALL, ProgressBoard
 from corral.domain.backend import Verb
 from corral.domain.operation import Operation, Progress
-from corral.protocol import subjects
-from corral.protocol.broadcasts import (
+from corral.state.operations import Operations as OperationStore
+from corral.wire import subjects
+from corral.wire.broadcasts import (
     Invalidation,
     OperationCancel,
     OperationMark,
@@ -31,8 +32,7 @@ from corral.protocol.broadcasts import (
     OperationStatus,
     Sender,
 )
-from corral.protocol.progress import InstallBytes
-from corral.state.operations import Operations as OperationStore
+from corral.wire.progress import InstallBytes
 
 log = logging.getLogger(__name__)
 

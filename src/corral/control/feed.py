@@ -11,8 +11,8 @@ from corral.base.errors import CorralError
 from corral.base.tasks import Listeners
 from corral.bus.port import Bus, Message
 from corral.domain.event import Event, EventKind
-from corral.protocol.subjects import POKE_EVENTS
 from corral.state.events import Events
+from corral.wire.subjects import POKE_EVENTS
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from corral.base.tasks import Listeners
 from corral.control.replica_health import ReplicaHealth
 from corral.domain.node import NodeLoad
 from corral.domain.replica import SERVING, ReplicaState
-from corral.protocol.gateway_counters import GatewayCounts
-from corral.protocol.view import MODEL_GONE, GatewayReport, GatewayShare
 from corral.state.replicas import Place
+from corral.wire.gateway_counters import GatewayCounts
+from corral.wire.view import MODEL_GONE, GatewayReport, GatewayShare
 
 SILENT_AFTER: Final = timedelta(seconds=5)
 """What a gateway said longer ago counts as unknown."""

@@ -16,8 +16,8 @@ from corral.base.ids import FrontendId
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.bus.port import Bus, Message
 from corral.control.gateway_reports import GatewayReports
-from corral.protocol.subjects import GATEWAY_SHARES
-from corral.protocol.view import GatewayReport, GatewayShare
+from corral.wire.subjects import GATEWAY_SHARES
+from corral.wire.view import GatewayReport, GatewayShare
 
 log = logging.getLogger(__name__)
 

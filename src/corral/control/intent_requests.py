@@ -3,8 +3,8 @@
 from corral.control.node_client import NodeClient, NodeUnreachable
 from corral.domain.backend import Verb
 from corral.domain.intent import Intent, IntentPolicy
-from corral.protocol.backend_changes import DeleteRequest, UpgradeRequest
-from corral.protocol.install import InstallRequest
+from corral.wire.backend_changes import DeleteRequest, UpgradeRequest
+from corral.wire.install import InstallRequest
 
 
 class IntentRequests:

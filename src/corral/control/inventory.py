@@ -16,10 +16,10 @@ from corral.control.node_client import LIST_WITHIN, NodeClient
 from corral.control.report_intake import ReportIntake, ReportLimits
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, prove
 from corral.domain.node import NodeStatus, NodeType, SeenNode
-from corral.protocol import go_json, subjects
-from corral.protocol.inventory import InstalledBackend, InventoryReport, fingerprint
 from corral.state.intents import Intents
 from corral.state.inventories import Inventories
+from corral.wire import go_json, subjects
+from corral.wire.inventory import InstalledBackend, InventoryReport, fingerprint
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from corral.base.ids import KeyId, NodeId, new_key_id
 from corral.control.feed import Feed
 from corral.domain.event import Event, EventKind
 from corral.domain.key import ApiKey, Scope
-from corral.protocol.keys import hash_secret, new_key
 from corral.state.keys import Keys
+from corral.wire.keys import hash_secret, new_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

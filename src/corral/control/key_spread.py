@@ -8,7 +8,7 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.control.gateway_reports import GatewayReports
 from corral.control.view import ViewKeeper
-from corral.protocol.view import keys_digest
+from corral.wire.view import keys_digest
 
 _BOUND_SECONDS: Final = 2.0
 _LOOK: Final = timedelta(milliseconds=200)

@@ -20,12 +20,12 @@ from corral.domain.model import ModelSpec, load_options, threads_of, with_answer
 from corral.domain.model_requests import request_rules
 from corral.domain.node import Node
 from corral.domain.replica import Replica
-from corral.protocol.adapter import AdapterModel
-from corral.protocol.install import CorralInstall, InstallRequest
-from corral.protocol.registration import Feature
 from corral.rpc.backend import Backend
 from corral.rpc.errors import BackendBusy, BackendError, LoadFailed
 from corral.rpc.messages import ModelOptions
+from corral.wire.adapter import AdapterModel
+from corral.wire.install import CorralInstall, InstallRequest
+from corral.wire.registration import Feature
 
 
 class BackendLoader(Protocol):

@@ -24,14 +24,14 @@ from corral.control.batches import Batches
 from corral.domain.inference import known_routes
 from corral.domain.node_address import NodeContact
 from corral.domain.process import ReportedProcess
-from corral.protocol import go_json, subjects
-from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
-from corral.protocol.install import InstallReply, InstallRequest
-from corral.protocol.inventory import InstalledBackend, ListReply
-from corral.protocol.model_commands import ModelDeleteRequest, Outcome
-from corral.protocol.replica import ReplicaAccess, RunningReply, StopRequest
 from corral.state.nodes import Nodes
 from corral.state.secrets import Secrets, node_secret_name
+from corral.wire import go_json, subjects
+from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
+from corral.wire.install import InstallReply, InstallRequest
+from corral.wire.inventory import InstalledBackend, ListReply
+from corral.wire.model_commands import ModelDeleteRequest, Outcome
+from corral.wire.replica import ReplicaAccess, RunningReply, StopRequest
 
 log = logging.getLogger(__name__)
 

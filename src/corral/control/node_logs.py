@@ -15,7 +15,7 @@ from corral.base.errors import CorralError
 from corral.base.http_client import HttpFailed, asked, open_session, read_body
 from corral.base.ids import NodeId
 from corral.control.node_client import NodeContacts, NodeTokens
-from corral.protocol.log_lines import LogLine
+from corral.wire.log_lines import LogLine
 
 log = logging.getLogger(__name__)
 

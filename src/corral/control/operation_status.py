@@ -14,7 +14,7 @@ from corral.domain.operation import (
     compat_status,
     overall,
 )
-from corral.protocol.broadcasts import NodeProgress, NodeProgressStatus, OperationStatus
+from corral.wire.broadcasts import NodeProgress, NodeProgressStatus, OperationStatus
 
 Told = Mapping[NodeId, Progress]
 

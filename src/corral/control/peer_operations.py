@@ -22,8 +22,8 @@ from corral.control.operation_status import PeerOperation
 from corral.control.operations import Operations
 from corral.control.peer_staging import PeerStaging
 from corral.control.progress import ProgressBoard
-from corral.protocol import go_json, subjects
-from corral.protocol.broadcasts import (
+from corral.wire import go_json, subjects
+from corral.wire.broadcasts import (
     Invalidation,
     OperationCancel,
     OperationMark,

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import UNSET
 
 from corral.base.clock import Clock
-from corral.protocol.broadcasts import StagingProgress, StagingStatus
+from corral.wire.broadcasts import StagingProgress, StagingStatus
 
 _STALE: Final = timedelta(seconds=60)
 """Without a word, after which LocalAI's frontends too take it for over."""

@@ -31,8 +31,8 @@ from corral.domain.gallery import GalleryEntry
 from corral.domain.node import SeenNode
 from corral.galleries.places import is_for_everybody
 from corral.galleries.readings import Readings
-from corral.protocol.install import Gallery
 from corral.state.operations import Generations
+from corral.wire.install import Gallery
 
 _NO_GALLERIES: Final = "the galleries could not be read from here"
 _OTHER_GALLERIES: Final = "galleries that come with a request are read by the node alone"

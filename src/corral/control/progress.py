@@ -17,9 +17,9 @@ from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke
 from corral.bus.port import Bus, Message, Subscription
 from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Progress, merge
-from corral.protocol import go_json, subjects
-from corral.protocol.broadcasts import NodeProgress, NodeProgressStatus
-from corral.protocol.progress import InstallBytes, InstallProgress, size_of
+from corral.wire import go_json, subjects
+from corral.wire.broadcasts import NodeProgress, NodeProgressStatus
+from corral.wire.progress import InstallBytes, InstallProgress, size_of
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from corral.control.replica_health import ReplicaHealth
 from corral.control.report_intake import ReportIntake, ReportLimits
 from corral.domain.process import port_of
 from corral.domain.replica import Replica, ReplicaState
-from corral.protocol import go_json, subjects
-from corral.protocol.keys import hash_secret, same
-from corral.protocol.replica import ReplicaExited
 from corral.state.replicas import Replicas
+from corral.wire import go_json, subjects
+from corral.wire.keys import hash_secret, same
+from corral.wire.replica import ReplicaExited
 
 log = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from corral.domain.event import Event, EventKind
 from corral.domain.node import Node, NodeStatus
 from corral.domain.process import ReportedProcess
 from corral.domain.replica import Replica, ReplicaState
-from corral.protocol.view import MODEL_GONE
 from corral.state.nodes import Nodes
 from corral.state.replicas import Replicas
+from corral.wire.view import MODEL_GONE
 
 log = logging.getLogger(__name__)
 

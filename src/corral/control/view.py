@@ -21,20 +21,11 @@ from corral.domain.key import ApiKey, Scope
 from corral.domain.model_uses import uses_of
 from corral.domain.node import Node, NodeStatus
 from corral.domain.replica import Replica, ReplicaState
-from corral.protocol.keys import hash_secret
-from corral.protocol.view import (
-    Beat,
-    ControlState,
-    KeyEntry,
-    ModelEntry,
-    ReplicaEntry,
-    View,
-    ViewMessage,
-    change_between,
-)
 from corral.state.keys import Keys
 from corral.state.nodes import Nodes
 from corral.state.replicas import Replicas
+from corral.wire.keys import hash_secret
+from corral.wire.view import Beat, ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, change_between
 
 PERIOD: Final = timedelta(seconds=1)
 BEAT: Final = timedelta(seconds=5)

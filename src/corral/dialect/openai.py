@@ -7,8 +7,8 @@ from typing import Final, TypeVar
 from corral.base.errors import InvalidInput
 from corral.dialect.requests import ChatMessage, ChatRequest, CompletionRequest, Part, Sampling
 from corral.dialect.templates import render_chat, render_completion
-from corral.protocol.adapter import AdapterModel
 from corral.rpc.messages import Message, PredictOptions
+from corral.wire.adapter import AdapterModel
 
 MEDIA_MARK: Final = "<__media__>"
 """Where in a prompt that we render a picture or a sound belongs; a backend may want another mark there."""

@@ -3,8 +3,8 @@
 import msgspec
 
 from corral.base.errors import InvalidInput
-from corral.protocol.adapter import AdapterModel
 from corral.rpc.messages import RerankRequest, RerankResult
+from corral.wire.adapter import AdapterModel
 
 
 class RankingRequest(msgspec.Struct, kw_only=True):

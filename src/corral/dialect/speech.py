@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 from corral.base.errors import InvalidInput
-from corral.protocol.adapter import AdapterModel
 from corral.rpc.messages import Reply, TTSRequest, VADRequest, VADResponse
+from corral.wire.adapter import AdapterModel
 
 MOST_CHARACTERS: Final = 4096
 """OpenAI's own limit."""

@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Final
 
 from corral.base.errors import CorralError
-from corral.protocol.adapter import PromptTemplates
 from corral.rpc.messages import Message
+from corral.wire.adapter import PromptTemplates
 
 Fields = Mapping[str, object]
 

@@ -3,8 +3,8 @@
 import msgspec
 
 from corral.base.errors import InvalidInput
-from corral.protocol.adapter import AdapterModel
 from corral.rpc.messages import PredictOptions
+from corral.wire.adapter import AdapterModel
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

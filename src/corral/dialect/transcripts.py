@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from corral.base.errors import InvalidInput
-from corral.protocol.adapter import AdapterModel
 from corral.rpc.messages import TranscriptRequest, TranscriptResult, TranscriptSegment, TranscriptStreamResponse
+from corral.wire.adapter import AdapterModel
 
 _NANOSECONDS: Final = 1_000_000_000
 _JSON: Final = "application/json"

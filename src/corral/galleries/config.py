@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from corral.domain.gallery import BUILT_IN_URL, GallerySource
-from corral.protocol.install import Gallery
+from corral.wire.install import Gallery
 
 BUILT_IN: Final = GallerySource(name="corral", url=BUILT_IN_URL)
 """The backends that ship with Corral."""

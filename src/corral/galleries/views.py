@@ -7,8 +7,8 @@ from corral.domain.fit import Blocked, NodeTraits, blocked_by, judge_build
 from corral.domain.gallery import EntryProblem, GalleryEntry
 from corral.galleries.places import without_secrets
 from corral.galleries.readings import GalleryReading, Readings
-from corral.protocol.gallery_views import FitView, GalleryEntryView, GalleryView, SkippedView
-from corral.protocol.times import format_time
+from corral.wire.gallery_views import FitView, GalleryEntryView, GalleryView, SkippedView
+from corral.wire.times import format_time
 
 
 def entry_view(entry: GalleryEntry) -> GalleryEntryView:

@@ -13,8 +13,8 @@ from corral.gateway.answers import Refusal
 from corral.gateway.forms import model_in_form
 from corral.gateway.head import RequestHead
 from corral.gateway.view import Directory
-from corral.protocol.keys import hash_secret
-from corral.protocol.view import KeyEntry
+from corral.wire.keys import hash_secret
+from corral.wire.view import KeyEntry
 
 _MAX_KEY: Final = 512
 _MAX_NAME: Final = 512

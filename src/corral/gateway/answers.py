@@ -11,9 +11,9 @@ from corral.dialect.anthropic import anthropic_error
 from corral.dialect.engine_errors import error_type
 from corral.domain.key import Scope
 from corral.domain.load_reason import REASON_SENTENCES, LoadReason
-from corral.protocol.browser_safety import SAFETY_HEADERS
-from corral.protocol.refusals import Refusal as LocalAiRefusal
-from corral.protocol.view import Loading
+from corral.wire.browser_safety import SAFETY_HEADERS
+from corral.wire.refusals import Refusal as LocalAiRefusal
+from corral.wire.view import Loading
 
 _encoder: Final = msgspec.json.Encoder()
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}

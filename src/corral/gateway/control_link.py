@@ -22,7 +22,7 @@ from corral.gateway.config import GatewayConfig
 from corral.gateway.ledger import Ledger
 from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory
-from corral.protocol.view import EnsureModel, GatewayReport, Loading, decode_line
+from corral.wire.view import EnsureModel, GatewayReport, Loading, decode_line
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from corral.gateway.admit import FairQueue
 from corral.gateway.answers import Refusal
 from corral.gateway.config import GatewayConfig
 from corral.gateway.view import Directory, Replica
-from corral.protocol.view import Loading
+from corral.wire.view import Loading
 
 log = logging.getLogger(__name__)
 

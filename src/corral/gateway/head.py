@@ -11,7 +11,7 @@ from typing import Final
 
 from corral.base.ids import is_request_id
 from corral.gateway.answers import Refusal
-from corral.protocol.keys import API_KEY_HEADERS, bearer
+from corral.wire.keys import API_KEY_HEADERS, bearer
 
 _FORWARDED: Final = b"x-forwarded-"
 _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)

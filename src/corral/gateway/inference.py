@@ -17,8 +17,8 @@ from corral.gateway.head import RequestHead, write_head
 from corral.gateway.upstream import TIME_OUTS, AnswerHead, Failure, Origin
 from corral.gateway.usage import Tail
 from corral.gateway.view import Replica
-from corral.protocol.adapter import MODEL_GONE_STATUS
-from corral.protocol.view import KeyEntry, ModelEntry
+from corral.wire.adapter import MODEL_GONE_STATUS
+from corral.wire.view import KeyEntry, ModelEntry
 
 _VERSION: Final = b"/v1"
 _USES: Final = {route.encode(): use for route, use in ROUTE_USES.items()}

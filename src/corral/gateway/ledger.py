@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Final
 
 from corral.gateway.usage import Usage
-from corral.protocol.view import Failure, Finished, GatewayReport
+from corral.wire.view import Failure, Finished, GatewayReport
 
 _MAX_LINES: Final = 10_000
 """Distinct sums and failures in one batch. Beyond it, while control is away, everything further is one line."""

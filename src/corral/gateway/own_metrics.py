@@ -10,8 +10,8 @@ from corral.gateway.head import RequestHead
 from corral.gateway.passing import Passing
 from corral.gateway.upstream import Failure
 from corral.gateway.vitals import Vitals
-from corral.protocol.gateway_counters import families
-from corral.protocol.metrics import CONTENT_TYPE, render
+from corral.wire.gateway_counters import families
+from corral.wire.metrics import CONTENT_TYPE, render
 
 PATH: Final = b"/metrics"
 _PATIENCE_SECONDS: Final = 4.0

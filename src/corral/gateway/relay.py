@@ -23,7 +23,7 @@ from corral.gateway.reader import RequestReader
 from corral.gateway.routes import Admission, Router
 from corral.gateway.senders import RequestSender, Senders
 from corral.gateway.stalls import Stall
-from corral.protocol.keyless import UNCHECKED, KeylessRoute
+from corral.wire.keyless import UNCHECKED, KeylessRoute
 
 _EMPTY_LINES: Final = b"\r\n" * 4
 _NO_HEAD: Final = RequestHead()

@@ -13,9 +13,9 @@ from corral.gateway.head import RequestHead
 from corral.gateway.inference import ROUTES, Inference
 from corral.gateway.passing import FromWorker, Passing
 from corral.gateway.view import Directory
-from corral.protocol.keyless import UNCHECKED, KeylessRoute, Proof, find_keyless
-from corral.protocol.refusals import BEARER_REQUIRED, KEY_REQUIRED
-from corral.protocol.view import KeyEntry, ModelEntry
+from corral.wire.keyless import UNCHECKED, KeylessRoute, Proof, find_keyless
+from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED
+from corral.wire.view import KeyEntry, ModelEntry
 
 METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
 _READING: Final = frozenset({b"GET", b"HEAD"})

@@ -13,9 +13,9 @@ from corral.gateway.head import RequestHead, forwarded_lines
 from corral.gateway.routes import OWN_PATHS
 from corral.gateway.sources import AcceptedBearers, SourceBudget, TrustedProxies
 from corral.gateway.strangers import Evictable, Strangers
-from corral.protocol.keyless import REGISTER, KeylessRoute, Proof
-from corral.protocol.keys import hash_secret
-from corral.protocol.refusals import node_refusal
+from corral.wire.keyless import REGISTER, KeylessRoute, Proof
+from corral.wire.keys import hash_secret
+from corral.wire.refusals import node_refusal
 
 _PROOFS_PER_MINUTE: Final = 60
 _PROOFS_AT_ONCE: Final = 300

@@ -14,7 +14,7 @@ import httptools
 
 from corral.base.errors import InvalidInput
 from corral.gateway.rests import Rests
-from corral.protocol import view
+from corral.wire import view
 
 _END: Final = b"\r\n\r\n"
 _START: Final = b"HTTP/1."

@@ -13,7 +13,7 @@ from corral.domain.inference import ADAPTED_ROUTES
 from corral.domain.routing import pick
 from corral.gateway.answers import Refusal
 from corral.gateway.upstream import Origin
-from corral.protocol.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply, keys_digest
+from corral.wire.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply, keys_digest
 
 log = logging.getLogger(__name__)
 

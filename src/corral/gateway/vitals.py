@@ -9,8 +9,8 @@ from typing import Final
 from corral import __version__
 from corral.gateway.exchange import Services
 from corral.gateway.tally import ModelTally
-from corral.protocol.gateway_counters import GatewayCounts, ModelCounts, RequestCount
-from corral.protocol.view import GatewayReport
+from corral.wire.gateway_counters import GatewayCounts, ModelCounts, RequestCount
+from corral.wire.view import GatewayReport
 
 _MEMORY: Final = Path("/proc/self/statm")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")

@@ -9,7 +9,7 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.images.orders import PullProgress
-from corral.protocol.progress import Phase
+from corral.wire.progress import Phase
 
 DEBOUNCE: Final = timedelta(milliseconds=250)
 

@@ -36,8 +36,8 @@ from corral.images.sources import Sources
 from corral.images.targets import empty, prepare_target
 from corral.images.tree import Tree
 from corral.images.unpack import Unpacked, Unpacker
-from corral.protocol.progress import Phase, size_text
 from corral.signatures.candidates import NothingAccepted, SignatureChecker
+from corral.wire.progress import Phase, size_text
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOTHING_ACCEPTED: Final = NothingAccepted()

@@ -1,4 +1,4 @@
-"""A parent's end of the descriptor to its adapter: see `protocol/adapter.py`.
+"""A parent's end of the descriptor to its adapter: see `wire/adapter.py`.
 
     link = AdapterLink.open()
     process = start_process(Command(argv=[…, str(link.descriptor)], handed_over=[link.descriptor], …))
@@ -18,7 +18,7 @@ import msgspec
 
 from corral.base.errors import ChildFailed, InvalidInput
 from corral.base.tasks import end_tasks, start_task
-from corral.protocol.adapter import ORDER_BYTES, AdapterReplica, Done, Forget, Listening, Serve, Word
+from corral.wire.adapter import ORDER_BYTES, AdapterReplica, Done, Forget, Listening, Serve, Word
 
 
 class AdapterLink:

@@ -9,8 +9,8 @@ import msgspec
 
 from corral.base.ids import NodeId
 from corral.domain.node import NodeStatus
-from corral.protocol.node_views import EventView, NodeDetail, NodePage
 from corral.testing.patience import within_patience
+from corral.wire.node_views import EventView, NodeDetail, NodePage
 
 
 def open_session() -> aiohttp.ClientSession:

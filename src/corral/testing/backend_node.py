@@ -10,11 +10,11 @@ from typing import Self
 
 from corral.base.ids import NodeId
 from corral.bus.port import Handler, Message
-from corral.protocol.install import InstallRequest
 from corral.rpc.backend import Backend
 from corral.testing.adapters import adapters_on
 from corral.testing.backends import BACKENDS
 from corral.testing.clock import ManualClock
+from corral.wire.install import InstallRequest
 from corral.worker.backends import Backends
 from corral.worker.config import SupervisionConfig
 from corral.worker.files.model_files import ModelFiles

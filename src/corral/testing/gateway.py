@@ -15,8 +15,10 @@ from aiohttp import WSMsgType, web
 from corral.app.gateway import Gateway, open_gateway
 from corral.base.retry import Backoff
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
-from corral.protocol.keys import hash_secret
-from corral.protocol.view import (
+from corral.testing.engine import StubEngine
+from corral.testing.ports import lasting_port
+from corral.wire.keys import hash_secret
+from corral.wire.view import (
     Beat,
     EnsureModel,
     GatewayReport,
@@ -29,8 +31,6 @@ from corral.protocol.view import (
     change_between,
     encode_line,
 )
-from corral.testing.engine import StubEngine
-from corral.testing.ports import lasting_port
 
 _LOOPBACK: Final = "127.0.0.1"
 KEY: Final = "corral_test-key-with-the-scope-inference"

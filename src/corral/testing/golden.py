@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corral.protocol.times import parse_time
 from corral.testing.frontend import Frontend
+from corral.wire.times import parse_time
 
 RECORDED_ADMIN_KEY = "adminkey"
 _LONG = re.compile(r"<(\d+) x n>")

@@ -9,11 +9,12 @@ import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.dialect.requests import ChatRequest, EmbeddingRequest, parse
-from corral.protocol import file_transfer, go_json
-from corral.protocol.inventory import InstalledBackend
-from corral.protocol.log_lines import InitialLines, LiveLine
-from corral.protocol.node_views import NodeView
-from corral.protocol.operation_views import (
+from corral.testing.wire_forms import Differs, NoForm, Recorded, Struct, Tally, differing, hold, must_refuse
+from corral.wire import file_transfer, go_json
+from corral.wire.inventory import InstalledBackend
+from corral.wire.log_lines import InitialLines, LiveLine
+from corral.wire.node_views import NodeView
+from corral.wire.operation_views import (
     Acknowledgement,
     BackendRow,
     History,
@@ -22,8 +23,8 @@ from corral.protocol.operation_views import (
     NodeBackendAsk,
     OperationItems,
 )
-from corral.protocol.refusals import Acknowledged, Refusal
-from corral.protocol.registration import (
+from corral.wire.refusals import Acknowledged, Refusal
+from corral.wire.registration import (
     ApproveResponse,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -31,8 +32,7 @@ from corral.protocol.registration import (
     RegisterResponse,
     ReplicaInFlight,
 )
-from corral.protocol.view import Loading
-from corral.testing.wire_forms import Differs, NoForm, Recorded, Struct, Tally, differing, hold, must_refuse
+from corral.wire.view import Loading
 
 _ID = "[^/]+"
 

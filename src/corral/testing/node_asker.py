@@ -9,10 +9,10 @@ import msgspec
 from corral.base.errors import BusTimeout
 from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
-from corral.protocol import go_json, subjects
-from corral.protocol.install import InstallReply, InstallRequest
-from corral.protocol.replica import RunningReply
 from corral.testing.waiting import eventually
+from corral.wire import go_json, subjects
+from corral.wire.install import InstallReply, InstallRequest
+from corral.wire.replica import RunningReply
 
 NODE: Final = NodeId("11111111-2222-4333-8444-555555555555")
 SOON: Final = timedelta(seconds=30)

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from corral.base.errors import CorralError
 from corral.images.config import ImagesConfig
-from corral.protocol.replica import ProcessKey
 from corral.testing.backend_node import NODE, SleepingNode
 from corral.testing.backend_scripts import write_backend
+from corral.wire.replica import ProcessKey
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing.backend_metadata import Metadata
 from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, Found, InstallOrder

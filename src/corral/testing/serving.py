@@ -14,8 +14,6 @@ from corral.base.ids import new_secret
 from corral.bus.server import NatsServer
 from corral.domain.node import NodeStatus
 from corral.domain.replica import ReplicaState
-from corral.protocol.model_views import ModelView
-from corral.protocol.replica_views import ReplicaView
 from corral.testing.admin_api import open_session
 from corral.testing.asking import Question
 from corral.testing.models import write_model
@@ -23,6 +21,8 @@ from corral.testing.ports import lasting_port
 from corral.testing.process_lists import words_of
 from corral.testing.processes import ControlProcess, GatewayProcess, WorkerProcess, said_once
 from corral.testing.waiting import eventually
+from corral.wire.model_views import ModelView
+from corral.wire.replica_views import ReplicaView
 
 MODEL: Final = "chat"
 WORKERS: Final = ("w1", "w2")

@@ -16,7 +16,7 @@ from corral import __version__
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import Incarnation, NodeId, new_incarnation, new_secret
-from corral.protocol.registration import (
+from corral.wire.registration import (
     FEATURES,
     CorralBeat,
     CorralHello,

@@ -6,12 +6,12 @@ import msgspec
 from msgspec import UNSET
 
 from corral.bus.port import Bus, Message
-from corral.protocol import subjects
-from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
-from corral.protocol.install import InstallReply, InstallRequest
-from corral.protocol.model_commands import ModelDeleteRequest, Outcome
-from corral.protocol.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
 from corral.testing.simulated_backends import Deed, SimulatedBackends
+from corral.wire import subjects
+from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
+from corral.wire.install import InstallReply, InstallRequest
+from corral.wire.model_commands import ModelDeleteRequest, Outcome
+from corral.wire.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
 
 
 @dataclass(kw_only=True)

@@ -19,8 +19,8 @@ from corral.gateway.routes import Router
 from corral.gateway.senders import Senders
 from corral.gateway.upstream import Origin, UpstreamConnection
 from corral.gateway.view import Directory
-from corral.protocol.keys import hash_secret
-from corral.protocol.view import KeyEntry, Loading, ModelEntry, ReplicaEntry, View
+from corral.wire.keys import hash_secret
+from corral.wire.view import KeyEntry, Loading, ModelEntry, ReplicaEntry, View
 
 KEY: Final = "k"
 CONTROL: Final = Origin("control", 1, "")

@@ -13,27 +13,14 @@ import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
-from corral.protocol import broadcasts, go_json, subjects
-from corral.protocol.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
-from corral.protocol.install import InstallReply, InstallRequest
-from corral.protocol.inventory import ListReply
-from corral.protocol.model_commands import (
-    ModelDeleteRequest,
-    ModelStopReply,
-    ModelStopRequest,
-    Outcome,
-    UnloadRequest,
-)
-from corral.protocol.object_files import (
-    EnsureRequest,
-    ListedFiles,
-    ListRequest,
-    LocalPathReply,
-    StageReply,
-    StageRequest,
-)
-from corral.protocol.progress import InstallProgress
-from corral.protocol.replica import RunningReply, StopRequest
+from corral.wire import broadcasts, go_json, subjects
+from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
+from corral.wire.install import InstallReply, InstallRequest
+from corral.wire.inventory import ListReply
+from corral.wire.model_commands import ModelDeleteRequest, ModelStopReply, ModelStopRequest, Outcome, UnloadRequest
+from corral.wire.object_files import EnsureRequest, ListedFiles, ListRequest, LocalPathReply, StageReply, StageRequest
+from corral.wire.progress import InstallProgress
+from corral.wire.replica import RunningReply, StopRequest
 
 Recorded = Mapping[str, Any]
 Struct = type[msgspec.Struct]

@@ -17,11 +17,6 @@ from corral.control.load_jobs import Loads
 from corral.control.planning import Lookups
 from corral.domain.event import Event, EventKind
 from corral.domain.replica import Replica
-from corral.protocol import subjects
-from corral.protocol.install import InstallReply, InstallRequest
-from corral.protocol.registration import FEATURES, CorralHello
-from corral.protocol.replica import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
-from corral.protocol.view import View
 from corral.rpc.errors import LoadFailed
 from corral.rpc.messages import ModelOptions
 from corral.state.db import Database
@@ -31,6 +26,11 @@ from corral.testing.clock import ManualClock
 from corral.testing.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.simulated_worker import SimulatedWorker
+from corral.wire import subjects
+from corral.wire.install import InstallReply, InstallRequest
+from corral.wire.registration import FEATURES, CorralHello
+from corral.wire.replica import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
+from corral.wire.view import View
 
 MODEL = "name: small\nbackend: echo\nparameters:\n  model: small.gguf\n"
 SECRET = "s" * 40

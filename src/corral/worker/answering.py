@@ -11,7 +11,7 @@ import msgspec
 
 from corral.base.errors import CorralError, InvalidInput, MessageTooLarge
 from corral.bus.port import Handler, Message
-from corral.protocol import go_json
+from corral.wire import go_json
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from corral.base.errors import Conflict, CorralError, NotFound
-from corral.protocol.backend_changes import DeleteRequest, RollbackRequest, UpgradeRequest
-from corral.protocol.install import InstallRequest
-from corral.protocol.inventory import InstalledBackend
-from corral.protocol.replica import ProcessKey
+from corral.wire.backend_changes import DeleteRequest, RollbackRequest, UpgradeRequest
+from corral.wire.install import InstallRequest
+from corral.wire.inventory import InstalledBackend
+from corral.wire.replica import ProcessKey
 from corral.worker.installing.backend_directory import BackendDirectory, Home, Located, make_executable
 from corral.worker.installing.backend_locks import BackendLocks
 from corral.worker.installing.installer import Installer

@@ -11,11 +11,11 @@ import msgspec
 from corral.base.errors import InvalidInput
 from corral.bus.port import Handler, Message
 from corral.domain.inference import ADAPTED_ROUTES
-from corral.protocol import go_json, subjects
-from corral.protocol.backend_changes import ChangeReply, DeleteRequest, RollbackRequest, UpgradeRequest
-from corral.protocol.install import InstallReply, InstallRequest
-from corral.protocol.inventory import ListReply
-from corral.protocol.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
+from corral.wire import go_json, subjects
+from corral.wire.backend_changes import ChangeReply, DeleteRequest, RollbackRequest, UpgradeRequest
+from corral.wire.install import InstallReply, InstallRequest
+from corral.wire.inventory import ListReply
+from corral.wire.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
 from corral.worker.answering import replying
 from corral.worker.backends import Backends, Change
 from corral.worker.installing.progress import InstallReports, Operation

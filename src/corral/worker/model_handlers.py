@@ -3,14 +3,8 @@
 from collections.abc import Mapping
 
 from corral.bus.port import Handler, Message
-from corral.protocol import go_json, subjects
-from corral.protocol.model_commands import (
-    ModelDeleteRequest,
-    ModelStopReply,
-    ModelStopRequest,
-    Outcome,
-    UnloadRequest,
-)
+from corral.wire import go_json, subjects
+from corral.wire.model_commands import ModelDeleteRequest, ModelStopReply, ModelStopRequest, Outcome, UnloadRequest
 from corral.worker.answering import replying, unreadable
 from corral.worker.files.model_files import ModelFiles
 from corral.worker.membership.subscriptions import Subject

@@ -7,10 +7,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from corral.protocol.adapter import AdapterModel, AdapterReplica
 from corral.rpc.messages import ModelOptions
 from corral.testing.adapters import RunningAdapter, running_adapter
 from corral.testing.backends import SOON, TOKEN, RunningBackend, running_backend
+from corral.wire.adapter import AdapterModel, AdapterReplica
 
 MODEL = AdapterModel(name="echo-model", identity="m.bin", use_tokenizer_template=True)
 

@@ -16,12 +16,12 @@ from corral.base.ids import NodeId
 from corral.base.logs import record_fields
 from corral.bus.port import Bus
 from corral.domain.node import Heartbeat, Node
-from corral.protocol.keys import hash_secret
 from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
 from corral.testing.clock import ManualClock
 from corral.testing.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend
 from corral.testing.world import view_of
+from corral.wire.keys import hash_secret
 
 PUBLIC = {"/healthz", "/readyz", "/api/v1/ready", "/", "/docs", "/openapi.json"}
 

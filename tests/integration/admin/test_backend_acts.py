@@ -15,7 +15,6 @@ from corral.control.planning import Lookups
 from corral.domain.event import EventKind
 from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.domain.intent import IntentPolicy
-from corral.protocol.inventory import InstalledBackend
 from corral.state.db import Database
 from corral.testing.asgi import Answer
 from corral.testing.clock import ManualClock
@@ -23,6 +22,7 @@ from corral.testing.loop_time import overdue
 from corral.testing.shelf import Shelf
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import World, open_world
+from corral.wire.inventory import InstalledBackend
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

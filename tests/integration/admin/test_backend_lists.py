@@ -11,13 +11,13 @@ from corral.bus.port import Bus, Message
 from corral.control.planning import Lookups
 from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.galleries.config import GalleriesConfig
-from corral.protocol import subjects
-from corral.protocol.inventory import InstalledBackend
 from corral.state.db import Database
 from corral.testing.clock import ManualClock
 from corral.testing.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN
 from corral.testing.shelf import Shelf
 from corral.testing.world import World, open_world
+from corral.wire import subjects
+from corral.wire.inventory import InstalledBackend
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

@@ -13,14 +13,14 @@ from corral.bus.port import Bus, Message
 from corral.control.gateway_reports import GONE_AFTER, SILENT_AFTER
 from corral.control.gateway_shares import GatewayShares
 from corral.domain.replica import Replica, ReplicaState
-from corral.protocol.subjects import GATEWAY_SHARES
-from corral.protocol.view import GatewayReport
 from corral.state.db import Database
 from corral.state.replicas import change_replica, insert_replica
 from corral.testing.clock import ManualClock
 from corral.testing.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
 from corral.testing.golden import read_recording
 from corral.testing.patience import within_patience
+from corral.wire.subjects import GATEWAY_SHARES
+from corral.wire.view import GatewayReport
 
 SILENCE = SILENT_AFTER + timedelta(milliseconds=1)
 

@@ -20,10 +20,6 @@ from corral.domain.backend import Verb
 from corral.domain.event import EventKind
 from corral.domain.intent import IntentPolicy
 from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Target, TargetStatus
-from corral.protocol import subjects
-from corral.protocol.backend_changes import UpgradeRequest
-from corral.protocol.install import InstallRequest
-from corral.protocol.inventory import InstalledDetails
 from corral.state.db import Database
 from corral.state.intents import Change, Intents
 from corral.testing.clock import ManualClock
@@ -31,6 +27,10 @@ from corral.testing.loop_time import overdue
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.waiting import eventually
 from corral.testing.world import World, open_world
+from corral.wire import subjects
+from corral.wire.backend_changes import UpgradeRequest
+from corral.wire.install import InstallRequest
+from corral.wire.inventory import InstalledDetails
 
 HASTE = timedelta(seconds=3)
 """Shorter than any time-out of the database, which must not be over as well."""

@@ -18,12 +18,12 @@ from corral.domain.fleet_rule import FleetRule, revision_of
 from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.galleries.readings import Readings
-from corral.protocol.install import InstallRequest
-from corral.protocol.inventory import InstalledBackend
 from corral.state.fleet_rules import FleetRules as RuleStore
 from corral.testing.clock import START
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import SECRET, World
+from corral.wire.install import InstallRequest
+from corral.wire.inventory import InstalledBackend
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

@@ -9,12 +9,12 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from corral.protocol.broadcasts import OperationStatus
-from corral.protocol.operation_views import JobStatus, OperationItems, OperationView
-from corral.protocol.times import format_time
 from corral.testing.clock import START
 from corral.testing.simulated_backends import Faults, SimulatedBackends
 from corral.testing.world import World
+from corral.wire.broadcasts import OperationStatus
+from corral.wire.operation_views import JobStatus, OperationItems, OperationView
+from corral.wire.times import format_time
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

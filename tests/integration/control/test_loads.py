@@ -17,13 +17,13 @@ from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.domain.event import EventKind
 from corral.domain.key import Scope
 from corral.domain.load_reason import REASON_SENTENCES, LoadReason
-from corral.protocol import go_json, subjects
-from corral.protocol.progress import InstallBytes, InstallProgress
-from corral.protocol.replica import ProcessKey, ReplicaAccess
-from corral.protocol.view import MODEL_GONE, Beat, Failure, GatewayReport, View, ViewChange
 from corral.rpc.errors import BackendBusy, BackendGone, LoadFailed
 from corral.testing.patience import PATIENCE, within_patience
 from corral.testing.world import MODEL, SECRET, World, view_of
+from corral.wire import go_json, subjects
+from corral.wire.progress import InstallBytes, InstallProgress
+from corral.wire.replica import ProcessKey, ReplicaAccess
+from corral.wire.view import MODEL_GONE, Beat, Failure, GatewayReport, View, ViewChange
 
 
 async def test_a_hundred_who_ask_share_one_load(world: World) -> None:

@@ -12,11 +12,11 @@ from corral.bus.port import Bus
 from corral.control.node_models import WITHIN
 from corral.domain.event import EventKind
 from corral.domain.replica import LIVE
-from corral.protocol.replica import RunningModel
 from corral.state.db import Database
 from corral.testing.asgi import Answer
 from corral.testing.clock import ManualClock
 from corral.testing.world import FakeNode, World, open_world, view_of
+from corral.wire.replica import RunningModel
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

@@ -13,8 +13,6 @@ from corral.base.ids import OperationId
 from corral.bus.port import Bus
 from corral.domain.intent import IntentPolicy
 from corral.domain.operation import Operation, OperationState, Target, TargetStatus
-from corral.protocol.operation_views import JobStatus, OperationView
-from corral.protocol.registration import FEATURES, CorralHello
 from corral.state.db import Database
 from corral.testing.bus import MemoryBus, MemoryServer
 from corral.testing.clock import ManualClock
@@ -22,6 +20,8 @@ from corral.testing.frontend import TRUSTED_TOKEN
 from corral.testing.loop_time import overdue
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import SECRET, World, open_world
+from corral.wire.operation_views import JobStatus, OperationView
+from corral.wire.registration import FEATURES, CorralHello
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

@@ -15,12 +15,12 @@ from corral.base.ids import OperationId
 from corral.control.operations import Ask
 from corral.domain.backend import Verb
 from corral.domain.operation import Operation
-from corral.protocol.operation_views import OperationUpdate
 from corral.testing.asgi import Stream, open_stream
 from corral.testing.bus import MemoryBus
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.waiting import eventually
 from corral.testing.world import World
+from corral.wire.operation_views import OperationUpdate
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 from corral.base.ids import FrontendId, new_lease_token
 from corral.control.orphans import PERIOD
 from corral.domain.event import EventKind
-from corral.protocol.replica import RunningModel
 from corral.state.leases import Leases
 from corral.testing.world import FakeNode, World
+from corral.wire.replica import RunningModel
 
 STRAY = RunningModel(model_id="stray", replica_index=0, address="127.0.0.1:7777")
 

@@ -16,7 +16,6 @@ from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
 from corral.images.manifests import Descriptor
-from corral.protocol.install import InstallRequest
 from corral.state.db import Database
 from corral.testing.asgi import Answer
 from corral.testing.clock import HurriedClock, ManualClock
@@ -24,6 +23,7 @@ from corral.testing.registry import answering
 from corral.testing.shop import AMD64, LAYER, Shop
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import World, open_world
+from corral.wire.install import InstallRequest
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

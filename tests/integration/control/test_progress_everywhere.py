@@ -20,7 +20,6 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.domain.intent import IntentPolicy
-from corral.protocol.operation_views import OperationUpdate, OperationView
 from corral.state.db import Database
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
@@ -28,6 +27,7 @@ from corral.testing.asgi import Stream, open_stream
 from corral.testing.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 from corral.testing.ports import lasting_port
 from corral.testing.simulated_backends import SimulatedBackends
+from corral.wire.operation_views import OperationUpdate, OperationView
 
 pytestmark = [pytest.mark.parametrize("database", ["postgres"], indirect=True), pytest.mark.postgres]
 

@@ -14,13 +14,13 @@ from corral.domain.backend import Verb
 from corral.domain.intent import IntentPolicy
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.domain.replica import Replica, ReplicaState
-from corral.protocol.view import GatewayReport
 from corral.state.db import Database
 from corral.state.restorations import Restorations
 from corral.testing.clock import ManualClock
 from corral.testing.loop_time import overdue
 from corral.testing.simulated_worker import SimulatedWorker
 from corral.testing.world import World, open_world, view_of
+from corral.wire.view import GatewayReport
 
 HASTE = timedelta(seconds=3)
 """Shorter than any time-out of the database, which must not be over as well."""

@@ -14,14 +14,14 @@ from corral.admin.app import build_app
 from corral.app.control_loops import Control
 from corral.bus.port import Bus
 from corral.domain.intent import IntentPolicy
-from corral.protocol.operation_views import JobStatus, OperationView
-from corral.protocol.registration import FEATURES, CorralHello
 from corral.state.db import Database
 from corral.testing.asgi import call
 from corral.testing.clock import ManualClock
 from corral.testing.loop_time import overdue
 from corral.testing.simulated_backends import SimulatedBackends
 from corral.testing.world import SECRET, World, open_world
+from corral.wire.operation_views import JobStatus, OperationView
+from corral.wire.registration import FEATURES, CorralHello
 
 pytestmark = [pytest.mark.parametrize("database", ["postgres"], indirect=True), pytest.mark.postgres]
 

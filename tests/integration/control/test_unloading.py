@@ -5,8 +5,8 @@ from datetime import timedelta
 from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER, SETTLED_AFTER
 from corral.domain.event import EventKind
 from corral.domain.replica import Replica, ReplicaState
-from corral.protocol.view import GatewayReport
 from corral.testing.world import MODEL, World, view_of
+from corral.wire.view import GatewayReport
 
 
 async def sweep(world: World, *, after: timedelta = timedelta(0)) -> None:

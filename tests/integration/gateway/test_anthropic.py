@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from corral.gateway.config import Limits
-from corral.protocol.view import ModelEntry
 from corral.testing.engine import Connection, EngineRequest, json_answer
 from corral.testing.gateway import KEY, MODEL, Answer, World, chat, replicas, request, world
+from corral.wire.view import ModelEntry
 
 MESSAGES = "/v1/messages"
 ROUTES = (MESSAGES, "/v1/messages/count_tokens", "/v1/chat/completions")

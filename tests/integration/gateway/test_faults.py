@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from corral.gateway.config import Limits, TimeOuts
-from corral.protocol.adapter import MODEL_GONE_STATUS
 from corral.testing.engine import (
     EVENTS,
     STREAM_HEAD,
@@ -24,6 +23,7 @@ from corral.testing.engine import (
     streaming,
 )
 from corral.testing.gateway import World, chat, replicas, request, world
+from corral.wire.adapter import MODEL_GONE_STATUS
 
 ALONE = TimeOuts(replacement=0.15)
 """Nobody comes in place of a replica that hung up. Whoever answers may take as long as the machine makes it."""

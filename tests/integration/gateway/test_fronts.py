@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 
-from corral.protocol.view import ModelEntry
 from corral.testing.engine import Behaviour, Connection, EngineRequest, StubEngine, json_answer, streaming
 from corral.testing.gateway import MODEL, World, replicas, request, world
+from corral.wire.view import ModelEntry
 
 PLAIN = {
     "model": MODEL,

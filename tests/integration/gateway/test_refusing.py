@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from corral.gateway.config import Limits
-from corral.protocol.keys import hash_secret
-from corral.protocol.view import KeyEntry
 from corral.testing.gateway import KEY, World, chat, request, world
+from corral.wire.keys import hash_secret
+from corral.wire.view import KeyEntry
 
 
 async def refused(gateway: World, data: bytes) -> tuple[int, object]:

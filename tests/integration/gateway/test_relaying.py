@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from corral.protocol.view import ModelEntry
 from corral.testing.engine import (
     DONE,
     EVENTS,
@@ -16,6 +15,7 @@ from corral.testing.engine import (
     chunk,
 )
 from corral.testing.gateway import KEY, MODEL, World, chat, request, world
+from corral.wire.view import ModelEntry
 
 STREAM = b"".join((*EVENTS, LAST_EVENT, DONE))
 

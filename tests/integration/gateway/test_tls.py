@@ -14,11 +14,11 @@ import pytest
 from corral.app.gateway import open_gateway
 from corral.app.tls import client_tls, server_tls
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
-from corral.protocol.view import ViewChange
 from corral.testing.certificates import Authority
 from corral.testing.engine import Pace
 from corral.testing.gateway import GATEWAY_KEY, RawClient, World, chat, request, world
 from corral.testing.ports import lasting_port
+from corral.wire.view import ViewChange
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from corral.admin.joining import read_heartbeat, read_registration, secret_of
 from corral.base.errors import InvalidInput
-from corral.protocol.go_json import decode
-from corral.protocol.registration import CAPACITY_FIELDS, RegisterRequest
+from corral.wire.go_json import decode
+from corral.wire.registration import CAPACITY_FIELDS, RegisterRequest
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 json_values = st.recursive(

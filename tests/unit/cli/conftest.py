@@ -16,8 +16,8 @@ from corral.app.settings import gather
 from corral.base.ids import NodeId, OperationId
 from corral.cli.main import run
 from corral.domain.operation import OperationState, Target, TargetStatus, state_of
-from corral.protocol.node_views import NodeDetail, NodePage, PeerView
-from corral.protocol.operation_views import OperationUpdate, OperationView, TargetView
+from corral.wire.node_views import NodeDetail, NodePage, PeerView
+from corral.wire.operation_views import OperationUpdate, OperationView, TargetView
 
 KEY = "corral_key-of-this-test"
 

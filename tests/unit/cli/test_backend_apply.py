@@ -12,7 +12,7 @@ from corral.base.errors import InvalidInput
 from corral.base.retry import Backoff
 from corral.cli import backend_apply, operation_watch
 from corral.cli.fleet_file import FleetFile
-from corral.protocol.fleet_rule_views import (
+from corral.wire.fleet_rule_views import (
     AppliedRules,
     PlannedActView,
     RuleAsk,
@@ -22,7 +22,7 @@ from corral.protocol.fleet_rule_views import (
     RuleView,
     UnmetView,
 )
-from corral.protocol.operation_views import PlannedView
+from corral.wire.operation_views import PlannedView
 
 FLEET = """\
 rules:

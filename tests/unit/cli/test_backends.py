@@ -11,7 +11,7 @@ from corral.base.retry import Backoff
 from corral.cli import operation_start, operation_watch, upgrade_words
 from corral.cli.backend_asks import external, read_labels, start
 from corral.cli.backend_tables import rows
-from corral.protocol.operation_views import (
+from corral.wire.operation_views import (
     FleetBackends,
     FleetBackendView,
     NodeBackendView,
@@ -19,7 +19,7 @@ from corral.protocol.operation_views import (
     Plan,
     PlannedView,
 )
-from corral.protocol.upgrade_views import BackendUpgradeView, NodeUpgradeView, UpgradesView
+from corral.wire.upgrade_views import BackendUpgradeView, NodeUpgradeView, UpgradesView
 
 ID = "0123abcd-0000-4000-8000-000000000000"
 START = "POST /api/v1/operations"

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from corral.cli.load_line import load_text
-from corral.protocol.model_views import LoadJobView, ModelView
-from corral.protocol.replica_views import ReplicaView
+from corral.wire.model_views import LoadJobView, ModelView
+from corral.wire.replica_views import ReplicaView
 
 ROUTE = "POST /v1/chat/completions"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from corral.protocol.model_views import ModelList, ModelView
+from corral.wire.model_views import ModelList, ModelView
 
 
 def complete(corral: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from corral import __version__
 from corral.app.up_file import UpFile, UpKeys, UpPids, write_up_file
 from corral.cli.doctor import clock, disk_space, nats, ports, processes
-from corral.protocol.node_views import DoctorReport, Finding, VersionView
+from corral.wire.node_views import DoctorReport, Finding, VersionView
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 GIB = 1024**3

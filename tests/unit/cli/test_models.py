@@ -8,8 +8,8 @@ import pytest
 
 from corral.base.retry import Backoff
 from corral.cli import operation_watch
-from corral.protocol.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
-from corral.protocol.replica_views import ReplicaView
+from corral.wire.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
+from corral.wire.replica_views import ReplicaView
 
 
 def replica(node: str = "w1", **changes: Any) -> ReplicaView:

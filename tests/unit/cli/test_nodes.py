@@ -14,7 +14,7 @@ from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.cli.node_names import choose
 from corral.cli.node_tables import node_facts, node_table
 from corral.cli.nodes import read_label_changes
-from corral.protocol.node_views import NodeDetail, NodePage
+from corral.wire.node_views import NodeDetail, NodePage
 
 MakeNode = Callable[..., NodeDetail]
 ONE = "11111111-0000-4000-8000-000000000000"

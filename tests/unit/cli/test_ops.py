@@ -13,7 +13,7 @@ from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli import operation_watch
 from corral.cli.operation_watch import Duration, looks
-from corral.protocol.operation_views import Changed, OperationPage, OperationUpdate, OperationView, TargetView
+from corral.wire.operation_views import Changed, OperationPage, OperationUpdate, OperationView, TargetView
 
 ID = "0123abcd-0000-4000-8000-000000000000"
 ONE = f"GET /api/v1/operations/{ID}"

@@ -8,7 +8,7 @@ import pytest
 
 from corral.app.exit_codes import ExitCode
 from corral.cli import events
-from corral.protocol.model_views import ModelView
+from corral.wire.model_views import ModelView
 
 MODEL = ModelView(name="small", backend="echo", model="", revision="", source="small.yaml", state="cold")
 

@@ -17,8 +17,8 @@ from corral.dialect.requests import (
     check_completion,
     parse,
 )
-from corral.protocol.adapter import AdapterModel, PromptTemplates, RequestDefaults
 from corral.rpc.messages import PredictOptions
+from corral.wire.adapter import AdapterModel, PromptTemplates, RequestDefaults
 
 MODEL = AdapterModel(name="m", identity="m.bin", use_tokenizer_template=True)
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}

@@ -7,8 +7,8 @@ import pytest
 from corral.base.errors import InvalidInput
 from corral.dialect.requests import parse
 from corral.dialect.rerank import RankingRequest, ranking_answer, ranking_options
-from corral.protocol.adapter import AdapterModel
 from corral.rpc.messages import DocumentResult, RerankResult, Usage
+from corral.wire.adapter import AdapterModel
 
 MODEL = AdapterModel(name="m", identity="m.bin")
 

@@ -22,9 +22,9 @@ from corral.dialect.transcripts import (
     transcription_options,
     transcription_wish,
 )
-from corral.protocol.adapter import AdapterModel, RequestDefaults
 from corral.rpc._generated.backend_pb2 import TranscriptWord, VADSegment
 from corral.rpc.messages import Reply, TranscriptResult, TranscriptSegment, TranscriptStreamResponse, VADResponse
+from corral.wire.adapter import AdapterModel, RequestDefaults
 
 MODEL = AdapterModel(name="m", identity="m.bin", defaults=RequestDefaults(threads=3))
 SECOND = 1_000_000_000

@@ -3,8 +3,8 @@
 import pytest
 
 from corral.dialect.templates import TemplateNotUsable, render, render_chat, render_completion
-from corral.protocol.adapter import PromptTemplates
 from corral.rpc.messages import Message
+from corral.wire.adapter import PromptTemplates
 
 CHATML = PromptTemplates(
     chat_message=(

@@ -6,7 +6,7 @@ import pytest
 
 from corral.gateway.answers import Refusal
 from corral.gateway.view import Directory
-from corral.protocol.view import ModelEntry, ReplicaEntry, View
+from corral.wire.view import ModelEntry, ReplicaEntry, View
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from corral.base.errors import BusTimeout
 from corral.base.ids import NodeId
 from corral.base.tasks import running
 from corral.bus.port import Bus
-from corral.protocol import subjects
-from corral.protocol.backend_changes import DeleteRequest, UpgradeRequest
-from corral.protocol.install import InstallRequest
 from corral.testing.clock import ManualClock
 from corral.testing.loop_time import let_loop_time_pass
 from corral.testing.simulated_backends import SimulatedBackends
+from corral.wire import subjects
+from corral.wire.backend_changes import DeleteRequest, UpgradeRequest
+from corral.wire.install import InstallRequest
 
 NODE = NodeId("n")
 LONG = timedelta(seconds=30)

@@ -17,8 +17,6 @@ import pytest
 
 from corral.base.errors import ChildFailed, Conflict, InvalidInput
 from corral.base.processes import Command
-from corral.protocol.adapter import ORDER_BYTES, AdapterModel, AdapterReplica
-from corral.protocol.install import CorralInstall, InstallRequest
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions
 from corral.testing.adapters import adapter_command
@@ -29,6 +27,8 @@ from corral.testing.loop_time import let_loop_time_pass
 from corral.testing.ports import lasting_port
 from corral.testing.process_lists import running_below
 from corral.testing.waiting import eventually
+from corral.wire.adapter import ORDER_BYTES, AdapterModel, AdapterReplica
+from corral.wire.install import CorralInstall, InstallRequest
 from corral.worker.config import AdapterConfig
 from corral.worker.membership.addresses import HostPort
 from corral.worker.processes.adapters import Adapters

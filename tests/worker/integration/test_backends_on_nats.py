@@ -20,14 +20,14 @@ from corral.bus.config import BusConfig
 from corral.bus.port import Message
 from corral.bus.server import NatsServer
 from corral.domain.inference import ADAPTED_ROUTES
-from corral.protocol import go_json, subjects
-from corral.protocol.install import InstallReply, InstallRequest
-from corral.protocol.replica import ReplicaExited, RunningReply
 from corral.rpc.backend import Backend
 from corral.testing.backend_scripts import Pipe, open_pipe, write_backend, write_serving_backend
 from corral.testing.backends import BACKENDS, SHIPPED
 from corral.testing.held_calls import held
 from corral.testing.node_asker import NODE, SOON, Asker
+from corral.wire import go_json, subjects
+from corral.wire.install import InstallReply, InstallRequest
+from corral.wire.replica import ReplicaExited, RunningReply
 from corral.worker.config import WorkerConfig
 from corral.worker.installing import switching
 from corral.worker.installing.sources import directory

@@ -11,7 +11,7 @@ import pytest
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.http_client import open_session
 from corral.base.ids import NodeId
-from corral.protocol.registration import CorralStatus, HeartbeatRequest, RegisterRequest
+from corral.wire.registration import CorralStatus, HeartbeatRequest, RegisterRequest
 from corral.worker.membership.frontend_client import FrontendClient, error_text
 from corral.worker.membership.presence import Member
 

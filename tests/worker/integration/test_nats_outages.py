@@ -17,13 +17,13 @@ from corral.base.ids import NodeId
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.files.s3 import S3Objects
-from corral.protocol import subjects
 from corral.rpc.backend import Backend
 from corral.testing.backends import BACKENDS
 from corral.testing.held_calls import held
 from corral.testing.node_asker import NODE, Asker
 from corral.testing.s3 import S3Server
 from corral.testing.waiting import eventually
+from corral.wire import subjects
 from corral.worker.config import WorkerConfig
 from corral.worker.files import disk, model_files
 

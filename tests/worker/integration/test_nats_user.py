@@ -12,8 +12,8 @@ from corral.app.exit_codes import ExitCode
 from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
-from corral.protocol.subjects import models_running, node_stop
 from corral.testing.nats_realm import Realm
+from corral.wire.subjects import models_running, node_stop
 from corral.worker.config import WorkerConfig
 
 NODE = NodeId("n1")

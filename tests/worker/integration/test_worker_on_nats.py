@@ -14,8 +14,8 @@ from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
-from corral.protocol.subjects import node_stop
 from corral.testing.ports import lasting_port
+from corral.wire.subjects import node_stop
 from corral.worker.config import WorkerConfig
 
 GOLDEN_ID = NodeId("11111111-2222-4333-8444-555555555555")

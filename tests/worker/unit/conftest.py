@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from corral.base.ids import NodeId
-from corral.protocol.registration import FEATURES, CorralHello
+from corral.wire.registration import FEATURES, CorralHello
 from corral.worker.hardware.machine import Measurement
 from corral.worker.hardware.space import Space
 from corral.worker.membership.addresses import AddressConfig, decide

@@ -9,10 +9,10 @@ import pytest
 from corral.base.errors import BusUnavailable
 from corral.base.ids import NodeId
 from corral.base.tasks import running
-from corral.protocol.inventory import InstalledBackend, InventoryReport, fingerprint
-from corral.protocol.registration import Feature
 from corral.testing.backend_node import Published
 from corral.testing.waiting import eventually
+from corral.wire.inventory import InstalledBackend, InventoryReport, fingerprint
+from corral.wire.registration import Feature
 from corral.worker.membership.inventory_reports import InventoryReports
 from corral.worker.membership.presence import Member, Presence
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from corral.base.ids import NodeId
 from corral.bus.port import Message
-from corral.protocol import subjects
-from corral.protocol.registration import Feature
+from corral.wire import subjects
+from corral.wire.registration import Feature
 from corral.worker.membership.presence import Member
 from corral.worker.membership.subscriptions import NodeSubscriptions
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from corral.base.tasks import end_tasks, start_task
-from corral.protocol.replica import ProcessKey
 from corral.testing.clock import ManualClock
+from corral.wire.replica import ProcessKey
 from corral.worker.installing.backend_directory import Home
 from corral.worker.processes.process import Launch
 from corral.worker.processes.unused import UnusedProcesses

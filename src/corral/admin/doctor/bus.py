@@ -2,7 +2,7 @@
 
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, PROBLEM
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 
 async def check_bus(context: AdminContext) -> Finding:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, WARNING
 from corral.base.durations import format_duration
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 _SUSPICIOUS = timedelta(seconds=5)
 

@@ -3,7 +3,7 @@
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, PROBLEM, WARNING
 from corral.base.errors import DatabaseUnavailable
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 _SLOW_SECONDS = 0.5
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from corral.admin.context import AdminContext
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 Diagnostic = Callable[[AdminContext], Awaitable[Finding]]
 

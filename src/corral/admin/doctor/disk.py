@@ -5,7 +5,7 @@ import shutil
 
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, PROBLEM, WARNING
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 _GIB = 1024**3
 _LITTLE = 1 * _GIB

@@ -5,7 +5,7 @@ from corral.admin.doctor.diagnostic import OK, PROBLEM, WARNING
 from corral.base.words import listed
 from corral.domain.load_job import LoadState
 from corral.domain.replica import ReplicaState
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 
 async def check_models(context: AdminContext) -> Finding:

@@ -3,7 +3,7 @@
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, WARNING
 from corral.domain.node import NodeStatus
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 _REMEDY = {
     NodeStatus.PENDING: "approve them with `corral nodes approve`",

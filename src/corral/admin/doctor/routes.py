@@ -21,7 +21,7 @@ from corral.admin.doctor.operations import check_operations
 from corral.admin.doctor.strangers import check_strangers
 from corral.admin.route import Access, RouteSpec
 from corral.base.errors import CorralError
-from corral.protocol.node_views import DoctorReport, Finding
+from corral.wire.node_views import DoctorReport, Finding
 
 DIAGNOSTICS: Final[tuple[tuple[str, Diagnostic], ...]] = (
     ("database", check_database),

@@ -4,7 +4,7 @@ from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, WARNING
 from corral.control.fleet import NodeFilter
 from corral.domain.node import SUSPICIONS, NodeStatus
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 
 async def check_strangers(context: AdminContext) -> Finding:

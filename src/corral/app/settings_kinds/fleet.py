@@ -11,7 +11,7 @@ from corral.domain.vram_budget import VramBudget
 
 if TYPE_CHECKING:
     from corral.domain.gallery import GallerySource
-    from corral.protocol.install import Gallery
+    from corral.wire.install import Gallery
 
 
 def _read_registry_auth(text: str) -> str:
@@ -72,7 +72,7 @@ VRAM_BUDGET: Final = Kind(
 
 
 def _read_galleries(text: str) -> "tuple[GallerySource, ...]":
-    from corral.protocol.install import read_galleries
+    from corral.wire.install import read_galleries
 
     try:
         found = read_galleries(text.strip())
@@ -86,7 +86,7 @@ def _read_galleries(text: str) -> "tuple[GallerySource, ...]":
 def _galleries_of_tables(tables: Sequence[object]) -> "tuple[GallerySource, ...]":
     import msgspec
 
-    from corral.protocol.install import Gallery
+    from corral.wire.install import Gallery
 
     try:
         return _checked_galleries(msgspec.convert(tables, type=list[Gallery]))

@@ -5,7 +5,7 @@ from typing import Final
 
 from corral.base.durations import format_duration
 from corral.cli.doctor.examination import OK, PROBLEM, WARNING, Examination, finding
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 TOLERATED_SECONDS: Final = 5.0
 """The frontend tells its time in whole seconds, and the answer was under way."""

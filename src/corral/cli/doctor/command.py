@@ -12,7 +12,7 @@ from corral.cli.output import facts, json_option, plain, print_json, show, style
 
 if TYPE_CHECKING:
     from corral.cli.doctor.examination import Examination
-    from corral.protocol.node_views import Finding
+    from corral.wire.node_views import Finding
 
 PROBLEM: Final = "problem"
 

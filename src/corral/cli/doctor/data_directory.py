@@ -3,7 +3,7 @@
 import os
 
 from corral.cli.doctor.examination import OK, PROBLEM, WARNING, Examination, finding
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 
 def check(seen: Examination) -> Finding:

@@ -6,7 +6,7 @@ from typing import Final
 
 from corral.cli.doctor.examination import OK, PROBLEM, WARNING, Examination, finding
 from corral.cli.humane import size
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 LITTLE: Final = 1024**3
 """Less than any model is large."""

@@ -9,7 +9,7 @@ from corral.app.up_file import UpFile, read_up_file
 from corral.base.errors import AccessDenied, CorralError
 from corral.cli.client import Client
 from corral.cli.frontend_target import FrontendTarget, target_of
-from corral.protocol.node_views import DoctorReport, Finding, VersionView
+from corral.wire.node_views import DoctorReport, Finding, VersionView
 
 OK: Final = "ok"
 WARNING: Final = "warning"

@@ -4,7 +4,7 @@ from corral.base.errors import CorralError
 from corral.cli.client import FrontendFailed, Unreachable
 from corral.cli.doctor.examination import OK, PROBLEM, Examination, finding
 from corral.cli.frontend_target import FrontendTarget
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 
 def check(seen: Examination) -> Finding:

@@ -2,7 +2,7 @@
 
 from corral.base.errors import AccessDenied
 from corral.cli.doctor.examination import OK, PROBLEM, Examination, finding
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 _REMEDY = "Set CORRAL_KEY or --key-file to an admin key; `corral keys reset-admin` makes one on the frontend's machine."
 

@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from corral.cli.doctor.examination import OK, PROBLEM, Examination, finding
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 _TIMEOUT_SECONDS: Final = 3.0
 _DEFAULT_PORT: Final = 4222

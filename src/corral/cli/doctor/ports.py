@@ -4,7 +4,7 @@ from typing import Final
 
 from corral.app.listening import is_free
 from corral.cli.doctor.examination import OK, WARNING, Examination, finding
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8080

@@ -2,7 +2,7 @@
 
 from corral.app.up_file import NAME, UpPids
 from corral.cli.doctor.examination import OK, PROBLEM, WARNING, Examination, finding
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 
 def check(seen: Examination) -> Finding:

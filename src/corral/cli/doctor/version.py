@@ -2,7 +2,7 @@
 
 from corral import __version__
 from corral.cli.doctor.examination import OK, WARNING, Examination, finding
-from corral.protocol.node_views import Finding
+from corral.wire.node_views import Finding
 
 
 def check(seen: Examination) -> Finding | None:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from corral.protocol.file_transfer import ContentRange
+from corral.wire.file_transfer import ContentRange
 from corral.worker.files.refusals import Refusal, bad_request
 
 _MOST: Final = 2**63 - 1

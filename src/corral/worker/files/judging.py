@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from corral.protocol.file_transfer import ContentRange
+from corral.wire.file_transfer import ContentRange
 
 
 class Verdict(Enum):

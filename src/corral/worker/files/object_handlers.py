@@ -5,15 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from corral.bus.port import Handler, Message
-from corral.protocol import go_json, subjects
-from corral.protocol.object_files import (
-    EnsureRequest,
-    ListedFiles,
-    ListRequest,
-    LocalPathReply,
-    StageReply,
-    StageRequest,
-)
+from corral.wire import go_json, subjects
+from corral.wire.object_files import EnsureRequest, ListedFiles, ListRequest, LocalPathReply, StageReply, StageRequest
 from corral.worker.answering import replying, unreadable
 from corral.worker.files.object_files import ObjectFiles
 from corral.worker.membership.subscriptions import Subject

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from corral.base.open_directories import HERE, ConfinedPath, look
-from corral.protocol.file_transfer import ContentRange
+from corral.wire.file_transfer import ContentRange
 from corral.worker.files import disk, refusals
 from corral.worker.files.judging import Present, Verdict, judge
 from corral.worker.files.names import hash_name, part_name, target_name

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from corral.base.open_directories import ConfinedPath
-from corral.protocol.file_transfer import ContentRange
+from corral.wire.file_transfer import ContentRange
 from corral.worker.files import disk, refusals
 from corral.worker.files.names import new_name, target_name
 from corral.worker.files.opening import Opening, Received, commit, promised, writing

@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from corral.protocol.file_transfer import ContentRange
+from corral.wire.file_transfer import ContentRange
 from corral.worker.files import refusals
 from corral.worker.files.bodies import invite, mark_taken
 from corral.worker.files.content_range import parse_content_range

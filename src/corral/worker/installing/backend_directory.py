@@ -13,7 +13,7 @@ from typing import Final
 from corral.base.errors import PathNotUsable
 from corral.domain.capability import preferred_words
 from corral.images.layout import INDEX_FILE, offered_digests
-from corral.protocol.inventory import InstalledBackend, InstalledDetails
+from corral.wire.inventory import InstalledBackend, InstalledDetails
 from corral.worker.installing.backend_metadata import (
     MANIFEST,
     METADATA,

@@ -12,7 +12,7 @@ import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.domain.inference import known_routes
-from corral.protocol import go_json
+from corral.wire import go_json
 
 log = logging.getLogger(__name__)
 

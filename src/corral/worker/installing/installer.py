@@ -18,7 +18,7 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, PathNotUsable
 from corral.base.tasks import first_done
 from corral.base.threads import in_own_thread
-from corral.protocol.times import format_time, parse_time
+from corral.wire.times import format_time, parse_time
 from corral.worker.installing import switching
 from corral.worker.installing.backend_directory import BACKUP, RUN, Located, is_hidden, is_plain
 from corral.worker.installing.backend_metadata import Metadata, read_metadata, replace_metadata, write_metadata

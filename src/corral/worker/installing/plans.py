@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from corral.base.errors import CorralError, InvalidInput
-from corral.protocol.backend_changes import UpgradeRequest
-from corral.protocol.install import Gallery, InstallRequest
+from corral.wire.backend_changes import UpgradeRequest
+from corral.wire.install import Gallery, InstallRequest
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import CannotInstall, Found, InstallOrder
 

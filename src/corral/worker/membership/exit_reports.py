@@ -9,10 +9,10 @@ from typing import Protocol
 import msgspec
 
 from corral.base.errors import CorralError
-from corral.protocol import subjects
-from corral.protocol.keys import hash_secret
-from corral.protocol.registration import Feature
-from corral.protocol.replica import ReplicaExited
+from corral.wire import subjects
+from corral.wire.keys import hash_secret
+from corral.wire.registration import Feature
+from corral.wire.replica import ReplicaExited
 from corral.worker.membership.presence import Presence
 from corral.worker.processes.process import Ending, Launch
 

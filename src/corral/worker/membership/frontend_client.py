@@ -17,8 +17,8 @@ import msgspec
 from corral.base.errors import InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.http_client import HttpFailed, HttpFault, asked, host_of, is_passing, read_body
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.protocol import go_json
-from corral.protocol.registration import (
+from corral.wire import go_json
+from corral.wire.registration import (
     HeartbeatRequest,
     HeartbeatResponse,
     RegisterRequest,

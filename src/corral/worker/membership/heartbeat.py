@@ -11,14 +11,7 @@ from msgspec import UNSET
 from corral.base.clock import Clock
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import Incarnation, NodeId
-from corral.protocol.registration import (
-    PENDING,
-    CorralBeat,
-    CorralStatus,
-    Feature,
-    HeartbeatRequest,
-    HeartbeatResponse,
-)
+from corral.wire.registration import PENDING, CorralBeat, CorralStatus, Feature, HeartbeatRequest, HeartbeatResponse
 from corral.worker.hardware.machine import Gauge, Measurement
 from corral.worker.membership.outage import Outage
 from corral.worker.membership.presence import Member

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from corral.base.errors import CorralError
-from corral.protocol import go_json, subjects
-from corral.protocol.inventory import InstalledBackend, InventoryReport, fingerprint
-from corral.protocol.registration import Feature
+from corral.wire import go_json, subjects
+from corral.wire.inventory import InstalledBackend, InventoryReport, fingerprint
+from corral.wire.registration import Feature
 from corral.worker.membership.presence import Presence
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from corral.base.ids import NodeId
 from corral.base.retry import Backoff
 from corral.bus.credentials import UserJwt
 from corral.domain.labels import REPLICA_SLOTS
-from corral.protocol.registration import CorralHello, CorralWelcome, Feature, RegisterRequest, RegisterResponse
+from corral.wire.registration import CorralHello, CorralWelcome, Feature, RegisterRequest, RegisterResponse
 from corral.worker.hardware.machine import Gauge, Measurement
 from corral.worker.membership.addresses import Addresses
 from corral.worker.membership.outage import Outage

@@ -6,8 +6,8 @@ from typing import Final
 
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Handler, Subscription
-from corral.protocol import subjects
-from corral.protocol.registration import Feature
+from corral.wire import subjects
+from corral.wire.registration import Feature
 from corral.worker.membership.presence import Member
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from corral.base.errors import ChildFailed, Conflict, CorralError, InvalidInput
 from corral.base.processes import Command, Process, start_process
 from corral.base.readiness import Child, describe_exit, until_ready
 from corral.base.tasks import end_tasks, first_done, start_task
-from corral.protocol.adapter import AdapterReplica
 from corral.rpc.adapter_link import AdapterLink
+from corral.wire.adapter import AdapterReplica
 from corral.worker.config import AdapterConfig
 from corral.worker.membership.addresses import HostPort
 from corral.worker.processes.ports import Ports

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from corral.base.tasks import first_done
-from corral.protocol.times import format_time
+from corral.wire.times import format_time
 from corral.worker.files.keys import decoded
 from corral.worker.files.refusals import Refusal, bad_request
 from corral.worker.processes.backend_logs import BackendLogs, Line, Watch

@@ -3,8 +3,8 @@
 from msgspec import UNSET
 
 from corral.base.errors import Conflict, CorralError
-from corral.protocol.adapter import AdapterModel, AdapterReplica
-from corral.protocol.install import CorralInstall, InstallRequest
+from corral.wire.adapter import AdapterModel, AdapterReplica
+from corral.wire.install import CorralInstall, InstallRequest
 from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.process import Launch
 from corral.worker.processes.supervisor import Supervisor

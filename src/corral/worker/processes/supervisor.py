@@ -13,7 +13,7 @@ from typing import Final, Protocol, Self
 from corral.base.errors import Conflict, CorralError
 from corral.base.ids import new_secret
 from corral.base.tasks import end_tasks, start_task
-from corral.protocol.replica import ProcessKey
+from corral.wire.replica import ProcessKey
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing.backend_directory import Home, identity_of
 from corral.worker.processes.backend_logs import BackendLogs

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.protocol.file_transfer import ContentRange
+from corral.wire.file_transfer import ContentRange
 from corral.worker.files.content_range import parse_content_range
 from corral.worker.files.downloads import Span, parse_range
 from corral.worker.files.keys import Area, cleaned, decoded, locate

@@ -14,7 +14,7 @@ from corral.images.errors import DiskFull, ImageError
 from corral.images.orders import PullOrder, PullProgress
 from corral.images.progress import words_of
 from corral.images.puller import Puller
-from corral.protocol.progress import Phase
+from corral.wire.progress import Phase
 from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, NoRoom
 from corral.worker.installing.progress import Step
 

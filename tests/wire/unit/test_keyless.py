@@ -4,7 +4,7 @@ import pytest
 
 from corral.admin.route import Access
 from corral.admin.routes import ROUTES
-from corral.protocol.keyless import KEYLESS, REGISTER, Proof, find_keyless
+from corral.wire.keyless import KEYLESS, REGISTER, Proof, find_keyless
 
 ACCESS = {
     Access.PUBLIC: Proof.NOTHING,

@@ -6,7 +6,7 @@ A field with a default factory is always sent, any other default is not, where L
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from corral.protocol.broadcasts import NodeProgress
+from corral.wire.broadcasts import NodeProgress
 
 # Corral's own form.
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.errors import InvalidInput
-from corral.protocol.go_json import decode, encode
-from corral.protocol.install import InstallRequest
-from corral.protocol.registration import RegisterRequest
-from corral.protocol.subjects import node_stop, token
-from corral.protocol.times import format_time, parse_time
+from corral.wire.go_json import decode, encode
+from corral.wire.install import InstallRequest
+from corral.wire.registration import RegisterRequest
+from corral.wire.subjects import node_stop, token
+from corral.wire.times import format_time, parse_time
 
 
 class Sample(msgspec.Struct):

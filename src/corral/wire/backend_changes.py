@@ -6,7 +6,7 @@ A field with a default factory is always sent, any other default is not, as Loca
 
 import msgspec
 
-from corral.protocol.install import Gallery, ReplicaIndex, read_galleries
+from corral.wire.install import Gallery, ReplicaIndex, read_galleries
 
 
 class UpgradeRequest(msgspec.Struct, kw_only=True, omit_defaults=True):

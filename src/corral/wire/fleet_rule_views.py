@@ -2,7 +2,7 @@
 
 import msgspec
 
-from corral.protocol.operation_views import OperationView, PlannedView
+from corral.wire.operation_views import OperationView, PlannedView
 
 
 class RuleAsk(msgspec.Struct, kw_only=True):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.protocol.view import (
+from corral.wire.view import (
     Beat,
     GatewayReport,
     KeyEntry,

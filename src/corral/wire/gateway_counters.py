@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from corral.protocol.metrics import Description, Family, Kind, Sample
+from corral.wire.metrics import Description, Family, Kind, Sample
 
 
 class RequestCount(msgspec.Struct, kw_only=True, array_like=True):

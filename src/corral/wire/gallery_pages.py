@@ -6,8 +6,8 @@ What is not there is `null` on the page and left out of the lists, as LocalAI's 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from corral.protocol.install import Gallery
-from corral.protocol.operation_views import BackendNodeRow
+from corral.wire.install import Gallery
+from corral.wire.operation_views import BackendNodeRow
 
 
 class Reports(msgspec.Struct, kw_only=True):

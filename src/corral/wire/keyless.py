@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from corral.protocol.registration import MAX_BODY
+from corral.wire.registration import MAX_BODY
 
 _WORKER_BODY: Final = 64 * 1024
 """More than any worker says in a heartbeat."""

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from corral.base.errors import InvalidInput
-from corral.protocol import go_json
-from corral.protocol.adapter import AdapterModel
-from corral.protocol.replica import ProcessKey, ReplicaAccess
+from corral.wire import go_json
+from corral.wire.adapter import AdapterModel
+from corral.wire.replica import ProcessKey, ReplicaAccess
 
 ReplicaIndex = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from corral.protocol.replica_views import ReplicaView
+from corral.wire.replica_views import ReplicaView
 
 
 class ModelProblemView(msgspec.Struct, kw_only=True):
