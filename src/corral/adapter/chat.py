@@ -5,12 +5,9 @@ from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import Final
 
-from corral.adapter.replicas import Served
-from corral.base.clock import Clock
-from corral.base.ids import new_answer_id
-from corral.dialect.answers import ChatEvents, CompletionEvents, Stamp, chat_answer, completion_answer
-from corral.dialect.openai import MEDIA_MARK, chat_options, completion_options, prompts_of, repeated
-from corral.dialect.requests import (
+from corral.adapter.dialects.answers import ChatEvents, CompletionEvents, Stamp, chat_answer, completion_answer
+from corral.adapter.dialects.openai import MEDIA_MARK, chat_options, completion_options, prompts_of, repeated
+from corral.adapter.dialects.requests import (
     ChatRequest,
     CompletionRequest,
     Sampling,
@@ -18,6 +15,9 @@ from corral.dialect.requests import (
     check_completion,
     parse,
 )
+from corral.adapter.replicas import Served
+from corral.base.clock import Clock
+from corral.base.ids import new_answer_id
 from corral.rpc.errors import BackendError
 from corral.rpc.messages import PredictOptions
 

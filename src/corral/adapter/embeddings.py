@@ -3,12 +3,12 @@
 import asyncio
 from typing import Final
 
+from corral.adapter.dialects.answers import embedding_answer
+from corral.adapter.dialects.openai import embedding_options
+from corral.adapter.dialects.requests import EmbeddingRequest, parse
 from corral.adapter.replicas import Served
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput
-from corral.dialect.answers import embedding_answer
-from corral.dialect.openai import embedding_options
-from corral.dialect.requests import EmbeddingRequest, parse
 from corral.rpc.messages import EmbeddingResult
 
 _AT_ONCE: Final = 8

@@ -3,11 +3,11 @@
 from typing import Final, NamedTuple
 
 from corral.adapter.bodies import BodyTooLarge
+from corral.adapter.dialects.answers import error_document
+from corral.adapter.dialects.engine_errors import refusal_in
 from corral.adapter.replicas import KeyUnknown
 from corral.adapter.scratch import ScratchNotUsable
 from corral.base.errors import CorralError, InvalidInput
-from corral.dialect.answers import error_document
-from corral.dialect.engine_errors import refusal_in
 from corral.rpc import errors
 from corral.wire.adapter import MODEL_GONE_STATUS
 

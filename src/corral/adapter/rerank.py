@@ -1,9 +1,9 @@
 """Documents in the order in which they fit a question."""
 
+from corral.adapter.dialects.requests import parse
+from corral.adapter.dialects.rerank import RankingRequest, ranking_answer, ranking_options
 from corral.adapter.replicas import Served
 from corral.base.clock import Clock
-from corral.dialect.requests import parse
-from corral.dialect.rerank import RankingRequest, ranking_answer, ranking_options
 
 
 async def rerank(served: Served, body: bytes, _: Clock) -> bytes:

@@ -8,11 +8,11 @@ from typing import Final
 from aiohttp import web
 
 from corral.adapter.bodies import read_body
+from corral.adapter.dialects.requests import parse
+from corral.adapter.dialects.speech import SpeechParts, SpeechRequest, speech_options
 from corral.adapter.replicas import Served
 from corral.adapter.scratch import Scratch, read_parts, size_of
 from corral.adapter.streams import stream_sound
-from corral.dialect.requests import parse
-from corral.dialect.speech import SpeechParts, SpeechRequest, speech_options
 from corral.rpc.errors import BackendFailed
 
 _HEADERS: Final = {"Content-Type": "audio/wav"}

@@ -7,9 +7,9 @@ from typing import Final
 
 from aiohttp import web
 
+from corral.adapter.dialects.answers import error_event
 from corral.adapter.errors import failure_of, words_of
 from corral.base.errors import CorralError
-from corral.dialect.answers import error_event
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 import msgspec
 
+from corral.adapter.dialects.requests import parse
+from corral.adapter.dialects.tokens import DetokenizeRequest, TokenizeRequest, tokenize_options
 from corral.adapter.replicas import Served
 from corral.base.clock import Clock
-from corral.dialect.requests import parse
-from corral.dialect.tokens import DetokenizeRequest, TokenizeRequest, tokenize_options
 
 
 async def tokenize(served: Served, body: bytes, _: Clock) -> bytes:

@@ -5,16 +5,16 @@ from contextlib import aclosing
 
 from aiohttp import web
 
-from corral.adapter.forms import read_form
-from corral.adapter.replicas import Served
-from corral.adapter.scratch import Scratch
-from corral.adapter.streams import stream_events
-from corral.dialect.transcripts import (
+from corral.adapter.dialects.transcripts import (
     transcription_answer,
     transcription_event,
     transcription_options,
     transcription_wish,
 )
+from corral.adapter.forms import read_form
+from corral.adapter.replicas import Served
+from corral.adapter.scratch import Scratch
+from corral.adapter.streams import stream_events
 from corral.rpc.messages import TranscriptRequest
 
 

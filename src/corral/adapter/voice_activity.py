@@ -1,9 +1,9 @@
 """Where in a sound somebody speaks."""
 
+from corral.adapter.dialects.requests import parse
+from corral.adapter.dialects.speech import VoiceActivityRequest, voice_activity_answer, voice_activity_options
 from corral.adapter.replicas import Served
 from corral.base.clock import Clock
-from corral.dialect.requests import parse
-from corral.dialect.speech import VoiceActivityRequest, voice_activity_answer, voice_activity_options
 
 
 async def voice_activity(served: Served, body: bytes, _: Clock) -> bytes:

@@ -7,8 +7,8 @@ from typing import Final, Self
 
 import msgspec
 
-from corral.dialect.anthropic import anthropic_error
-from corral.dialect.engine_errors import error_type
+from corral.adapter.dialects.anthropic import anthropic_error
+from corral.adapter.dialects.engine_errors import error_type
 from corral.domain.key import Scope
 from corral.domain.load_reason import REASON_SENTENCES, LoadReason
 from corral.wire.browser_safety import SAFETY_HEADERS

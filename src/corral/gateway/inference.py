@@ -6,8 +6,8 @@ from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Final, cast
 
-from corral.dialect.anthropic import ANTHROPIC_ROUTES, anthropic_error_of
-from corral.dialect.engine_errors import is_mendable, openai_error
+from corral.adapter.dialects.anthropic import ANTHROPIC_ROUTES, anthropic_error_of
+from corral.adapter.dialects.engine_errors import is_mendable, openai_error
 from corral.domain.inference import ROUTE_USES
 from corral.gateway.admit import asked_in_form, asked_in_json
 from corral.gateway.answers import Answer, Refusal

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from corral.adapter.dialects.requests import ChatRequest, EmbeddingRequest, parse
 from corral.base.errors import InvalidInput
-from corral.dialect.requests import ChatRequest, EmbeddingRequest, parse
 from corral.testing.wire_forms import Differs, NoForm, Recorded, Struct, Tally, differing, hold, must_refuse
 from corral.wire import file_transfer, go_json
 from corral.wire.inventory import InstalledBackend

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from corral.dialect.engine_errors import openai_error
+from corral.adapter.dialects.engine_errors import openai_error
 
 
 def llama(code: int, message: str, type: str = "server_error", **more: Any) -> bytes:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.base.errors import InvalidInput
-from corral.dialect.answers import (
+from corral.adapter.dialects.answers import (
     DONE,
     ChatEvents,
     CompletionEvents,
@@ -22,6 +21,7 @@ from corral.dialect.answers import (
     error_document,
     finish_reason,
 )
+from corral.base.errors import InvalidInput
 from corral.rpc.messages import ChatDelta, EmbeddingLayout, EmbeddingResult, Reply, ToolCallDelta
 
 STAMP = Stamp(id="chatcmpl-1", created=7, model='a "model"', limit=3, include_usage=True)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from corral.adapter.dialects.requests import parse
+from corral.adapter.dialects.rerank import RankingRequest, ranking_answer, ranking_options
 from corral.base.errors import InvalidInput
-from corral.dialect.requests import parse
-from corral.dialect.rerank import RankingRequest, ranking_answer, ranking_options
 from corral.rpc.messages import DocumentResult, RerankResult, Usage
 from corral.wire.adapter import AdapterModel
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.dialect.templates import TemplateNotUsable, render, render_chat, render_completion
+from corral.adapter.dialects.templates import TemplateNotUsable, render, render_chat, render_completion
 from corral.rpc.messages import Message
 from corral.wire.adapter import PromptTemplates
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
+from corral.adapter.dialects.requests import ChatMessage, ChatRequest, CompletionRequest, Part, Sampling
+from corral.adapter.dialects.templates import render_chat, render_completion
 from corral.base.errors import InvalidInput
-from corral.dialect.requests import ChatMessage, ChatRequest, CompletionRequest, Part, Sampling
-from corral.dialect.templates import render_chat, render_completion
 from corral.rpc.messages import Message, PredictOptions
 from corral.wire.adapter import AdapterModel
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from corral.base.errors import InvalidInput
-from corral.dialect.requests import parse
-from corral.dialect.speech import (
+from corral.adapter.dialects.requests import parse
+from corral.adapter.dialects.speech import (
     SpeechParts,
     SpeechRequest,
     VoiceActivityRequest,
@@ -16,12 +15,13 @@ from corral.dialect.speech import (
     voice_activity_answer,
     voice_activity_options,
 )
-from corral.dialect.transcripts import (
+from corral.adapter.dialects.transcripts import (
     transcription_answer,
     transcription_event,
     transcription_options,
     transcription_wish,
 )
+from corral.base.errors import InvalidInput
 from corral.rpc._generated.backend_pb2 import TranscriptWord, VADSegment
 from corral.rpc.messages import Reply, TranscriptResult, TranscriptSegment, TranscriptStreamResponse, VADResponse
 from corral.wire.adapter import AdapterModel, RequestDefaults

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from corral.base.errors import InvalidInput
-from corral.dialect.openai import chat_options, completion_options, embedding_options, prompts_of, repeated
-from corral.dialect.requests import (
+from corral.adapter.dialects.openai import chat_options, completion_options, embedding_options, prompts_of, repeated
+from corral.adapter.dialects.requests import (
     ChatMessage,
     ChatRequest,
     CompletionRequest,
@@ -17,6 +16,7 @@ from corral.dialect.requests import (
     check_completion,
     parse,
 )
+from corral.base.errors import InvalidInput
 from corral.rpc.messages import PredictOptions
 from corral.wire.adapter import AdapterModel, PromptTemplates, RequestDefaults
 
