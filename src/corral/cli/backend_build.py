@@ -14,7 +14,7 @@ from corral.cli.output import json_option, print_json, say
 if TYPE_CHECKING:
     from corral.cli.backend_wishes import Wishes
     from corral.images.references import Reference
-    from corral.packaging.build import Build, BuildOrder
+    from corral.imaging.build import Build, BuildOrder
 
 _FILE: Final = click.Path(path_type=Path)
 _FOLDER: Final = click.Path(path_type=Path, file_okay=False)
@@ -100,9 +100,9 @@ async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | 
 
     from corral.app.own_program import shipped_installers
     from corral.images.patience import in_thread
-    from corral.packaging.archive import write_archive
-    from corral.packaging.build import build as make
-    from corral.packaging.packages import find_installer
+    from corral.imaging.archive import write_archive
+    from corral.imaging.build import build as make
+    from corral.imaging.packages import find_installer
 
     path = order.environment.get("PATH", "")
     installer = partial(find_installer, wishes.installer, shipped_installers(), path)
@@ -123,7 +123,7 @@ async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | 
 
 async def _push(layout: Path, reference: "Reference", *, mount_from: str, told: bool) -> None:
     from corral.base.clock import SystemClock
-    from corral.images.push import push_layout
+    from corral.imaging.push import push_layout
 
     result = await push_layout(layout, reference, config=images(), clock=SystemClock(), mount_from=mount_from)
     warn(list(result.notes))

@@ -8,7 +8,7 @@ from corral.cli.options import settings_options, sources, warn
 
 if TYPE_CHECKING:
     from corral.images.config import ImagesConfig
-    from corral.images.push import PushResult
+    from corral.imaging.push import PushResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTINGS: Final = frozenset({"registry_auth_file", "plain_registries", "pull_parallel"})

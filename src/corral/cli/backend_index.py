@@ -10,7 +10,7 @@ from corral.cli.options import CorralCommand
 from corral.cli.output import say
 
 if TYPE_CHECKING:
-    from corral.packaging.gallery_index import Listed
+    from corral.imaging.gallery_index import Listed
 
 
 @click.command(cls=CorralCommand)
@@ -27,7 +27,7 @@ def index(listed: tuple[str, ...], output: Path) -> None:
     import asyncio
 
     from corral.base.errors import PathNotUsable
-    from corral.packaging.gallery_index import make_index
+    from corral.imaging.gallery_index import make_index
 
     found = asyncio.run(_facts(listed))
     text = make_index(found, folder=output.parent)
@@ -43,8 +43,8 @@ def index(listed: tuple[str, ...], output: Path) -> None:
 
 async def _facts(listed: tuple[str, ...]) -> "list[Listed]":
     from corral.base.clock import SystemClock
-    from corral.packaging.gallery_index import Listed
-    from corral.packaging.image_facts import image_facts
+    from corral.imaging.gallery_index import Listed
+    from corral.imaging.image_facts import image_facts
 
     config, clock, found = images(), SystemClock(), []
     for one in listed:

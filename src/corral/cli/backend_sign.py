@@ -14,8 +14,8 @@ from corral.cli.output import Column, console, json_option, plain, print_json, s
 
 if TYPE_CHECKING:
     from corral.images.references import Reference
-    from corral.images.signing import SignedDigest
-    from corral.signatures.private_keys import SigningKey
+    from corral.imaging.private_keys import SigningKey
+    from corral.imaging.signing import SignedDigest
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTINGS: Final = frozenset({"registry_auth_file", "plain_registries"})
@@ -50,7 +50,7 @@ def generate_keys(prefix: Path, password_file: Path | None, no_password: bool) -
     Cosign can use both files, as we can use those that cosign makes.
     """
     from corral.base.private_files import write_private
-    from corral.signatures.private_keys import new_signing_key
+    from corral.imaging.private_keys import new_signing_key
 
     private, public = prefix.with_name(f"{prefix.name}.key"), prefix.with_name(f"{prefix.name}.pub")
     for file in (private, public):
@@ -116,7 +116,7 @@ def _signed(reference: "Reference", key: "SigningKey", annotations: dict[str, st
     from corral.app.configs.backends import images_config
     from corral.app.settings_sources import resolve
     from corral.base.clock import SystemClock
-    from corral.images.signing import sign_image
+    from corral.imaging.signing import sign_image
 
     found = sources()
     config = images_config(resolve(ImageSettings, found), found.environment)
@@ -141,8 +141,8 @@ def _annotation(text: str) -> tuple[str, str]:
 
 
 def _read_key(file: Path, password_file: Path | None, *, is_locked: bool) -> "SigningKey":
-    from corral.signatures.private_keys import is_locked as needs_password
-    from corral.signatures.private_keys import read_signing_key
+    from corral.imaging.private_keys import is_locked as needs_password
+    from corral.imaging.private_keys import read_signing_key
 
     document = _read(file, "--key")
     wanted = is_locked and needs_password(document)

@@ -9,9 +9,9 @@ from typing import Final
 from corral.base.errors import InvalidInput
 from corral.images.platforms import Platform, this_platform
 from corral.images.references import Reference, parse_reference
-from corral.packaging.build import BuildOrder
-from corral.packaging.layers import LEVELS, USUAL_LEVEL, Compression, Packing
-from corral.packaging.targets import GLIBC_VERSIONS, KNOWN, USUAL_GLIBC, read_platform, read_python_version
+from corral.imaging.build import BuildOrder
+from corral.imaging.layers import LEVELS, USUAL_LEVEL, Compression, Packing
+from corral.imaging.targets import GLIBC_VERSIONS, KNOWN, USUAL_GLIBC, read_platform, read_python_version
 
 _PLACES: Final = "--output, --archive or --push"
 

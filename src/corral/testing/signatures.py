@@ -5,7 +5,7 @@ import base64
 import msgspec
 
 from corral.images.manifests import OCI_MANIFEST, Descriptor
-from corral.signatures.private_keys import SigningKey
+from corral.imaging.private_keys import SigningKey
 from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
 from corral.testing.registry import FakeRegistry
 

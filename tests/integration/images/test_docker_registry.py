@@ -14,11 +14,11 @@ from corral.images.auth import Credential, read_stored
 from corral.images.config import ImagesConfig
 from corral.images.digests import digest_of
 from corral.images.errors import ImageNotFound, PlatformMissing, RegistryRefused
-from corral.images.layout_contents import LayoutWriter
 from corral.images.looks import ImageLooks
 from corral.images.orders import PullOrder, PullResult
 from corral.images.platforms import Platform, this_platform
 from corral.images.puller import Puller
+from corral.imaging.layout_contents import LayoutWriter
 from corral.testing.docker_registry import PASSWORD, USERNAME, DockerRegistry
 from corral.testing.images import a_file, a_layer, gzipped, tar_of
 

@@ -21,9 +21,9 @@ from corral.images.orders import PullOrder, PullResult
 from corral.images.platforms import Platform, this_platform
 from corral.images.puller import Puller
 from corral.images.references import parse_reference
-from corral.images.signing import SignedDigest, sign_image
+from corral.imaging.private_keys import SigningKey, new_signing_key, read_signing_key
+from corral.imaging.signing import SignedDigest, sign_image
 from corral.signatures.policy import Verification
-from corral.signatures.private_keys import SigningKey, new_signing_key, read_signing_key
 from corral.testing.docker_registry import PASSWORD, USERNAME, DockerRegistry
 from corral.testing.images import a_layer
 from corral.testing.sigstore import BUNDLE_TYPE, IDENTITY, ISSUER, SigstoreInstance

@@ -10,11 +10,11 @@ from corral.app.puller import checker_for
 from corral.images.errors import PolicyInvalid, TrustUnavailable
 from corral.images.orders import PullOrder
 from corral.images.platforms import Platform
+from corral.imaging.private_keys import new_signing_key
 from corral.signatures.candidates import NothingAccepted
 from corral.signatures.keyed import KeyChecker
 from corral.signatures.keyless import KeylessChecker
 from corral.signatures.policy import Verification
-from corral.signatures.private_keys import new_signing_key
 
 KEYLESS = Verification(issuer="https://issuer.example", identity="me@example.org")
 HEAVY = ("sigstore", "cryptography", "nacl", "pydantic", "tuf")

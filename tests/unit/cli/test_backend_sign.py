@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.signatures.private_keys import is_locked, new_signing_key, read_signing_key
+from corral.imaging.private_keys import is_locked, new_signing_key, read_signing_key
 
 from .conftest import Corral
 

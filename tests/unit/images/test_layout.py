@@ -10,12 +10,12 @@ import pytest
 from corral.images.digests import digest_of
 from corral.images.errors import ContentMismatch, ImageNotFound, LimitExceeded, ManifestUnusable, PlatformMissing
 from corral.images.layout import is_layout, read_image
-from corral.images.layout_contents import LayoutWriter
 from corral.images.limits import UnpackLimits
 from corral.images.orders import PullOrder, PullResult
 from corral.images.platforms import Platform
 from corral.images.progress import Scale
 from corral.images.pull import Pull
+from corral.imaging.layout_contents import LayoutWriter
 from corral.testing.clock import HurriedClock
 from corral.testing.images import a_file, a_symlink, gzipped, tar_of
 

@@ -21,11 +21,11 @@ from corral.images.errors import (
     RegistryUnavailable,
     SourceInvalid,
 )
-from corral.images.layout_contents import LayoutWriter
 from corral.images.network import Network
 from corral.images.platforms import Platform
-from corral.images.push import PushedBlob, PushResult, push_layout
 from corral.images.references import parse_reference
+from corral.imaging.layout_contents import LayoutWriter
+from corral.imaging.push import PushedBlob, PushResult, push_layout
 from corral.testing.clock import ManualClock
 from corral.testing.images import a_layer
 from corral.testing.registry import FakeRegistry, answering

@@ -21,11 +21,11 @@ from corral.images.orders import PullOrder, PullResult
 from corral.images.platforms import Platform, this_platform
 from corral.images.progress import Scale
 from corral.images.pull import Pull
+from corral.imaging.private_keys import SigningKey, new_signing_key
 from corral.signatures.candidates import SignatureChecker
 from corral.signatures.keyed import KeyChecker
 from corral.signatures.keyless import KeylessChecker
 from corral.signatures.policy import Verification
-from corral.signatures.private_keys import SigningKey, new_signing_key
 from corral.signatures.simple_signing import signature_tag
 from corral.testing.clock import HurriedClock
 from corral.testing.images import a_layer

@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from corral.base.errors import InvalidInput
+from corral.imaging.private_keys import SigningKey
 from corral.signatures.candidates import Candidate, SigstoreBundle, SimpleSignature
 from corral.signatures.keyed import KeyChecker
 from corral.signatures.keys import PublicKey
 from corral.signatures.policy import Verification
-from corral.signatures.private_keys import SigningKey
 from corral.signatures.simple_signing import make_payload
 from corral.testing.sigstore import SigstoreInstance, a_statement, key_bundle
 

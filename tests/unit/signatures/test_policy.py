@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from corral.base.errors import InvalidInput
+from corral.imaging.private_keys import new_signing_key
 from corral.signatures.keys import read_public_keys
 from corral.signatures.policy import Verification, expected_signer, read_policy, signer_problem, time_problem
-from corral.signatures.private_keys import new_signing_key
 
 KEYLESS = {"issuer": "https://issuer.example", "identity": "me@example.org"}
 PEM = new_signing_key().public_key.pem

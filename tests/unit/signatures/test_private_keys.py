@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 
 from corral.base.errors import InvalidInput
-from corral.signatures.private_keys import is_locked, new_signing_key, read_signing_key
+from corral.imaging.private_keys import is_locked, new_signing_key, read_signing_key
 
 KEY = new_signing_key()
 SEALED = KEY.sealed(b"open sesame")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from corral.imaging.private_keys import read_signing_key
 from corral.signatures.candidates import SigstoreBundle, SimpleSignature
 from corral.signatures.keyed import KeyChecker
 from corral.signatures.keyless import KeylessChecker
 from corral.signatures.policy import Verification
-from corral.signatures.private_keys import read_signing_key
 from corral.signatures.simple_signing import make_payload
 
 RECORDED = Path(__file__).parent / "recorded"

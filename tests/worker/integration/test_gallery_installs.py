@@ -13,7 +13,7 @@ import pytest
 
 from corral.images.limits import UnpackLimits
 from corral.images.platforms import Platform
-from corral.signatures.private_keys import new_signing_key
+from corral.imaging.private_keys import new_signing_key
 from corral.testing.backend_node import Published
 from corral.testing.gallery_node import GALLERY, GalleryNode, WrittenPulls, backend_layers
 from corral.testing.images import a_layer

@@ -10,7 +10,7 @@ from typing import Final
 
 from corral.base.bounded_files import read_bounded
 from corral.base.errors import InvalidInput
-from corral.packaging.errors import BuildFailed
+from corral.imaging.errors import BuildFailed
 
 FILE: Final = "requirements.txt"
 _MOST_BYTES: Final = 16 * 1024 * 1024

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from corral.packaging.errors import BuildFailed
+from corral.imaging.errors import BuildFailed
 
 PLAIN: Final = 0o644
 RUNNABLE: Final = 0o755

@@ -15,17 +15,17 @@ from pathlib import Path
 
 from corral.base.errors import InvalidInput, PathNotUsable
 from corral.images.layout import is_layout
-from corral.images.layout_contents import LayoutWriter
 from corral.images.manifests import Descriptor
 from corral.images.patience import in_thread
 from corral.images.platforms import Platform, this_platform
-from corral.packaging.description import CREATED, Description
-from corral.packaging.entries import PLAIN, RUNNABLE, Entry, in_order
-from corral.packaging.interpreters import interpreter_entries, version_of
-from corral.packaging.layers import FIXED_TIME, Packing, WrittenLayer, write_layer
-from corral.packaging.packages import Installer, Wish, entries_in, install
-from corral.packaging.source import LIBRARIES, RUN, BackendSource, read_source
-from corral.packaging.targets import USUAL_GLIBC, this_python
+from corral.imaging.description import CREATED, Description
+from corral.imaging.entries import PLAIN, RUNNABLE, Entry, in_order
+from corral.imaging.interpreters import interpreter_entries, version_of
+from corral.imaging.layers import FIXED_TIME, Packing, WrittenLayer, write_layer
+from corral.imaging.layout_contents import LayoutWriter
+from corral.imaging.packages import Installer, Wish, entries_in, install
+from corral.imaging.source import LIBRARIES, RUN, BackendSource, read_source
+from corral.imaging.targets import USUAL_GLIBC, this_python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,11 @@ from corral.images.orders import PullOrder
 from corral.images.platforms import Platform, this_platform
 from corral.images.progress import Scale
 from corral.images.pull import Pull
-from corral.packaging.archive import write_archive
-from corral.packaging.errors import BuildFailed, PackagesMissing
-from corral.packaging.layers import Compression, Packing
-from corral.packaging.packages import Installer, Kind
-from corral.packaging.targets import this_python
+from corral.imaging.archive import write_archive
+from corral.imaging.errors import BuildFailed, PackagesMissing
+from corral.imaging.layers import Compression, Packing
+from corral.imaging.packages import Installer, Kind
+from corral.imaging.targets import this_python
 from corral.testing.clock import ManualClock
 from corral.testing.waiting import wait_until
 from corral.testing.wheels import a_wheel, lock_of

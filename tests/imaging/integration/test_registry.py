@@ -13,10 +13,10 @@ from corral.images.orders import PullOrder, PullResult
 from corral.images.platforms import Platform, this_platform
 from corral.images.progress import Scale
 from corral.images.pull import Pull
-from corral.images.push import PushResult, push_layout
 from corral.images.references import parse_reference
-from corral.packaging.archive import write_archive
-from corral.packaging.image_facts import image_facts
+from corral.imaging.archive import write_archive
+from corral.imaging.image_facts import image_facts
+from corral.imaging.push import PushResult, push_layout
 from corral.testing.docker_registry import PASSWORD, USERNAME, DockerRegistry
 
 from .conftest import Workbench

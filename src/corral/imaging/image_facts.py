@@ -11,11 +11,11 @@ from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.images.config import ImagesConfig
 from corral.images.errors import SourceInvalid
 from corral.images.layout import content_of
-from corral.images.layout_contents import read_contents
 from corral.images.opening import open_registry
 from corral.images.patience import in_thread
 from corral.images.references import ArchiveUrl, ImageFile, LocalPath, Reference, Remote, Source, parse_source
-from corral.packaging.description import Description, described_by
+from corral.imaging.description import Description, described_by
+from corral.imaging.layout_contents import read_contents
 
 
 class _Annotated(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.packaging.description import described_by, read_description
-from corral.packaging.errors import BuildFailed
-from corral.packaging.source import read_source
+from corral.imaging.description import described_by, read_description
+from corral.imaging.errors import BuildFailed
+from corral.imaging.source import read_source
 
 BACKENDS = Path(__file__).parents[3] / "backends"
 

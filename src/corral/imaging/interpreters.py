@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from corral.base.errors import InvalidInput
-from corral.packaging.entries import Entry, entries_of
-from corral.packaging.source import PYTHON
-from corral.packaging.targets import read_python_version
+from corral.imaging.entries import Entry, entries_of
+from corral.imaging.source import PYTHON
+from corral.imaging.targets import read_python_version
 
 _PROGRAM: Final = "bin/python3"
 _LIBRARY: Final = re.compile(r"python(3\.\d+)")

@@ -19,11 +19,11 @@ from corral.images.digests import digest_of
 from corral.images.errors import ContentMismatch, ImageError, SourceInvalid
 from corral.images.http import Answer
 from corral.images.layout import Part
-from corral.images.layout_contents import LayoutContents, Stored, read_contents
 from corral.images.opening import open_registry
 from corral.images.patience import in_thread, persistently
 from corral.images.references import Reference
 from corral.images.registry import Registry
+from corral.imaging.layout_contents import LayoutContents, Stored, read_contents
 
 _PIECE_BYTES: Final = 256 * 1024
 _BINARY: Final = {"Content-Type": "application/octet-stream"}

@@ -8,9 +8,9 @@ from corral.base.errors import InvalidInput
 from corral.domain.backend_catalogue import BackendCatalogue, Found
 from corral.domain.gallery import GalleryEntry, GallerySource, read_gallery
 from corral.galleries.index_document import read_index
-from corral.packaging.description import Description
-from corral.packaging.gallery_index import Listed, make_index
-from corral.packaging.image_facts import ImageFacts
+from corral.imaging.description import Description
+from corral.imaging.gallery_index import Listed, make_index
+from corral.imaging.image_facts import ImageFacts
 
 HERE = Path("/galleries/mine")
 

@@ -23,7 +23,7 @@ from corral.images.opening import open_registry
 from corral.images.patience import persistently
 from corral.images.references import Reference
 from corral.images.registry import Registry
-from corral.signatures.private_keys import SigningKey
+from corral.imaging.private_keys import SigningKey
 from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
 
 _MAX_IMAGES: Final = 256

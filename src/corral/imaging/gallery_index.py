@@ -17,7 +17,7 @@ from corral.base.errors import InvalidInput
 from corral.domain.artefacts import understood_by_all
 from corral.domain.backend_catalogue import BackendCatalogue, Found
 from corral.domain.gallery import Gallery, GalleryEntry, GallerySource, name_problem
-from corral.packaging.image_facts import ImageFacts
+from corral.imaging.image_facts import ImageFacts
 
 ANY: Final = "default"
 _PREFIXES: Final = {

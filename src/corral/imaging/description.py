@@ -11,7 +11,7 @@ from corral.base.bounded_files import read_bounded
 from corral.base.errors import InvalidInput
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.domain.gallery import name_problem
-from corral.packaging.errors import BuildFailed
+from corral.imaging.errors import BuildFailed
 
 FILE: Final = "corral.json"
 TITLE: Final = "org.opencontainers.image.title"

@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from corral.base.errors import PathNotUsable
-from corral.packaging.entries import Entry, entries_of, in_order
-from corral.packaging.errors import BuildFailed
-from corral.packaging.layers import FIXED_TIME, Compression, Packing, Stopped, write_layer
+from corral.imaging.entries import Entry, entries_of, in_order
+from corral.imaging.errors import BuildFailed
+from corral.imaging.layers import FIXED_TIME, Compression, Packing, Stopped, write_layer
 
 
 def never() -> bool:
@@ -122,7 +122,7 @@ def shrinking(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Entry]:
             return super().seek(offset, whence) + (10 if whence == io.SEEK_END else 0)
 
     def make(path: Path) -> Entry:
-        monkeypatch.setattr("corral.packaging.layers._opened", lambda _: Lying(b"short"))
+        monkeypatch.setattr("corral.imaging.layers._opened", lambda _: Lying(b"short"))
         return Entry(name="file", file=path)
 
     return make
@@ -134,7 +134,7 @@ def test_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("corral.packaging.layers._write_archive", full)
+    monkeypatch.setattr("corral.imaging.layers._write_archive", full)
     with pytest.raises(PathNotUsable, match=r"layer cannot be written: there is no room left on the disk"):
         write_layer(entries_of(tmp_path), tmp_path / "layer", Packing(), is_stopped=never)
 

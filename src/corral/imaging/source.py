@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from corral.packaging.description import Description, read_description
-from corral.packaging.entries import RUNNABLE, Entry, entries_of, in_order, is_left_over
-from corral.packaging.errors import BuildFailed
-from corral.packaging.requirements import FILE as LOCK
-from corral.packaging.requirements import read_lock
+from corral.imaging.description import Description, read_description
+from corral.imaging.entries import RUNNABLE, Entry, entries_of, in_order, is_left_over
+from corral.imaging.errors import BuildFailed
+from corral.imaging.requirements import FILE as LOCK
+from corral.imaging.requirements import read_lock
 
 RUN: Final = "run.sh"
 PYTHON: Final = "python"
