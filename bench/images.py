@@ -26,7 +26,7 @@ from bench.sample_image import SampleImage, push_sample
 from bench.say import say
 from corral.app.puller import step_back
 from corral.base.errors import ChildFailed
-from corral.images.config import ImagesConfig
+from corral.oci.config import ImagesConfig
 from corral.testing.docker_registry import DockerRegistry
 
 MEGABYTES: Final = 1000

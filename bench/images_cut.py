@@ -12,7 +12,7 @@ from bench.report import Table, figure
 from bench.sample_image import NAME, SampleImage
 from bench.say import say
 from corral.base.errors import CorralError
-from corral.images.errors import RegistryUnavailable
+from corral.oci.errors import RegistryUnavailable
 
 CUT_PERCENT: Final = 40
 _UNFINISHED: Final = ".part"

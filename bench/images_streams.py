@@ -34,7 +34,7 @@ from corral.base.ids import NodeId
 from corral.base.tasks import running
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
-from corral.images.puller import MODULE
+from corral.oci.puller import MODULE
 from corral.testing.models import write_model
 from corral.wire import subjects
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from bench.readings import peak_of
-from corral.images.config import ImagesConfig, make_order
-from corral.images.orders import PullOrder, PullResult
-from corral.images.puller import Puller
+from corral.oci.config import ImagesConfig, make_order
+from corral.oci.orders import PullOrder, PullResult
+from corral.oci.puller import Puller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

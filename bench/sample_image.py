@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.readings import MEGABYTE
-from corral.images.manifests import OCI_LAYER_GZIP, Descriptor
-from corral.images.platforms import this_platform
+from corral.oci.manifests import OCI_LAYER_GZIP, Descriptor
+from corral.oci.platforms import this_platform
 from corral.testing.backends import BACKENDS
 from corral.testing.docker_registry import DockerRegistry
 from corral.testing.images import gzipped

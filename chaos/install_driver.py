@@ -21,9 +21,9 @@ from corral.app.installing import InstallingConfig, open_installer
 from corral.base.clock import SystemClock
 from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
-from corral.images.config import ImagesConfig
-from corral.images.limits import UnpackLimits
-from corral.images.network import Network
+from corral.oci.config import ImagesConfig
+from corral.oci.limits import UnpackLimits
+from corral.oci.network import Network
 from corral.worker.installing.backend_directory import BackendDirectory
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import InstallOrder, KeepPrevious

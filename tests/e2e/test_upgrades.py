@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from corral.images.manifests import Descriptor
-from corral.images.platforms import this_platform
+from corral.oci.manifests import Descriptor
+from corral.oci.platforms import this_platform
 from corral.testing.backend_scripts import write_serving_backend
 from corral.testing.docker_registry import DockerRegistry
 from corral.testing.images import a_layer

@@ -10,7 +10,7 @@ from typing import Final
 
 from corral.app.data_lock import DataInUse
 from corral.base import errors
-from corral.images import errors as images
+from corral.oci import errors as images
 
 
 class ExitCode(IntEnum):

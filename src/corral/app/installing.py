@@ -14,8 +14,8 @@ from corral.base.errors import PathNotUsable
 from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
-from corral.images.blobs import prune, prune_unfinished
-from corral.images.config import ImagesConfig
+from corral.oci.blobs import prune, prune_unfinished
+from corral.oci.config import ImagesConfig
 from corral.worker.installing import switching
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import KeepPrevious

@@ -18,8 +18,8 @@ from corral.base.clock import Clock, SystemClock
 from corral.base.errors import Conflict, CorralError, NotFound
 from corral.base.tasks import task_group
 from corral.domain.artefacts import BuildMarks, Evidence, Freshness, judge_freshness
-from corral.images.layout import offered_digests
-from corral.images.looks import digests_at
+from corral.oci.layout import offered_digests
+from corral.oci.looks import digests_at
 from corral.worker.backends import NotDeleted
 from corral.worker.installing import switching
 from corral.worker.installing.backend_directory import BackendDirectory, Located, identity_of

@@ -25,12 +25,12 @@ from corral.app.signals import stop_on_signals
 from corral.base.clock import SystemClock
 from corral.base.errors import InvalidInput
 from corral.base.tasks import end_tasks, running, start_task
-from corral.images.errors import ImageError, PolicyInvalid, PullCancelled, TrustUnavailable
-from corral.images.orders import PullFailure, PullLine, PullOrder, PullResult
-from corral.images.progress import Reporter, Scale
-from corral.images.pull import Pull
-from corral.signatures.candidates import NothingAccepted, SignatureChecker
-from corral.signatures.policy import Verification
+from corral.oci.errors import ImageError, PolicyInvalid, PullCancelled, TrustUnavailable
+from corral.oci.orders import PullFailure, PullLine, PullOrder, PullResult
+from corral.oci.progress import Reporter, Scale
+from corral.oci.pull import Pull
+from corral.oci.signatures.candidates import NothingAccepted, SignatureChecker
+from corral.oci.signatures.policy import Verification
 
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
 _AUTOGROUP_ATTEMPTS: Final = 5
@@ -112,7 +112,7 @@ def checker_for(order: PullOrder) -> SignatureChecker:
         return NothingAccepted()
     if policy.is_keyless:
         return _keyless_checker(policy, order.trusted_root)
-    from corral.signatures.keyed import KeyChecker
+    from corral.oci.signatures.keyed import KeyChecker
 
     try:
         return KeyChecker(policy)
@@ -121,7 +121,7 @@ def checker_for(order: PullOrder) -> SignatureChecker:
 
 
 def _keyless_checker(policy: Verification, trusted_root: str) -> SignatureChecker:
-    from corral.signatures.keyless import KeylessChecker, TrustRootUnusable
+    from corral.oci.signatures.keyless import KeylessChecker, TrustRootUnusable
 
     try:
         return KeylessChecker(policy, trusted_root=Path(trusted_root) if trusted_root else None)

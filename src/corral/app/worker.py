@@ -28,7 +28,7 @@ from corral.base.private_files import make_private_directory
 from corral.bus.client import NatsBus
 from corral.bus.credentials import names_user
 from corral.bus.port import Handler, Message
-from corral.images.platforms import this_platform
+from corral.oci.platforms import this_platform
 from corral.wire import subjects
 from corral.wire.registration import FEATURES, CorralHello
 from corral.worker.config import WorkerConfig

@@ -13,8 +13,8 @@ from corral.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
     from corral.cli.backend_wishes import Wishes
-    from corral.images.references import Reference
     from corral.imaging.build import Build, BuildOrder
+    from corral.oci.references import Reference
 
 _FILE: Final = click.Path(path_type=Path)
 _FOLDER: Final = click.Path(path_type=Path, file_okay=False)
@@ -99,10 +99,10 @@ async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | 
     import tempfile
 
     from corral.app.own_program import shipped_installers
-    from corral.images.patience import in_thread
     from corral.imaging.archive import write_archive
     from corral.imaging.build import build as make
     from corral.imaging.packages import find_installer
+    from corral.oci.patience import in_thread
 
     path = order.environment.get("PATH", "")
     installer = partial(find_installer, wishes.installer, shipped_installers(), path)

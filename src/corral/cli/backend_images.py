@@ -7,8 +7,8 @@ from corral.app.settings_table import ImageSettings
 from corral.cli.options import settings_options, sources, warn
 
 if TYPE_CHECKING:
-    from corral.images.config import ImagesConfig
     from corral.imaging.push import PushResult
+    from corral.oci.config import ImagesConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTINGS: Final = frozenset({"registry_auth_file", "plain_registries", "pull_parallel"})

@@ -26,8 +26,8 @@ def push(layout: Path, reference: str, mount_from: str, as_json: bool) -> None:
     import asyncio
 
     from corral.base.clock import SystemClock
-    from corral.images.references import parse_reference
     from corral.imaging.push import push_layout
+    from corral.oci.references import parse_reference
 
     result = asyncio.run(
         push_layout(layout, parse_reference(reference), config=images(), clock=SystemClock(), mount_from=mount_from)

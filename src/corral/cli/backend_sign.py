@@ -13,9 +13,9 @@ from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import Column, console, json_option, plain, print_json, show, table
 
 if TYPE_CHECKING:
-    from corral.images.references import Reference
     from corral.imaging.private_keys import SigningKey
     from corral.imaging.signing import SignedDigest
+    from corral.oci.references import Reference
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTINGS: Final = frozenset({"registry_auth_file", "plain_registries"})
@@ -97,7 +97,7 @@ def sign(
     The signatures are pushed beside the image, where cosign keeps them too. What is signed is the content that the
     registry has for IMAGE at this moment.
     """
-    from corral.images.references import parse_reference
+    from corral.oci.references import parse_reference
 
     reference = parse_reference(image.removeprefix("oci://"))
     stated = dict(map(_annotation, annotations))

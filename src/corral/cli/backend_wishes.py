@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from corral.base.errors import InvalidInput
-from corral.images.platforms import Platform, this_platform
-from corral.images.references import Reference, parse_reference
 from corral.imaging.build import BuildOrder
 from corral.imaging.layers import LEVELS, USUAL_LEVEL, Compression, Packing
 from corral.imaging.targets import GLIBC_VERSIONS, KNOWN, USUAL_GLIBC, read_platform, read_python_version
+from corral.oci.platforms import Platform, this_platform
+from corral.oci.references import Reference, parse_reference
 
 _PLACES: Final = "--output, --archive or --push"
 

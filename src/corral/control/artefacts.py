@@ -16,10 +16,10 @@ from corral.domain.backend import Inventory, Unproven, prove
 from corral.domain.fit import ImageFacts, ImageManifest, read_platform
 from corral.domain.gallery import GalleryEntry
 from corral.domain.intent import Intent
-from corral.images.config import ImagesConfig
-from corral.images.errors import ImageError, ImageNotFound, RegistryUnavailable
-from corral.images.looks import ImageLooks, Look, Member
-from corral.images.references import Remote, parse_source
+from corral.oci.config import ImagesConfig
+from corral.oci.errors import ImageError, ImageNotFound, RegistryUnavailable
+from corral.oci.looks import ImageLooks, Look, Member
+from corral.oci.references import Remote, parse_source
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from corral.domain.node import LivenessPolicy
 from corral.domain.registration import AdmissionPolicy
 from corral.domain.upgrades import UpgradePolicy
 from corral.galleries.config import GalleriesConfig
-from corral.images.config import ImagesConfig
+from corral.oci.config import ImagesConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,8 @@ from corral.domain.fleet_rule import FleetRule
 from corral.domain.intent import Intent, IntentState
 from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.operation import FINAL, Operation, OperationState, Target, status_of
-from corral.images.errors import SourceInvalid
-from corral.images.references import Source, default_name, names_an_entry, parse_source
+from corral.oci.errors import SourceInvalid
+from corral.oci.references import Source, default_name, names_an_entry, parse_source
 from corral.state.failures import ConstraintViolated
 from corral.state.operations import Generations
 from corral.state.operations import Operations as OperationStore

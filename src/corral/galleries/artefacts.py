@@ -9,13 +9,13 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.galleries.registry import Artefact
-from corral.images.config import ImagesConfig
-from corral.images.digests import check_digest, digest_of
-from corral.images.errors import ImageError, ImageNotFound, RegistryRefused
-from corral.images.manifests import Descriptor
-from corral.images.opening import open_registry
-from corral.images.references import Reference, parse_reference
-from corral.images.registry import Registry
+from corral.oci.config import ImagesConfig
+from corral.oci.digests import check_digest, digest_of
+from corral.oci.errors import ImageError, ImageNotFound, RegistryRefused
+from corral.oci.manifests import Descriptor
+from corral.oci.opening import open_registry
+from corral.oci.references import Reference, parse_reference
+from corral.oci.registry import Registry
 
 _NOT_FOUND: Final = 404
 _FORBIDDEN: Final = 403

@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 
 from corral.base.errors import PathNotUsable
-from corral.images.limits import UnpackLimits
-from corral.images.manifests import OCI_INDEX, Descriptor
 from corral.imaging.entries import PLAIN, entries_of
 from corral.imaging.layers import FIXED_TIME, add
 from corral.imaging.layout_contents import read_contents
+from corral.oci.limits import UnpackLimits
+from corral.oci.manifests import OCI_INDEX, Descriptor
 
 _DOCKER_TABLE: Final = "manifest.json"
 

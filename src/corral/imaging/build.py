@@ -14,10 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from corral.base.errors import InvalidInput, PathNotUsable
-from corral.images.layout import is_layout
-from corral.images.manifests import Descriptor
-from corral.images.patience import in_thread
-from corral.images.platforms import Platform, this_platform
 from corral.imaging.description import CREATED, Description
 from corral.imaging.entries import PLAIN, RUNNABLE, Entry, in_order
 from corral.imaging.interpreters import interpreter_entries, version_of
@@ -26,6 +22,10 @@ from corral.imaging.layout_contents import LayoutWriter
 from corral.imaging.packages import Installer, Wish, entries_in, install
 from corral.imaging.source import LIBRARIES, RUN, BackendSource, read_source
 from corral.imaging.targets import USUAL_GLIBC, this_python
+from corral.oci.layout import is_layout
+from corral.oci.manifests import Descriptor
+from corral.oci.patience import in_thread
+from corral.oci.platforms import Platform, this_platform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

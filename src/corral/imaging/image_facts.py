@@ -8,14 +8,14 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.images.config import ImagesConfig
-from corral.images.errors import SourceInvalid
-from corral.images.layout import content_of
-from corral.images.opening import open_registry
-from corral.images.patience import in_thread
-from corral.images.references import ArchiveUrl, ImageFile, LocalPath, Reference, Remote, Source, parse_source
 from corral.imaging.description import Description, described_by
 from corral.imaging.layout_contents import read_contents
+from corral.oci.config import ImagesConfig
+from corral.oci.errors import SourceInvalid
+from corral.oci.layout import content_of
+from corral.oci.opening import open_registry
+from corral.oci.patience import in_thread
+from corral.oci.references import ArchiveUrl, ImageFile, LocalPath, Reference, Remote, Source, parse_source
 
 
 class _Annotated(msgspec.Struct, frozen=True, kw_only=True):

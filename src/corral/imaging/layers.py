@@ -15,9 +15,9 @@ from typing import Any, BinaryIO, Final, cast
 import zstandard
 
 from corral.base.errors import PathNotUsable
-from corral.images.manifests import OCI_LAYER, OCI_LAYER_GZIP, OCI_LAYER_ZSTD, Descriptor
 from corral.imaging.entries import Entry
 from corral.imaging.errors import BuildFailed
+from corral.oci.manifests import OCI_LAYER, OCI_LAYER_GZIP, OCI_LAYER_ZSTD, Descriptor
 
 FIXED_TIME: Final = 315_532_800
 """The first of January 1980: archives of Python packages know no earlier one, and some tools mistrust 1970."""

@@ -9,21 +9,12 @@ from typing import Final
 import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.images.digests import digest_of
-from corral.images.errors import ContentMismatch, ManifestUnusable
-from corral.images.layout import (
-    INDEX_FILE,
-    LAYOUT_FILE,
-    Files,
-    Part,
-    blob_part,
-    checked_content,
-    content_of,
-    open_files,
-)
-from corral.images.limits import UnpackLimits
-from corral.images.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor
-from corral.images.platforms import Platform
+from corral.oci.digests import digest_of
+from corral.oci.errors import ContentMismatch, ManifestUnusable
+from corral.oci.layout import INDEX_FILE, LAYOUT_FILE, Files, Part, blob_part, checked_content, content_of, open_files
+from corral.oci.limits import UnpackLimits
+from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor
+from corral.oci.platforms import Platform
 
 _VERSION: Final = b'{"imageLayoutVersion":"1.0.0"}'
 

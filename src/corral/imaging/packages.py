@@ -15,10 +15,10 @@ from typing import Final
 
 from corral.base.errors import InvalidInput
 from corral.base.processes import Command, Output, start_process
-from corral.images.platforms import Platform, this_platform
 from corral.imaging.entries import Entry, entries_of, is_left_over
 from corral.imaging.errors import BuildFailed, PackagesMissing
 from corral.imaging.targets import this_python, wheel_platform
+from corral.oci.platforms import Platform, this_platform
 
 FOLDER: Final = "packages"
 _LAST_LINES: Final = 12

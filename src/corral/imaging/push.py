@@ -13,17 +13,17 @@ from urllib.parse import quote
 
 from corral.base.clock import Clock
 from corral.base.tasks import task_group
-from corral.images.auth import read_stored
-from corral.images.config import ImagesConfig
-from corral.images.digests import digest_of
-from corral.images.errors import ContentMismatch, ImageError, SourceInvalid
-from corral.images.http import Answer
-from corral.images.layout import Part
-from corral.images.opening import open_registry
-from corral.images.patience import in_thread, persistently
-from corral.images.references import Reference
-from corral.images.registry import Registry
 from corral.imaging.layout_contents import LayoutContents, Stored, read_contents
+from corral.oci.auth import read_stored
+from corral.oci.config import ImagesConfig
+from corral.oci.digests import digest_of
+from corral.oci.errors import ContentMismatch, ImageError, SourceInvalid
+from corral.oci.http import Answer
+from corral.oci.layout import Part
+from corral.oci.opening import open_registry
+from corral.oci.patience import in_thread, persistently
+from corral.oci.references import Reference
+from corral.oci.registry import Registry
 
 _PIECE_BYTES: Final = 256 * 1024
 _BINARY: Final = {"Content-Type": "application/octet-stream"}

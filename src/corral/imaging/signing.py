@@ -13,18 +13,18 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.images.config import ImagesConfig
-from corral.images.digests import check_digest, digest_of
-from corral.images.errors import ContentMismatch, ImageNotFound, ManifestUnusable
-from corral.images.http import Answer
-from corral.images.limits import MAX_SIGNATURES
-from corral.images.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
-from corral.images.opening import open_registry
-from corral.images.patience import persistently
-from corral.images.references import Reference
-from corral.images.registry import Registry
 from corral.imaging.private_keys import SigningKey
-from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
+from corral.oci.config import ImagesConfig
+from corral.oci.digests import check_digest, digest_of
+from corral.oci.errors import ContentMismatch, ImageNotFound, ManifestUnusable
+from corral.oci.http import Answer
+from corral.oci.limits import MAX_SIGNATURES
+from corral.oci.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
+from corral.oci.opening import open_registry
+from corral.oci.patience import persistently
+from corral.oci.references import Reference
+from corral.oci.registry import Registry
+from corral.oci.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
 
 _MAX_IMAGES: Final = 256
 _BINARY: Final = {"Content-Type": "application/octet-stream"}

@@ -5,7 +5,7 @@ import sys
 from typing import Final
 
 from corral.base.errors import InvalidInput
-from corral.images.platforms import Platform
+from corral.oci.platforms import Platform
 
 _MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 KNOWN: Final = tuple(f"{system}/{machine}" for system in ("linux", "darwin") for machine in _MACHINES)

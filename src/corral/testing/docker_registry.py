@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from corral.base.errors import ChildFailed
-from corral.images.digests import digest_of
-from corral.images.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor
-from corral.images.platforms import Platform
+from corral.oci.digests import digest_of
+from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor
+from corral.oci.platforms import Platform
 from corral.testing.ports import lasting_port
 
 _LOOPBACK: Final = "127.0.0.1"

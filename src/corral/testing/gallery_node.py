@@ -13,9 +13,9 @@ from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.readings import Readings
 from corral.galleries.registry import NoRegistry
-from corral.images.config import ImagesConfig
-from corral.images.digests import digest_of
-from corral.images.network import Network
+from corral.oci.config import ImagesConfig
+from corral.oci.digests import digest_of
+from corral.oci.network import Network
 from corral.testing.backend_node import SleepingNode
 from corral.testing.images import a_layer
 from corral.worker.installing.orders import Delivered, Fetching

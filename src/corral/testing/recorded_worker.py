@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from corral.base.errors import CorralError
-from corral.images.config import ImagesConfig
+from corral.oci.config import ImagesConfig
 from corral.testing.backend_node import NODE, SleepingNode
 from corral.testing.backend_scripts import write_backend
 from corral.wire.replica import ProcessKey

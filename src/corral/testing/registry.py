@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 import msgspec
 from aiohttp import web
 
-from corral.images.digests import digest_of
-from corral.images.manifests import OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor
-from corral.images.platforms import Platform, this_platform
+from corral.oci.digests import digest_of
+from corral.oci.manifests import OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor
+from corral.oci.platforms import Platform, this_platform
 
 _LOOPBACK: Final = "127.0.0.1"
 _RANGE: Final = re.compile(r"bytes=(\d+)-")

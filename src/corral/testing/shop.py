@@ -13,9 +13,9 @@ from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
-from corral.images.config import ImagesConfig
-from corral.images.manifests import Descriptor
-from corral.images.platforms import Platform
+from corral.oci.config import ImagesConfig
+from corral.oci.manifests import Descriptor
+from corral.oci.platforms import Platform
 from corral.testing.clock import HurriedClock
 from corral.testing.images import a_layer
 from corral.testing.registry import FakeRegistry

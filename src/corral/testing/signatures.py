@@ -4,9 +4,9 @@ import base64
 
 import msgspec
 
-from corral.images.manifests import OCI_MANIFEST, Descriptor
 from corral.imaging.private_keys import SigningKey
-from corral.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
+from corral.oci.manifests import OCI_MANIFEST, Descriptor
+from corral.oci.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
 from corral.testing.registry import FakeRegistry
 
 

@@ -14,7 +14,7 @@ from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
 from corral.files.storage import StorageConfig
 from corral.galleries.config import BUILT_IN, GalleriesConfig
-from corral.images.config import ImagesConfig
+from corral.oci.config import ImagesConfig
 from corral.worker.installing.orders import KeepPrevious
 from corral.worker.membership.addresses import AddressConfig
 

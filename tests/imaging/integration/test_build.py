@@ -12,16 +12,16 @@ import pytest
 
 from corral.base.errors import PathNotUsable
 from corral.base.tasks import start_task
-from corral.images.layout import is_layout
-from corral.images.orders import PullOrder
-from corral.images.platforms import Platform, this_platform
-from corral.images.progress import Scale
-from corral.images.pull import Pull
 from corral.imaging.archive import write_archive
 from corral.imaging.errors import BuildFailed, PackagesMissing
 from corral.imaging.layers import Compression, Packing
 from corral.imaging.packages import Installer, Kind
 from corral.imaging.targets import this_python
+from corral.oci.layout import is_layout
+from corral.oci.orders import PullOrder
+from corral.oci.platforms import Platform, this_platform
+from corral.oci.progress import Scale
+from corral.oci.pull import Pull
 from corral.testing.clock import ManualClock
 from corral.testing.waiting import wait_until
 from corral.testing.wheels import a_wheel, lock_of

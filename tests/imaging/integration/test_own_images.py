@@ -13,10 +13,10 @@ from corral.base.processes import Command, Output, start_process
 from corral.domain.gallery import GallerySource
 from corral.galleries.local_index import LocalIndexes
 from corral.galleries.places import read_place
-from corral.images.orders import PullOrder
-from corral.images.platforms import this_platform
-from corral.images.progress import Scale
-from corral.images.pull import Pull
+from corral.oci.orders import PullOrder
+from corral.oci.platforms import this_platform
+from corral.oci.progress import Scale
+from corral.oci.pull import Pull
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions, PredictOptions
 from corral.testing.backends import SOON, TOKEN, until_healthy

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from corral.base.clock import SystemClock
-from corral.images.auth import Credential
-from corral.images.config import ImagesConfig
-from corral.images.errors import ImageNotFound, RegistryRefused
-from corral.images.orders import PullOrder, PullResult
-from corral.images.platforms import Platform, this_platform
-from corral.images.progress import Scale
-from corral.images.pull import Pull
-from corral.images.references import parse_reference
 from corral.imaging.archive import write_archive
 from corral.imaging.image_facts import image_facts
 from corral.imaging.push import PushResult, push_layout
+from corral.oci.auth import Credential
+from corral.oci.config import ImagesConfig
+from corral.oci.errors import ImageNotFound, RegistryRefused
+from corral.oci.orders import PullOrder, PullResult
+from corral.oci.platforms import Platform, this_platform
+from corral.oci.progress import Scale
+from corral.oci.pull import Pull
+from corral.oci.references import parse_reference
 from corral.testing.docker_registry import PASSWORD, USERNAME, DockerRegistry
 
 from .conftest import Workbench

@@ -15,7 +15,7 @@ from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
-from corral.images.manifests import Descriptor
+from corral.oci.manifests import Descriptor
 from corral.state.db import Database
 from corral.testing.asgi import Answer
 from corral.testing.clock import HurriedClock, ManualClock

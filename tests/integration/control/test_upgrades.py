@@ -11,7 +11,7 @@ import pytest
 from corral.base.ids import LeaseToken
 from corral.bus.port import Bus
 from corral.domain.upgrades import Check, UpgradePolicy
-from corral.images.manifests import Descriptor
+from corral.oci.manifests import Descriptor
 from corral.state.db import Database
 from corral.state.leases import Leases
 from corral.state.upgrade_checks import UpgradeChecks

@@ -12,9 +12,9 @@ from corral.domain.gallery import GallerySource
 from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
-from corral.images.config import ImagesConfig
-from corral.images.manifests import OCI_MANIFEST, Descriptor
-from corral.images.network import Network
+from corral.oci.config import ImagesConfig
+from corral.oci.manifests import OCI_MANIFEST, Descriptor
+from corral.oci.network import Network
 from corral.testing.registry import FakeRegistry, answering, lying
 
 INDEX = json.dumps([{"name": "mock", "uri": "h/mock:1"}]).encode()

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from corral.app.puller import checker_for
-from corral.images.errors import PolicyInvalid, TrustUnavailable
-from corral.images.orders import PullOrder
-from corral.images.platforms import Platform
 from corral.imaging.private_keys import new_signing_key
-from corral.signatures.candidates import NothingAccepted
-from corral.signatures.keyed import KeyChecker
-from corral.signatures.keyless import KeylessChecker
-from corral.signatures.policy import Verification
+from corral.oci.errors import PolicyInvalid, TrustUnavailable
+from corral.oci.orders import PullOrder
+from corral.oci.platforms import Platform
+from corral.oci.signatures.candidates import NothingAccepted
+from corral.oci.signatures.keyed import KeyChecker
+from corral.oci.signatures.keyless import KeylessChecker
+from corral.oci.signatures.policy import Verification
 
 KEYLESS = Verification(issuer="https://issuer.example", identity="me@example.org")
 HEAVY = ("sigstore", "cryptography", "nacl", "pydantic", "tuf")
@@ -45,7 +45,7 @@ def test_what_cannot_be_checked_with(tmp_path: Path) -> None:
     assert caught.value.retryable
 
 
-@pytest.mark.parametrize("module", ["corral.images.puller", "corral.images.config", "corral.app.puller"])
+@pytest.mark.parametrize("module", ["corral.oci.puller", "corral.oci.config", "corral.app.puller"])
 def test_nobody_pays_for_signatures_that_are_not_asked_for(module: str) -> None:
     program = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"
 

@@ -12,8 +12,8 @@ from corral.domain.backend import Artefact, BackendEntry, Before, Inventory, Ver
 from corral.domain.fit import ImageFacts
 from corral.domain.gallery import GalleryEntry
 from corral.domain.intent import Intent
-from corral.images.config import ImagesConfig
-from corral.images.platforms import Platform
+from corral.oci.config import ImagesConfig
+from corral.oci.platforms import Platform
 from corral.testing.clock import START, HurriedClock
 from corral.testing.images import a_layer
 from corral.testing.loop_time import overdue

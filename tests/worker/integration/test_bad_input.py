@@ -11,7 +11,7 @@ import pytest
 
 from corral.base.errors import MessageTooLarge
 from corral.bus.port import Message
-from corral.images.config import ImagesConfig
+from corral.oci.config import ImagesConfig
 from corral.testing.backend_node import SleepingNode
 from corral.testing.backend_scripts import write_backend
 from corral.worker.answering import replying

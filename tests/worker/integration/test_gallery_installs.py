@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from corral.images.limits import UnpackLimits
-from corral.images.platforms import Platform
 from corral.imaging.private_keys import new_signing_key
+from corral.oci.limits import UnpackLimits
+from corral.oci.platforms import Platform
 from corral.testing.backend_node import Published
 from corral.testing.gallery_node import GALLERY, GalleryNode, WrittenPulls, backend_layers
 from corral.testing.images import a_layer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.base.clock import SystemClock
-from corral.images.platforms import this_platform
+from corral.oci.platforms import this_platform
 from corral.testing.docker_registry import DockerRegistry
 from corral.testing.gallery_node import GalleryNode, WrittenPulls, backend_layers
 from corral.testing.registry import FakeRegistry

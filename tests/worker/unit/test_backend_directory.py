@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from corral.base.errors import PathNotUsable
-from corral.images.platforms import Platform
 from corral.imaging.layout_contents import LayoutWriter
+from corral.oci.platforms import Platform
 from corral.worker.installing.backend_directory import BackendDirectory, identity_of, make_executable
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from corral.app.settings_table import GallerySettings, ImageSettings
 from corral.galleries.config import GalleriesConfig
-from corral.images.auth import config_files, read_auths
-from corral.images.config import ImagesConfig
-from corral.images.limits import UnpackLimits
-from corral.images.network import Network, proxies_of
+from corral.oci.auth import config_files, read_auths
+from corral.oci.config import ImagesConfig
+from corral.oci.limits import UnpackLimits
+from corral.oci.network import Network, proxies_of
 
 
 def galleries_config(settings: GallerySettings) -> GalleriesConfig:

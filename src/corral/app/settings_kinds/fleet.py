@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _read_registry_auth(text: str) -> str:
-    from corral.images.auth import read_auths
+    from corral.oci.auth import read_auths
 
     read_auths(text)
     return text
@@ -115,7 +115,7 @@ def _checked_galleries(found: "Sequence[Gallery]") -> "tuple[GallerySource, ...]
 
 def _check_policy(source: "GallerySource") -> None:
     """What is wrong with a policy is told: it holds no secrets, and nobody would find it in a list of galleries."""
-    from corral.signatures.policy import read_policy
+    from corral.oci.signatures.policy import read_policy
 
     try:
         read_policy(source.verification)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from corral.base.threads import Wanted, in_own_thread
-from corral.images.layout import is_layout
+from corral.oci.layout import is_layout
 from corral.wire.progress import size_text
 from corral.worker.installing.backend_metadata import Metadata
 from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, Found, InstallOrder, NoRoom

@@ -12,7 +12,7 @@ from corral.domain.gallery import BUILT_IN_URL, GalleryEntry, GallerySource
 from corral.galleries.config import BUILT_IN, sources_of
 from corral.galleries.places import without_secrets
 from corral.galleries.readings import GalleryReading, Readings
-from corral.images.references import names_an_entry
+from corral.oci.references import names_an_entry
 from corral.worker.installing.backend_metadata import Metadata, Provenance
 from corral.worker.installing.orders import (
     CannotInstall,

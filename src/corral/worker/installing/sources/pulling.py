@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from corral.images.config import ImagesConfig, Pin, make_order
-from corral.images.errors import DiskFull, ImageError
-from corral.images.orders import PullOrder, PullProgress
-from corral.images.progress import words_of
-from corral.images.puller import Puller
+from corral.oci.config import ImagesConfig, Pin, make_order
+from corral.oci.errors import DiskFull, ImageError
+from corral.oci.orders import PullOrder, PullProgress
+from corral.oci.progress import words_of
+from corral.oci.puller import Puller
 from corral.wire.progress import Phase
 from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, NoRoom
 from corral.worker.installing.progress import Step

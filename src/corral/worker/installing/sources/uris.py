@@ -4,8 +4,8 @@ archives behind a URL or on this machine.
 
 from functools import partial
 
-from corral.images.errors import SourceInvalid
-from corral.images.references import default_name, names_an_entry, parse_source
+from corral.oci.errors import SourceInvalid
+from corral.oci.references import default_name, names_an_entry, parse_source
 from corral.worker.installing.backend_metadata import Metadata
 from corral.worker.installing.orders import CannotInstall, Found, InstallOrder
 from corral.worker.installing.sources.pulling import Artefact, Pulls

@@ -1,0 +1,174 @@
+"""Who we are to a registry: credentials as Docker and Podman keep them, and the answers to a registry's challenges."""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.oci.errors import RegistryRefused
+from corral.oci.references import DOCKER_HUB, Reference
+
+_HUB_KEYS: Final = frozenset({"index.docker.io", "registry-1.docker.io", "docker.io"})
+_MAX_CONFIG_BYTES: Final = 1024 * 1024
+_MAX_HEADER: Final = 8192
+_PARAMETER: Final = re.compile(r'\s*,?\s*([a-zA-Z_]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+
+
+class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """For one registry, or for what lies below a path of it."""
+
+    place: str
+    """`quay.io`, or `quay.io/team`."""
+    username: str = ""
+    password: str = ""
+    identity_token: str = ""
+    """A token that stands for a login; the registry's own service gives others for it."""
+
+    def __repr__(self) -> str:
+        return f"Credential(place={self.place!r})"
+
+    def basic(self) -> str:
+        return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    auth: str = ""
+    username: str = ""
+    password: str = ""
+    identitytoken: str = ""
+
+
+class _Config(msgspec.Struct, frozen=True, kw_only=True):
+    auths: Mapping[str, _Entry] = msgspec.field(default_factory=dict)
+    helpers: Mapping[str, str] = msgspec.field(default_factory=dict, name="credHelpers")
+    store: str = msgspec.field(default="", name="credsStore")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCredentials:
+    """What a file holds, and sentences about what in it has no effect."""
+
+    credentials: tuple[Credential, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+def config_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where Docker and Podman keep credentials, the first to be believed first."""
+    home = environment.get("HOME", "")
+    candidates = (
+        environment.get("REGISTRY_AUTH_FILE", ""),
+        _below(environment.get("DOCKER_CONFIG", ""), "config.json"),
+        _below(environment.get("XDG_RUNTIME_DIR", ""), "containers/auth.json"),
+        _below(home, ".docker/config.json"),
+        _below(home, ".config/containers/auth.json"),
+    )
+    return tuple(Path(candidate) for candidate in candidates if candidate)
+
+
+def _below(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else ""
+
+
+def read_auths(text: str) -> tuple[Credential, ...]:
+    """The logins of a Docker configuration that is given as text; ValueError, without the text, when it is none."""
+    try:
+        config = msgspec.json.decode(text, type=_Config)
+    except UNREADABLE_JSON:
+        raise ValueError from None
+    notes: list[str] = []
+    credentials = tuple(_credentials_of(config, notes, Path("auths")))
+    if notes or not credentials:
+        raise ValueError
+    return credentials
+
+
+def read_stored(files: Iterable[Path]) -> StoredCredentials:
+    """Credentials of all files that are there. A file that cannot be read is a note: most images need none."""
+    credentials: list[Credential] = []
+    notes: list[str] = []
+    for file in files:
+        try:
+            with file.open("rb") as opened:
+                config = msgspec.json.decode(opened.read(_MAX_CONFIG_BYTES), type=_Config)
+        except FileNotFoundError:
+            continue
+        except (OSError, *UNREADABLE_JSON) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not a Docker configuration"
+            notes.append(f"{file} is not used: {reason}")
+            continue
+        credentials += _credentials_of(config, notes, file)
+        if config.helpers or config.store:
+            notes.append(f"{file} names credential helpers, which are not run; write the login into `auths`")
+    return StoredCredentials(credentials=tuple(credentials), notes=tuple(notes))
+
+
+def _credentials_of(config: _Config, notes: list[str], file: Path) -> Iterable[Credential]:
+    for key, entry in config.auths.items():
+        try:
+            username, password = _login(entry)
+        except ValueError:
+            notes.append(f"{file}: the login of {place_of(key)} cannot be read")
+            continue
+        if username or password or entry.identitytoken:
+            yield Credential(
+                place=place_of(key), username=username, password=password, identity_token=entry.identitytoken
+            )
+
+
+def _login(entry: _Entry) -> tuple[str, str]:
+    if not entry.auth:
+        return entry.username, entry.password
+    try:
+        username, _, password = base64.b64decode(entry.auth, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise ValueError from error
+    return username, password.rstrip("\0")
+
+
+def place_of(key: str) -> str:
+    """What a key of such a file stands for: some are URLs, and Docker Hub has had several."""
+    place = key.partition("://")[2] or key
+    host, _, path = place.strip("/").partition("/")
+    if host in _HUB_KEYS:
+        host = DOCKER_HUB
+    return host if path in ("", "v1", "v2") else f"{host}/{path}"
+
+
+def credential_for(credentials: Iterable[Credential], reference: Reference) -> Credential | None:
+    """The one whose place says most; of equal ones the first."""
+    fitting = [one for one in credentials if f"{reference.name}/".startswith(f"{one.place}/")]
+    return max(fitting, key=lambda one: len(one.place), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """What a registry wants to see."""
+
+    scheme: str
+    realm: str = ""
+    service: str = ""
+    scope: str = ""
+
+
+def read_challenge(headers: Iterable[str]) -> Challenge:
+    """The first that we can answer; RegistryRefused when there is none."""
+    for header in headers:
+        scheme, _, rest = header[:_MAX_HEADER].partition(" ")
+        if scheme.lower() == "basic":
+            return Challenge(scheme="basic")
+        if scheme.lower() == "bearer":
+            found = {match[1].lower(): match[2] or match[3] or "" for match in _PARAMETER.finditer(rest)}
+            if found.get("realm"):
+                return Challenge(
+                    scheme="bearer",
+                    realm=found["realm"],
+                    service=found.get("service", ""),
+                    scope=found.get("scope", ""),
+                )
+    raise RegistryRefused("the registry wants a login, and does not say of which kind")

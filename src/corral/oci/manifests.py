@@ -1,0 +1,108 @@
+"""Manifests and indexes: what they say, as far as unpacking needs it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.oci.digests import check_digest
+from corral.oci.errors import ManifestUnusable, SourceInvalid
+from corral.oci.limits import MAX_LAYERS
+from corral.oci.platforms import Platform, choose
+
+OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
+OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
+OCI_CONFIG: Final = "application/vnd.oci.image.config.v1+json"
+OCI_LAYER: Final = "application/vnd.oci.image.layer.v1.tar"
+OCI_LAYER_GZIP: Final = f"{OCI_LAYER}+gzip"
+OCI_LAYER_ZSTD: Final = f"{OCI_LAYER}+zstd"
+DOCKER_INDEX: Final = "application/vnd.docker.distribution.manifest.list.v2+json"
+DOCKER_MANIFEST: Final = "application/vnd.docker.distribution.manifest.v2+json"
+ACCEPTED: Final = ", ".join((OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST))
+
+_LAYER_WORDS: Final = ("image.layer", "image.rootfs.diff.tar")
+_ENCRYPTED: Final = "encrypted"
+
+
+class Descriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Names a piece of content."""
+
+    media_type: str = msgspec.field(default="", name="mediaType")
+    digest: str
+    size: int
+    platform: Platform | None = None
+    annotations: Mapping[str, str] | None = None
+    urls: Sequence[str] | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """An image for one platform."""
+
+    layers: Sequence[Descriptor]
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True):
+    """A list of images, or of lists."""
+
+    manifests: Sequence[Descriptor]
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    """Either of them: what it is, is told by what it has, since media types are often left out."""
+
+    manifests: Sequence[Descriptor] | None = None
+    layers: Sequence[Descriptor] | None = None
+    old_layers: object = msgspec.field(default=None, name="fsLayers")
+
+
+def read_manifest(body: bytes, *, name: str) -> Manifest | Index:
+    """ManifestUnusable names what it is that cannot be used."""
+    try:
+        document = msgspec.json.decode(body, type=_Document)
+    except UNREADABLE_JSON as error:
+        raise ManifestUnusable(f"{name}: its manifest cannot be read: {error}") from error
+    if document.old_layers is not None:
+        raise ManifestUnusable(f"{name}: its manifest has Docker's first form, which has no digests of layers")
+    if document.layers is not None:
+        return Manifest(layers=[_checked_layer(layer, name) for layer in _bounded(document.layers, name)])
+    if document.manifests is not None:
+        return Index(manifests=document.manifests)
+    raise ManifestUnusable(f"{name}: this is neither an image nor a list of images")
+
+
+def choose_image(index: Index, wanted: Platform, *, name: str) -> Descriptor:
+    """The image for a platform, or the list in which to look on."""
+    entries = index.manifests
+    if not entries:
+        raise ManifestUnusable(f"{name}: the list of its images is empty")
+    if len(entries) == 1 and entries[0].platform is None:
+        return _checked(entries[0], name)
+    try:
+        return _checked(entries[choose([entry.platform for entry in entries], wanted)], name)
+    except ManifestUnusable as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def _bounded(layers: Sequence[Descriptor], name: str) -> Sequence[Descriptor]:
+    if len(layers) > MAX_LAYERS:
+        raise ManifestUnusable(f"{name}: it has {len(layers)} layers; {MAX_LAYERS} are allowed")
+    return layers
+
+
+def _checked_layer(layer: Descriptor, name: str) -> Descriptor:
+    media_type = layer.media_type
+    is_layer = not media_type or any(word in media_type for word in _LAYER_WORDS)
+    if not is_layer or _ENCRYPTED in media_type:
+        raise ManifestUnusable(f"{name}: a layer of the type {media_type[:200]!r} cannot be unpacked")
+    return _checked(layer, name)
+
+
+def _checked(descriptor: Descriptor, name: str) -> Descriptor:
+    try:
+        check_digest(descriptor.digest)
+    except SourceInvalid as error:
+        raise ManifestUnusable(f"{name}: {error}") from None
+    if descriptor.size < 0:
+        raise ManifestUnusable(f"{name}: a size of {descriptor.size}")
+    return descriptor

@@ -1,0 +1,269 @@
+"""Fetches, checks and unpacks one image: all that happens in the puller.
+
+Layers are fetched side by side and unpacked one after the other, the lowest first, each as soon as it is there and was
+found right. In the end the target is whole, or not there at all.
+"""
+
+import asyncio
+import ctypes
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from corral.base.clock import Clock
+from corral.base.tasks import task_group
+from corral.oci.archives import copy_directory, directory_size
+from corral.oci.blobs import BlobCache
+from corral.oci.contents import Image, Layer
+from corral.oci.errors import (
+    DiskFull,
+    ImageError,
+    PullCancelled,
+    SourceInvalid,
+    TargetUnusable,
+    UnpackRefused,
+    error_with,
+)
+from corral.oci.http import Fetcher, open_fetcher_session
+from corral.oci.orders import PullOrder, PullResult
+from corral.oci.patience import in_thread
+from corral.oci.progress import Scale
+from corral.oci.signatures.candidates import NothingAccepted, SignatureChecker
+from corral.oci.sources import Sources
+from corral.oci.targets import empty, prepare_target
+from corral.oci.tree import Tree
+from corral.oci.unpack import Unpacked, Unpacker
+from corral.wire.progress import Phase, size_text
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NOTHING_ACCEPTED: Final = NothingAccepted()
+
+
+class Pull:
+    """One order from its beginning to its end. A cancelled `run` leaves no target either."""
+
+    def __init__(
+        self, order: PullOrder, *, scale: Scale, clock: Clock, checker: SignatureChecker = _NOTHING_ACCEPTED
+    ) -> None:
+        """An order with a policy needs the checker for it; without, nothing that it names is let through."""
+        self._order = order
+        self._checker = checker
+        self._scale = scale
+        self._clock = clock
+        self._target = Path(order.target)
+        self._stopped = threading.Event()
+
+    async def run(self) -> PullResult:
+        if not self._order.sources:
+            raise SourceInvalid("an order without a source")
+        async with self._whole_or_not_at_all(), open_fetcher_session(self._order.network) as session:
+            fetcher = Fetcher(session, self._order.network)
+            cache = BlobCache(Path(self._order.cache), network=self._order.network, clock=self._clock)
+            sources = Sources(self._order, fetcher=fetcher, cache=cache, clock=self._clock, checker=self._checker)
+            return await self._first_that_works(sources)
+
+    async def _first_that_works(self, sources: Sources) -> PullResult:
+        failures: list[ImageError] = []
+        for uri in self._order.sources:
+            try:
+                return await self._pull(uri, sources)
+            except (DiskFull, TargetUnusable, PullCancelled):
+                raise  # no other source would help
+            except ImageError as error:
+                failures.append(error)
+                await in_thread(self._empty_target)
+        raise _summary(failures)
+
+    async def _pull(self, uri: str, sources: Sources) -> PullResult:
+        self._scale.enter(Phase.RESOLVING)
+        image = await sources.open(uri)
+        if {image.digest, image.platform_digest} & set(self._order.have):
+            return PullResult(source=uri, digest=image.digest, platform_digest=image.platform_digest, is_unchanged=True)
+        copied = await in_thread(lambda: directory_size(image.directory))
+        await in_thread(lambda: self._check_room(image, copied))
+        missing = sum(layer.missing_bytes() for layer in image.layers)
+        self._begin(image, copied)
+        with Tree(self._target) as tree, _useless_when_failed(image.layers):
+            if image.directory is not None:
+                unpacked = await self._copy(image.directory, tree)
+            else:
+                unpacked = await self._unpack(image, tree)
+            self._scale.enter(Phase.VERIFYING)
+            if self._order.is_durable:
+                await in_thread(lambda: _sync(self._target))
+        if not self._order.keep_layers:
+            _forget(image.layers)
+        return PullResult(
+            source=uri,
+            digest=image.digest,
+            platform_digest=image.platform_digest,
+            downloaded_bytes=missing,
+            size_bytes=unpacked.bytes,
+            entries=unpacked.entries,
+        )
+
+    def _begin(self, image: Image, copied: int) -> None:
+        sizes = {number: layer.size or 0 for number, layer in enumerate(image.layers)} or {0: copied}
+        fetched = {number: sizes[number] for number, layer in enumerate(image.layers) if not layer.is_local}
+        self._scale.begin(image.name, sizes, fetched=fetched)
+        self._scale.enter(Phase.DOWNLOADING if fetched else Phase.EXTRACTING)
+
+    # Layers.
+
+    async def _unpack(self, image: Image, tree: Tree) -> Unpacked:
+        """The body unpacks; the members of the group fetch. The failure of one ends all."""
+        position = _Position(self._scale)
+        unpacker = Unpacker(tree, self._order.limits, is_cancelled=self._stopped.is_set, on_position=position.moved)
+        places = asyncio.Semaphore(self._order.parallel)
+        with ExitStack() as files, _single_failure():
+            async with task_group() as group:
+                fetches = [
+                    group.create_task(self._fetch(number, layer, places, files), name=f"layer {number}")
+                    for number, layer in enumerate(image.layers)
+                ]
+                group.create_task(self._announce_extracting(fetches), name="phases")
+                for number, fetch in enumerate(fetches):
+                    with await fetch as file:
+                        position.layer = number
+                        await self._apply(unpacker, file, image)
+        self._scale.enter(Phase.VERIFYING)
+        await in_thread(unpacker.finish)
+        return unpacker.unpacked
+
+    async def _fetch(self, number: int, layer: Layer, places: asyncio.Semaphore, files: ExitStack) -> BinaryIO:
+        async with places:
+            file = files.enter_context(await layer.open(lambda position: self._scale.fetched(number, position)))
+        if layer.size is None:
+            self._scale.size(number, os.fstat(file.fileno()).st_size)
+        return file
+
+    async def _announce_extracting(self, fetches: Sequence["asyncio.Task[BinaryIO]"]) -> None:
+        if fetches:
+            await asyncio.wait(fetches)
+        self._scale.enter(Phase.EXTRACTING)
+
+    async def _apply(self, unpacker: Unpacker, file: BinaryIO, image: Image) -> None:
+        size = file.seek(0, os.SEEK_END)
+        await in_thread(lambda: unpacker.apply(file, size, whiteouts=image.has_whiteouts), stop=self._stopped.set)
+
+    async def _copy(self, folder: Path, tree: Tree) -> Unpacked:
+        def copy() -> Unpacked:
+            return copy_directory(
+                folder,
+                tree,
+                self._order.limits,
+                is_cancelled=self._stopped.is_set,
+                on_position=lambda position: self._scale.unpacked(0, position),
+            )
+
+        return await in_thread(copy, stop=self._stopped.set)
+
+    # The disk.
+
+    def _check_room(self, image: Image, copied: int) -> None:
+        """Before the first byte: what is missing of the layers, and what will come out of them."""
+        limits = self._order.limits
+        cache, target = Path(self._order.cache), self._target
+        to_fetch = sum(layer.missing_bytes() for layer in image.layers)
+        if to_fetch:
+            cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        to_unpack = copied + round(sum(layer.size or 0 for layer in image.layers) * limits.expected_ratio)
+        is_one_disk = not to_fetch or cache.stat().st_dev == target.stat().st_dev
+        needed = {target: to_unpack + to_fetch} if is_one_disk else {target: to_unpack, cache: to_fetch}
+        for place, size in needed.items():
+            status = os.statvfs(place)
+            free = status.f_bavail * status.f_frsize
+            if size + limits.free_bytes > free:
+                wanted = f"{size_text(size)} are needed, {size_text(limits.free_bytes)} shall stay free"
+                raise DiskFull(f"{place}: {wanted}, and there are {size_text(free)}")
+
+    @asynccontextmanager
+    async def _whole_or_not_at_all(self) -> AsyncIterator[None]:
+        undo = prepare_target(self._target)
+        try:
+            with _told_as_ours():
+                yield
+        except BaseException:
+            await in_thread(undo)
+            raise
+
+    def _empty_target(self) -> None:
+        empty(self._target)
+
+
+class _Position:
+    """Which layer is unpacked now, for a callback that only knows how far."""
+
+    def __init__(self, scale: Scale) -> None:
+        self._scale = scale
+        self.layer = 0
+
+    def moved(self, position: int) -> None:
+        self._scale.unpacked(self.layer, position)
+
+
+def _summary(failures: Sequence[ImageError]) -> ImageError:
+    """One error for all sources; worth a retry if one of them is."""
+    if len(failures) == 1:
+        return failures[0]
+    chosen = next((failure for failure in failures if failure.retryable), failures[0])
+    return error_with(chosen.code, "; ".join(str(failure) for failure in failures))
+
+
+@contextmanager
+def _single_failure() -> Iterator[None]:
+    """A task group raises groups; one failure is what people can act on."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        ours = [error for error in group.exceptions if isinstance(error, ImageError | OSError)]
+        error = ours[0] if ours else group.exceptions[0]
+        raise error from error.__cause__
+
+
+@contextmanager
+def _useless_when_failed(layers: Sequence[Layer]) -> Iterator[None]:
+    """A full disk is no place for layers, and those of an image that was refused help nobody."""
+    try:
+        yield
+    except UnpackRefused:
+        _forget(layers)
+        raise
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            _forget(layers)
+        raise
+
+
+def _forget(layers: Sequence[Layer]) -> None:
+    for layer in layers:
+        layer.forget()
+
+
+@contextmanager
+def _told_as_ours() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        if error.errno in _NO_ROOM:
+            raise DiskFull(f"{where}there is no room left on the disk") from error
+        raise TargetUnusable(f"{where}{error.strerror or error}") from error
+
+
+def _sync(target: Path) -> None:
+    """All that was written to this file system is on the disk: one call instead of one per file."""
+    descriptor = os.open(target, os.O_RDONLY)
+    try:
+        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if syncfs is None:
+            os.sync()
+        elif syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(target))
+    finally:
+        os.close(descriptor)

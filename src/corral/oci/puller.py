@@ -1,0 +1,166 @@
+"""The parent's side of a pull: starts the child process, hears it, and ends it."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from corral.base.processes import Command, Process, Streams, Tail, secret_descriptor, start_process
+from corral.base.readiness import describe_exit
+from corral.base.tasks import start_task
+from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.oci.errors import ImageError, PullCancelled, PullerDied, error_with
+from corral.oci.orders import PullFailure, PullLine, PullOrder, PullProgress, PullResult
+from corral.oci.targets import empty, is_directory
+
+MODULE: Final = "corral.app.puller"
+_MAX_LINE_BYTES: Final = 256 * 1024
+_STOP_GRACE: Final = timedelta(seconds=5)
+_PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONPATH")
+
+
+class Puller:
+    """One pull. `async with Puller(order, environment=…) as puller:` starts it, and leaves nothing of it behind.
+
+    Progress is for whoever wants it: only the newest is kept, so that a slow listener delays nothing. When the block
+    is left before the pull is done, it is ended, and what it unpacked is removed.
+    """
+
+    def __init__(
+        self, order: PullOrder, *, environment: Mapping[str, str], stop_grace: timedelta = _STOP_GRACE
+    ) -> None:
+        self._order = order
+        self._environment = {name: environment[name] for name in _PASSED_ON if name in environment}
+        self._stop_grace = stop_grace
+        self._lines = _Lines(self._hear)
+        self._stderr = Tail()
+        self._process: Process | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._outcome: asyncio.Future[PullResult] = asyncio.get_running_loop().create_future()
+        self._newest: PullProgress | None = None
+        self._news = asyncio.Event()
+        self._is_cancelled = False
+        self._was_there = self._is_foreign = False
+
+    def start(self) -> None:
+        """Returns at once. ChildFailed when there is nothing to start."""
+        target = Path(self._order.target)
+        self._was_there = is_directory(target)
+        self._is_foreign = self._was_there and bool(os.listdir(target))
+        descriptor = secret_descriptor(msgspec.json.encode(self._order))
+        self._process = start_process(
+            Command(
+                argv=[sys.executable, "-P", "-m", MODULE, "--order", str(descriptor)],
+                env=self._environment,
+                output=Streams(stdout=self._lines.feed, stderr=self._stderr.feed),
+                handed_over=[descriptor],
+            )
+        )
+        self._watching = start_task(self._watch(self._process), name="puller")
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    async def progress(self) -> AsyncIterator[PullProgress]:
+        """Each time the newest, until there will be no more."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            newest, self._newest = self._newest, None
+            if newest is not None:
+                yield newest
+            elif self._outcome.done():
+                self._news.set()  # for other listeners
+                return
+
+    async def result(self) -> PullResult:
+        """What became of it; raises the error that the puller told, as if it had happened here."""
+        return await asyncio.shield(self._outcome)  # several may wait, and one that gives up must not cancel the others
+
+    async def cancel(self) -> None:
+        """End it now. Returns when the process is gone, and with it whatever it had unpacked."""
+        self._is_cancelled = True
+        await self._end()
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_cancelled = not self._outcome.done()
+        await self._end()
+        if not self._outcome.cancelled():
+            self._outcome.exception()  # whoever wanted to know has asked
+
+    async def _end(self) -> None:
+        """Also of one that has told its result: it ends by itself, but nobody shall wait for that without a bound."""
+        if self._process is not None:
+            await self._process.stop(self._stop_grace)
+        if self._watching is not None:
+            await asyncio.wait({self._watching})
+
+    async def _watch(self, process: Process) -> None:
+        code = await process.wait()
+        if not self._is_done():
+            await asyncio.to_thread(self._clean_up)
+        if not self._outcome.done():
+            self._settle(self._death(code))
+        self._news.set()
+
+    def _clean_up(self) -> None:
+        """Finds nothing after a puller that ended in good order. An old target that was not empty is none of ours."""
+        target = Path(self._order.target)
+        if not is_directory(target) or self._is_foreign:
+            return
+        if self._was_there:
+            empty(target)
+        else:
+            shutil.rmtree(target, ignore_errors=True)
+
+    def _is_done(self) -> bool:
+        return self._outcome.done() and self._outcome.exception() is None
+
+    def _death(self, code: int) -> ImageError:
+        if self._is_cancelled:
+            return PullCancelled()
+        words = self._stderr.lines[-1:]
+        return PullerDied(f"the puller ended with {describe_exit(code)}" + (f": {words[0]}" if words else ""))
+
+    def _hear(self, line: PullLine) -> None:
+        match line:
+            case PullProgress():
+                self._newest = line
+            case PullFailure(code=code, message=message):
+                self._settle(error_with(code, message))
+            case PullResult():
+                if not self._outcome.done():
+                    self._outcome.set_result(line)
+        self._news.set()
+
+    def _settle(self, error: ImageError) -> None:
+        if not self._outcome.done():
+            self._outcome.set_exception(error)
+
+
+class _Lines:
+    """Whole lines out of pieces; what is no line of ours is dropped: the exit code tells."""
+
+    def __init__(self, hear: Callable[[PullLine], None]) -> None:
+        self._hear = hear
+        self._rest = b""
+        self._decoder = msgspec.json.Decoder(PullLine)
+
+    def feed(self, data: bytes) -> None:
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-_MAX_LINE_BYTES:]
+        for line in whole:
+            with contextlib.suppress(*UNREADABLE_JSON):
+                self._hear(self._decoder.decode(line))

@@ -1,0 +1,190 @@
+"""Where an image is: references as Docker writes them, and the other forms that a backend's uri may have."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from corral.oci.digests import check_digest
+from corral.oci.errors import SourceInvalid
+
+DOCKER_HUB: Final = "docker.io"
+_HUB_NAMES: Final = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io"})
+_HUB_HOST: Final = "registry-1.docker.io"
+_DEFAULT_TAG: Final = "latest"
+_MAX_REPOSITORY: Final = 255
+_PORTS: Final = 1 << 16
+_REGISTRY: Final = re.compile(r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?")
+_COMPONENT: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
+_TAG: Final = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_MAX_URI: Final = 4096
+_ENDINGS: Final = (".tar.gz", ".tar.zst", ".tar.xz", ".tar.bz2", ".tgz", ".tar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """An image in a registry. With both a tag and a digest the digest counts."""
+
+    registry: str
+    """As people write it: `docker.io`, `quay.io`, `localhost:5000`."""
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+    @property
+    def host(self) -> str:
+        """Where the registry answers."""
+        return _HUB_HOST if self.registry == DOCKER_HUB else self.registry
+
+    @property
+    def selector(self) -> str:
+        return self.digest or self.tag
+
+    @property
+    def name(self) -> str:
+        """Without tag and digest."""
+        return f"{self.registry}/{self.repository}"
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        return f"{self.name}{tag}" + (f"@{self.digest}" if self.digest else "")
+
+
+def parse_reference(text: str) -> Reference:
+    """Docker's rules: without a registry it is Docker Hub's, without tag and digest it is `latest`."""
+    named, at, digest = text.partition("@")
+    registry, repository = _split_registry(named)
+    repository, tag = _split_tag(repository)
+    if registry == DOCKER_HUB and "/" not in repository:
+        repository = f"library/{repository}"
+    _check(text, registry, repository, tag)
+    if at:
+        check_digest(digest)
+    elif not tag:
+        tag = _DEFAULT_TAG
+    return Reference(registry=registry, repository=repository, tag=tag, digest=digest)
+
+
+def _split_registry(named: str) -> tuple[str, str]:
+    first, slash, rest = named.partition("/")
+    is_registry = slash and ("." in first or ":" in first or first == "localhost" or first != first.lower())
+    if not is_registry:
+        return DOCKER_HUB, named
+    return (DOCKER_HUB if first in _HUB_NAMES else first), rest
+
+
+def _split_tag(repository: str) -> tuple[str, str]:
+    path, colon, tag = repository.rpartition(":")
+    return (path, tag) if colon and "/" not in tag else (repository, "")
+
+
+def _check(text: str, registry: str, repository: str, tag: str) -> None:
+    if not _REGISTRY.fullmatch(registry) or not _has_port_in_range(registry):
+        raise SourceInvalid(f"{text[:200]!r} is not an image reference: {registry[:200]!r} is no registry")
+    components = repository.split("/")
+    if len(repository) > _MAX_REPOSITORY or not all(map(_COMPONENT.fullmatch, components)):
+        problem = f"{repository[:200]!r} is no repository, whose names have small letters and digits"
+        raise SourceInvalid(f"{text[:200]!r} is not an image reference: {problem}")
+    if tag and not _TAG.fullmatch(tag):
+        raise SourceInvalid(f"{text[:200]!r} is not an image reference: {tag[:200]!r} is no tag")
+    if text.partition("@")[0].endswith(":"):
+        raise SourceInvalid(f"{text[:200]!r} is not an image reference: its tag is empty")
+
+
+def _has_port_in_range(registry: str) -> bool:
+    port = registry.rpartition("]")[2].partition(":")[2]
+    return not port or 0 < int(port) < _PORTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """An image in a registry."""
+
+    reference: Reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFile:
+    """An image on this machine: an OCI layout, as a directory or an archive, or what `docker save` writes."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveUrl:
+    """An archive to be fetched, whose content is the backend."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPath:
+    """A directory to copy, an OCI layout, or an archive: what it is shows when it is opened."""
+
+    path: Path
+
+
+Source: TypeAlias = Remote | ImageFile | ArchiveUrl | LocalPath
+
+
+def parse_source(uri: str) -> Source:
+    """What a backend's uri means. SourceInvalid says what is wrong with it."""
+    if not uri or len(uri) > _MAX_URI or not uri.isprintable():
+        raise SourceInvalid(f"{uri[:200]!r} is not a uri of an image")
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return LocalPath(path=Path(uri)) if uri.startswith("/") else Remote(reference=parse_reference(uri))
+    match scheme.lower():
+        case "oci":
+            return Remote(reference=parse_reference(rest))
+        case "ocifile":
+            return ImageFile(path=_absolute(uri, rest))
+        case "http" | "https":
+            return ArchiveUrl(url=_archive_url(uri))
+        case "file":
+            return LocalPath(path=_absolute(uri, unquote(urlsplit(uri).path)))
+        case _:
+            allowed = "oci://, ocifile://, https://, http://, file://, a reference or a path"
+            raise SourceInvalid(f"{uri[:200]!r} has the unknown scheme {scheme!r}; known are {allowed}")
+
+
+def _absolute(uri: str, path: str) -> Path:
+    if not os.path.isabs(path):
+        raise SourceInvalid(f"{uri[:200]!r} needs the full path of a file")
+    return Path(path)
+
+
+def _archive_url(uri: str) -> str:
+    try:
+        parts = urlsplit(uri)
+        has_address = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        has_address = False
+    if not has_address:
+        raise SourceInvalid(f"{uri[:200]!r} is not a URL")
+    return uri
+
+
+def names_an_entry(uri: str) -> bool:
+    """Whether it is no uri but the name of a backend in a gallery, which LocalAI's workers accept in its place."""
+    return "/" not in uri
+
+
+def default_name(source: Source) -> str:
+    """What a backend is called that nobody named; empty for images in registries, which have no good name."""
+    match source:
+        case Remote():
+            return ""
+        case ImageFile(path=path) | LocalPath(path=path):
+            return _stem(path.name)
+        case ArchiveUrl(url=url):
+            return _stem(PurePosixPath(unquote(urlsplit(url).path)).name)
+
+
+def _stem(name: str) -> str:
+    for ending in _ENDINGS:
+        if name.lower().endswith(ending) and len(name) > len(ending):
+            return name[: -len(ending)]
+    return Path(name).stem

@@ -1,0 +1,209 @@
+"""One repository of a registry: manifests and blobs, with whatever login they need."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import msgspec
+
+from corral.base.clock import Clock
+from corral.base.http_client import host_of
+from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.oci.auth import Challenge, Credential, read_challenge
+from corral.oci.blobs import Body, body_of
+from corral.oci.digests import check_digest, digest_of
+from corral.oci.errors import ContentMismatch, RegistryRefused, RegistryUnavailable, SourceInvalid
+from corral.oci.http import Answer, Content, Fetcher
+from corral.oci.limits import MANIFEST_BYTES
+from corral.oci.manifests import ACCEPTED, OCI_INDEX
+from corral.oci.network import Network, check_url, scheme_of
+from corral.oci.patience import persistently
+from corral.oci.references import Reference
+
+_CLIENT: Final = "corral"
+_UNKNOWN_ROUTE: Final = frozenset({400, 404, 405, 501})
+"""How registries say that they have never heard of what was asked. The standard says 404."""
+
+
+class _Token(msgspec.Struct, frozen=True, kw_only=True):
+    token: str = ""
+    access_token: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A manifest or an index, with the digest that it really has."""
+
+    body: bytes
+    digest: str
+
+
+class Registry:
+    """Asks with the login that the registry wants, and learns a new one when the old one expires."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        reference: Reference,
+        *,
+        credential: Credential | None,
+        network: Network,
+        clock: Clock,
+        actions: str = "pull",
+    ) -> None:
+        self._fetcher = fetcher
+        self._actions = actions
+        self._reference = reference
+        self._credential = credential
+        self._network = network
+        self._clock = clock
+        self._base = f"{scheme_of(reference.host, network)}://{reference.host}/v2/{reference.repository}"
+        self._authorization = ""
+        self._logging_in = asyncio.Lock()
+
+    async def manifest(self, selector: str) -> Document:
+        """By tag or digest. What comes for a digest is checked against it."""
+        return await persistently(lambda: self._manifest(selector), self._network, self._clock)
+
+    async def _manifest(self, selector: str) -> Document:
+        what = f"{self._reference.name}:{selector}"
+        async with self._ask(f"{self._base}/manifests/{selector}", {"Accept": ACCEPTED}) as answer:
+            if answer.status != 200:
+                raise await answer.problem(what)
+            body = await answer.body(MANIFEST_BYTES, within=self._network.answer_seconds)
+        if ":" not in selector:
+            return Document(body=body, digest=digest_of(body))
+        digest = digest_of(body, like=selector)
+        if digest != selector:
+            raise ContentMismatch(f"{self._reference.host} gave a manifest {digest} where {selector} was asked for")
+        return Document(body=body, digest=digest)
+
+    async def small_blob(self, digest: str, most: int) -> bytes:
+        """All of it at once, checked; ContentMismatch when it is larger than that."""
+        return await persistently(lambda: self._small_blob(digest, most), self._network, self._clock)
+
+    async def _small_blob(self, digest: str, most: int) -> bytes:
+        async with self._ask(f"{self._base}/blobs/{check_digest(digest)}", {}) as answer:
+            if answer.status != 200:
+                raise await answer.problem(f"{self._reference.name}@{digest}")
+            body = await answer.body(most, within=self._network.answer_seconds)
+        if digest_of(body, like=digest) != digest:
+            raise ContentMismatch(f"{self._reference.host} gave something else than the blob {digest}")
+        return body
+
+    async def referrers(self, digest: str) -> bytes | None:
+        """The list of what refers to an image; None from a registry that keeps no such lists."""
+        return await persistently(lambda: self._referrers(digest), self._network, self._clock)
+
+    async def _referrers(self, digest: str) -> bytes | None:
+        async with self._ask(f"{self._base}/referrers/{digest}", {"Accept": OCI_INDEX}) as answer:
+            if answer.status in _UNKNOWN_ROUTE:
+                return None
+            if answer.status != 200:
+                raise await answer.problem(f"what refers to {self._reference.name}@{digest}")
+            return await answer.body(MANIFEST_BYTES, within=self._network.answer_seconds)
+
+    @asynccontextmanager
+    async def blob(self, digest: str, offset: int) -> AsyncIterator[Body]:
+        """The content from there on, or from the start if the registry knows no ranges. One attempt."""
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        async with self._ask(f"{self._base}/blobs/{digest}", headers) as answer:
+            yield await body_of(answer, offset, f"{self._reference.name}@{digest}", self._network)
+
+    # Logins.
+
+    @asynccontextmanager
+    async def _ask(self, url: str, headers: dict[str, str]) -> AsyncIterator[Answer]:
+        async with self._with_login(lambda login: self._fetcher.ask(url, headers, authorization=login)) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def send(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, *, content: Content | None = None
+    ) -> AsyncIterator[Answer]:
+        """One attempt to change something. The path is one below the repository, or a URL that the registry named."""
+        url = urljoin(f"{self._base}/", path)
+        is_home = url.startswith(self._base.partition("/v2/")[0] + "/")
+
+        def asked(login: str) -> AbstractAsyncContextManager[Answer]:
+            shown = login if is_home else ""  # the place of an upload may be anybody's
+            return self._fetcher.send(method, url, headers or {}, content=content, authorization=shown)
+
+        async with self._with_login(asked) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def _with_login(self, asked: Callable[[str], AbstractAsyncContextManager[Answer]]) -> AsyncIterator[Answer]:
+        """Once with the login that we have, and once more with the one that is wanted."""
+        used = self._authorization
+        async with asked(used) as answer:
+            if answer.status != 401 or not answer.is_from_home:
+                yield answer
+                return
+            challenge = read_challenge(answer.challenges)
+        await self._log_in(challenge, instead_of=used)
+        async with asked(self._authorization) as answer:
+            yield answer
+
+    async def _log_in(self, challenge: Challenge, *, instead_of: str) -> None:
+        # Held while asking for a token: layers that are fetched side by side want the same one.
+        async with self._logging_in:
+            if self._authorization == instead_of:
+                self._authorization = await self._authorization_for(challenge)
+
+    async def _authorization_for(self, challenge: Challenge) -> str:
+        if challenge.scheme == "bearer":
+            return "Bearer " + await self._token(challenge)
+        if self._credential is None or not self._credential.username:
+            advice = "add it to the `auths` of a Docker configuration, or set images.registry_auth_file"
+            raise RegistryRefused(f"{self._reference.registry} wants a login, and there is none for it: {advice}")
+        if self._authorization == self._credential.basic():
+            raise RegistryRefused(f"{self._reference.registry} does not accept the login of {self._credential.place}")
+        return self._credential.basic()
+
+    async def _token(self, challenge: Challenge) -> str:
+        realm = self._checked_realm(challenge.realm)
+        wanted = {"scope": challenge.scope or f"repository:{self._reference.repository}:{self._actions}"}
+        if challenge.service:
+            wanted["service"] = challenge.service
+        status, body = await self._ask_for_token(realm, wanted)
+        if status in (400, 401, 403, 404):
+            whose = (
+                f"the login of {self._credential.place}" if self._credential else f"a {self._actions} without a login"
+            )
+            raise RegistryRefused(
+                f"{self._reference.registry} does not accept {whose} ({status} from {host_of(realm)})"
+            )
+        if status != 200:
+            raise RegistryUnavailable(f"{host_of(realm)} answered {status} when asked for a token")
+        try:
+            answered = msgspec.json.decode(body, type=_Token)
+        except UNREADABLE_JSON:
+            raise RegistryUnavailable(f"{host_of(realm)} gave something that is no token") from None
+        token = answered.token or answered.access_token
+        if not token or not token.isascii() or not token.isprintable():
+            raise RegistryRefused(f"{host_of(realm)} gave no token that could be used")
+        return token
+
+    async def _ask_for_token(self, realm: str, wanted: dict[str, str]) -> tuple[int, bytes]:
+        credential = self._credential
+        if credential is not None and credential.identity_token:
+            exchange = {"grant_type": "refresh_token", "client_id": _CLIENT, "refresh_token": credential.identity_token}
+            return await self._fetcher.post(realm, {**wanted, **exchange})
+        login = credential.basic() if credential is not None and credential.username else ""
+        url = realm + ("&" if urlsplit(realm).query else "?") + urlencode(wanted)
+        async with self._fetcher.ask(url, {}, authorization=login) as answer:
+            return answer.status, await answer.body(MANIFEST_BYTES, within=self._network.answer_seconds)
+
+    def _checked_realm(self, realm: str) -> str:
+        """Where a token is had is the registry's choice; that nobody else can read along is ours."""
+        try:
+            check_url(realm, self._network)
+        except (SourceInvalid, ValueError) as error:
+            raise RegistryRefused(f"{self._reference.registry} sends us for a token where we do not go") from error
+        if self._base.startswith("https:") and not realm.startswith("https:"):
+            raise RegistryRefused(f"{self._reference.registry} sends us for a token from HTTPS to HTTP")
+        return realm

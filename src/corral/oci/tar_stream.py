@@ -1,0 +1,300 @@
+"""Reads a tar archive from a stream, with bounds on everything that an archive can ask for.
+
+Knows ustar, GNU and pax, long names, and all four forms of sparse files. The standard library's reader was not used:
+it takes extended headers of any length into memory, recurses once per header, and does not check the maps of sparse
+files; all three can be turned against the reader.
+
+Owns no policy: names come as they stand there. See `unpack.py`.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import BinaryIO, Final
+
+from corral.oci.errors import ContentMismatch, LimitExceeded, UnpackRefused
+from corral.oci.limits import UnpackLimits
+from corral.oci.tar_headers import (
+    MAX_NUMBER_TEXT,
+    Header,
+    as_text,
+    read_field,
+    read_number,
+    read_pax,
+    read_time,
+    refuse_names_for_all,
+)
+
+_BLOCK: Final = 512
+_LONG_NAME, _LONG_LINK = b"L", b"K"
+_PAX, _PAX_OF_SOLARIS, _PAX_GLOBAL = b"x", b"X", b"g"
+_OLD_SPARSE: Final = b"S"
+_EXTENSIONS: Final = frozenset({_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_SOLARIS, _PAX_GLOBAL})
+_READ_BYTES: Final = 1024 * 1024
+
+
+class Kind(Enum):
+    """What a member is."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symlink"
+    HARD_LINK = "hard link"
+    CHARACTER_DEVICE = "character device"
+    BLOCK_DEVICE = "block device"
+    FIFO = "fifo"
+
+
+_KINDS: Final[Mapping[bytes, Kind]] = {
+    b"0": Kind.FILE,
+    b"\0": Kind.FILE,
+    b"7": Kind.FILE,
+    _OLD_SPARSE: Kind.FILE,
+    b"1": Kind.HARD_LINK,
+    b"2": Kind.SYMLINK,
+    b"3": Kind.CHARACTER_DEVICE,
+    b"4": Kind.BLOCK_DEVICE,
+    b"5": Kind.DIRECTORY,
+    b"6": Kind.FIFO,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """A part of a sparse file that has content."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One entry of an archive; the content of a file follows in the stream."""
+
+    name: str
+    kind: Kind
+    size: int
+    """Of the file as it will be, holes included."""
+    mode: int
+    modified_at: float
+    link: str
+    extents: Sequence[Extent] | None
+    """Where the content goes, for sparse files; None: from the start to the end."""
+
+
+class Pieces:
+    """Bytes that come in pieces, read in other pieces."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._piece = memoryview(b"")
+
+    def some(self, most: int) -> memoryview:
+        """What is at hand, at most so much; nothing at the end of the stream, and only there."""
+        while not self._piece:
+            following = next(self._pieces, None)
+            if following is None:
+                return self._piece
+            self._piece = memoryview(following)
+        taken, self._piece = self._piece[:most], self._piece[most:]
+        return taken
+
+    def exactly(self, size: int) -> bytes:
+        """So much, or what is left when the stream ends before."""
+        first = self.some(size)
+        if len(first) == size:
+            return bytes(first)
+        parts = [first]
+        missing = size - len(first)
+        while missing and (part := self.some(missing)):
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+    def skip(self, size: int) -> int:
+        """Pass over so much; how much of it was not there."""
+        while size and (piece := self.some(size)):
+            size -= len(piece)
+        return size
+
+
+class FilePieces(Pieces):
+    """A file on this machine, in which one can go on without reading."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(())
+        self._file = file
+
+    @property
+    def position(self) -> int:
+        return self._file.tell()
+
+    def some(self, most: int) -> memoryview:
+        return memoryview(self._file.read(min(most, _READ_BYTES)))
+
+    def skip(self, size: int) -> int:
+        self._file.seek(size, os.SEEK_CUR)
+        return 0
+
+
+class TarStream:
+    """`for member in stream`: read the content of a file with `content()` before going on, or it is skipped."""
+
+    def __init__(self, pieces: Pieces, limits: UnpackLimits) -> None:
+        self._pieces = pieces
+        self._limits = limits
+        self._content = 0
+        self._padding = 0
+        self._has_begun = False
+
+    def __iter__(self) -> Iterator[Member]:
+        while (header := self._header()) is not None:
+            extensions: dict[bytes, bytes] = {}
+            sparse_numbers: list[bytes] = []
+            while header.type in _EXTENSIONS:
+                self._extend(header, extensions, sparse_numbers)
+                following = self._header()
+                if following is None:
+                    raise ContentMismatch("the archive ends after an extended header")
+                header = following
+            yield self._member(header, extensions, sparse_numbers)
+
+    def content(self) -> Iterator[memoryview]:
+        """What the archive holds of the present member."""
+        while self._content:
+            piece = self._pieces.some(self._content)
+            if not piece:
+                raise ContentMismatch("the archive ends inside a file")
+            self._content -= len(piece)
+            yield piece
+
+    # Headers.
+
+    def _header(self) -> Header | None:
+        """The next one; None at the end, which is a block of zeros, or the end of the stream itself."""
+        self._skip_rest()
+        block = self._pieces.exactly(_BLOCK)
+        if not block and not self._has_begun:
+            raise ContentMismatch("the archive is empty: not even its end is there")
+        self._has_begun = True
+        if not block.strip(b"\0"):
+            return None
+        if len(block) < _BLOCK:
+            raise ContentMismatch("the archive ends inside a header")
+        return Header(block)
+
+    def _skip_rest(self) -> None:
+        if self._pieces.skip(self._content):
+            raise ContentMismatch("the archive ends inside a file")
+        self._pieces.skip(self._padding)
+        self._content = self._padding = 0
+
+    def _extend(self, header: Header, extensions: dict[bytes, bytes], sparse_numbers: list[bytes]) -> None:
+        size = header.number(124, 12, "size")
+        if size > self._limits.header_bytes:
+            raise LimitExceeded(f"an extended header of {size} bytes; {self._limits.header_bytes} are allowed")
+        data = self._pieces.exactly(size)
+        self._pieces.exactly(-size % _BLOCK)
+        if len(data) < size:
+            raise ContentMismatch("the archive ends inside an extended header")
+        if header.type == _LONG_NAME:
+            extensions[b"path"] = data.rstrip(b"\0")
+        elif header.type == _LONG_LINK:
+            extensions[b"linkpath"] = data.rstrip(b"\0")
+        elif header.type == _PAX_GLOBAL:
+            refuse_names_for_all(data)
+        else:
+            read_pax(data, extensions, sparse_numbers)
+
+    # Members.
+
+    def _member(self, header: Header, extensions: Mapping[bytes, bytes], sparse_numbers: Sequence[bytes]) -> Member:
+        kind = _KINDS.get(header.type)
+        if kind is None:
+            raise UnpackRefused(f"{as_text(header.name)!r} is of the unknown type {header.type!r}")
+        name = extensions.get(b"path", header.name)
+        if kind is Kind.FILE and name.endswith(b"/") and header.type != _OLD_SPARSE:
+            kind = Kind.DIRECTORY  # archives from before there was a type for it
+        stored = read_number(extensions[b"size"]) if b"size" in extensions else header.number(124, 12, "size")
+        self._content = stored if kind is Kind.FILE else 0
+        self._padding = -self._content % _BLOCK
+        extents, size = self._sparse(header, extensions, sparse_numbers)
+        return Member(
+            name=as_text(extensions.get(b"GNU.sparse.name", name)),
+            kind=kind,
+            size=self._content if size is None else size,
+            mode=header.number(100, 8, "mode") & 0o7777,
+            modified_at=read_time(extensions.get(b"mtime"), header),
+            link=as_text(extensions.get(b"linkpath", header.link)),
+            extents=extents,
+        )
+
+    def _sparse(
+        self, header: Header, extensions: Mapping[bytes, bytes], sparse_numbers: Sequence[bytes]
+    ) -> tuple[Sequence[Extent] | None, int | None]:
+        """The map and the real size of a sparse file, which stand in one of four places."""
+        if header.type == _OLD_SPARSE:
+            numbers, size = self._old_sparse(header), header.number(483, 12, "real size")
+        elif extensions.get(b"GNU.sparse.major") == b"1":
+            size = read_number(extensions.get(b"GNU.sparse.realsize", b""))
+            numbers = self._map_before_content()
+        elif b"GNU.sparse.map" in extensions:
+            size = read_number(extensions.get(b"GNU.sparse.size", b""))
+            numbers = [read_number(word) for word in extensions[b"GNU.sparse.map"].split(b",")]
+        elif sparse_numbers:
+            size = read_number(extensions.get(b"GNU.sparse.size", b""))
+            numbers = [read_number(word) for word in sparse_numbers]
+        else:
+            return None, None
+        return self._checked(numbers, size), size
+
+    def _old_sparse(self, header: Header) -> list[int]:
+        numbers = [header.number(at, 12, "sparse map") for at in range(386, 386 + 8 * 12, 12)]
+        more = header.block[482]
+        while more:
+            self._refuse_many(len(numbers) // 2)
+            block = self._pieces.exactly(_BLOCK)
+            if len(block) < _BLOCK:
+                raise ContentMismatch("the archive ends inside a sparse map")
+            numbers += [read_field(block, at, 12, "sparse map") for at in range(0, 42 * 12, 12)]
+            more = block[504]
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        return [number for pair in pairs if pair != (0, 0) for number in pair]
+
+    def _map_before_content(self) -> list[int]:
+        """Decimal numbers, one per line, filled up to a block: how many pairs, then the pairs."""
+        lines = self._lines_of_content()
+        count = read_number(next(lines))
+        self._refuse_many(count)
+        return [read_number(next(lines)) for _ in range(2 * count)]
+
+    def _lines_of_content(self) -> Iterator[bytes]:
+        rest = b""
+        while True:
+            while b"\n" not in rest:
+                if self._content < _BLOCK or len(rest) > MAX_NUMBER_TEXT:
+                    raise UnpackRefused("the map of a sparse file is broken")
+                self._content -= _BLOCK
+                rest += self._pieces.exactly(_BLOCK)
+            line, _, rest = rest.partition(b"\n")
+            yield line
+
+    def _checked(self, numbers: Sequence[int], size: int) -> list[Extent]:
+        """Parts in their order, apart from each other, inside the file, and as long as what is stored."""
+        self._refuse_many(len(numbers) // 2)
+        if len(numbers) % 2:
+            raise UnpackRefused("the map of a sparse file is broken")
+        extents = [Extent(offset=numbers[at], size=numbers[at + 1]) for at in range(0, len(numbers), 2)]
+        end = 0
+        for extent in extents:
+            if extent.offset < end:
+                raise UnpackRefused("the map of a sparse file overlaps")
+            end = extent.offset + extent.size
+        if end > size or sum(extent.size for extent in extents) != self._content:
+            raise UnpackRefused("the map of a sparse file does not fit its size")
+        return extents
+
+    def _refuse_many(self, extents: int) -> None:
+        if extents > self._limits.extents:
+            raise LimitExceeded(f"a sparse file in more than {self._limits.extents} parts")

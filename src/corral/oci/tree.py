@@ -1,0 +1,230 @@
+"""A directory that is filled from archives and cannot be left.
+
+Every step is made relative to an open directory (`base/open_directories.py`), so neither a link of this archive, nor of
+an earlier layer, nor one that somebody puts there meanwhile leads out. Existing files are never written to, only
+replaced. What is refused is refused with UnpackRefused; what the disk refuses comes as OSError.
+"""
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Self
+
+from corral.base.open_directories import DirectoryWalk, OpenDirectory, PathEscapes, look, opened_directory
+from corral.oci.errors import UnpackRefused
+
+Parts = tuple[str, ...]
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
+_LEADS_NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL})
+"""Nothing is there, or a file, or what was a link has been replaced."""
+_PLAIN_DIRECTORY: Final = 0o755
+
+
+class Tree:
+    """Use as a context. Names are sequences of parts without dots; see `unpack.py` for what makes them."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.open(root, _DIRECTORY)
+        self._last: tuple[Parts, OpenDirectory] | None = None
+        self._is_last_good = False
+        self._unproven: set[Parts] = set()
+        self.implied = 0
+        """Directories that no archive named, made because something lies in them."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_last()
+        os.close(self._root)
+
+    def locate(self, parts: Parts) -> OpenDirectory:
+        """The directory that such a name lies in, made if it is missing. Good until the next call."""
+        wanted = parts[:-1]
+        if self._last is not None and self._is_last_good and self._last[0] == wanted:
+            return self._last[1]
+        place = self._make_way(wanted)
+        self._close_last()
+        self._last, self._is_last_good = (wanted, place), True
+        return place
+
+    def make_directory(self, place: OpenDirectory, name: str, mode: int) -> None:
+        """One that is there stays, with the new mode."""
+        try:
+            os.mkdir(name, _PLAIN_DIRECTORY, dir_fd=place.descriptor)
+        except FileExistsError:
+            if not stat.S_ISDIR(_mode(place, name)):
+                os.unlink(name, dir_fd=place.descriptor)
+                self._is_last_good = False
+                os.mkdir(name, _PLAIN_DIRECTORY, dir_fd=place.descriptor)
+        with opened_directory(name, place.descriptor) as descriptor:
+            os.fchmod(descriptor, mode)
+
+    def make_file(self, place: OpenDirectory, name: str) -> int:
+        """The descriptor of a new empty file, which only we can read until somebody says otherwise."""
+        try:
+            return os.open(name, _NEW_FILE, 0o600, dir_fd=place.descriptor)
+        except FileExistsError:
+            self.remove(place, name)
+            return os.open(name, _NEW_FILE, 0o600, dir_fd=place.descriptor)
+
+    def make_symlink(self, place: OpenDirectory, name: str, target: str) -> None:
+        """Refuses a target outside the tree. An absolute one means the root of the image, and is written relative."""
+        written, is_proven = _contained(target, place.parts)
+        own = (*place.parts, name)
+        if look(place.descriptor, name) is not None:
+            self.remove(place, name)
+        os.symlink(written, name, dir_fd=place.descriptor)
+        (self._unproven.discard if is_proven else self._unproven.add)(own)
+
+    def make_hard_link(self, place: OpenDirectory, name: str, target: Parts) -> None:
+        """Another name for a file that is there. Of a link, a link is made anew, since it may mean another place."""
+        own = (*place.parts, name)
+        with self._existing_parent(target) as there:
+            if (*there.parts, target[-1]) == own:
+                return
+            mode = _mode(there, target[-1])
+            if stat.S_ISLNK(mode):
+                meant = _from_root(os.readlink(target[-1], dir_fd=there.descriptor), there.parts)
+                self.make_symlink(place, name, meant)
+            elif stat.S_ISREG(mode):
+                if look(place.descriptor, name) is not None:
+                    self.remove(place, name)
+                self._link(there, target[-1], place, name)
+            else:
+                raise UnpackRefused(f"a hard link to {'/'.join(target)!r}, which is not a file")
+
+    def remove(self, place: OpenDirectory, name: str) -> None:
+        """A file, a link, or a whole directory; what is not there is removed already."""
+        try:
+            os.unlink(name, dir_fd=place.descriptor)
+        except FileNotFoundError:
+            return
+        except (IsADirectoryError, PermissionError):  # Linux says the first, others the second
+            shutil.rmtree(name, dir_fd=place.descriptor)
+        self._is_last_good = False  # it may have led through what is gone; whoever uses it may go on
+
+    def hide(self, place: OpenDirectory, name: str, *, keep: Callable[[Parts], bool]) -> None:
+        """Remove what earlier layers brought under this name, and leave what is to be kept, and what leads there."""
+        own = (*place.parts, name)
+        if not keep(own):
+            self.remove(place, name)
+        elif stat.S_ISDIR(_mode(place, name)):
+            with opened_directory(name, place.descriptor) as inner:
+                self.hide_all(OpenDirectory(descriptor=inner, parts=own), keep=keep)
+
+    def hide_all(self, place: OpenDirectory, *, keep: Callable[[Parts], bool]) -> None:
+        for name in os.listdir(place.descriptor):
+            self.hide(place, name, keep=keep)
+
+    def prove_links(self) -> None:
+        """Refuse links that lead out by way of other links, once all of them are there."""
+        for own in sorted(self._unproven):
+            try:
+                with self._walk(own[:-1]) as place:
+                    target = os.readlink(own[-1], dir_fd=place.descriptor)
+                    os.close(self._walk((*place.parts, *_split(target))).descriptor)
+            except OSError as error:
+                if error.errno not in _LEADS_NOWHERE:
+                    raise
+
+    # Walking.
+
+    def _walk(self, parts: Iterable[str]) -> OpenDirectory:
+        with DirectoryWalk(os.dup(self._root)) as walk, _refusing_escapes():
+            walk.enter(parts)
+            return walk.detach()
+
+    def _make_way(self, parts: Iterable[str]) -> OpenDirectory:
+        """Walk, and make the directories that are missing."""
+        with DirectoryWalk(os.dup(self._root), make_mode=_PLAIN_DIRECTORY) as walk, _refusing_escapes():
+            try:
+                walk.enter(parts)
+            except NotADirectoryError as error:
+                whole = "/".join((*walk.parts, str(error.filename)))
+                raise UnpackRefused(f"something lies below {whole!r}, which is not a directory") from error
+            finally:
+                self.implied += walk.made
+            return walk.detach()
+
+    def _existing_parent(self, target: Parts) -> OpenDirectory:
+        try:
+            place = self._walk(target[:-1])
+        except (FileNotFoundError, NotADirectoryError):
+            raise UnpackRefused(f"a hard link to {'/'.join(target)!r}, which is not there") from None
+        if look(place.descriptor, target[-1]) is None:
+            os.close(place.descriptor)
+            raise UnpackRefused(f"a hard link to {'/'.join(target)!r}, which is not there")
+        return place
+
+    def _link(self, there: OpenDirectory, target: str, place: OpenDirectory, name: str) -> None:
+        try:
+            os.link(target, name, src_dir_fd=there.descriptor, dst_dir_fd=place.descriptor, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            self._copy(there, target, place, name)
+
+    def _copy(self, there: OpenDirectory, target: str, place: OpenDirectory, name: str) -> None:
+        """For file systems without hard links."""
+        with (
+            open(os.open(target, _OLD_FILE, dir_fd=there.descriptor), "rb") as source,
+            open(self.make_file(place, name), "wb") as copy,
+        ):
+            shutil.copyfileobj(source, copy)
+            os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(source.fileno()).st_mode))
+
+    def _close_last(self) -> None:
+        if self._last is not None:
+            os.close(self._last[1].descriptor)
+            self._last = None
+
+
+@contextmanager
+def _refusing_escapes() -> Iterator[None]:
+    try:
+        yield
+    except PathEscapes as error:
+        raise UnpackRefused(f"a link cannot be followed inside of the image: {error.message}") from error
+
+
+def _mode(place: OpenDirectory, name: str) -> int:
+    """Of what is there; 0 when nothing is."""
+    status = look(place.descriptor, name)
+    return 0 if status is None else status.st_mode
+
+
+def _split(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _contained(target: str, parent: Parts) -> tuple[str, bool]:
+    """The target as it is written into a link in `parent`, and whether it surely stays inside.
+
+    Going up is sure from where the link lies, and only from there: after a name, which may be a link itself, it depends
+    on what is there in the end.
+    """
+    parts = _split(target)
+    depth = 0 if target.startswith("/") else len(parent)
+    for part in parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            raise UnpackRefused(f"a link to {target!r}, which is outside of the image")
+    names = [number for number, part in enumerate(parts) if part != ".."]
+    is_proven = ".." not in parts[names[0] :] if names else True
+    if not target.startswith("/"):
+        return target, is_proven
+    return "/".join([*[".."] * len(parent), *parts]) or ".", is_proven
+
+
+def _from_root(target: str, parent: Sequence[str]) -> str:
+    """A target as it is understood in `parent`, said from the root of the image."""
+    return target if target.startswith("/") else "/" + "/".join((*parent, target))

@@ -1,0 +1,213 @@
+"""Unpacks layers into a directory: what is taken, what is refused, and what becomes of owners and modes.
+
+Everything belongs to whoever runs this. Nothing can be written by others, nothing runs as somebody else. Devices,
+fifos, names that leave the image and links that lead out of it are refused, and the pull with them: an image with one
+of those is not made to be run by us.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from corral.base.open_directories import OpenDirectory
+from corral.oci.decompress import decompressed
+from corral.oci.errors import LimitExceeded, PullCancelled, UnpackRefused
+from corral.oci.limits import BYTES_KNOB, ENTRIES_KNOB, RATIO_COUNTS_FROM, RATIO_KNOB, UnpackLimits
+from corral.oci.tar_stream import Kind, Member, Pieces, TarStream
+from corral.oci.tree import Parts, Tree
+
+_WHITEOUT: Final = ".wh."
+_OPAQUE: Final = ".wh..wh..opq"
+_BOOKKEEPING: Final = ".wh..wh."
+_KEPT_OF_FILES: Final = 0o755
+_FILE_AT_LEAST: Final = 0o600
+_DIRECTORY_AT_LEAST: Final = 0o700
+
+
+@dataclass(slots=True, kw_only=True)
+class Unpacked:
+    """What came out so far."""
+
+    entries: int = 0
+    bytes: int = 0
+    """Of files, holes included."""
+
+
+def never() -> bool:
+    """Nobody cancels."""
+    return False
+
+
+class Unpacker:
+    """Fills one directory, layer by layer, from the lowest up. Then `finish()`."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        limits: UnpackLimits,
+        *,
+        is_cancelled: Callable[[], bool] = never,
+        on_position: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._tree = tree
+        self._limits = limits
+        self._is_cancelled = is_cancelled
+        self._on_position = on_position
+        self._came_out = 0
+        self._layers = 0
+        self.unpacked = Unpacked()
+
+    def apply(self, layer: BinaryIO, size: int, *, whiteouts: bool = True) -> None:
+        """Unpack one layer of so many compressed bytes over what is there. `on_position` hears how far it is."""
+        members = TarStream(Pieces(self._watched(layer, size)), self._limits)
+        is_lowest, brought = self._layers == 0, set[Parts]()
+        self._layers += 1
+        for member in members:
+            self._count(member)
+            parts = self._parts(member.name)
+            if not parts:
+                continue  # the root itself, which is ours
+            place = self._tree.locate(parts)
+            if whiteouts and parts[-1].startswith(_WHITEOUT):
+                self._hide(place, parts[-1], brought)
+                continue
+            self._make(member, place, parts[-1], members)
+            if not is_lowest:  # where nothing can be hidden, nothing needs to be kept: large layers are the lowest ones
+                _remember(brought, (*place.parts, parts[-1]))
+        self._on_position(size)
+
+    def finish(self) -> None:
+        """What can be judged only when everything is there."""
+        self._tree.prove_links()
+
+    # Members.
+
+    def _make(self, member: Member, place: OpenDirectory, name: str, members: TarStream) -> None:
+        match member.kind:
+            case Kind.FILE:
+                self._write(member, self._tree.make_file(place, name), members)
+            case Kind.DIRECTORY:
+                self._tree.make_directory(place, name, member.mode & _KEPT_OF_FILES | _DIRECTORY_AT_LEAST)
+            case Kind.SYMLINK:
+                self._tree.make_symlink(place, name, self._target(member))
+            case Kind.HARD_LINK:
+                self._tree.make_hard_link(place, name, self._linked(member))
+            case _:
+                raise UnpackRefused(f"{member.name!r} is a {member.kind.value}")
+
+    def _write(self, member: Member, descriptor: int, members: TarStream) -> None:
+        try:
+            if member.extents is None:
+                for piece in members.content():
+                    _write_all(descriptor, piece)
+            else:
+                _write_sparse(descriptor, member, members.content())
+            os.fchmod(descriptor, member.mode & _KEPT_OF_FILES | _FILE_AT_LEAST)
+            os.utime(descriptor, (member.modified_at, member.modified_at))
+        finally:
+            os.close(descriptor)
+
+    def _hide(self, place: OpenDirectory, name: str, brought: set[Parts]) -> None:
+        """Whiteouts hide what lies below this layer, never what it brings itself."""
+        if name == _OPAQUE:
+            self._tree.hide_all(place, keep=brought.__contains__)
+        elif not name.startswith(_BOOKKEEPING):
+            hidden = name.removeprefix(_WHITEOUT)
+            if hidden in ("", ".", ".."):
+                raise UnpackRefused(f"a whiteout of {hidden!r}")
+            self._tree.hide(place, hidden, keep=brought.__contains__)
+
+    # Names.
+
+    def _parts(self, name: str) -> Parts:
+        if name.startswith("/"):
+            raise UnpackRefused(f"the absolute name {name[:200]!r}")
+        if "\0" in name or not name:
+            raise UnpackRefused(f"the name {name[:200]!r}")
+        parts = tuple(part for part in name.split("/") if part not in ("", "."))
+        if ".." in parts:
+            raise UnpackRefused(f"the name {name[:200]!r}, which leads out of its directory")
+        limits = self._limits
+        if len(os.fsencode(name)) > limits.path_bytes or any(len(os.fsencode(p)) > limits.name_bytes for p in parts):
+            raise LimitExceeded(f"the name {name[:60]!r}… is too long")
+        if len(parts) > limits.depth:
+            raise LimitExceeded(f"the name {name[:60]!r}… lies more than {limits.depth} directories deep")
+        return parts
+
+    def _linked(self, member: Member) -> Parts:
+        """Hard links name their target from the root; many writers put a slash before it."""
+        parts = self._parts(member.link.lstrip("/") or "/")
+        if not parts:
+            raise UnpackRefused(f"{member.name!r} is a hard link to nothing")
+        return parts
+
+    def _target(self, member: Member) -> str:
+        target = member.link
+        if not target or "\0" in target or len(os.fsencode(target)) > self._limits.path_bytes:
+            raise UnpackRefused(f"{member.name[:200]!r} is a link to {target[:60]!r}")
+        return target
+
+    # Limits.
+
+    def _count(self, member: Member) -> None:
+        self.unpacked.entries += 1
+        entries = self.unpacked.entries + self._tree.implied
+        self.unpacked.bytes += member.size if member.kind is Kind.FILE else 0
+        if entries > self._limits.entries:
+            raise LimitExceeded(f"more than {self._limits.entries} entries ({ENTRIES_KNOB})")
+        if self.unpacked.bytes > self._limits.total_bytes:
+            raise LimitExceeded(f"files of more than {self._limits.total_bytes} bytes ({BYTES_KNOB})")
+
+    def _watched(self, layer: BinaryIO, size: int) -> Iterator[bytes]:
+        """The decompressed bytes, counted against what one may expect of so many compressed ones."""
+        allowed = max(RATIO_COUNTS_FROM, round(size * self._limits.ratio))
+        came_out = 0
+        for piece in decompressed(layer):
+            came_out += len(piece)
+            self._came_out += len(piece)
+            if came_out > allowed:
+                raise LimitExceeded(f"{size} bytes become more than {allowed} ({RATIO_KNOB})")
+            if self._came_out > self._limits.total_bytes:
+                raise LimitExceeded(f"archives of more than {self._limits.total_bytes} bytes ({BYTES_KNOB})")
+            if self._is_cancelled():
+                raise PullCancelled
+            self._on_position(min(layer.tell(), size))
+            yield piece
+
+
+def unpack(layers: Iterable[tuple[BinaryIO, int]], target: Path, limits: UnpackLimits) -> Unpacked:
+    """Unpack whole layers with their sizes into an empty directory, in one go."""
+    with Tree(target) as tree:
+        unpacker = Unpacker(tree, limits)
+        for layer, size in layers:
+            unpacker.apply(layer, size)
+        unpacker.finish()
+    return unpacker.unpacked
+
+
+def _remember(brought: set[Parts], own: Parts) -> None:
+    """This name, and the directories that lead to it."""
+    while own and own not in brought:
+        brought.add(own)
+        own = own[:-1]
+
+
+def _write_all(descriptor: int, piece: memoryview) -> None:
+    while piece:
+        piece = piece[os.write(descriptor, piece) :]
+
+
+def _write_sparse(descriptor: int, member: Member, content: Iterator[memoryview]) -> None:
+    """The parts where they belong, and holes between them."""
+    piece = memoryview(b"")
+    for extent in member.extents or ():
+        os.lseek(descriptor, extent.offset, os.SEEK_SET)
+        missing = extent.size
+        while missing:
+            piece = piece or next(content)
+            now, piece = piece[:missing], piece[missing:]
+            _write_all(descriptor, now)
+            missing -= len(now)
+    os.ftruncate(descriptor, member.size)
