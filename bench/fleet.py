@@ -18,7 +18,7 @@ from bench.say import say
 from bench.simulation import Beat, Join, Observe, Read, Samples, Simulation, Walk, simulation
 from bench.stored_nodes import store_nodes
 from bench.up import fleet, frontend_of
-from corral.app.up_file import UpFile
+from corral.processes.up_file import UpFile
 from corral.testing.postgres import PostgresServer
 
 DATABASES: Final = ("sqlite", "postgres")

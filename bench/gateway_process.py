@@ -2,8 +2,8 @@
 
 import sys
 
-from corral.app.gateway import main
 from corral.gateway.config import GatewayConfig
+from corral.processes.gateway import main
 
 if __name__ == "__main__":
     config = GatewayConfig(control_url=sys.argv[1], control_key=sys.argv[2])

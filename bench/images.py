@@ -24,9 +24,9 @@ from bench.readings import MEGABYTE
 from bench.report import Row, Table, at_least, figure
 from bench.sample_image import SampleImage, push_sample
 from bench.say import say
-from corral.app.puller import step_back
 from corral.base.errors import ChildFailed
 from corral.oci.config import ImagesConfig
+from corral.processes.puller import step_back
 from corral.testing.docker_registry import DockerRegistry
 
 MEGABYTES: Final = 1000

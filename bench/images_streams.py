@@ -28,13 +28,13 @@ from bench.report import Row, Table, figure, percentile
 from bench.sample_image import SampleImage
 from bench.say import say
 from bench.up import READY_WITHIN_SECONDS, fleet, frontend_nats_url
-from corral.app.up_file import UpFile
 from corral.base.errors import ChildFailed
 from corral.base.ids import NodeId
 from corral.base.tasks import running
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.oci.puller import MODULE
+from corral.processes.up_file import UpFile
 from corral.testing.models import write_model
 from corral.wire import subjects
 

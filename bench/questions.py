@@ -19,7 +19,7 @@ from typing import Any, Final
 import yaml
 
 from bench.report import Row, Table
-from corral.app.first_model import configuration
+from corral.processes.first_model import configuration
 from corral.testing.models import chat_model
 
 _ENGINE: Final = Path(__file__).parents[1] / "backends" / "llama_cpp" / "engine.py"

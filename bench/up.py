@@ -12,10 +12,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from bench.simulation import Frontend
-from corral.app.up_file import UpFile, read_up_file
 from corral.base.errors import ChildFailed
 from corral.base.processes import Command, Output, Process, start_process
 from corral.bus.server_config import FRONTEND
+from corral.processes.up_file import UpFile, read_up_file
 
 READY_WITHIN_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.01

@@ -18,7 +18,7 @@ from bench.readings import MEGABYTE, memory_of
 from bench.report import Row, Table, figure
 from bench.say import say
 from bench.up import fleet
-from corral.app.up_file import UpFile
+from corral.processes.up_file import UpFile
 from corral.testing.databases import DatabaseKind, DatabaseSource
 from corral.testing.models import QUESTION, chat_model
 from corral.testing.postgres import PostgresServer

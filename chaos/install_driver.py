@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos.crash_shim import Shim
-from corral.app.installing import InstallingConfig, open_installer
 from corral.base.clock import SystemClock
 from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.oci.config import ImagesConfig
 from corral.oci.limits import UnpackLimits
 from corral.oci.network import Network
+from corral.processes.installing import InstallingConfig, open_installer
 from corral.worker.installing.backend_directory import BackendDirectory
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import InstallOrder, KeepPrevious

@@ -22,13 +22,13 @@ import click
 
 from corral.admin.metrics import OF_CONTROL
 from corral.admin.routes import ROUTES
-from corral.app.exit_codes import MEANINGS, NOT_WORTH_A_RESTART
-from corral.app.settings_sources import Setting, settings_of
-from corral.app.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
 from corral.cli.main import cli
 from corral.cli.options import SettingOption
 from corral.domain.event import EventKind
 from corral.gateway.inference import ROUTES as MODEL_ROUTES
+from corral.processes.exit_codes import MEANINGS, NOT_WORTH_A_RESTART
+from corral.processes.settings_sources import Setting, settings_of
+from corral.processes.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
 from corral.wire.gateway_counters import PER_GATEWAY, REPORT_AGE, UP
 from corral.wire.metrics import Description
 

@@ -59,7 +59,7 @@ def backends_of(up: Any) -> list[str]:
         for worker in up.state()["pids"]["workers"]
         for process in psutil.Process(worker).children(recursive=True)
     ]
-    return [line for line in lines if line and "corral.app.adapter" not in line]
+    return [line for line in lines if line and "corral.processes.adapter" not in line]
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ from typing import Any
 import click
 import pytest
 
-from corral.app.settings_sources import known_variables
-from corral.app.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
 from corral.bus.server import find_nats_server
 from corral.bus.server_config import PERMISSIONS
 from corral.cli.main import cli
+from corral.processes.settings_sources import known_variables
+from corral.processes.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
 from corral.testing.own_images import own_gallery
 from corral.testing.ports import lasting_port
 from corral.testing.waiting import wait_until

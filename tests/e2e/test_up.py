@@ -22,7 +22,7 @@ from typing import Any
 import click
 import pytest
 
-from corral.app.up_workers import STEP
+from corral.processes.up_workers import STEP
 from corral.testing.ports import lasting_port, lasting_range
 from corral.testing.waiting import wait_until
 

@@ -9,11 +9,11 @@ import click
 import pytest
 
 from corral.admin.routes import ROUTES
-from corral.app.exit_codes import MEANINGS, ExitCode
-from corral.app.settings_sources import settings_of
-from corral.app.settings_table import GROUPS
 from corral.cli.main import cli
 from corral.domain.event import EventKind
+from corral.processes.exit_codes import MEANINGS, ExitCode
+from corral.processes.settings_sources import settings_of
+from corral.processes.settings_table import GROUPS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"

@@ -36,7 +36,7 @@ def environment_is_read_in_settings(source: Source) -> Iterator[Finding]:
     names = Names(source.tree)
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Attribute | ast.Name) and names.full(node) in ENVIRONMENT:
-            yield source.finding(node, f"{names.full(node)} outside app/settings.py: pass the value in")
+            yield source.finding(node, f"{names.full(node)} outside processes/settings.py: pass the value in")
 
 
 def tests_do_not_sleep(source: Source) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ from corral.state.replicas import Replicas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminContext:
-    """The admin API's collaborators, wired in `app/control.py`."""
+    """The admin API's collaborators, wired in `processes/control.py`."""
 
     config: ControlConfig
     frontend_id: FrontendId

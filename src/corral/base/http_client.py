@@ -1,7 +1,7 @@
 """Asking over HTTP, for all who use aiohttp: sessions, answers of bounded size, and failures without secrets.
 
 What a status means, and whether to try again, is decided by those who ask. `cli/client.py` does without this module,
-because importing aiohttp takes longer than a command; so do launchers (`app/probe.py`), because of the memory.
+because importing aiohttp takes longer than a command; so do launchers (`processes/probe.py`), because of the memory.
 """
 
 import os

@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 import click
 
-from corral.app.exit_codes import ExitCode
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.cli.connection import connected, open_client
 from corral.cli.operation_watch import Watching, wait_options, watched_all
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import console, json_option, print_json, say, show
+from corral.processes.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from corral.cli.client import Client

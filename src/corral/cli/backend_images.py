@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from corral.app.settings_table import ImageSettings
 from corral.cli.options import settings_options, sources, warn
+from corral.processes.settings_table import ImageSettings
 
 if TYPE_CHECKING:
     from corral.imaging.push import PushResult
@@ -21,8 +21,8 @@ def registry_options(function: F) -> F:
 
 def images() -> "ImagesConfig":
     """What the running command was told about registries."""
-    from corral.app.configs.backends import images_config
-    from corral.app.settings_sources import resolve
+    from corral.processes.configs.backends import images_config
+    from corral.processes.settings_sources import resolve
 
     found = sources()
     config = images_config(resolve(ImageSettings, found), found.environment)

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from corral.app.settings_table import MACHINE_SETTINGS, WorkerSettings
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import say
+from corral.processes.settings_table import MACHINE_SETTINGS, WorkerSettings
 
 if TYPE_CHECKING:
     from corral.worker.processes.process import Launch
@@ -37,9 +37,9 @@ def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
     """
     from datetime import timedelta
 
-    from corral.app.backend_run import RunWish, find_backend, run_backend
-    from corral.app.configs.machine import machine_config
-    from corral.app.settings import backend_environment
+    from corral.processes.backend_run import RunWish, find_backend, run_backend
+    from corral.processes.configs.machine import machine_config
+    from corral.processes.settings import backend_environment
 
     found = sources()
     home = find_backend(backend, machine_config(found))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from corral.app.settings_table import ImageSettings, SigningSettings
 from corral.base.errors import Conflict, InvalidInput
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import Column, console, json_option, plain, print_json, show, table
+from corral.processes.settings_table import ImageSettings, SigningSettings
 
 if TYPE_CHECKING:
     from corral.imaging.private_keys import SigningKey
@@ -113,10 +113,10 @@ def sign(
 def _signed(reference: "Reference", key: "SigningKey", annotations: dict[str, str]) -> "list[SignedDigest]":
     import asyncio
 
-    from corral.app.configs.backends import images_config
-    from corral.app.settings_sources import resolve
     from corral.base.clock import SystemClock
     from corral.imaging.signing import sign_image
+    from corral.processes.configs.backends import images_config
+    from corral.processes.settings_sources import resolve
 
     found = sources()
     config = images_config(resolve(ImageSettings, found), found.environment)
@@ -165,7 +165,7 @@ def _password(file: Path | None, *, is_wanted: bool, is_new: bool) -> bytes:
 
 
 def _stated_password() -> str:
-    from corral.app.settings_sources import resolve
+    from corral.processes.settings_sources import resolve
 
     return resolve(SigningSettings, sources()).password
 

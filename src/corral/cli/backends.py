@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corral.app.exit_codes import ExitCode
 from corral.base.errors import NotFound, PeerRefused
 from corral.cli.backend_apply import apply, rules
 from corral.cli.backend_asks import external, make_ask, source_options, start, target_options
@@ -17,6 +16,7 @@ from corral.cli.operation_watch import Watching, wait_options, watched, watched_
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import console, json_option, print_json, say, show
 from corral.domain.backend import BACKEND_VERBS, Verb
+from corral.processes.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from corral.cli.client import Client

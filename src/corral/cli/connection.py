@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from corral.app.settings_table import ClientSettings
 from corral.cli.options import settings_options
+from corral.processes.settings_table import ClientSettings
 
 if TYPE_CHECKING:
     from corral.cli.client import Client

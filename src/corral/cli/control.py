@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corral.app.settings_table import FrontendSettings, LogSettings
-from corral.app.settings_table.defaults import CREDENTIALS_FILE
 from corral.cli.options import CorralCommand, settings_options, sources
+from corral.processes.settings_table import FrontendSettings, LogSettings
+from corral.processes.settings_table.defaults import CREDENTIALS_FILE
 
 if TYPE_CHECKING:
     from corral.control.config import ControlConfig
@@ -24,15 +24,15 @@ def control(gateway_key_descriptor: int | None) -> None:
 
     import uvloop
 
-    from corral.app.configs.backends import galleries_config, images_config
-    from corral.app.configs.control import control_config
-    from corral.app.control import run_control
-    from corral.app.settings_sources import resolve
-    from corral.app.settings_table import GallerySettings, ImageSettings
-    from corral.app.signals import stop_on_signals
     from corral.base.garbage import look_for_garbage_rarely
     from corral.base.logs import set_up_logs
     from corral.base.processes import secret_from
+    from corral.processes.configs.backends import galleries_config, images_config
+    from corral.processes.configs.control import control_config
+    from corral.processes.control import run_control
+    from corral.processes.settings_sources import resolve
+    from corral.processes.settings_table import GallerySettings, ImageSettings
+    from corral.processes.signals import stop_on_signals
 
     found = sources()
     log = resolve(LogSettings, found)

@@ -2,8 +2,8 @@
 
 import click
 
-from corral.app.settings_table import FrontendSettings, LogSettings
 from corral.cli.options import CorralCommand, process_sources, settings_options, warn
+from corral.processes.settings_table import FrontendSettings, LogSettings
 
 
 @click.command(cls=CorralCommand)
@@ -15,9 +15,9 @@ def frontend(report_descriptor: int | None) -> int:
     That is the API, and the loops that keep the fleet as it should be. They run in the control process, a child that
     is started again when it dies.
     """
-    from corral.app.configs.control import control_config
-    from corral.app.launcher import report_nothing, report_to, run_frontend
-    from corral.app.settings_sources import resolve
+    from corral.processes.configs.control import control_config
+    from corral.processes.launcher import report_nothing, report_to, run_frontend
+    from corral.processes.settings_sources import resolve
 
     found = process_sources()
     settings = resolve(FrontendSettings, found)

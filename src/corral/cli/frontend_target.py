@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from corral.app.settings_kinds import SECRET
-from corral.app.settings_sources import resolve
-from corral.app.settings_table import ClientSettings
-from corral.app.up_file import NAME, UpFile, read_up_file
 from corral.base.errors import NotFound, PathNotUsable, PeerUnavailable
 from corral.base.private_files import read_private
 from corral.cli.options import sources, warn
+from corral.processes.settings_kinds import SECRET
+from corral.processes.settings_sources import resolve
+from corral.processes.settings_table import ClientSettings
+from corral.processes.up_file import NAME, UpFile, read_up_file
 
 
 class NoFrontendKnown(PeerUnavailable):

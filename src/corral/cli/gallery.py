@@ -5,17 +5,23 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from corral.app.exit_codes import ExitCode
-from corral.app.settings_sources import settings_of
-from corral.app.settings_table import MACHINE_SETTINGS, ClientSettings, GallerySettings, ImageSettings, WorkerSettings
 from corral.cli.connection import open_client
 from corral.cli.options import CorralCommand, given_flags, settings_options, sources, warn
 from corral.cli.output import Column, console, facts, json_option, plain, print_json, print_json_list, say, show, table
+from corral.processes.exit_codes import ExitCode
+from corral.processes.settings_sources import settings_of
+from corral.processes.settings_table import (
+    MACHINE_SETTINGS,
+    ClientSettings,
+    GallerySettings,
+    ImageSettings,
+    WorkerSettings,
+)
 
 if TYPE_CHECKING:
-    from corral.app.settings_sources import Sources
     from corral.cli.client import Client
     from corral.cli.gallery_survey import Survey
+    from corral.processes.settings_sources import Sources
     from corral.wire.gallery_views import (
         BackendView,
         FitView,

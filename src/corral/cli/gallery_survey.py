@@ -7,11 +7,6 @@ from datetime import UTC, datetime
 
 from msgspec.structs import asdict
 
-from corral.app.configs.backends import galleries_config, images_config
-from corral.app.configs.machine import machine_config
-from corral.app.settings_sources import Sources, resolve
-from corral.app.settings_table import GallerySettings, ImageSettings
-from corral.app.this_machine import measure
 from corral.base.clock import SystemClock
 from corral.base.tasks import task_group
 from corral.cli.quiet import quiet
@@ -22,6 +17,11 @@ from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.readings import Readings
 from corral.galleries.views import entry_view, fit_view, gallery_views
+from corral.processes.configs.backends import galleries_config, images_config
+from corral.processes.configs.machine import machine_config
+from corral.processes.settings_sources import Sources, resolve
+from corral.processes.settings_table import GallerySettings, ImageSettings
+from corral.processes.this_machine import measure
 from corral.wire.gallery_views import BackendView, FitView, GalleryListing, GalleryView
 
 

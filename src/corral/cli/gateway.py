@@ -2,8 +2,8 @@
 
 import click
 
-from corral.app.settings_table import GatewaySettings, LogSettings
 from corral.cli.options import CorralCommand, process_sources, settings_options, warn
+from corral.processes.settings_table import GatewaySettings, LogSettings
 
 
 @click.command(cls=CorralCommand)
@@ -15,11 +15,11 @@ def gateway(key_descriptor: int | None) -> None:
     It has a public port, and relays requests to replicas and everything else to control. It needs the URL of a
     frontend and a key of the scope gateway, and neither the database nor NATS.
     """
-    from corral.app.configs.gateway import gateway_config
-    from corral.app.gateway import main
-    from corral.app.settings_sources import resolve
     from corral.base.logs import set_up_logs
     from corral.base.processes import secret_from
+    from corral.processes.configs.gateway import gateway_config
+    from corral.processes.gateway import main
+    from corral.processes.settings_sources import resolve
 
     found = process_sources()
     log = resolve(LogSettings, found)

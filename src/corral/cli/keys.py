@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 import click
 
-from corral.app.settings_table import FrontendSettings
 from corral.base.errors import Conflict, NotFound
 from corral.cli.connection import connected, open_client
 from corral.cli.durations import duration_text
@@ -17,11 +16,12 @@ from corral.cli.options import CorralCommand, settings_options, warn
 from corral.cli.options import sources as given_sources
 from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, styled, table
 from corral.domain.key import Scope
+from corral.processes.settings_table import FrontendSettings
 
 if TYPE_CHECKING:
-    from corral.app.settings_sources import Sources
     from corral.cli.client import Client
     from corral.control.config import ControlConfig
+    from corral.processes.settings_sources import Sources
     from corral.wire.node_views import KeyView
 
 _OF_THE_DATABASE: Final = frozenset({"data", "database", "secrets_key_file", "credentials_file"})
@@ -149,7 +149,7 @@ def reset_admin(as_json: bool) -> None:
     """
     import asyncio
 
-    from corral.app.control import reset_admin_key
+    from corral.processes.control import reset_admin_key
 
     config = _reset_config(given_sources())
     key = asyncio.run(reset_admin_key(config))
@@ -165,9 +165,9 @@ def _reset_config(sources: "Sources") -> "ControlConfig":
     """The database's settings. A credentials file of `corral up` is kept right, too."""
     from dataclasses import replace
 
-    from corral.app.configs.control import control_config
-    from corral.app.settings_sources import resolve
-    from corral.app.settings_table.defaults import CREDENTIALS_FILE
+    from corral.processes.configs.control import control_config
+    from corral.processes.settings_sources import resolve
+    from corral.processes.settings_table.defaults import CREDENTIALS_FILE
 
     config = control_config(resolve(FrontendSettings, sources, without=frozenset({"nats_url"})))
     file = Path(config.database_url.removeprefix("sqlite:///"))
@@ -181,9 +181,9 @@ def _reset_config(sources: "Sources") -> "ControlConfig":
 
 def _tell_up(data: Path, key: str) -> None:
     """A running `corral up` says the key in its file; it must not say the old one, nor one that is refused."""
-    from corral.app.up_file import NAME, read_up_file, write_up_file
     from corral.cli.client import Client
     from corral.cli.frontend_target import FrontendTarget
+    from corral.processes.up_file import NAME, read_up_file, write_up_file
 
     running = read_up_file(data)
     if running is None:

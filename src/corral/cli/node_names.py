@@ -86,11 +86,11 @@ def complete_node(context: click.Context, parameter: click.Parameter, incomplete
 
 def quick_client(context: click.Context) -> Client:
     """A client that gives up before anybody at a prompt would."""
-    from corral.app.settings import gather
-    from corral.app.settings_sources import resolve
-    from corral.app.settings_table import ClientSettings
     from corral.cli.frontend_target import target_of
     from corral.cli.options import given_flags
+    from corral.processes.settings import gather
+    from corral.processes.settings_sources import resolve
+    from corral.processes.settings_table import ClientSettings
 
     flags = {**given_flags(context), "--timeout": _COMPLETION_TIMEOUT}
     return Client(target_of(resolve(ClientSettings, gather(flags))))

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
-from corral.app.exit_codes import ExitCode
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli.client import Client, operation_path
@@ -27,6 +26,7 @@ from corral.cli.operation_words import (
 )
 from corral.cli.options import warn
 from corral.cli.output import console, print_json, print_json_list, printable, say
+from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationUpdate, OperationView, TargetView
 
 F = TypeVar("F", bound=Callable[..., Any])

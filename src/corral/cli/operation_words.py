@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from shlex import quote
 from typing import Final
 
-from corral.app.exit_codes import ExitCode
 from corral.base.sizes import format_size
 from corral.base.words import listed
 from corral.domain.backend import ALREADY, UNPROVABLE, Rung, Verb
 from corral.domain.intent_steps import CONTRADICTED
 from corral.domain.operation import FINAL, OperationState, TargetStatus
+from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationView, TargetView
 
 SHORT_ID: Final = 8

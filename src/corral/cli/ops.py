@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corral.app.exit_codes import ExitCode
 from corral.cli.connection import connected, open_client
 from corral.cli.node_names import complete_node
 from corral.cli.operation_names import complete_operation, find_operation, newest_operations
@@ -14,6 +13,7 @@ from corral.cli.operation_watch import Watching, wait_options, watched, within_o
 from corral.cli.options import CorralCommand
 from corral.cli.output import console, json_option, print_json, print_json_list, say, show
 from corral.domain.operation import OperationState
+from corral.processes.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from corral.cli.client import Client

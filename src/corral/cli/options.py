@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 import click
 
-from corral.app.exit_codes import ExitCode
-from corral.app.settings import gather, variable_warnings
-from corral.app.settings_sources import CONFIG_FLAG, CONFIG_VARIABLE, Group, Setting, Sources, settings_of
 from corral.base.errors import InvalidInput
+from corral.processes.exit_codes import ExitCode
+from corral.processes.settings import gather, variable_warnings
+from corral.processes.settings_sources import CONFIG_FLAG, CONFIG_VARIABLE, Group, Setting, Sources, settings_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FLAGS = "corral.flags"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from corral.app.settings_table import LogSettings, UpSettings, default_data
 from corral.cli.options import CorralCommand, process_sources, settings_options, warn
+from corral.processes.settings_table import LogSettings, UpSettings, default_data
 
 if TYPE_CHECKING:
-    from corral.app.settings_sources import Sources
-    from corral.app.up import ReadyFleet
-    from corral.app.up_file import UpKeys
+    from corral.processes.settings_sources import Sources
+    from corral.processes.up import ReadyFleet
+    from corral.processes.up_file import UpKeys
 
 _CLEAR_LINE: Final = "\x1b[2K"
 _QUESTION: Final = "What is the capital of France? Answer in one sentence."
@@ -29,8 +29,8 @@ def up() -> int:
     Starts a NATS server, a frontend and workers, keeps them alive, and writes up.json into the data directory for
     scripts. Needs no configuration. Ctrl-C stops everything.
     """
-    from corral.app.settings_sources import resolve
-    from corral.app.up import run_up
+    from corral.processes.settings_sources import resolve
+    from corral.processes.up import run_up
 
     found = process_sources()
     settings = resolve(UpSettings, found)

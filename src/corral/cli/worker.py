@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import click
 
-from corral.app.exit_codes import ExitCode
-from corral.app.settings_table import GallerySettings, ImageSettings, LogSettings, WorkerSettings
 from corral.cli.options import CorralGroup, process_sources, settings_options, warn
 from corral.cli.worker_backends import backends
+from corral.processes.exit_codes import ExitCode
+from corral.processes.settings_table import GallerySettings, ImageSettings, LogSettings, WorkerSettings
 
 
 @click.group(cls=CorralGroup, invoke_without_command=True)
@@ -26,10 +26,10 @@ worker.add_command(backends)
 
 
 def _run() -> int:
-    from corral.app.configs.backends import galleries_config, images_config
-    from corral.app.configs.worker import keep_previous, worker_config
-    from corral.app.settings_sources import resolve
     from corral.base.logs import set_up_logs
+    from corral.processes.configs.backends import galleries_config, images_config
+    from corral.processes.configs.worker import keep_previous, worker_config
+    from corral.processes.settings_sources import resolve
 
     found = process_sources()
     offered = resolve(GallerySettings, found)
@@ -40,7 +40,7 @@ def _run() -> int:
     log = resolve(LogSettings, found)
     warn(found.warnings)
 
-    from corral.app.worker import main
+    from corral.processes.worker import main
 
     log_name = log.name or "worker"
     set_up_logs(log_name, log.output)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from corral.app.exit_codes import ExitCode
-from corral.app.settings_sources import settings_of
-from corral.app.settings_table import MACHINE_SETTINGS, GallerySettings, ImageSettings, WorkerSettings
 from corral.base.errors import CorralError, InvalidInput
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, table
+from corral.processes.exit_codes import ExitCode
+from corral.processes.settings_sources import settings_of
+from corral.processes.settings_table import MACHINE_SETTINGS, GallerySettings, ImageSettings, WorkerSettings
 
 if TYPE_CHECKING:
-    from corral.app.local_backends import Changed, LocalBackend, LocalBackends, LocalConfig, Newer
+    from corral.processes.local_backends import Changed, LocalBackend, LocalBackends, LocalConfig, Newer
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def backends() -> None:
 @_on_this_machine
 def list_backends(as_json: bool) -> None:
     """List the backends of this machine, also while its worker runs."""
-    from corral.app.local_backends import listed
+    from corral.processes.local_backends import listed
 
     config = _config()
     rows = _run(lambda: _listed(config, listed))
@@ -101,7 +101,7 @@ def outdated(as_json: bool) -> int:
     A tag that was moved counts, also where the gallery tells no versions. Ends with 69 when something could not be
     asked.
     """
-    from corral.app.local_backends import look_at_local
+    from corral.processes.local_backends import look_at_local
 
     async def compared(config: "LocalConfig") -> "list[Newer]":
         async with look_at_local(config) as local:
@@ -185,12 +185,12 @@ def repair(as_json: bool) -> None:
 
 
 def _config() -> "LocalConfig":
-    from corral.app.configs.backends import galleries_config, images_config
-    from corral.app.configs.machine import machine_config
-    from corral.app.configs.worker import keep_previous
-    from corral.app.installing import InstallingConfig
-    from corral.app.local_backends import LocalConfig
-    from corral.app.settings_sources import resolve
+    from corral.processes.configs.backends import galleries_config, images_config
+    from corral.processes.configs.machine import machine_config
+    from corral.processes.configs.worker import keep_previous
+    from corral.processes.installing import InstallingConfig
+    from corral.processes.local_backends import LocalConfig
+    from corral.processes.settings_sources import resolve
 
     found = sources()
     machine = machine_config(found)
@@ -219,7 +219,7 @@ def _run(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _opened(config: "LocalConfig", act: "Callable[[LocalBackends], Awaitable[T]]") -> T:
-    from corral.app.local_backends import open_local
+    from corral.processes.local_backends import open_local
 
     async with open_local(config) as local:
         return await act(local)
@@ -228,7 +228,7 @@ async def _opened(config: "LocalConfig", act: "Callable[[LocalBackends], Awaitab
 async def _listed(config: "LocalConfig", listed: "Callable[[LocalConfig, str], list[LocalBackend]]") -> Any:
     import asyncio
 
-    from corral.app.this_machine import measure
+    from corral.processes.this_machine import measure
 
     capability = (await measure(config.machine)).capability
     return await asyncio.to_thread(listed, config, capability)

@@ -63,7 +63,7 @@ class Limits:
     read_ahead: int = 64 * 1024
     """How much a client may send before its last request is answered."""
     connections: int = 20_000
-    """A count: clients at once. A process with few descriptors has fewer: see `app/gateway.py`."""
+    """A count: clients at once. A process with few descriptors has fewer: see `processes/gateway.py`."""
     source_connections: int = 256
     """A count: connections from one source that have shown no valid key yet."""
     source_registrations: int = 300

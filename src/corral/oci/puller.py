@@ -20,7 +20,7 @@ from corral.oci.errors import ImageError, PullCancelled, PullerDied, error_with
 from corral.oci.orders import PullFailure, PullLine, PullOrder, PullProgress, PullResult
 from corral.oci.targets import empty, is_directory
 
-MODULE: Final = "corral.app.puller"
+MODULE: Final = "corral.processes.puller"
 _MAX_LINE_BYTES: Final = 256 * 1024
 _STOP_GRACE: Final = timedelta(seconds=5)
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHONPATH")

@@ -26,7 +26,7 @@ class RunningAdapter:
 
 def adapter_command(descriptor: int, place: HostPort, **variables: str) -> Command:
     return Command(
-        argv=[sys.executable, "-m", "corral.app.adapter", "--orders", str(descriptor), "--listen", str(place)],
+        argv=[sys.executable, "-m", "corral.processes.adapter", "--orders", str(descriptor), "--listen", str(place)],
         env={"PATH": os.defpath, **variables},
         handed_over=[descriptor],
         output=Output.TAIL,

@@ -9,8 +9,6 @@ import msgspec
 from starlette.applications import Starlette
 
 from corral.admin.app import build_app
-from corral.app.control_loops import Control
-from corral.app.control_wiring import Stores, wire
 from corral.base.clock import Clock
 from corral.base.tasks import running
 from corral.bus.config import BusConfig
@@ -19,6 +17,8 @@ from corral.control.config import ControlConfig
 from corral.control.loading import BackendLoader
 from corral.control.planning import Lookups
 from corral.domain.key import Scope
+from corral.processes.control_loops import Control
+from corral.processes.control_wiring import Stores, wire
 from corral.state.db import Database
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey

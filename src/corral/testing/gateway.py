@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple, Self
 import msgspec
 from aiohttp import WSMsgType, web
 
-from corral.app.gateway import Gateway, open_gateway
 from corral.base.retry import Backoff
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
+from corral.processes.gateway import Gateway, open_gateway
 from corral.testing.engine import StubEngine
 from corral.testing.ports import lasting_port
 from corral.wire.keys import hash_secret

@@ -8,14 +8,14 @@ from typing import Final, Protocol
 
 import aiohttp
 
-from corral.app.control import open_control
-from corral.app.control_loops import Control
-from corral.app.exit_codes import ExitCode
-from corral.app.worker import run_worker
 from corral.base.ids import NodeId
 from corral.base.tasks import running
 from corral.control.config import ControlConfig
 from corral.domain.event import Event, EventKind, StoredEvent
+from corral.processes.control import open_control
+from corral.processes.control_loops import Control
+from corral.processes.exit_codes import ExitCode
+from corral.processes.worker import run_worker
 from corral.testing.admin_api import AdminApi, Answer, EventStream
 from corral.testing.member_clock import MemberClock
 from corral.testing.patience import within_patience
@@ -108,7 +108,7 @@ class Member:
 
 
 class ClusterFrontend(Member, AdminApi):
-    """A control process: the composition of `app/control.py`, talked to over HTTP."""
+    """A control process: the composition of `processes/control.py`, talked to over HTTP."""
 
     def __init__(
         self, name: str, config: ControlConfig, *, clock: MemberClock, session: aiohttp.ClientSession, wire: Relay
@@ -185,7 +185,7 @@ class ClusterFrontend(Member, AdminApi):
 
 
 class ClusterWorker(Member):
-    """A worker process: the composition of `app/worker.py`."""
+    """A worker process: the composition of `processes/worker.py`."""
 
     def __init__(
         self, name: str, config: WorkerConfig, *, clock: MemberClock, session: aiohttp.ClientSession, record: Record

@@ -12,8 +12,8 @@ from typing import Final, Self
 import aiohttp
 import psutil
 
-from corral.app.own_program import own_command
 from corral.base.processes import Command, Output, Process, start_process
+from corral.processes.own_program import own_command
 from corral.testing.admin_api import AdminApi
 from corral.testing.ports import lasting_port, lasting_range
 from corral.testing.waiting import eventually

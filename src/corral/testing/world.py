@@ -9,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from corral.app.control_loops import Control
-from corral.app.control_wiring import Stores, wire
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Message
 from corral.control.load_jobs import Loads
 from corral.control.planning import Lookups
 from corral.domain.event import Event, EventKind
 from corral.domain.replica import Replica
+from corral.processes.control_loops import Control
+from corral.processes.control_wiring import Stores, wire
 from corral.rpc.errors import LoadFailed
 from corral.rpc.messages import ModelOptions
 from corral.state.db import Database

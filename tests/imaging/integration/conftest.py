@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from corral.app.own_program import shipped_installers
 from corral.imaging.build import Build, BuildOrder, build
 from corral.imaging.layers import Compression, Packing
 from corral.imaging.packages import Installer, find_installer
 from corral.oci.platforms import this_platform
+from corral.processes.own_program import shipped_installers
 from corral.testing.docker_registry import DockerRegistry
 from corral.testing.wheels import a_wheel, lock_of
 

@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
-from corral.app.children import Children
 from corral.base.clock import SystemClock
 from corral.base.errors import AddressInUse, ChildFailed, InvalidInput, PathNotUsable
 from corral.bus import server as server_module
 from corral.bus.server import NatsServer, find_nats_server
 from corral.bus.server_config import MAX_PAYLOAD
+from corral.processes.children import Children
 from corral.testing.ports import lasting_port
 
 HOST = "127.0.0.1"

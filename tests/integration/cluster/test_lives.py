@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from corral.app.exit_codes import ExitCode
 from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
+from corral.processes.exit_codes import ExitCode
 from corral.testing.cluster import Cluster, NodeStatusChanged, Recorded
 
 

@@ -74,7 +74,7 @@ class Fleet:
 
 
 def adapters() -> list[psutil.Process]:
-    return running_below(os.getpid(), "corral.app.adapter")
+    return running_below(os.getpid(), "corral.processes.adapter")
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.app.control_loops import Control
 from corral.base.ids import OperationId
 from corral.bus.port import Message
 from corral.control.operations import Ask
 from corral.domain.backend import Verb
 from corral.domain.event import EventKind
 from corral.domain.operation import Operation, OperationState
+from corral.processes.control_loops import Control
 from corral.testing.waiting import eventually
 from corral.testing.world import World
 

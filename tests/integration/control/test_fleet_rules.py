@@ -5,8 +5,6 @@ from datetime import timedelta
 import pytest
 
 from corral.admin.doctor.fleet_rules import check_fleet_rules
-from corral.app.control_loops import Control
-from corral.app.control_wiring import wire
 from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput
 from corral.control.fleet_rules import ANY_REVISION, Applied, RulesChanged
 from corral.control.planning import Ask, Lookups
@@ -18,6 +16,8 @@ from corral.domain.fleet_rule import FleetRule, revision_of
 from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.galleries.readings import Readings
+from corral.processes.control_loops import Control
+from corral.processes.control_wiring import wire
 from corral.state.fleet_rules import FleetRules as RuleStore
 from corral.testing.clock import START
 from corral.testing.simulated_backends import SimulatedBackends

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from corral.app.control_loops import Control
 from corral.base.errors import Conflict, NotFound
 from corral.bus.port import Bus
 from corral.control.unloading import HEARD_AFTER
 from corral.domain.event import EventKind
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.domain.replica import ReplicaState
+from corral.processes.control_loops import Control
 from corral.state.db import Database
 from corral.testing.clock import ManualClock
 from corral.testing.simulated_worker import SimulatedWorker

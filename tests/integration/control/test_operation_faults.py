@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.app.control_loops import Control
 from corral.base.ids import OperationId
 from corral.bus.port import Bus
 from corral.domain.intent import IntentPolicy
 from corral.domain.operation import Operation, OperationState, Target, TargetStatus
+from corral.processes.control_loops import Control
 from corral.state.db import Database
 from corral.testing.bus import MemoryBus, MemoryServer
 from corral.testing.clock import ManualClock

@@ -10,11 +10,11 @@ import pytest
 
 from corral.admin.app import build_app
 from corral.admin.operation_watch import OperationWatch, Place
-from corral.app.control_loops import Control
 from corral.base.ids import OperationId
 from corral.control.operations import Ask
 from corral.domain.backend import Verb
 from corral.domain.operation import Operation
+from corral.processes.control_loops import Control
 from corral.testing.asgi import Stream, open_stream
 from corral.testing.bus import MemoryBus
 from corral.testing.simulated_backends import SimulatedBackends

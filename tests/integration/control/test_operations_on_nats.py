@@ -10,8 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.app.control_loops import Control
-from corral.app.control_wiring import Stores, wire
 from corral.base.clock import SystemClock
 from corral.base.ids import NodeId
 from corral.base.tasks import running
@@ -22,6 +20,8 @@ from corral.control.operations import Ask
 from corral.domain.backend import Verb
 from corral.domain.intent import IntentPolicy
 from corral.domain.operation import Operation, OperationState, TargetStatus
+from corral.processes.control_loops import Control
+from corral.processes.control_wiring import Stores, wire
 from corral.state.db import Database
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey

@@ -12,7 +12,6 @@ import pytest
 from starlette.applications import Starlette
 
 from corral.admin.app import build_app
-from corral.app.control_wiring import Stores, wire
 from corral.base.clock import SystemClock
 from corral.base.ids import NodeId
 from corral.base.tasks import running
@@ -20,6 +19,7 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.domain.intent import IntentPolicy
+from corral.processes.control_wiring import Stores, wire
 from corral.state.db import Database
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey

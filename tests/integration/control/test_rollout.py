@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from corral.app.control_loops import Control
 from corral.bus.port import Bus
 from corral.control.operations import Ask
 from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER
@@ -14,6 +13,7 @@ from corral.domain.backend import Verb
 from corral.domain.intent import IntentPolicy
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.domain.replica import Replica, ReplicaState
+from corral.processes.control_loops import Control
 from corral.state.db import Database
 from corral.state.restorations import Restorations
 from corral.testing.clock import ManualClock

@@ -11,9 +11,9 @@ import pytest
 from starlette.applications import Starlette
 
 from corral.admin.app import build_app
-from corral.app.control_loops import Control
 from corral.bus.port import Bus
 from corral.domain.intent import IntentPolicy
+from corral.processes.control_loops import Control
 from corral.state.db import Database
 from corral.testing.asgi import call
 from corral.testing.clock import ManualClock

@@ -7,9 +7,9 @@ import aiohttp
 import msgspec
 import pytest
 
-from corral.app.gateway import open_gateway
 from corral.gateway.answers import shown_to
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
+from corral.processes.gateway import open_gateway
 from corral.testing.engine import Pace
 from corral.testing.gateway import ADMIN_KEY, GATEWAY_KEY, KEY, MODEL, World, chat, replicas, request, world
 from corral.testing.patience import PATIENCE

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from corral.app.gateway import open_gateway
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
+from corral.processes.gateway import open_gateway
 from corral.testing.engine import Connection, EngineRequest, Pace
 from corral.testing.gateway import GATEWAY_KEY, KEY, MODEL, Answer, World, chat, keys, replicas, request, world
 from corral.wire.gateway_counters import GatewayCounts, ModelCounts

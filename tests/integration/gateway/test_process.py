@@ -13,7 +13,7 @@ PROGRAM = """
 import resource, sys
 if sys.argv[3:]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]),) * 2)
-from corral.app.gateway import main
+from corral.processes.gateway import main
 from corral.gateway.config import GatewayConfig
 main(GatewayConfig(control_url=sys.argv[1], control_key=sys.argv[2]), ready=lambda port: print(port, flush=True))
 """

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.app.gateway import open_gateway
-from corral.app.tls import client_tls, server_tls
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
+from corral.processes.gateway import open_gateway
+from corral.processes.tls import client_tls, server_tls
 from corral.testing.certificates import Authority
 from corral.testing.engine import Pace
 from corral.testing.gateway import GATEWAY_KEY, RawClient, World, chat, request, world

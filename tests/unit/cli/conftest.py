@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.app.settings import gather
 from corral.base.ids import NodeId, OperationId
 from corral.cli.main import run
 from corral.domain.operation import OperationState, Target, TargetStatus, state_of
+from corral.processes.settings import gather
 from corral.wire.node_views import NodeDetail, NodePage, PeerView
 from corral.wire.operation_views import OperationUpdate, OperationView, TargetView
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from corral.app.exit_codes import ExitCode
 from corral.base.errors import InvalidInput
 from corral.base.retry import Backoff
 from corral.cli import backend_apply, operation_watch
 from corral.cli.fleet_file import FleetFile
+from corral.processes.exit_codes import ExitCode
 from corral.wire.fleet_rule_views import (
     AppliedRules,
     PlannedActView,

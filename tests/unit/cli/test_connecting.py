@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from corral import __version__
-from corral.app.up_file import UpFile, UpKeys, UpPids, write_up_file
 from corral.cli.client import read_events, said_by
+from corral.processes.up_file import UpFile, UpKeys, UpPids, write_up_file
 
 DATA = Path(".local/share/corral")
 

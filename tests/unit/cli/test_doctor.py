@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from corral import __version__
-from corral.app.up_file import UpFile, UpKeys, UpPids, write_up_file
 from corral.cli.doctor import clock, disk_space, nats, ports, processes
+from corral.processes.up_file import UpFile, UpKeys, UpPids, write_up_file
 from corral.wire.node_views import DoctorReport, Finding, VersionView
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from corral.app.exit_codes import ExitCode
 from corral.cli.operation_bars import bars, shown
 from corral.cli.operation_tables import operation_facts, operation_table, target_table
 from corral.cli.operation_watch import overall_code
@@ -24,6 +23,7 @@ from corral.cli.operation_words import (
     what_next,
 )
 from corral.domain.operation import OperationState, TargetStatus
+from corral.processes.exit_codes import ExitCode
 
 NOW = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)
 MIB = 1024**2

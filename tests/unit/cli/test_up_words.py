@@ -10,12 +10,12 @@ from typing import Any
 import click
 import pytest
 
-from corral.app.settings import gather
-from corral.app.settings_sources import resolve
-from corral.app.settings_table import UpSettings
-from corral.app.up import ReadyFleet
-from corral.app.up_file import UpKeys
 from corral.cli.up import TerminalWords, client_command
+from corral.processes.settings import gather
+from corral.processes.settings_sources import resolve
+from corral.processes.settings_table import UpSettings
+from corral.processes.up import ReadyFleet
+from corral.processes.up_file import UpKeys
 
 READY = ReadyFleet(url="http://127.0.0.1:8080", healthy=2, seconds=2.345, model=None, logs=Path("/data/logs"))
 

@@ -6,8 +6,8 @@ from typing import Any
 import click
 import pytest
 
-from corral.app.exit_codes import ExitCode
 from corral.cli import events
+from corral.processes.exit_codes import ExitCode
 from corral.wire.model_views import ModelView
 
 MODEL = ModelView(name="small", backend="echo", model="", revision="", source="small.yaml", state="cold")

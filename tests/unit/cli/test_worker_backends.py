@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from corral.app.data_lock import held
-from corral.app.exit_codes import ExitCode
+from corral.processes.data_lock import held
+from corral.processes.exit_codes import ExitCode
 from corral.testing.backends import SHIPPED
 
 from .conftest import Corral

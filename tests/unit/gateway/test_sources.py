@@ -5,11 +5,11 @@ from ipaddress import ip_network
 
 import pytest
 
-from corral.app.gateway import fitting
 from corral.base.source_address import source_of
 from corral.gateway.config import Limits
 from corral.gateway.sources import AcceptedBearers, SourceBudget, TrustedProxies
 from corral.gateway.strangers import Strangers
+from corral.processes.gateway import fitting
 
 
 @pytest.mark.parametrize(

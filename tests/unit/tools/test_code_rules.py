@@ -234,7 +234,7 @@ def test_the_domain_may_handle_times_that_are_passed_in(check: Check) -> None:
 )
 def test_only_the_settings_read_the_environment(check: Check, text: str) -> None:
     assert len(check({"src/corral/bus/server.py": text})) == 1
-    assert check({"src/corral/app/settings.py": text}) == []
+    assert check({"src/corral/processes/settings.py": text}) == []
     assert check({"src/corral/testing/cluster.py": text}) == []
 
 

@@ -12,12 +12,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from corral.app.exit_codes import ExitCode
-from corral.app.worker import run_worker
 from corral.base.retry import Backoff
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
+from corral.processes.exit_codes import ExitCode
+from corral.processes.worker import run_worker
 from corral.testing.clock import ManualClock
 from corral.testing.node_asker import Asker
 from corral.testing.ports import lasting_port, lasting_range

@@ -133,7 +133,7 @@ class Rig:
 
 
 def adapter_processes() -> list[psutil.Process]:
-    return running_below(os.getpid(), "corral.app.adapter")
+    return running_below(os.getpid(), "corral.processes.adapter")
 
 
 def pids(rig: Rig) -> dict[str, int]:

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.app.exit_codes import ExitCode
 from corral.base.ids import NodeId
 from corral.base.tasks import end_tasks
 from corral.bus.config import BusConfig
 from corral.bus.port import Message
 from corral.bus.server import NatsServer
 from corral.domain.inference import ADAPTED_ROUTES
+from corral.processes.exit_codes import ExitCode
 from corral.rpc.backend import Backend
 from corral.testing.backend_scripts import Pipe, open_pipe, write_backend, write_serving_backend
 from corral.testing.backends import BACKENDS, SHIPPED

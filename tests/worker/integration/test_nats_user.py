@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from corral.app.exit_codes import ExitCode
 from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
+from corral.processes.exit_codes import ExitCode
 from corral.testing.nats_realm import Realm
 from corral.wire.subjects import models_running, node_stop
 from corral.worker.config import WorkerConfig

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from corral.app.exit_codes import ExitCode
 from corral.oci.platforms import this_platform
+from corral.processes.exit_codes import ExitCode
 from corral.testing.loop_time import let_loop_time_pass
 from corral.worker.config import DepartureConfig, WorkerConfig
 from corral.worker.membership.addresses import AddressConfig

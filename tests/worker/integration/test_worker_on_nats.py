@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from corral.app.exit_codes import ExitCode
 from corral.base.errors import NoResponders
 from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
+from corral.processes.exit_codes import ExitCode
 from corral.testing.ports import lasting_port
 from corral.wire.subjects import node_stop
 from corral.worker.config import WorkerConfig

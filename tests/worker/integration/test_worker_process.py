@@ -15,8 +15,8 @@ import aiohttp
 import psutil
 import pytest
 
-from corral.app.exit_codes import ExitCode
 from corral.bus.server import NatsServer
+from corral.processes.exit_codes import ExitCode
 from corral.worker.membership.identity import SECRET_FILE
 
 SCRIPT = Path(__file__).with_name("worker_process.py")
@@ -189,7 +189,7 @@ async def test_a_worker_loads_nothing_that_only_frontends_need() -> None:
         "google.protobuf",
         "hpack",
     )
-    code = f"import sys, corral.app.worker; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, corral.processes.worker; print([name for name in {heavy} if name in sys.modules])"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=PIPE)
 
     output, _ = await process.communicate()

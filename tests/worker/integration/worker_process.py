@@ -5,10 +5,10 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from corral.app.worker import main
 from corral.base.logs import LogOutput, set_up_logs
 from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
+from corral.processes.worker import main
 from corral.worker.config import FrontendConfig, NodeConfig, WorkerConfig
 from corral.worker.membership.addresses import AddressConfig
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from corral.app.exit_codes import ExitCode
 from corral.cli.connection import connected
 from corral.cli.options import CorralCommand, sources, warn
 from corral.cli.output import facts, json_option, plain, print_json, show, styled
+from corral.processes.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from corral.cli.doctor.examination import Examination
@@ -39,9 +39,9 @@ def doctor(as_json: bool) -> int:
     Looks at this machine, and at the frontend if there is one; with --url only at that one. Ends with 1 when there is
     a problem, with 0 when there are only warnings.
     """
-    from corral.app.settings_sources import resolve
-    from corral.app.settings_table import ClientSettings
     from corral.cli.doctor.examination import examine
+    from corral.processes.settings_sources import resolve
+    from corral.processes.settings_table import ClientSettings
 
     found = sources()
     seen = examine(resolve(ClientSettings, found))

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from corral.app.settings_table import ClientSettings
-from corral.app.up_file import UpFile, read_up_file
 from corral.base.errors import AccessDenied, CorralError
 from corral.cli.client import Client
 from corral.cli.frontend_target import FrontendTarget, target_of
+from corral.processes.settings_table import ClientSettings
+from corral.processes.up_file import UpFile, read_up_file
 from corral.wire.node_views import DoctorReport, Finding, VersionView
 
 OK: Final = "ok"

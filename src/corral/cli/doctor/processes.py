@@ -1,7 +1,7 @@
 """Do the processes that `up.json` names still run?"""
 
-from corral.app.up_file import NAME, UpPids
 from corral.cli.doctor.examination import OK, PROBLEM, WARNING, Examination, finding
+from corral.processes.up_file import NAME, UpPids
 from corral.wire.node_views import Finding
 
 

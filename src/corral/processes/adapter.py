@@ -1,0 +1,90 @@
+"""The adapter process: an OpenAI URL for its parent's gRPC-only replicas.
+
+    python -m corral.processes.adapter --orders DESCRIPTOR [--listen HOST:PORT]
+
+Ends when the parent closes the descriptor, at SIGTERM and at SIGINT; requests under way get a little time.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import uvloop
+from aiohttp import web
+
+from corral.adapter.app import AdapterApp
+from corral.adapter.orders import Orders
+from corral.adapter.replicas import Replicas
+from corral.adapter.scratch import Scratch
+from corral.base.clock import SystemClock
+from corral.base.garbage import look_for_garbage_rarely
+from corral.base.logs import LogOutput, set_up_logs
+from corral.base.tasks import end_tasks, start_task
+from corral.processes.exit_codes import ExitCode
+from corral.processes.signals import stop_on_signals
+from corral.wire.adapter import Listening
+
+log = logging.getLogger(__name__)
+
+_DRAIN_SECONDS: Final = 5.0
+_BACKLOG: Final = 1024
+
+
+def main(words: Sequence[str]) -> ExitCode:
+    parser = argparse.ArgumentParser(prog="corral adapter")
+    parser.add_argument("--orders", type=int, required=True, help="the inherited descriptor that orders come from")
+    parser.add_argument("--listen", default="127.0.0.1:0", help="where to serve HTTP, host:port")
+    parser.add_argument("--log-name", default="adapter")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text")
+    parser.add_argument("--log-directory", type=Path, default=None)
+    parser.add_argument("--verbose", action="store_true")
+    given = parser.parse_args(words)
+    set_up_logs(
+        given.log_name,
+        LogOutput(format=given.log_format, directory=given.log_directory, is_verbose=given.verbose),
+    )
+    look_for_garbage_rarely()
+    host, _, port = given.listen.rpartition(":")
+    return uvloop.run(run_adapter(given.orders, host=host.strip("[]"), port=int(port)))
+
+
+async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        async with AsyncExitStack() as stack:
+            replicas = Replicas()
+            stack.push_async_callback(replicas.close)
+            try:
+                listening = await _listen(stack, replicas, host, port)
+            except OSError as error:
+                told = {"event": "adapter.not_listening", "host": host, "port": port}
+                log.error("cannot listen: %s", error.strerror, extra=told)  # noqa: TRY400 - the reason says it all
+                return ExitCode.IN_USE
+            obeying = start_task(Orders(orders, replicas).run(listening), name="orders")
+            stopping = start_task(stop.wait(), name="stop")
+            stack.push_async_callback(end_tasks, obeying, stopping)
+            await asyncio.wait({obeying, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if obeying.done():
+                await obeying
+    return ExitCode.OK
+
+
+async def _listen(stack: AsyncExitStack, replicas: Replicas, host: str, port: int) -> Listening:
+    scratch = await stack.enter_async_context(Scratch())
+    app = AdapterApp(replicas, SystemClock(), scratch).build()
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_DRAIN_SECONDS)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    site = web.TCPSite(runner, host, port, backlog=_BACKLOG)
+    await site.start()
+    address: tuple[str, int] = runner.addresses[0][:2]
+    return Listening(host=address[0], port=address[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,112 @@
+"""Runs one backend on this machine the way a worker would, for whoever writes it: no worker, no frontend, no model."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from corral.base.errors import ChildFailed, CorralError, NotFound
+from corral.base.ids import new_secret
+from corral.base.processes import Command, start_process
+from corral.base.readiness import Child, describe_exit, until_ready
+from corral.base.tasks import first_done
+from corral.processes.signals import stop_on_signals
+from corral.processes.this_machine import MachineConfig
+from corral.rpc.backend import Backend
+from corral.wire.replica import ProcessKey
+from corral.worker.installing.backend_directory import BackendDirectory, Home
+from corral.worker.processes.process import LOOPBACK, TOKEN_VARIABLE, Launch
+
+_LOOK_SECONDS: Final = 0.1
+_PROBE: Final = timedelta(seconds=2)
+_GRACE: Final = timedelta(seconds=15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWish:
+    """Which backend, and how."""
+
+    home: Home
+    environment: Mapping[str, str] = field(repr=False)
+    port: int = 0
+    """0: any that is free."""
+    model_name: str = ""
+    ready_within: timedelta = timedelta(seconds=30)
+
+
+def find_backend(word: str, machine: MachineConfig) -> Home:
+    """A directory, or the name of a backend that a worker here would find. NotFound says where was looked. Blocks."""
+    path = Path(word)
+    if "/" in word or path.is_dir():
+        directory = BackendDirectory(installed=path.absolute().parent, system=(), capability="")
+        found = directory.find(path.absolute().name)
+        places = [str(path / "run.sh")]
+    else:
+        system = machine.system_backends
+        found = BackendDirectory(installed=machine.backends, system=system, capability="").find(word)
+        places = [str(place) for place in (machine.backends, *system)]
+    if found is None:
+        raise NotFound(f"there is no backend {word}; looked at {', '.join(places)}")
+    return found
+
+
+async def run_backend(wish: RunWish, on_ready: Callable[[Launch], None]) -> int:
+    """Until somebody interrupts it, or it ends by itself; then its exit code. What it writes goes to the terminal."""
+    launch = _launch(wish)
+    stop = asyncio.Event()
+    child = Child(
+        name=wish.home.name,
+        command=lambda: _command(launch),
+        ready=lambda: _answers(launch),
+        ready_within=wish.ready_within,
+        stop_grace=_GRACE,
+    )
+    async with start_process(child.command()) as process:
+        with stop_on_signals(stop, hurry=process.kill):
+            if await first_done(stop.wait(), until_ready(child, process)) == 1:
+                on_ready(launch)
+                if await first_done(stop.wait(), process.wait()) == 1:
+                    code = await process.wait()
+                    raise ChildFailed(f"{wish.home.name} ended by itself ({describe_exit(code)})")
+            return await process.stop(_GRACE)
+
+
+def _launch(wish: RunWish) -> Launch:
+    """The token of the environment is kept: whoever set it has a client that knows it."""
+    return Launch(
+        key=ProcessKey(wish.home.name, 0),
+        backend=wish.home.name,
+        home=wish.home,
+        model_id=wish.model_name,
+        bind_host=LOOPBACK,
+        port=wish.port or _free_port(),
+        http_port=_free_port() if wish.home.has_openai_port else None,
+        front_port=_free_port() if wish.home.has_front else None,
+        token=wish.environment.get(TOKEN_VARIABLE) or new_secret(),
+        http_key=new_secret(),
+        mark="corral backend run",
+        environment=wish.environment,
+    )
+
+
+def _command(launch: Launch) -> Command:
+    return Command(argv=launch.argv(), env=launch.variables(), cwd=launch.home.directory)
+
+
+async def _answers(launch: Launch) -> None:
+    """Until its gRPC Health says so. A new connection each time: an old one waits longer and longer."""
+    while True:
+        async with Backend(launch.address, token=launch.token) as client:
+            with suppress(CorralError):
+                return await client.health(timeout=_PROBE)
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,287 @@
+"""Puts control together: every part of it, with the others that it needs."""
+
+import asyncio
+from typing import Final, NamedTuple
+
+from corral.admin.context import AdminContext
+from corral.admin.operation_shapes import operation_view
+from corral.admin.operation_watch import OperationWatch
+from corral.auth.principals import Authenticator
+from corral.base.clock import Clock
+from corral.base.ids import FrontendId, new_frontend_id
+from corral.base.tasks import Poke
+from corral.bus.port import Bus
+from corral.control.artefacts import MovedTags
+from corral.control.brake import Brake
+from corral.control.broadcasts import Broadcasts
+from corral.control.config import ControlConfig
+from corral.control.credentials import FirstKeys
+from corral.control.dispatcher import Dispatcher, DispatchStores, DispatchTools
+from corral.control.feed import EventCounts, Feed, LostRings
+from corral.control.fleet import Fleet
+from corral.control.fleet_rules import FleetRules
+from corral.control.gateway_reports import GatewayReports
+from corral.control.gateway_shares import GatewayShares
+from corral.control.health import Health
+from corral.control.hearing import HearingKeeper
+from corral.control.heartbeats import Heartbeats
+from corral.control.housekeeping import Housekeeping, Retention
+from corral.control.intent_requests import IntentRequests
+from corral.control.inventory import InventoryKeeper
+from corral.control.key_ring import KeyRing
+from corral.control.key_spread import KeySpread
+from corral.control.leader_lease import Leader
+from corral.control.load_jobs import Loads, LoadStores
+from corral.control.load_needs import LoadNeeds
+from corral.control.loading import BackendLoader, GrpcLoader, Loading, UsualLimits
+from corral.control.model_removal import ModelRemoval
+from corral.control.models import Models
+from corral.control.node_client import NodeClient, NodeContacts, NodeTokens
+from corral.control.node_logs import NodeLogs
+from corral.control.node_models import NodeModels
+from corral.control.operations import Operations
+from corral.control.orphans import Orphans
+from corral.control.peer_operations import Caches, PeerOperations
+from corral.control.planning import Lookups, Planner
+from corral.control.progress import ProgressBoard
+from corral.control.readiness import Readiness
+from corral.control.registry import Registry
+from corral.control.replica_exits import ReplicaExits
+from corral.control.replica_health import ReplicaHealth
+from corral.control.restoring import Restoring
+from corral.control.rollout import Rollout
+from corral.control.rule_enforcer import RuleEnforcer
+from corral.control.rule_guard import RuleGuard
+from corral.control.rule_places import RulePlaces
+from corral.control.scheduler import Scheduler
+from corral.control.unloading import Unloading
+from corral.control.upgrades import Upgrades
+from corral.control.view import ViewKeeper, ViewSources
+from corral.domain.brake import BrakePolicy
+from corral.processes.control_loops import Control
+from corral.state.db import Database
+from corral.state.events import Events
+from corral.state.fleet_rules import FleetRules as FleetRuleStore
+from corral.state.hearing import HearingPeriods
+from corral.state.intents import Intents, cancel_intents_of
+from corral.state.inventories import Inventories
+from corral.state.keys import Keys
+from corral.state.leases import Leases
+from corral.state.load_jobs import LoadJobs, stop_serving
+from corral.state.model_removals import ModelRemovals
+from corral.state.nodes import Nodes
+from corral.state.operations import Operations as OperationStore
+from corral.state.replicas import Replicas, lose_replicas_of
+from corral.state.restorations import Restorations
+from corral.state.secrets import Secrets
+from corral.state.upgrade_checks import UpgradeChecks
+
+_NOWHERE: Final = Lookups()
+
+
+class Stores(NamedTuple):
+    database: Database
+    secrets: Secrets
+
+
+async def wire(
+    config: ControlConfig,
+    clock: Clock,
+    stores: Stores,
+    bus: Bus,
+    *,
+    loader: BackendLoader | None = None,
+    lookups: Lookups = _NOWHERE,
+) -> Control:
+    """Who works with whom; the first keys are made here, since the authenticator needs them."""
+    policy = config.liveness
+    database = stores.database
+    nodes = Nodes(database, on_removal=(lose_replicas_of, cancel_intents_of), on_suspicion=(lose_replicas_of,))
+    keys, events = Keys(database), Events(database)
+    credentials = await FirstKeys(keys, stores.secrets, clock.now).ensure(
+        configured_token=config.registration_token, file=config.credentials_file
+    )
+    frontend_id = FrontendId(config.instance_id) if config.instance_id else new_frontend_id()
+    feed, readiness = Feed(bus), Readiness(database, bus)
+    replicas, models = Replicas(database, stores.secrets), Models(config.models_path)
+    keeper = HearingKeeper(HearingPeriods(database), bus, clock, policy)
+    watch = Health(nodes, keeper, feed, clock, policy)
+    models.scan()  # before the first view, which would otherwise take all models away from the gateways
+    fleet = Fleet(nodes, keeper, clock, policy)
+    contacts = NodeContacts(nodes)
+    client = NodeClient(bus, nodes, clock, contacts=contacts, health=watch.poke)
+    leader = Leader(Leases(database), clock, holder=frontend_id)
+    brake = Brake(nodes, events, leader, keeper, feed, clock, policy=BrakePolicy(share=config.brake_share))
+    watch_replicas = ReplicaHealth(replicas, nodes, fleet, client, feed, clock, brake=brake)
+    event_counts = EventCounts(events)
+    await event_counts.begin()
+    tokens = NodeTokens(stores.secrets, credentials.registration_token)
+    jobs = LoadJobs(database, stores.secrets)
+    intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus, clock)
+    intents_due = Poke()
+    keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock, dispatcher=intents_due)
+    gateways, restorations = GatewayReports(watch_replicas, clock), Restorations(database)
+    dispatcher = Dispatcher(
+        DispatchStores(intents=intents, nodes=nodes, events=events),
+        DispatchTools(
+            inventory=keeper_of_inventory,
+            requests=IntentRequests(client, config.intents),
+            progress=progress,
+            tags=MovedTags(lookups.images),
+            rollout=Rollout(restorations, replicas, fleet, lookups.galleries, gateways, watch_replicas, feed, clock),
+        ),
+        fleet,
+        clock,
+        config.intents,
+        poke=intents_due,
+    )
+    operation_store = OperationStore(database)
+    rules = FleetRuleStore(database)
+    broadcasts = Broadcasts(bus, operation_store, progress, clock, frontend=frontend_id)
+    removal = ModelRemoval(
+        ModelRemovals(database, operation_store, on_removal=(stop_serving,)),
+        operation_store,
+        models,
+        fleet,
+        feed,
+        clock,
+        broadcasts=broadcasts,
+        dispatcher=dispatcher.poke,
+        is_served=replicas.serve,
+    )
+    await removal.sweep()  # nor would it show what was removed
+    operations = Operations(
+        operation_store,
+        fleet,
+        keeper_of_inventory,
+        Planner(lookups),
+        feed,
+        clock,
+        rules=RuleGuard(rules, lookups.galleries),
+        progress=progress,
+        broadcasts=broadcasts,
+        dispatcher=dispatcher.poke,
+    )
+    places = RulePlaces(fleet, keeper_of_inventory, intents, lookups.galleries)
+    rule_enforcer = RuleEnforcer(rules, places, operations, events, leader, clock)
+    node_logs = NodeLogs(contacts, tokens)
+    loads = Loads(
+        LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
+        models,
+        Scheduler(fleet, replicas),
+        Loading(
+            client,
+            models,
+            tokens,
+            loader or GrpcLoader(),
+            LoadNeeds(intents, operations),
+            usual=UsualLimits(threads=config.threads, most_tokens=config.most_tokens),
+        ),
+        feed,
+        clock,
+        policy=config.loads,
+        board=progress,
+        engines=node_logs,
+    )
+    upgrades = Upgrades(
+        UpgradeChecks(database),
+        leader,
+        fleet,
+        keeper_of_inventory,
+        lookups,
+        operations,
+        clock,
+        policy=config.upgrades,
+    )
+    registry = Registry(
+        nodes,
+        stores.secrets,
+        feed,
+        clock,
+        fleet=fleet,
+        health=watch.poke,
+        policy=config.admission,
+        credentials_last=None if config.minter is None else config.minter.lifetime,
+    )
+    caches = Caches(models=models.poke.ring, inventory=keeper_of_inventory.poke.ring, upgrades=upgrades.ask)
+    view = ViewKeeper(
+        ViewSources(
+            models=models,
+            replicas=replicas,
+            nodes=nodes,
+            keys=keys,
+            admin_keys=config.admin_keys,
+            fleet=fleet,
+            problems=readiness.known,
+            brake=brake,
+            metrics_public=config.metrics_public,
+        ),
+        clock,
+    )
+    context = AdminContext(
+        config=config,
+        frontend_id=frontend_id,
+        clock=clock,
+        bus=bus,
+        database=database,
+        authenticator=Authenticator(
+            keys,
+            clock,
+            registration_token=credentials.registration_token,
+            trusted_token=config.trusted_registration_token,
+            gateway_key=config.gateway_key,
+            admin_keys=config.admin_keys,
+        ),
+        registry=registry,
+        fleet=fleet,
+        heartbeats=Heartbeats(nodes, keeper, clock, policy, health=watch.poke),
+        hearing=keeper,
+        key_ring=KeyRing(
+            keys, feed, clock, audience=KeySpread(view, gateways, clock), has_set_admins=bool(config.admin_keys)
+        ),
+        models=models,
+        model_removal=removal,
+        node_models=NodeModels(replicas, fleet, client, feed, clock),
+        node_logs=node_logs,
+        loads=loads,
+        replicas=replicas,
+        operations=operations,
+        fleet_rules=FleetRules(rules, places, rule_enforcer, operations, clock),
+        inventory=keeper_of_inventory,
+        upgrades=upgrades,
+        galleries=lookups.galleries,
+        progress=progress,
+        watch=OperationWatch(operations, progress, clock, frontend=frontend_id, view_of=operation_view),
+        peers=PeerOperations(operations, progress, clock, frontend=frontend_id, caches=caches),
+        view=view,
+        readiness=readiness,
+        brake=brake,
+        gateways=gateways,
+        shares=GatewayShares(bus, gateways, frontend_id, clock),
+        events=events,
+        event_counts=event_counts,
+        feed=feed,
+        stopping=asyncio.Event(),
+    )
+    return Control(
+        context=context,
+        credentials=credentials,
+        dispatcher=dispatcher,
+        rule_enforcer=rule_enforcer,
+        broadcasts=broadcasts,
+        health=watch,
+        lost_rings=LostRings(events, feed),
+        replica_health=watch_replicas,
+        replica_exits=ReplicaExits(replicas, watch_replicas, clock),
+        unloading=Unloading(replicas, models, loads, gateways, client, feed, clock),
+        restoring=Restoring(restorations, replicas, intents, nodes, fleet, models, loads, clock),
+        orphans=Orphans(replicas, jobs, events, leader, fleet, client, feed, clock, brake=brake),
+        housekeeping=Housekeeping(
+            events,
+            operation_store,
+            leader,
+            registry,
+            clock,
+            retention=Retention(events=config.event_retention, operations=config.operation_retention),
+        ),
+    )

@@ -1,0 +1,195 @@
+"""The gateway process: everything wired by hand, started, and ended in reverse order."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import resource
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import uvloop
+
+from corral.base.clock import Clock, SystemClock
+from corral.base.errors import AddressInUse, SettingInvalid
+from corral.base.garbage import look_for_garbage_rarely
+from corral.base.ids import new_incarnation
+from corral.base.tasks import run_services
+from corral.gateway.config import GatewayConfig, Limits
+from corral.gateway.control_link import ControlLink, Reporter, ViewFollower
+from corral.gateway.dispatch import Dispatcher, Tasks
+from corral.gateway.exchange import Services
+from corral.gateway.ledger import Ledger
+from corral.gateway.pool import Pool
+from corral.gateway.server import Server
+from corral.gateway.upstream import Origin
+from corral.gateway.view import Directory
+from corral.gateway.vitals import Vitals
+from corral.processes.signals import stop_on_signals
+
+log = logging.getLogger(__name__)
+
+_GOODBYE_SECONDS: Final = 1.0
+_OWN_DESCRIPTORS: Final = 64
+"""For the program itself: its libraries, log, listeners, and calls to control."""
+_FEWEST_WAITING: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """Everything the gateway process consists of, wired and serving."""
+
+    port: int
+    services: Services
+    server: Server
+    follower: ViewFollower
+    reporter: Reporter
+
+
+def main(config: GatewayConfig, *, ready: Callable[[int], None] = lambda port: None) -> None:
+    """Run one gateway to its end. SIGTERM and SIGINT let it finish its answers, up to the bound."""
+    look_for_garbage_rarely()
+    limits = fitting(config.limits, allowed_descriptors(config.limits))
+    uvloop.run(_run_until_signalled(replace(config, limits=limits), ready))
+
+
+def allowed_descriptors(limits: Limits) -> int:
+    """How many files and sockets this process may have open. Raised as far as we may and `limits` need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    useful = 2 * limits.connections + 2 * limits.backlog + _OWN_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= useful:
+        return useful
+    allowed = useful if hard == resource.RLIM_INFINITY else min(useful, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed
+
+
+def fitting(limits: Limits, descriptors: int) -> Limits:
+    """No more connections than descriptors allow. Half of these are for clients, a quarter each for connections to
+    replicas and for clients that the kernel accepted before we could close others."""
+    spare = max(descriptors - _OWN_DESCRIPTORS, 4)
+    backlog = max(spare // 4, _FEWEST_WAITING)
+    return replace(limits, connections=min(limits.connections, spare // 2), backlog=min(limits.backlog, backlog))
+
+
+async def _run_until_signalled(config: GatewayConfig, ready: Callable[[int], None]) -> None:
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        await run_gateway(config, stop, ready=ready)
+
+
+async def run_gateway(
+    config: GatewayConfig, stop: asyncio.Event, *, ready: Callable[[int], None] = lambda port: None
+) -> None:
+    """The whole life of a gateway: serves at once, with or without control, until `stop`; then drains.
+
+    `ready` is told the port. Run it on uvloop. AddressInUse and SettingInvalid when it cannot listen.
+    """
+    async with open_gateway(config) as gateway:
+        log.info("gateway is ready", extra={"event": "gateway.ready", "port": gateway.port})
+        ready(gateway.port)
+        await stop.wait()
+        log.info("gateway stops", extra={"event": "gateway.stopping", "clients": gateway.server.client_count})
+
+
+@asynccontextmanager
+async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> AsyncIterator[Gateway]:
+    """Serves until the end of the block. The loops run until the last answer: a drain needs time-outs and reports."""
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(listen(config))
+        plain = [] if config.plain_port is None else [stack.enter_context(listen_plainly(config, config.plain_port))]
+        link = ControlLink(config)
+        services = wire(config, link, clock or SystemClock())
+        stack.callback(services.pool.close)
+        stack.push_async_callback(services.tasks.close)
+        gateway = Gateway(
+            port=_port(listener),
+            services=services,
+            server=Server(services),
+            follower=ViewFollower(link, services.directory, silence=config.view_silence, reconnect=config.reconnect),
+            reporter=Reporter(link, services.ledger, complete=Vitals(services).complete, period=config.report_period),
+        )
+        services.directory.on_keys(gateway.reporter.ring)
+        async with _running(gateway), gateway.server.serving(listener, *plain):
+            yield gateway
+
+
+def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
+    """Who works with whom."""
+    loop = asyncio.get_running_loop()
+    directory, tasks = Directory(now=loop.time()), Tasks()
+    control = Origin.of(config.control_url)
+    pool = Pool(config.limits, config.time_outs, loop, tls=config.control_tls)
+    directory.on_change(lambda: pool.keep_only({control, *directory.origins()}))
+    return Services(
+        config=config,
+        clock=clock,
+        loop=loop,
+        control=control,
+        pool=pool,
+        directory=directory,
+        dispatcher=Dispatcher(config, directory, link, tasks),
+        ledger=Ledger(new_incarnation()),
+        tasks=tasks,
+    )
+
+
+@asynccontextmanager
+async def _running(gateway: Gateway) -> AsyncIterator[None]:
+    """The loops beside the server. One that fails takes the process down."""
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(
+            run_services(
+                stop,
+                view=gateway.follower.run(),
+                reports=gateway.reporter.run(),
+                time_outs=gateway.server.watch_time_outs(),
+            ),
+            name="gateway loops",
+        )
+        try:
+            yield
+        finally:
+            stop.set()
+    await _say_goodbye(gateway.reporter)
+
+
+async def _say_goodbye(reporter: Reporter) -> None:
+    """So that control does not take us for one whose share is unknown."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_GOODBYE_SECONDS):
+            await reporter.send(is_last=True)
+
+
+def listen_plainly(config: GatewayConfig, port: int) -> socket.socket:
+    """For programs of this machine, which need no TLS and could not check our certificate."""
+    return listen(replace(config, host="127.0.0.1", port=port))
+
+
+def listen(config: GatewayConfig) -> socket.socket:
+    """Take the address now, so that a taken port is said before anything else happens."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if config.reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind((config.host, config.port))
+        listener.listen(config.limits.backlog)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            problem = f"port {config.port} on {config.host} is taken by another program; choose another with --port"
+            raise AddressInUse(problem) from None
+        raise SettingInvalid("host", f"cannot listen on {config.host}: {error.strerror or error}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def _port(listener: socket.socket) -> int:
+    port: int = listener.getsockname()[1]
+    return port

@@ -1,0 +1,90 @@
+"""Builds what installs backends, for the worker and for commands that work on the same directory without one."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from corral.base.clock import Clock, SystemClock
+from corral.base.errors import PathNotUsable
+from corral.galleries.artefacts import RegistryArtefacts
+from corral.galleries.config import GalleriesConfig
+from corral.galleries.galleries import open_galleries
+from corral.oci.blobs import prune, prune_unfinished
+from corral.oci.config import ImagesConfig
+from corral.processes.data_lock import held
+from corral.worker.installing import switching
+from corral.worker.installing.installer import Installer
+from corral.worker.installing.orders import KeepPrevious
+from corral.worker.installing.sources.directory import DirectorySource
+from corral.worker.installing.sources.gallery import GalleryBackends
+from corral.worker.installing.sources.pulling import Pulls
+from corral.worker.installing.sources.uris import UriSource
+
+_LOCK: Final = "lock"
+_LAYERS: Final = "layers"
+_LAYERS_KEPT: Final = timedelta(days=1)
+"""Unfinished ones, for the next attempt. Whoever waits longer than that begins anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallingConfig:
+    """Where backends are installed, and where from."""
+
+    backends: Path
+    galleries: GalleriesConfig
+    images: ImagesConfig
+    keep_previous: KeepPrevious
+    system: Sequence[Path] = ()
+    """Where backends lie that came with the system."""
+
+
+async def open_installer(
+    stack: AsyncExitStack, config: InstallingConfig, *, capability: str, clock: Clock
+) -> Installer:
+    """Nobody else installs into the directory until the stack is closed. What a crash left there is put right."""
+    own = await asyncio.to_thread(_prepared, config.backends)
+    stack.enter_context(_held(own, config.backends))
+    await asyncio.to_thread(_prune, own / _LAYERS, config.images)
+    return await stack.enter_async_context(await make_installer(stack, config, capability=capability, clock=clock))
+
+
+async def make_installer(
+    stack: AsyncExitStack, config: InstallingConfig, *, capability: str, clock: Clock
+) -> Installer:
+    """One that only finds out what there is, and so is in nobody's way."""
+    registry = RegistryArtefacts(config.images, clock=clock)
+    galleries = await stack.enter_async_context(open_galleries(config.galleries, registry=registry, clock=clock))
+    pulls = Pulls(config.images, cache=config.backends / switching.OWN / _LAYERS)
+    offered = GalleryBackends(galleries, pulls, capability=capability, system=config.system)
+    sources = (DirectorySource(), UriSource(pulls), offered)
+    return Installer(config.backends, sources=sources, clock=clock, keep=config.keep_previous)
+
+
+def _prepared(backends: Path) -> Path:
+    own = backends / switching.OWN
+    try:
+        own.mkdir(mode=switching.DIRECTORY_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        raise PathNotUsable(f"backends cannot be installed into {backends}: {error.strerror}") from error
+    return own
+
+
+@contextmanager
+def _held(own: Path, backends: Path) -> Iterator[None]:
+    problem = (
+        f"another worker, or a command, installs backends into {backends}: ask that worker through its frontend, or "
+        "stop it first"
+    )
+    with held(own / _LOCK, problem):
+        yield
+
+
+def _prune(layers: Path, images: ImagesConfig) -> None:
+    """Layers that were not asked to stay, and nobody came back for. By the machine's own clock, as files are dated."""
+    before = (SystemClock().now() - _LAYERS_KEPT).timestamp()
+    clear = prune_unfinished if images.keep_layers else prune
+    clear(layers, before=before)

@@ -1,0 +1,144 @@
+"""The puller process: fetches, checks and unpacks one image, tells how far it is, and ends.
+
+    python -m corral.processes.puller --order DESCRIPTOR
+
+The order comes through an inherited descriptor, since it holds credentials. Lines of JSON go to the standard output:
+progress, and in the end a result or a failure. It ends at SIGTERM, SIGINT, and with its parent.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import psutil
+import uvloop
+
+from corral.base.clock import SystemClock
+from corral.base.errors import InvalidInput
+from corral.base.tasks import end_tasks, running, start_task
+from corral.oci.errors import ImageError, PolicyInvalid, PullCancelled, TrustUnavailable
+from corral.oci.orders import PullFailure, PullLine, PullOrder, PullResult
+from corral.oci.progress import Reporter, Scale
+from corral.oci.pull import Pull
+from corral.oci.signatures.candidates import NothingAccepted, SignatureChecker
+from corral.oci.signatures.policy import Verification
+from corral.processes.exit_codes import ExitCode
+from corral.processes.signals import stop_on_signals
+
+_AUTOGROUP: Final = Path("/proc/self/autogroup")
+_AUTOGROUP_ATTEMPTS: Final = 5
+_AUTOGROUP_PAUSE_SECONDS: Final = 0.1
+
+
+def main(words: Sequence[str]) -> ExitCode:
+    parser = argparse.ArgumentParser(prog="corral puller")
+    parser.add_argument("--order", type=int, required=True, help="the inherited descriptor that the order comes from")
+    with os.fdopen(parser.parse_args(words).order, "rb") as file:
+        order = msgspec.json.decode(file.read(), type=PullOrder)
+    os.umask(0o022)
+    step_back(order.niceness)
+    return uvloop.run(run_puller(order))
+
+
+def step_back(niceness: int) -> None:
+    """Behind everything that serves: what waits for an install waits for minutes, what waits for a token does not."""
+    if not niceness:
+        return
+    os.nice(niceness)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # whoever runs is not interrupted for us
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, 7)
+        _step_back_as_a_session(niceness)
+
+
+def _step_back_as_a_session(niceness: int) -> None:
+    """Kernels with autogroups share processors among sessions first, and niceness counts only within each of them."""
+    if os.getsid(0) != os.getpid():
+        return  # not only ours
+    for _ in range(_AUTOGROUP_ATTEMPTS):
+        try:
+            _AUTOGROUP.write_text(str(niceness))
+        except BlockingIOError:  # somebody else did that a moment ago, and the kernel wants to have its time
+            time.sleep(_AUTOGROUP_PAUSE_SECONDS)
+        except OSError:
+            return  # there are none
+        else:
+            return
+
+
+async def run_puller(order: PullOrder) -> ExitCode:
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        scale = Scale()
+        reporter = Reporter(scale, _tell, SystemClock())
+        async with running(reporter.run(), name="progress"):
+            line = await _outcome(order, scale, stop)
+        reporter.flush()
+        _tell(line)
+    return ExitCode.OK if isinstance(line, PullResult) else ExitCode.FAILED
+
+
+async def _outcome(order: PullOrder, scale: Scale, stop: asyncio.Event) -> PullResult | PullFailure:
+    try:
+        pull = Pull(order, scale=scale, clock=SystemClock(), checker=checker_for(order))
+    except ImageError as error:
+        return _failure(error)
+    work = start_task(pull.run(), name="pull")
+    stopping = start_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            await end_tasks(work)
+            return _failure(PullCancelled())
+        return await work
+    except ImageError as error:
+        return _failure(error)
+    finally:
+        await end_tasks(stopping)
+
+
+def checker_for(order: PullOrder) -> SignatureChecker:
+    """Large libraries are loaded only for orders that need them."""
+    policy = order.verification
+    if policy is None:
+        return NothingAccepted()
+    if policy.is_keyless:
+        return _keyless_checker(policy, order.trusted_root)
+    from corral.oci.signatures.keyed import KeyChecker
+
+    try:
+        return KeyChecker(policy)
+    except InvalidInput as error:
+        raise PolicyInvalid(f"the gallery's {error}") from error
+
+
+def _keyless_checker(policy: Verification, trusted_root: str) -> SignatureChecker:
+    from corral.oci.signatures.keyless import KeylessChecker, TrustRootUnusable
+
+    try:
+        return KeylessChecker(policy, trusted_root=Path(trusted_root) if trusted_root else None)
+    except TrustRootUnusable as error:
+        raise TrustUnavailable(str(error)) from error
+
+
+def _failure(error: ImageError) -> PullFailure:
+    return PullFailure(code=error.code, message=str(error), retryable=error.retryable)
+
+
+def _tell(line: PullLine) -> None:
+    """One write per line: our parent reads whole lines, and reads all the time."""
+    data = msgspec.json.encode(line) + b"\n"
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

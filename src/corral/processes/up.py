@@ -1,0 +1,347 @@
+"""`corral up`: a whole fleet on one machine. NATS, a frontend and workers, all processes of their own, kept alive.
+
+Everything starts side by side, because workers try until they find their frontend. `up.json` is there exactly while
+the fleet is ready. The end goes in order: workers, frontend, NATS. Nothing is left, not even after SIGKILL: the kernel
+ends every child with the process that started it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Protocol
+
+from corral.base.clock import SystemClock
+from corral.base.errors import ChildFailed, PathNotUsable, SettingInvalid
+from corral.base.ids import new_secret
+from corral.base.logs import set_up_logs
+from corral.base.private_files import make_private_directory
+from corral.base.tasks import run_services, task_group
+from corral.bus.server import NatsServer
+from corral.domain.node import NodeStatus
+from corral.processes.children import Child, Children
+from corral.processes.data_lock import held
+from corral.processes.exit_codes import ExitCode, exit_code_of
+from corral.processes.failures import sole_cause
+from corral.processes.first_model import NAME, first_model_of, give_first_model
+from corral.processes.listening import take_port
+from corral.processes.probe import http_url
+from corral.processes.settings import child_environment
+from corral.processes.settings_sources import Group, Sources, without_settings
+from corral.processes.settings_table import GROUPS, WORKER_NEEDS, FrontendSettings, LogSettings, UpSettings
+from corral.processes.signals import stop_on_signals
+from corral.processes.starting import FINAL, start_patiently
+from corral.processes.tls import server_tls
+from corral.processes.up_file import UpFile, UpKeys, UpPids, remove_up_file, write_up_file
+from corral.processes.up_frontend import UpFrontend
+from corral.processes.up_workers import UpWorker, make_workers, worker_environment
+from corral.worker.files.areas import refuse_private
+
+log = logging.getLogger(__name__)
+
+STOP_WITHIN: Final = timedelta(seconds=9)
+LOOK_SECONDS: Final = 0.1
+PATIENCE_SECONDS: Final = 5.0
+"""After so long a person wants to know what we are waiting for."""
+_ATTEMPTS: Final = 3
+_FINAL_FOR_WORKERS: Final = FINAL - {ExitCode.IN_USE}
+"""A port that another program took is replaced at the next start."""
+_DECIDED_FOR_FRONTEND: Final = frozenset(
+    {
+        "nats_url",
+        "nats_jwt",
+        "nats_seed",
+        "nats_account_seed",
+        "nats_worker_jwt_ttl",
+        "nats_tls_ca",
+        "nats_tls_cert",
+        "nats_tls_key",
+    }
+)
+"""What the environment says of NATS is meant for another server than the embedded one."""
+_LOCK: Final = "up.lock"
+LOGS: Final = "logs"
+"""In the data directory: the log files of all processes of the fleet."""
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyFleet:
+    """What there is to say of a fleet that has started."""
+
+    url: str
+    healthy: int
+    """Nodes."""
+    seconds: float
+    """How long the start took."""
+    model: str | None
+    """What a first question can be asked."""
+    logs: Path
+
+
+class UpWords(Protocol):
+    """What `corral up` tells people."""
+
+    def new_keys(self, keys: UpKeys, file: Path) -> None:
+        """The fleet has new keys, and this private file has them."""
+
+    def waiting(self, reasons: list[str]) -> None: ...
+
+    def ready(self, fleet: ReadyFleet) -> None: ...
+
+    def stopping(self) -> None: ...
+
+
+def run_up(settings: UpSettings, logs: LogSettings, sources: Sources, words: UpWords) -> int:
+    """Run a fleet until a signal, or until a part of it cannot be kept alive; returns the exit code."""
+    began = time.monotonic()
+    refuse_private(models=settings.models or settings.data / "models", staging=None, private=settings.data)
+    if not settings.data.exists():  # a refused start leaves nothing behind; where a fleet was, that is told first
+        take_port(settings.host, settings.port)
+        take_port(settings.nats_host, settings.nats_port or 0, flag="--nats-port")
+    try:
+        make_private_directory(settings.data)
+    except PathNotUsable as error:
+        raise PathNotUsable(f"{error.message}; choose another directory with --data") from error
+    log_directory = logs.directory or settings.data / LOGS
+    already = f"another `corral up` runs in {settings.data}; stop it first, or choose another directory with --data"
+    with held(settings.data / _LOCK, already):
+        set_up_logs("up", replace(logs.output, directory=log_directory))
+        remove_up_file(settings.data)
+        try:
+            return asyncio.run(Up(settings, sources, words, log_directory=log_directory, began=began).run())
+        except asyncio.CancelledError:  # by the second signal, which leaves no time for words
+            return ExitCode.INTERRUPTED
+
+
+class Up:
+    """One life of `corral up`."""
+
+    def __init__(
+        self, settings: UpSettings, sources: Sources, words: UpWords, *, log_directory: Path, began: float
+    ) -> None:
+        self._settings = settings
+        self._log_directory = log_directory.absolute()
+        self._words = words
+        self._began = began
+        self._is_ready = False
+        self._has_first_model = False
+        self._pids: dict[str, int] = {}
+        self._nats = NatsServer(
+            settings.data / "nats", host=settings.nats_host, port=settings.nats_port, port_setting="--nats-port"
+        )
+        self._sources = sources
+        self._models = make_private_directory(settings.models or settings.data / "models").absolute()
+        self._trusted_token = new_secret()
+        self._has_tls = server_tls(settings.tls_cert, settings.tls_key) is not None
+        _refuse_hidden_tls(sources)
+        port = take_port(settings.host, settings.port)
+        self._public_url = http_url(settings.host, port, "https" if self._has_tls else "http")
+        self._public_port = port
+        self._frontend = UpFrontend(
+            # Our workers and commands need no TLS, and our certificate need not name 127.0.0.1.
+            host=LOOPBACK if self._has_tls else settings.host,
+            port=take_port(LOOPBACK, 0) if self._has_tls else port,
+            data=settings.data,
+            environment=self._frontend_environment,
+            on_change=self._publish,
+        )
+        self._known_keys = self._frontend.credentials()
+        self._workers = make_workers(settings.workers, settings.data, self._worker_environment)
+
+    def _child_environment(self, needs: Sequence[type[Group]] = GROUPS) -> dict[str, str]:
+        changes = {"CORRAL_LOG_DIRECTORY": str(self._log_directory)}
+        return {
+            **_gallery_of(self._settings.provisions),
+            **child_environment(self._sources, changes, needs=needs),
+        }
+
+    def _frontend_environment(self) -> Mapping[str, str]:
+        """Asked for when NATS runs: until then its port may still change."""
+        return {
+            **without_settings(self._child_environment(), FrontendSettings, _DECIDED_FOR_FRONTEND),
+            "CORRAL_HOST": self._settings.host,
+            "CORRAL_PORT": str(self._public_port),
+            **self._tls_environment(),
+            "CORRAL_DATA": str(self._settings.data),
+            "CORRAL_MODELS_PATH": str(self._models),
+            "CORRAL_NATS_URL": self._nats.frontend_url,
+            "CORRAL_TRUSTED_REGISTRATION_TOKEN": self._trusted_token,
+        }
+
+    def _tls_environment(self) -> Mapping[str, str]:
+        if not self._has_tls:
+            return {}
+        return {
+            "CORRAL_TLS_CERT": str(self._settings.tls_cert),
+            "CORRAL_TLS_KEY": str(self._settings.tls_key),
+            "CORRAL_PLAIN_PORT": str(self._frontend.port),
+        }
+
+    def _worker_environment(self) -> Mapping[str, str]:
+        return worker_environment(
+            self._child_environment(WORKER_NEEDS),
+            {
+                "CORRAL_REGISTER_TO": self._frontend.url,
+                "CORRAL_REGISTRATION_TOKEN": self._trusted_token,
+                "CORRAL_NATS_URL": self._nats.worker_url,
+                "CORRAL_MODELS_PATH": str(self._models),
+                "CORRAL_HEARTBEAT_INTERVAL": f"{self._settings.heartbeat_interval.total_seconds():f}s",
+            },
+        )
+
+    async def run(self) -> int:
+        """Until a signal; a second one ends everything at once."""
+        stop = asyncio.Event()
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"  # noqa: S101 - for the type checker
+        with closing(self._frontend), stop_on_signals(stop, hurry=task.cancel):
+            async with Children(clock=SystemClock(), on_change=self._pids_changed, stop_within=STOP_WITHIN) as children:
+                try:
+                    await run_services(stop, fleet=self._keep(children))
+                    self._words.stopping()
+                except ExceptionGroup as group:
+                    cause = sole_cause(group)
+                    if not isinstance(cause, ChildFailed):
+                        raise cause from group
+                    return _exit_code_after(cause)
+                finally:
+                    self._withdraw()
+        return ExitCode.OK
+
+    async def _keep(self, children: Children) -> None:
+        weights = self._settings.first_model or first_model_of(self._settings.provisions)
+        self._has_first_model = await asyncio.to_thread(give_first_model, self._models, weights)
+        await self._start_nats(children)
+        async with task_group() as starts:
+            starts.create_task(self._start(children, self._frontend.child), name="start the frontend")
+            if self._workers:
+                workers = [worker.child for worker in self._workers]
+                starts.create_task(self._start(children, *workers, final=_FINAL_FOR_WORKERS), name="start the workers")
+            starts.create_task(self._until_ready(), name="wait for the fleet")
+        self._is_ready = True
+        self._publish()
+        self._tell_ready()
+        await children.run()
+
+    async def _start_nats(self, children: Children) -> None:
+        """Another program may take the port between our look and the server's start; then another one is chosen."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._nats.prepare()
+            try:
+                await children.start(self._nats.child)
+            except ChildFailed:
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
+
+    async def _start(self, children: Children, *group: Child, final: frozenset[int] = FINAL) -> None:
+        await start_patiently(children, *group, clock=SystemClock(), attempts=_ATTEMPTS, final=final)
+
+    async def _until_ready(self) -> None:
+        told = time.monotonic()
+        while reasons := await self._missing():
+            if time.monotonic() - told >= PATIENCE_SECONDS:
+                self._words.waiting(reasons)
+                told = time.monotonic()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _missing(self) -> list[str]:
+        """What keeps the fleet from being ready, in words."""
+        answer = await self._frontend.readiness()
+        if answer is None or self._frontend.control_pid is None:
+            return ["the frontend, which does not answer yet"]
+        if answer.status != 200:
+            return [f"the frontend, which says: {answer.sentence}"]
+        page = await self._frontend.nodes()
+        if page is None:
+            return ["the frontend, which does not show its nodes yet"]
+        statuses = {node.address: node.status for node in page.items}
+        reasons = [await _why_not(worker, statuses.get(worker.address)) for worker in self._workers]
+        return [reason for reason in reasons if reason]
+
+    def _pids_changed(self, pids: Mapping[str, int]) -> None:
+        """What dies is started again at once, so the last known pid stays in the file until then: 0 would be a trap."""
+        self._pids.update(pids)
+        self._publish()
+
+    def _publish(self) -> None:
+        """Write `up.json` anew, while the fleet is ready."""
+        keys = self._frontend.credentials()
+        if not self._is_ready or keys is None:
+            return
+        content = UpFile(
+            url=self._frontend.url,
+            nats_url=self._nats.worker_url,
+            keys=keys,
+            pids=UpPids(
+                frontend=self._pids[self._frontend.child.name],
+                control=self._frontend.control_pid or 0,
+                gateways=self._frontend.gateway_pids,
+                nats=self._pids[self._nats.child.name],
+                workers=[self._pids[worker.name] for worker in self._workers],
+            ),
+        )
+        try:
+            write_up_file(self._settings.data, content)
+        except PathNotUsable as error:
+            log.warning("up.json is out of date: %s", error, extra={"event": "up.not_written"})
+
+    def _withdraw(self) -> None:
+        """From here on nothing is ready."""
+        self._is_ready = False
+        remove_up_file(self._settings.data)
+
+    def _tell_ready(self) -> None:
+        keys = self._frontend.credentials()
+        if keys is not None and keys != self._known_keys:
+            self._words.new_keys(keys, self._frontend.credentials_file)
+        seconds = time.monotonic() - self._began
+        model = NAME if self._has_first_model and self._workers else None
+        self._words.ready(
+            ReadyFleet(
+                url=self._public_url,
+                healthy=len(self._workers),
+                seconds=seconds,
+                model=model,
+                logs=self._log_directory,
+            )
+        )
+
+
+def _gallery_of(provisions: Path) -> Mapping[str, str]:
+    """The setting by which children find the images of Corral's own backends, where there are some."""
+    index = provisions / "backends" / "index.yaml"
+    return {"CORRAL_BUILTIN_GALLERY": str(index)} if index.exists() else {}
+
+
+def _refuse_hidden_tls(sources: Sources) -> None:
+    """The frontend would speak TLS where we do not expect it."""
+    if "tls_cert" in sources.file.sections.get(FrontendSettings.section, {}):
+        problem = f"`corral up` takes it from section [up] of {sources.file.path}, not from [frontend]"
+        raise SettingInvalid("tls_cert", problem)
+
+
+async def _why_not(worker: UpWorker, status: str | None) -> str:
+    """Empty when the worker is there and healthy. Its own word counts too: a status may be of its last life."""
+    answer = await worker.readiness()
+    if answer is None:
+        return f"{worker.name}, which does not answer yet"
+    if answer.status != 200:
+        return f"{worker.name}, which says: {answer.sentence}"
+    if status != NodeStatus.HEALTHY:
+        return f"{worker.name}, whose status is {status or 'unknown'}"
+    return ""
+
+
+def _exit_code_after(error: ChildFailed) -> int:
+    """Our children told their reasons themselves; which of them it was is for us to say."""
+    log.error("%s", error, extra={"event": "up.failed"})
+    code = error.fields.get("exit_code")
+    is_ours = error.fields.get("child") != "nats-server"
+    return code if is_ours and isinstance(code, int) and code > 0 else exit_code_of(error)

@@ -1,0 +1,272 @@
+"""The worker process: builds its parts, runs them until told to stop, and ends with a code that tells."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, AsyncExitStack
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import aiohttp
+import uvloop
+
+from corral import __version__
+from corral.base.clock import Clock, SystemClock
+from corral.base.errors import CorralError, PeerRefused
+from corral.base.http_client import open_session
+from corral.base.ids import Incarnation, new_incarnation
+from corral.base.private_files import make_private_directory
+from corral.bus.client import NatsBus
+from corral.bus.credentials import names_user
+from corral.bus.port import Handler, Message
+from corral.oci.platforms import this_platform
+from corral.processes.data_lock import held
+from corral.processes.exit_codes import ExitCode, exit_code_of
+from corral.processes.failures import sole_cause
+from corral.processes.signals import stop_on_signals
+from corral.processes.worker_backends import Surrounding, open_backends
+from corral.wire import subjects
+from corral.wire.registration import FEATURES, CorralHello
+from corral.worker.config import WorkerConfig
+from corral.worker.files.areas import refuse_private
+from corral.worker.files.object_cache import ObjectPlaces
+from corral.worker.files.object_files import ObjectFiles
+from corral.worker.files.object_handlers import ObjectHandlers
+from corral.worker.files.serving import FileServing
+from corral.worker.hardware.cgroup import Cgroup
+from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
+from corral.worker.hardware.machine import CapabilityRule, Hardware, Machine, on_one_disk
+from corral.worker.http import HttpServer, try_to_listen
+from corral.worker.membership import addresses
+from corral.worker.membership.departure import Departure
+from corral.worker.membership.frontend_client import FrontendClient
+from corral.worker.membership.heartbeat import Heartbeat
+from corral.worker.membership.identity import Identity, Memory, node_name
+from corral.worker.membership.lifecycle import Lifecycle, Membership
+from corral.worker.membership.nats_user import NatsUser
+from corral.worker.membership.presence import Presence
+from corral.worker.membership.registration import Profile, Registrar
+from corral.worker.membership.subscriptions import NodeSubscriptions, Subject
+from corral.worker.processes.backend_logs import BackendLogs
+from corral.worker.processes.log_routes import LogRoutes
+from corral.worker.readiness import Readiness
+
+log = logging.getLogger(__name__)
+
+LOCK_FILE: Final = "worker.lock"
+
+
+def main(config: WorkerConfig) -> ExitCode:
+    """Run one worker to its end. The first SIGTERM or SIGINT asks it to leave in good order, the second hurries it."""
+    return uvloop.run(_run_until_signalled(config))
+
+
+async def _run_until_signalled(config: WorkerConfig) -> ExitCode:
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    with stop_on_signals(stop, hurry=hurry.set):
+        return await run_worker(config, stop, hurry=hurry)
+
+
+async def run_worker(
+    config: WorkerConfig, stop: asyncio.Event, *, hurry: asyncio.Event | None = None, clock: Clock | None = None
+) -> ExitCode:
+    """Run one worker until `stop` is set or something final happens; says why, and returns the exit code."""
+    try:
+        await _live(config, stop, hurry or asyncio.Event(), clock or SystemClock())
+    except CorralError as error:
+        return _end_with(error)
+    except ExceptionGroup as group:
+        return _end_with(sole_cause(group))
+    log.info("worker ended", extra={"event": "worker.ended"})
+    return ExitCode.OK
+
+
+async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event, clock: Clock) -> None:
+    """Build the parts in the order in which they need each other, run them, close them in reverse."""
+    places = addresses.decide(config.addresses, socket.gethostname())
+    refuse_private(models=config.models_path, staging=config.files.staging_path, private=config.data_path)
+    if not config.data_path.exists():
+        try_to_listen(places.http_bind)  # a refused start leaves nothing behind
+    identity, presence, incarnation = Identity(config.data_path), Presence(), new_incarnation()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_data_held(config.data_path))
+        remembered = identity.remembered()
+        profile = _profile(config, places, _hello(config, identity.secret(), incarnation), remembered)
+        hardware = _hardware(config)
+        _introduce(profile, hardware.machine(), remembered)
+        user = NatsUser(clock, backoff=config.nats_user_retry, is_wanted=not names_user(config.bus))
+        bus = NatsBus(config.bus, name=f"corral worker {profile.name}", credentials=user.provider)
+        user.follow(bus)
+        readiness = Readiness(presence, bus)
+        logs = BackendLogs(clock)
+        files = await stack.enter_async_context(_files(config))
+        routes = (files.routes, LogRoutes(logs))
+        http = await stack.enter_async_context(
+            HttpServer(
+                address=places.http_bind,
+                readiness=readiness,
+                # The shared token counts only for a frontend that knows no other: LocalAI's.
+                bearers=lambda: (profile.hello.secret, presence.bearer),
+                routes=routes,
+                is_open=lambda: not profile.token and presence.is_with_localai,
+            )
+        )
+        await stack.enter_async_context(bus)
+        given = Surrounding(config=config, places=places, presence=presence, bus=bus, clock=clock, logs=logs)
+        backends = await open_backends(stack, given, capability=(await hardware.measure()).capability)
+        session = await stack.enter_async_context(_session(config))
+        frontend = FrontendClient(session, config.frontend.urls)
+        membership = Membership(
+            registrar=_registrar(config, frontend, profile, hardware, clock),
+            subscriptions=NodeSubscriptions(
+                bus, {subjects.node_stop: _stopper(stop), **backends.handlers, **_object_handlers(config, clock, stack)}
+            ),
+            heartbeat=Heartbeat(
+                frontend=frontend,
+                gauge=hardware,
+                clock=clock,
+                interval=config.heartbeat_interval,
+                incarnation=incarnation,
+                inventory=backends.inventory.tell,
+            ),
+            presence=presence,
+            remember=lambda node_id: identity.remember(node_id, profile.name),
+            nats_user=user,
+        )
+        departure = Departure(
+            frontend=frontend, calls=backends.calls, clock=clock, config=config.departure, hurry=hurry
+        )
+        await Lifecycle(membership=membership, departure=departure, presence=presence).run(stop)
+        # Before NATS is drained, so that whoever waits for a start is still answered.
+        await backends.close(force=hurry.is_set())
+        await http.close()  # also before, so that nothing new comes in meanwhile
+
+
+def _data_held(path: Path) -> AbstractContextManager[None]:
+    """Two workers with one secret would be one node that is in two places."""
+    make_private_directory(path)
+    return held(path / LOCK_FILE, f"another worker uses the data directory {path}; give each worker its own")
+
+
+def _hello(config: WorkerConfig, secret: str, incarnation: Incarnation) -> CorralHello:
+    return CorralHello(
+        version=__version__,
+        features=list(FEATURES),
+        secret=secret,
+        incarnation=incarnation,
+        heartbeat_seconds=config.heartbeat_interval.total_seconds(),
+        platform=str(this_platform()),
+        one_disk=on_one_disk(config.models_path, config.backends_path),
+    )
+
+
+def _profile(
+    config: WorkerConfig, places: addresses.Addresses, hello: CorralHello, remembered: Memory | None
+) -> Profile:
+    return Profile(
+        name=node_name(config.node.name, hostname=socket.gethostname(), pid=os.getpid()),
+        addresses=places,
+        token=config.frontend.registration_token,
+        hello=hello,
+        labels=config.node.labels,
+        max_replicas_per_model=config.node.max_replicas_per_model,
+        vram_budget=config.node.vram_budget,
+        was_admitted=remembered is not None,
+    )
+
+
+def _session(config: WorkerConfig) -> aiohttp.ClientSession:
+    return open_session(timeout=config.frontend.timeout, connect_timeout=config.frontend.connect_timeout)
+
+
+def _hardware(config: WorkerConfig) -> Hardware:
+    return Hardware(
+        models_path=config.models_path,
+        disk_timeout=config.disk_timeout,
+        capability=CapabilityRule(forced=config.node.capability, run_file=config.node.capability_run_file),
+        gpus=MachineGpus(detectors_of_this_machine(_load_nvml), timeout=config.gpu_timeout),
+        cgroup=Cgroup(),
+    )
+
+
+def _load_nvml() -> ModuleType:
+    """Only machines with NVIDIA's GPUs pay for it."""
+    return import_module("pynvml")
+
+
+def _registrar(
+    config: WorkerConfig, frontend: FrontendClient, profile: Profile, hardware: Hardware, clock: Clock
+) -> Registrar:
+    return Registrar(
+        frontend=frontend,
+        profile=profile,
+        gauge=hardware,
+        clock=clock,
+        backoff=config.frontend.backoff,
+        token_attempts=config.frontend.token_attempts,
+    )
+
+
+def _files(config: WorkerConfig) -> FileServing:
+    """On the machine's own clock, whatever the rest goes by: files carry its times."""
+    return FileServing(config.files, models=config.models_path, clock=SystemClock())
+
+
+def _object_handlers(config: WorkerConfig, clock: Clock, stack: AsyncExitStack) -> Mapping[Subject, Handler]:
+    """Without object storage nobody listens, which tells a frontend to send files over HTTP."""
+    if config.storage is None:
+        return {}
+    from corral.files.s3 import S3Objects
+
+    files = ObjectFiles(S3Objects(config.storage), ObjectPlaces.beside(config.models_path), clock)
+    stack.push_async_callback(files.close)
+    return ObjectHandlers(files).table()
+
+
+def _stopper(stop: asyncio.Event) -> Handler:
+    """What `nodes.<id>.stop` does, whatever its payload and however often it comes."""
+
+    async def handle(_: Message) -> None:
+        if not stop.is_set():
+            log.info("asked to stop over NATS", extra={"event": "worker.stopping"})
+        stop.set()
+
+    return handle
+
+
+def _introduce(profile: Profile, machine: Machine, last: Memory | None) -> None:
+    """One line that says who starts where, and a warning when nobody will find it."""
+    facts = {
+        "event": "worker.starting",
+        "node_name": profile.name,
+        "address": profile.addresses.advertise,
+        "version": __version__,
+        "os": machine.os,
+        "architecture": machine.architecture,
+        "cpus": machine.cpus,
+        "cpu_model": machine.cpu_model,
+        "last_node_id": last.id if last else None,
+    }
+    log.info("worker starting", extra={name: fact for name, fact in facts.items() if fact is not None})
+    if not profile.token:
+        log.warning(
+            "no registration token: with a LocalAI frontend that has none either, everybody who reaches this worker "
+            "may read and write its files and use its backends; set one on both sides (LOCALAI_REGISTRATION_TOKEN)",
+            extra={"event": "worker.open"},
+        )
+    if addresses.is_wildcard(profile.addresses.advertise):
+        log.warning(
+            "advertising %s, which other machines cannot reach; set advertise_address (LOCALAI_ADVERTISE_ADDR)",
+            profile.addresses.advertise,
+            extra={"event": "worker.unreachable"},
+        )
+
+
+def _end_with(error: CorralError) -> ExitCode:
+    log.error("%s", error, extra={"event": "worker.failed", "code": error.code})
+    code = exit_code_of(error)
+    return ExitCode.UNAVAILABLE if isinstance(error, PeerRefused) and code is ExitCode.FAILED else code

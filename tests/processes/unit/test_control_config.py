@@ -1,0 +1,83 @@
+"""What the control process is configured with, and which settings contradict each other."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from corral.base.errors import SettingInvalid
+from corral.domain.registration import AdmissionPolicy
+from corral.processes.configs.control import control_config
+from corral.processes.settings import backend_environment, gather
+from corral.processes.settings_sources import resolve
+from corral.processes.settings_table import FrontendSettings
+
+FRONTEND = {"HOME": "/home/someone", "CORRAL_NATS_URL": "nats://bus:4222"}
+
+
+def test_control_gets_every_setting() -> None:
+    environment = {
+        **FRONTEND,
+        "CORRAL_UNHEALTHY_AFTER": "2",
+        "CORRAL_OFFLINE_AFTER": "5",
+        "CORRAL_EVENT_RETENTION": "7d",
+        "CORRAL_MAX_BODY": "64KiB",
+        "CORRAL_METRICS_PUBLIC": "yes",
+        "LOCALAI_INSTANCE_ID": "blue",
+        "LOCALAI_REGISTRATION_TOKEN": "join",
+    }
+    config = control_config(resolve(FrontendSettings, gather({"--data": "/srv"}, environment)))
+    assert (config.liveness.unhealthy_after, config.liveness.offline_after) == (2, 5)
+    assert config.event_retention == timedelta(days=7)
+    assert config.max_body == 65536
+    assert config.metrics_public
+    assert config.instance_id == "blue"
+    assert config.registration_token == "join"
+    assert config.bus.url == "nats://bus:4222"
+    assert config.secrets_key_file == Path("/srv/secrets.key")
+
+
+def test_who_is_admitted_comes_from_settings() -> None:
+    settings = resolve(FrontendSettings, gather({}, FRONTEND))
+    assert control_config(settings).admission == AdmissionPolicy()
+    environment = {**FRONTEND, "CORRAL_MAX_PENDING_NODES": "7", "CORRAL_PENDING_RETENTION": "5m"}
+    flags = {"--trust-changed-addresses": True, "--max-pending-per-source": "3", "--auto-approve": True}
+    assert control_config(resolve(FrontendSettings, gather(flags, environment))).admission == AdmissionPolicy(
+        auto_approve=True,
+        trusts_changed_addresses=True,
+        max_pending=7,
+        max_pending_per_source=3,
+        pending_retention=timedelta(minutes=5),
+    )
+    with pytest.raises(SettingInvalid, match="max_pending_nodes"):
+        resolve(FrontendSettings, gather({"--max-pending-nodes": "0"}, FRONTEND))
+
+
+@pytest.mark.parametrize("name", ["CORRAL_ADMIN_KEYS", "LOCALAI_API_KEY"])
+def test_keys_of_administrators_come_from_the_environment_and_are_not_shown(name: str) -> None:
+    sources = gather({}, {**FRONTEND, name: "hidden-1, hidden-2"})
+    settings = resolve(FrontendSettings, sources)
+    assert control_config(settings).admin_keys == ("hidden-1", "hidden-2")
+    assert "hidden" not in repr(settings) + repr(control_config(settings))
+    assert name not in backend_environment(sources.environment)
+    with pytest.raises(SettingInvalid, match="admin_keys: the value from the environment variable") as refused:
+        resolve(FrontendSettings, gather({}, {**FRONTEND, name: "hidden,,"}))
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"CORRAL_UNHEALTHY_AFTER": "6"}, "offline_after: must be more than unhealthy_after, which is 6"),
+        ({"CORRAL_NATS_JWT": "x"}, "nats_seed: is needed beside nats_jwt"),
+        ({"CORRAL_NATS_SEED": "x"}, "nats_jwt: is needed beside nats_seed"),
+        (
+            {"LOCALAI_NATS_ACCOUNT_SEED": "x"},
+            "nats_account_seed: is no seed; that of an account starts with SA",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(environment: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SettingInvalid) as refused:
+        control_config(resolve(FrontendSettings, gather({}, {**FRONTEND, **environment})))
+    assert str(refused.value) == sentence
