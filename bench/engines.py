@@ -18,10 +18,10 @@ from bench.readings import MEGABYTE, memory_of, processor_seconds
 from bench.report import Row, Table, at_least, figure
 from bench.say import say
 from corral.rpc.messages import ModelOptions
-from corral.testing import backends
-from corral.testing.adapters import running_adapter
-from corral.testing.models import QUESTION, chat_model
 from corral.wire.adapter import AdapterModel, AdapterReplica
+from tests.kit import backends
+from tests.kit.adapters import running_adapter
+from tests.kit.models import QUESTION, chat_model
 
 CLIENTS: Final = (1, 8, 100, 1000)
 TOKENS: Final = 26

@@ -16,7 +16,7 @@ from bench.fanout_site import Run, Site, StatementLog, open_site
 from bench.readings import MEGABYTE, memory_of
 from bench.report import Row, Table, figure
 from bench.say import say
-from corral.testing.simulated_fleet import Behave, Look, NodeState, names_of
+from tests.kit.simulated_fleet import Behave, Look, NodeState, names_of
 
 DATABASES: Final = ("postgres", "sqlite")
 FEW_SECONDS: Final = 0.5

@@ -19,13 +19,13 @@ import msgspec
 from bench.readings import children_of, processor_seconds, words_of
 from bench.say import say
 from corral.bus.server import NatsServer
-from corral.testing.admin_api import open_session
-from corral.testing.ports import lasting_port
-from corral.testing.postgres import PostgresServer
-from corral.testing.processes import FrontendProcess, said_once
-from corral.testing.simulated_fleet import Behave, Join, SimulatedFleet, Surroundings
-from corral.testing.waiting import eventually
 from corral.wire.operation_views import OperationView
+from tests.kit.admin_api import open_session
+from tests.kit.ports import lasting_port
+from tests.kit.postgres import PostgresServer
+from tests.kit.processes import FrontendProcess, said_once
+from tests.kit.simulated_fleet import Behave, Join, SimulatedFleet, Surroundings
+from tests.kit.waiting import eventually
 
 INSTALL_TIMEOUT: Final = "15m"
 _GIVE_UP_SECONDS: Final = 300.0

@@ -19,7 +19,7 @@ from bench.simulation import Beat, Join, Observe, Read, Samples, Simulation, Wal
 from bench.stored_nodes import store_nodes
 from bench.up import fleet, frontend_of
 from corral.processes.up_file import UpFile
-from corral.testing.postgres import PostgresServer
+from tests.kit.postgres import PostgresServer
 
 DATABASES: Final = ("sqlite", "postgres")
 CONTROL_IDLE_MEGABYTES: Final = 130

@@ -29,7 +29,7 @@ from bench.say import say
 from bench.up import environment, fleet, frontend_of
 from corral.base.errors import ChildFailed
 from corral.base.processes import Command, Output, Process, start_process
-from corral.testing.ports import lasting_port
+from tests.kit.ports import lasting_port
 
 HOST: Final = "127.0.0.1"
 PATH: Final = "/nodes/7f1c2d9e-5a0b-4c3d-8e6f-112233445566"

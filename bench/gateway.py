@@ -19,10 +19,10 @@ from typing import Final
 
 from bench.readings import MEGABYTE, memory_of, processor_seconds
 from bench.report import Cell, Row, Table, at_least, figure
-from corral.testing.gateway import GATEWAY_KEY, StubControl
-from corral.testing.ports import lasting_port
 from corral.wire.keys import hash_secret
 from corral.wire.view import KeyEntry, ModelEntry, ReplicaEntry, View
+from tests.kit.gateway import GATEWAY_KEY, StubControl
+from tests.kit.ports import lasting_port
 
 HERE: Final = Path(__file__).parent
 BUILD: Final = HERE.parent / ".build" / "bench"

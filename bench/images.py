@@ -27,7 +27,7 @@ from bench.say import say
 from corral.base.errors import ChildFailed
 from corral.oci.config import ImagesConfig
 from corral.processes.puller import step_back
-from corral.testing.docker_registry import DockerRegistry
+from tests.kit.docker_registry import DockerRegistry
 
 MEGABYTES: Final = 1000
 ROUNDS: Final = 3

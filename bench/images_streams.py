@@ -35,8 +35,8 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.oci.puller import MODULE
 from corral.processes.up_file import UpFile
-from corral.testing.models import write_model
 from corral.wire import subjects
+from tests.kit.models import write_model
 
 STREAMS: Final = 50
 TOKENS_PER_SECOND: Final = 25

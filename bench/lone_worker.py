@@ -18,8 +18,8 @@ from corral.base.processes import Command, Output, Process, start_process
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
-from corral.testing.ports import lasting_port
 from corral.wire import subjects
+from tests.kit.ports import lasting_port
 
 HOST: Final = "127.0.0.1"
 NODE: Final = NodeId("11111111-2222-4333-8444-555555555555")

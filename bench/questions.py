@@ -20,7 +20,7 @@ import yaml
 
 from bench.report import Row, Table
 from corral.processes.first_model import configuration
-from corral.testing.models import chat_model
+from tests.kit.models import chat_model
 
 _ENGINE: Final = Path(__file__).parents[1] / "backends" / "llama_cpp" / "engine.py"
 _MOST_TOKENS: Final = 512

@@ -16,9 +16,9 @@ from typing import Final
 from bench.readings import MEGABYTE
 from corral.oci.manifests import OCI_LAYER_GZIP, Descriptor
 from corral.oci.platforms import this_platform
-from corral.testing.backends import BACKENDS
-from corral.testing.docker_registry import DockerRegistry
-from corral.testing.images import gzipped
+from tests.kit.backends import BACKENDS
+from tests.kit.docker_registry import DockerRegistry
+from tests.kit.images import gzipped
 
 NAME: Final = "backends/bench"
 PERCENT: Final = (5, 15, 20, 35, 15, 10)

@@ -21,7 +21,6 @@ from bench.client import Answer, Connection, request
 from bench.report import percentile
 from corral import __version__
 from corral.base.ids import NodeId, new_incarnation, new_secret
-from corral.testing.commanded import MOST_IN_A_LINE, InputEnded, ended_with_the_input, open_input, tell
 from corral.wire.registration import (
     FEATURES,
     CorralBeat,
@@ -30,6 +29,7 @@ from corral.wire.registration import (
     RegisterRequest,
     RegisterResponse,
 )
+from tests.kit.commanded import MOST_IN_A_LINE, InputEnded, ended_with_the_input, open_input, tell
 
 ANSWER_WITHIN_SECONDS: Final = 15.0
 _JOINING_AT_ONCE: Final = 8

@@ -16,7 +16,7 @@ from bench.up import corral, environment, fleet
 from corral.base.errors import ChildFailed
 from corral.base.processes import Command, Output, start_process
 from corral.bus.server import NatsServer
-from corral.testing.ports import lasting_port
+from tests.kit.ports import lasting_port
 
 MeasuredT = TypeVar("MeasuredT")
 

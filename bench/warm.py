@@ -19,9 +19,9 @@ from bench.report import Row, Table, figure
 from bench.say import say
 from bench.up import fleet
 from corral.processes.up_file import UpFile
-from corral.testing.databases import DatabaseKind, DatabaseSource
-from corral.testing.models import QUESTION, chat_model
-from corral.testing.postgres import PostgresServer
+from tests.kit.databases import DatabaseKind, DatabaseSource
+from tests.kit.models import QUESTION, chat_model
+from tests.kit.postgres import PostgresServer
 
 CLIENTS: Final = 4
 MODEL: Final = "smollm2"

@@ -22,8 +22,8 @@ from bench.say import say
 from corral.base.ids import NodeId
 from corral.base.processes import Process
 from corral.bus.client import NatsBus
-from corral.testing.backend_scripts import write_serving_backend
 from corral.wire import subjects
+from tests.kit.backend_scripts import write_serving_backend
 
 LONG: Final = timedelta(minutes=5)
 AGAIN_MILLISECONDS: Final = 50

@@ -17,8 +17,8 @@ from typing import Final
 
 from chaos import absence, deaths, first_requests, fleet, installs, operations, outages, processes, registry, strangers
 from chaos.round import Outcome, Scenario, Story, Workshop, run_round
-from corral.testing.databases import DatabaseSource
-from corral.testing.leaks import ChildWatch, Snapshot, tasks_left
+from tests.kit.databases import DatabaseSource
+from tests.kit.leaks import ChildWatch, Snapshot, tasks_left
 
 SCENARIOS: Final[Mapping[str, tuple[Scenario, int]]] = {
     "registry": (registry.against_its_model, 300),

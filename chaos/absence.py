@@ -17,9 +17,9 @@ from chaos.people import Ledger, Person, Wish
 from chaos.round import Workshop
 from chaos.workers import Behave, Join, Leave, Look, Return
 from corral.domain.operation import OperationState, TargetStatus
-from corral.testing.processes import HttpProcess
-from corral.testing.waiting import eventually
 from corral.wire.operation_views import JobStatus, OperationAsk, OperationView
+from tests.kit.processes import HttpProcess
+from tests.kit.waiting import eventually
 
 CORRAL: Final = ("c1", "c2", "c3")
 LOCALAI: Final = ("l1", "l2")

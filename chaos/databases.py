@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from corral.testing.databases import DatabaseSource
-from corral.testing.postgres import PostgresServer
+from tests.kit.databases import DatabaseSource
+from tests.kit.postgres import PostgresServer
 
 
 @asynccontextmanager

@@ -12,9 +12,9 @@ from typing import Final
 
 from chaos.round import Workshop
 from corral.base.tasks import end_tasks, start_task
-from corral.testing.asking import PATIENCE_SECONDS, Asked, counted, under_load
-from corral.testing.processes import WorkerProcess
-from corral.testing.serving import ServingFleet, serving_fleet, until_gone
+from tests.kit.asking import PATIENCE_SECONDS, Asked, counted, under_load
+from tests.kit.processes import WorkerProcess
+from tests.kit.serving import ServingFleet, serving_fleet, until_gone
 
 CLIENTS: Final = 4
 _LONG: Final = 400

@@ -5,8 +5,8 @@ from typing import Final
 from chaos.round import Workshop
 from corral.base.tasks import task_group
 from corral.domain.event import EventKind
-from corral.testing.asking import counted
-from corral.testing.serving import MODEL, serving_fleet
+from tests.kit.asking import counted
+from tests.kit.serving import MODEL, serving_fleet
 
 CLIENTS: Final = 100
 

@@ -19,12 +19,12 @@ from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId
 from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
-from corral.testing.admin_api import open_session
-from corral.testing.cluster import REGISTRATION_TOKEN, Cluster
-from corral.testing.members import ClusterFrontend, ClusterWorker
-from corral.testing.postgres import PostgresServer
-from corral.testing.simulated_node import SimulatedNode
 from corral.wire.node_views import NodeDetail
+from tests.kit.admin_api import open_session
+from tests.kit.cluster import REGISTRATION_TOKEN, Cluster
+from tests.kit.members import ClusterFrontend, ClusterWorker
+from tests.kit.postgres import PostgresServer
+from tests.kit.simulated_node import SimulatedNode
 
 WORKERS: Final = ("w1", "w2", "w3")
 SIMULATED: Final = ("s1", "s2")

@@ -19,10 +19,10 @@ from chaos.crash_shim import steps_in
 from chaos.install_driver import META, NAME
 from chaos.round import Workshop
 from corral.base.clock import SystemClock
-from corral.testing.images import a_directory, a_file, a_hard_link, a_layer, a_symlink, gzipped, tar_of
-from corral.testing.patience import PATIENCE
-from corral.testing.registry import FakeRegistry
 from corral.worker.installing.installer import Installer
+from tests.kit.images import a_directory, a_file, a_hard_link, a_layer, a_symlink, gzipped, tar_of
+from tests.kit.patience import PATIENCE
+from tests.kit.registry import FakeRegistry
 
 _ROOT: Final = Path(__file__).absolute().parents[1]
 _KILLED: Final = -9

@@ -6,8 +6,8 @@ from corral.base.ids import NodeId
 from corral.domain.event import EventKind
 from corral.domain.node import status_of
 from corral.state.nodes import Nodes
-from corral.testing.members import ClusterFrontend
 from corral.wire.node_views import EventView, NodeDetail
+from tests.kit.members import ClusterFrontend
 
 
 def record_is_sound(record: Sequence[EventView]) -> None:

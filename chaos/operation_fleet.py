@@ -12,11 +12,11 @@ from chaos.workers import Surroundings, Workers
 from corral.base.ids import new_secret
 from corral.bus.server import NatsServer
 from corral.state.secrets_key import SecretsKey
-from corral.testing.admin_api import AdminApi, open_session
-from corral.testing.ports import lasting_port
-from corral.testing.postgres import PostgresServer
-from corral.testing.processes import ControlProcess, FrontendProcess, HttpProcess, said_once
 from corral.wire.operation_views import OperationPage, OperationView
+from tests.kit.admin_api import AdminApi, open_session
+from tests.kit.ports import lasting_port
+from tests.kit.postgres import PostgresServer
+from tests.kit.processes import ControlProcess, FrontendProcess, HttpProcess, said_once
 
 BACKENDS: Final = ("alpha", "beta", "gamma", "delta")
 """What the only gallery has."""

@@ -19,10 +19,10 @@ from chaos.round import Workshop
 from chaos.workers import Join, Look, Tame, Wild
 from corral.base.tasks import task_group
 from corral.domain.operation import OperationState
-from corral.testing.postgres import PostgresServer
-from corral.testing.processes import HttpProcess
-from corral.testing.waiting import eventually
 from corral.wire.operation_views import OperationView
+from tests.kit.postgres import PostgresServer
+from tests.kit.processes import HttpProcess
+from tests.kit.waiting import eventually
 
 CORRAL: Final = [f"c{number:02}" for number in range(12)]
 LOCALAI: Final = [f"l{number:02}" for number in range(8)]

@@ -22,10 +22,10 @@ from chaos.round import Workshop
 from corral.base.tasks import running
 from corral.control import replica_health
 from corral.domain.event import EventKind
-from corral.testing.admin_api import Answer
-from corral.testing.asking import Question, counted, under_load
-from corral.testing.postgres import PostgresServer
-from corral.testing.serving import WORKERS, ServingFleet, serving_fleet
+from tests.kit.admin_api import Answer
+from tests.kit.asking import Question, counted, under_load
+from tests.kit.postgres import PostgresServer
+from tests.kit.serving import WORKERS, ServingFleet, serving_fleet
 
 CLIENTS: Final = 4
 _LOOK_SECONDS: Final = 0.25

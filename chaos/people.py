@@ -17,8 +17,8 @@ import aiohttp
 import msgspec
 
 from corral.domain.backend import Verb
-from corral.testing.admin_api import AdminApi, Answer
 from corral.wire.operation_views import Changed, OperationAsk, OperationView
+from tests.kit.admin_api import AdminApi, Answer
 
 Place = tuple[str, str]
 """A node's id and a backend."""

@@ -19,11 +19,11 @@ from corral.base.ids import NodeId
 from corral.bus.server import NatsServer
 from corral.domain.node import NodeStatus
 from corral.state.secrets_key import SecretsKey
-from corral.testing.admin_api import open_session
-from corral.testing.ports import lasting_port
-from corral.testing.postgres import PostgresServer
-from corral.testing.processes import FrontendProcess, WorkerProcess, said_once
-from corral.testing.waiting import eventually
+from tests.kit.admin_api import open_session
+from tests.kit.ports import lasting_port
+from tests.kit.postgres import PostgresServer
+from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
+from tests.kit.waiting import eventually
 
 FRONTENDS: Final = 2
 WORKERS: Final = ("w1", "w2")

@@ -25,12 +25,12 @@ from corral.domain.registration import Registration
 from corral.state.db import Database
 from corral.state.nodes import Nodes
 from corral.state.secrets_key import SecretsKey
-from corral.testing.bus import MemoryBus, MemoryServer
-from corral.testing.clock import ManualClock
-from corral.testing.databases import DatabaseSource
-from corral.testing.frontend import Frontend, frontend_config, open_frontend
-from corral.testing.gates import Gates, gated
 from corral.wire.keys import hash_secret
+from tests.kit.bus import MemoryBus, MemoryServer
+from tests.kit.clock import ManualClock
+from tests.kit.databases import DatabaseSource
+from tests.kit.frontend import Frontend, frontend_config, open_frontend
+from tests.kit.gates import Gates, gated
 
 INTERVAL: Final = timedelta(seconds=10)
 POLICY: Final = LivenessPolicy(tolerated_deafness=timedelta(minutes=1))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from corral.testing.databases import DatabaseSource
+from tests.kit.databases import DatabaseSource
 
 
 @dataclass(slots=True, kw_only=True)

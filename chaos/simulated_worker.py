@@ -10,8 +10,8 @@ from corral.base.clock import SystemClock
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.tasks import task_group
 from corral.bus.port import Bus
-from corral.testing.simulated_backends import Faults, SimulatedBackends
-from corral.testing.simulated_node import SimulatedNode
+from tests.kit.simulated_backends import Faults, SimulatedBackends
+from tests.kit.simulated_node import SimulatedNode
 
 _CLOCK: Final = SystemClock()
 _WORK_SECONDS: Final = (0.02, 0.5)

@@ -18,8 +18,8 @@ import psutil
 
 from chaos.round import Workshop
 from corral.base.tasks import running
-from corral.testing.asking import Asked, Question, counted
-from corral.testing.serving import ServingFleet, serving_fleet
+from tests.kit.asking import Asked, Question, counted
+from tests.kit.serving import ServingFleet, serving_fleet
 
 CLIENTS: Final = 50
 ABUSERS: Final = 4

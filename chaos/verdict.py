@@ -9,8 +9,8 @@ from datetime import datetime
 from chaos.people import Ledger, Place, Wish
 from chaos.workers import WorkerState
 from corral.domain.backend import Verb
-from corral.testing.simulated_backends import Written
 from corral.wire.operation_views import OperationView, TargetView
+from tests.kit.simulated_backends import Written
 
 Journals = Mapping[str, Sequence[Written]]
 """By the ids of nodes."""

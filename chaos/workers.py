@@ -24,8 +24,8 @@ from corral.base.tasks import end_tasks, start_task, task_group
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.port import Bus
-from corral.testing.simulated_backends import Faults, Written
-from corral.testing.simulated_node import Identity, SimulatedNode
+from tests.kit.simulated_backends import Faults, Written
+from tests.kit.simulated_node import Identity, SimulatedNode
 
 _ROOT: Final = Path(__file__).parents[1]
 _MOST_IN_A_LINE: Final = 64 * 1024 * 1024

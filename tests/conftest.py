@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, settings
 
 from corral.bus.port import Bus
 from corral.state.db import Database
-from corral.testing.bus import MemoryBus, MemoryServer
-from corral.testing.clock import ManualClock
-from corral.testing.databases import DatabaseSource
-from corral.testing.leaks import ChildWatch, Snapshot, report, tasks_left
+from tests.kit.bus import MemoryBus, MemoryServer
+from tests.kit.clock import ManualClock
+from tests.kit.databases import DatabaseSource
+from tests.kit.leaks import ChildWatch, Snapshot, report, tasks_left
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 CHILDREN = ChildWatch()

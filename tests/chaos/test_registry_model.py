@@ -4,7 +4,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from chaos.registry_model import RegistryMachine
-from corral.testing.databases import DatabaseSource
+from tests.kit.databases import DatabaseSource
 
 
 def test_the_registry_behaves_as_its_model(database_source: DatabaseSource) -> None:

@@ -8,7 +8,7 @@ import pytest
 from chaos import deaths, fleet, installs, operations, outages, processes, strangers
 from chaos.__main__ import main, table
 from chaos.round import Outcome, Scenario, Story, Workshop, run_round
-from corral.testing.databases import DatabaseSource
+from tests.kit.databases import DatabaseSource
 
 OUTAGE_SECONDS = 4.0
 """Longer than the silence after which a node would be offline."""

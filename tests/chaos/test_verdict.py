@@ -9,9 +9,9 @@ from chaos import verdict
 from chaos.people import Ledger, Wish
 from chaos.workers import WorkerState
 from corral.domain.backend import Verb
-from corral.testing.simulated_backends import Written
 from corral.wire.operation_views import OperationView, TargetView
 from corral.wire.times import format_time
+from tests.kit.simulated_backends import Written
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 ASKED, DONE, TOLD = (START + timedelta(seconds=seconds) for seconds in (1, 2, 3))

@@ -15,10 +15,10 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.port import Bus, Message
 from corral.bus.server import NatsServer
-from corral.testing import bus as memory
-from corral.testing.bus import MemoryBus, MemoryServer
-from corral.testing.loop_time import let_loop_time_pass
-from corral.testing.ports import lasting_port
+from tests.kit import bus as memory
+from tests.kit.bus import MemoryBus, MemoryServer
+from tests.kit.loop_time import let_loop_time_pass
+from tests.kit.ports import lasting_port
 
 LONG = timedelta(seconds=20)
 SHORT = timedelta(milliseconds=30)

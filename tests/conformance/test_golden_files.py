@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from corral.testing.file_worker import Answer, FileWorker, open_file_worker
-from corral.testing.golden import Recorded, read_recording
 from corral.worker.processes.backend_logs import Stream
+from tests.kit.file_worker import Answer, FileWorker, open_file_worker
+from tests.kit.golden import Recorded, read_recording
 
 VECTORS = Path(__file__).parent / "vectors" / "files.json"
 

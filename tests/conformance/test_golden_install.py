@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from corral.base.ids import NodeId
-from corral.testing.backend_node import SleepingNode
-from corral.testing.backend_scripts import write_backend
 from corral.wire import go_json, subjects
 from corral.wire.install import InstallReply, InstallRequest
 from corral.wire.inventory import ListReply
 from corral.wire.replica import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
+from tests.kit.backend_node import SleepingNode
+from tests.kit.backend_scripts import write_backend
 
 VECTORS = Path(__file__).parent / "vectors" / "backends.json"
 NODE = NodeId("11111111-2222-4333-8444-555555555555")

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from corral.domain.node import NodeStatus
-from corral.testing import http_forms, wire_forms
-from corral.testing.wire_forms import Differs, NoForm, Tally
 from corral.wire.broadcasts import NodeProgressStatus
 from corral.wire.progress import Phase, size_text
 from corral.worker.processes.backend_logs import Stream
+from tests.kit import http_forms, wire_forms
+from tests.kit.wire_forms import Differs, NoForm, Tally
 
 VECTORS = Path(__file__).parent / "vectors" / "messages.json"
 Hold = Callable[[dict[str, Any], Tally], str]

@@ -10,9 +10,9 @@ from corral.bus.port import Bus
 from corral.domain.registration import AdmissionPolicy
 from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import Frontend, frontend_config, open_frontend
-from corral.testing.golden import Player, Recorded, read_recording
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import Frontend, frontend_config, open_frontend
+from tests.kit.golden import Player, Recorded, read_recording
 
 VECTORS = Path(__file__).parent / "vectors" / "nodes.json"
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden"

@@ -10,11 +10,11 @@ import pytest
 
 from corral.base.ids import NodeId
 from corral.bus.port import Message
-from corral.testing.clock import ManualClock
-from corral.testing.objects import MemoryStorage
 from corral.worker.files.object_cache import ObjectPlaces
 from corral.worker.files.object_files import ObjectFiles
 from corral.worker.files.object_handlers import ObjectHandlers
+from tests.kit.clock import ManualClock
+from tests.kit.objects import MemoryStorage
 
 RECORDED_HOME = "/srv/w5"
 PREFIXES = ("invalid request", "path outside allowed directories", "invalid key prefix")

@@ -18,16 +18,16 @@ from corral.bus.port import Bus
 from corral.control.planning import Lookups
 from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.state.db import Database
-from corral.testing.asgi import Answer
-from corral.testing.clock import ManualClock
-from corral.testing.golden import Recorded, differences_between, read_recording
-from corral.testing.shelf import Shelf
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.waiting import eventually
-from corral.testing.world import MODEL, World, open_world
 from corral.wire import go_json, subjects
 from corral.wire.inventory import InstalledBackend
 from corral.wire.progress import InstallProgress
+from tests.kit.asgi import Answer
+from tests.kit.clock import ManualClock
+from tests.kit.golden import Recorded, differences_between, read_recording
+from tests.kit.shelf import Shelf
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.waiting import eventually
+from tests.kit.world import MODEL, World, open_world
 
 TIME = re.compile(r'"\d{4}-\d\d-\d\dT[0-9:.]+Z"')
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from corral.testing.recorded_worker import SUBJECTS, Question, differences, questions
+from tests.kit.recorded_worker import SUBJECTS, Question, differences, questions
 
 VECTORS = Path(__file__).parent / "vectors" / "worker.json"
 FILES = ("install", "upgrade", "stop", "delete", "list", "models", "bad_input")

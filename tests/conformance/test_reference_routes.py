@@ -17,8 +17,8 @@ from corral.admin.routes import ROUTES
 from corral.bus.port import Bus
 from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import Frontend, frontend_config, open_frontend
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import Frontend, frontend_config, open_frontend
 
 LIST = Path(__file__).parent / "reference_routes.json"
 Route = dict[str, Any]

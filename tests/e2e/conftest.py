@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from corral.testing.models import write_model
-from corral.testing.ports import lasting_port
-from corral.testing.process_lists import words_of
-from corral.testing.waiting import wait_until
+from tests.kit.models import write_model
+from tests.kit.ports import lasting_port
+from tests.kit.process_lists import words_of
+from tests.kit.waiting import wait_until
 
 CORRAL = [sys.executable, "-P", "-m", "corral"]
 STOP_SECONDS = 60

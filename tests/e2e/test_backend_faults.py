@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
-from corral.testing.backend_scripts import IGNORES_SIGTERM, write_backend, write_serving_backend
-from corral.testing.models import chat_model, write_model
-from corral.testing.process_lists import words_of
-from corral.testing.waiting import wait_until
+from tests.kit.backend_scripts import IGNORES_SIGTERM, write_backend, write_serving_backend
+from tests.kit.models import chat_model, write_model
+from tests.kit.process_lists import words_of
+from tests.kit.waiting import wait_until
 
 FAULTS = {"dies": "echo no such library >&2; exit 3", "hangs": "exec sleep 1000"}
 AT_LOAD = ("crash_at_load", "error_at_load")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from corral.testing.models import write_model
+from tests.kit.models import write_model
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = ROOT / "tests" / "clients"

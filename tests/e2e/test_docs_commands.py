@@ -27,9 +27,9 @@ from corral.bus.server_config import PERMISSIONS
 from corral.cli.main import cli
 from corral.processes.settings_sources import known_variables
 from corral.processes.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
-from corral.testing.own_images import own_gallery
-from corral.testing.ports import lasting_port
-from corral.testing.waiting import wait_until
+from tests.kit.own_images import own_gallery
+from tests.kit.ports import lasting_port
+from tests.kit.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from corral.testing.process_lists import running_below
-from corral.testing.waiting import wait_until
+from tests.kit.process_lists import running_below
+from tests.kit.waiting import wait_until
 
 NOBODY = "nats://127.0.0.1:9"
 """Nothing listens there; a frontend must live with that."""

@@ -10,11 +10,11 @@ import aiohttp
 import pytest
 
 from corral.base.tasks import end_tasks, start_task
-from corral.testing.backend_scripts import GO_ON, OPENAI_PORT, PACED_ENGINE, Pipe, open_pipe, write_serving_backend
-from corral.testing.models import write_model
-from corral.testing.patience import within_patience
-from corral.testing.serving import ServingFleet, serving_fleet
-from corral.testing.waiting import eventually
+from tests.kit.backend_scripts import GO_ON, OPENAI_PORT, PACED_ENGINE, Pipe, open_pipe, write_serving_backend
+from tests.kit.models import write_model
+from tests.kit.patience import within_patience
+from tests.kit.serving import ServingFleet, serving_fleet
+from tests.kit.waiting import eventually
 
 HALF = 100
 

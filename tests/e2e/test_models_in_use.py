@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 
 from corral.domain.operation import OperationState
-from corral.testing.backend_scripts import write_backend
-from corral.testing.backends import BACKENDS
-from corral.testing.models import write_model
-from corral.testing.serving import ServingFleet, serving_fleet
-from corral.testing.waiting import eventually
 from corral.wire.operation_views import OperationView
+from tests.kit.backend_scripts import write_backend
+from tests.kit.backends import BACKENDS
+from tests.kit.models import write_model
+from tests.kit.serving import ServingFleet, serving_fleet
+from tests.kit.waiting import eventually
 
 MODEL = "parrot"
 BACKEND = "echoing"

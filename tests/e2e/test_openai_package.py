@@ -9,9 +9,9 @@ from typing import Any
 import openai
 import pytest
 
-from corral.testing.models import CONTEXT, QUESTION
-from corral.testing.process_lists import running_below, words_of
-from corral.testing.waiting import wait_until
+from tests.kit.models import CONTEXT, QUESTION
+from tests.kit.process_lists import running_below, words_of
+from tests.kit.waiting import wait_until
 
 CLIENTS = 100
 LARGEST_BODY = 32 * 1024 * 1024

@@ -11,9 +11,9 @@ from typing import Any
 import openai
 import pytest
 
-from corral.testing.models import QUESTION, write_model
-from corral.testing.own_images import own_gallery
-from corral.testing.speech import HEADER_BYTES, SENTENCE, UNDERSTOOD, rate_of, samples_of
+from tests.kit.models import QUESTION, write_model
+from tests.kit.own_images import own_gallery
+from tests.kit.speech import HEADER_BYTES, SENTENCE, UNDERSTOOD, rate_of, samples_of
 
 NO_FILE = {"parameters": {"model": "none"}}
 """The packages of these backends have their models."""

@@ -12,10 +12,10 @@ from corral.bus.server import NatsServer, running_cluster
 from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
 from corral.state.secrets_key import SecretsKey
-from corral.testing.admin_api import open_session
-from corral.testing.databases import DatabaseSource
-from corral.testing.processes import FrontendProcess, WorkerProcess, said_once
-from corral.testing.waiting import eventually
+from tests.kit.admin_api import open_session
+from tests.kit.databases import DatabaseSource
+from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 

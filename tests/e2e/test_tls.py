@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from corral.testing.certificates import Authority
-from corral.testing.ports import lasting_port
-from corral.testing.process_lists import running_below
-from corral.testing.waiting import wait_until
+from tests.kit.certificates import Authority
+from tests.kit.ports import lasting_port
+from tests.kit.process_lists import running_below
+from tests.kit.waiting import wait_until
 
 
 @pytest.fixture

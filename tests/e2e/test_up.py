@@ -23,8 +23,8 @@ import click
 import pytest
 
 from corral.processes.up_workers import STEP
-from corral.testing.ports import lasting_port, lasting_range
-from corral.testing.waiting import wait_until
+from tests.kit.ports import lasting_port, lasting_range
+from tests.kit.waiting import wait_until
 
 KILLED = [("control",), ("frontend",), ("nats",), ("workers", 0)]
 

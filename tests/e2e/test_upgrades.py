@@ -9,9 +9,9 @@ import pytest
 
 from corral.oci.manifests import Descriptor
 from corral.oci.platforms import this_platform
-from corral.testing.backend_scripts import write_serving_backend
-from corral.testing.docker_registry import DockerRegistry
-from corral.testing.images import a_layer
+from tests.kit.backend_scripts import write_serving_backend
+from tests.kit.docker_registry import DockerRegistry
+from tests.kit.images import a_layer
 
 NAME = "backends/mine"
 

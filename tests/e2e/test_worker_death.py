@@ -10,11 +10,11 @@ import pytest
 from corral.base.ids import NodeId
 from corral.bus.server import NatsServer
 from corral.domain.node import NodeStatus
-from corral.testing.admin_api import open_session
-from corral.testing.ports import lasting_port
-from corral.testing.processes import FrontendProcess, WorkerProcess, said_once
-from corral.testing.waiting import eventually
 from corral.wire.node_views import NodeDetail
+from tests.kit.admin_api import open_session
+from tests.kit.ports import lasting_port
+from tests.kit.processes import FrontendProcess, WorkerProcess, said_once
+from tests.kit.waiting import eventually
 
 INTERVAL = 1.0
 UNHEALTHY_AFTER = 3

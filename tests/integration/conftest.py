@@ -7,7 +7,7 @@ import pytest
 
 from corral.files.s3 import S3Objects
 from corral.files.storage import ObjectMissing
-from corral.testing.s3 import S3Server
+from tests.kit.s3 import S3Server
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from .sources import PRODUCT, Finding, Source, read_sources
 from .tasks import tasks_have_owners
 
 PURE = "src/corral/domain/"
-MAY_READ_ENVIRONMENT = ("src/corral/processes/settings.py", "src/corral/testing/")
+MAY_READ_ENVIRONMENT = ("src/corral/processes/settings.py", "tests/kit/")
 Rule = Callable[[Source], Iterator[Finding]]
 
 

@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 
 from corral.rpc.messages import ModelOptions
-from corral.testing.adapters import RunningAdapter, running_adapter
-from corral.testing.backends import SOON, TOKEN, RunningBackend, running_backend
 from corral.wire.adapter import AdapterModel, AdapterReplica
+from tests.kit.adapters import RunningAdapter, running_adapter
+from tests.kit.backends import SOON, TOKEN, RunningBackend, running_backend
 
 MODEL = AdapterModel(name="echo-model", identity="m.bin", use_tokenizer_template=True)
 

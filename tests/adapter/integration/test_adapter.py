@@ -12,8 +12,8 @@ import pytest
 
 from corral.base.errors import ChildFailed
 from corral.rpc.messages import StatusResponse
-from corral.testing.backends import SOON
 from corral.wire.adapter import MODEL_GONE_STATUS, AdapterModel, AdapterReplica, PromptTemplates
+from tests.kit.backends import SOON
 
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "echo-model", "messages": [{"role": "user", "content": "hello brave new world"}]}

@@ -13,11 +13,11 @@ import aiohttp
 import pytest
 
 from corral.rpc.messages import StatusResponse
-from corral.testing.adapters import RunningAdapter, running_adapter
-from corral.testing.backends import SOON, TOKEN, RunningBackend
-from corral.testing.speech import SENTENCE, UNDERSTOOD, loaded_backend, rate_of, samples_of, wave_file
-from corral.testing.waiting import wait_until
 from corral.wire.adapter import AdapterModel, AdapterReplica
+from tests.kit.adapters import RunningAdapter, running_adapter
+from tests.kit.backends import SOON, TOKEN, RunningBackend
+from tests.kit.speech import SENTENCE, UNDERSTOOD, loaded_backend, rate_of, samples_of, wave_file
+from tests.kit.waiting import wait_until
 
 SPEECH = "/v1/audio/speech"
 TRANSCRIPTIONS = "/v1/audio/transcriptions"

@@ -13,8 +13,8 @@ from corral.base.errors import DatabaseUnavailable
 from corral.state.db import Database
 from corral.state.failures import ConstraintViolated
 from corral.state.schema import leases, marks
-from corral.testing.patience import PATIENCE
-from corral.testing.samples import after
+from tests.kit.patience import PATIENCE
+from tests.kit.samples import after
 
 
 def mark(name: str) -> Insert:

@@ -12,7 +12,7 @@ from corral.state.db import Database
 from corral.state.events import Events, append
 from corral.state.schema import event_sequence
 from corral.state.schema import events as events_table
-from corral.testing.samples import after, an_event
+from tests.kit.samples import after, an_event
 
 Statements = Callable[[], AbstractContextManager[list[str]]]
 

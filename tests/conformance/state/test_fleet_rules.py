@@ -17,7 +17,7 @@ from corral.state.failures import ConstraintViolated
 from corral.state.fleet_rules import FleetRules
 from corral.state.intents import Change, Intents
 from corral.state.operations import Operations, Overtaken
-from corral.testing.samples import after, an_event
+from tests.kit.samples import after, an_event
 
 MINE = LeaseToken("mine")
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from corral.domain.node import Hearing
 from corral.state.hearing import HearingPeriods
-from corral.testing.samples import after
+from tests.kit.samples import after
 
 GAP = timedelta(seconds=3)
 

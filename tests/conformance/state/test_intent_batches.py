@@ -18,7 +18,7 @@ from corral.state.db import Database
 from corral.state.intents import Change, Intents, WaitingIntents
 from corral.state.inventories import Inventories
 from corral.state.operations import Operations
-from corral.testing.samples import after, an_operation
+from tests.kit.samples import after, an_operation
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")
 POLICY = IntentPolicy()

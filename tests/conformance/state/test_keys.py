@@ -13,7 +13,7 @@ from corral.state.events import Events
 from corral.state.failures import ConstraintViolated
 from corral.state.keys import Keys
 from corral.state.schema import api_keys
-from corral.testing.samples import a_key, after, an_event
+from tests.kit.samples import a_key, after, an_event
 
 
 async def test_a_key_comes_back_as_it_was_stored(keys: Keys) -> None:

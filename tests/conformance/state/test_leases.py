@@ -17,7 +17,7 @@ from corral.state.operations import Operations
 from corral.state.schema import hearing
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
-from corral.testing.samples import a_load_job, after, an_operation
+from tests.kit.samples import a_load_job, after, an_operation
 
 A, B = LeaseToken("a"), LeaseToken("b")
 

@@ -21,8 +21,8 @@ from corral.state.replicas import Replicas, insert_replica
 from corral.state.schema import metadata
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
-from corral.testing.databases import DatabaseSource
-from corral.testing.samples import a_load_job, a_node, a_replica, after, an_event
+from tests.kit.databases import DatabaseSource
+from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

@@ -21,8 +21,8 @@ from corral.state.node_looks import Verdict
 from corral.state.nodes import Beat, Nodes
 from corral.state.schema import nodes as nodes_table
 from corral.state.secrets import Secrets, SecretsKey, node_secret_name
-from corral.testing.patience import PATIENCE
-from corral.testing.samples import a_key, a_node, after, an_event
+from tests.kit.patience import PATIENCE
+from tests.kit.samples import a_key, a_node, after, an_event
 
 Statements = Callable[[], AbstractContextManager[list[str]]]
 Change = Callable[[Nodes, Node], Awaitable[None]]

@@ -20,7 +20,7 @@ from corral.state.intents import Change, Intents
 from corral.state.inventories import Inventories
 from corral.state.nodes import Nodes
 from corral.state.operations import Operations
-from corral.testing.samples import a_node, after, an_event, an_operation
+from tests.kit.samples import a_node, after, an_event, an_operation
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")
 POLICY = IntentPolicy()

@@ -18,7 +18,7 @@ from corral.state.replicas import Replicas
 from corral.state.schema import replicas as table
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
-from corral.testing.samples import a_load_job, a_node, a_replica, after, an_event
+from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")
 

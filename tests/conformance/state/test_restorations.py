@@ -17,7 +17,7 @@ from corral.state.replicas import Replicas
 from corral.state.restorations import Restorations
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
-from corral.testing.samples import a_load_job, a_replica, after, an_event
+from tests.kit.samples import a_load_job, a_replica, after, an_event
 
 MINE = LeaseToken("mine")
 NODES = [NodeId("a"), NodeId("b"), NodeId("c")]

@@ -12,7 +12,7 @@ from corral.base.ids import Incarnation, NodeId, new_node_id
 from corral.domain.labels import NodeLabels
 from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
 from corral.state.nodes import Beat, Nodes
-from corral.testing.samples import a_node
+from tests.kit.samples import a_node
 
 SIZES = st.integers(0, 2**63 - 1)
 TIMES = st.datetimes(datetime(1970, 1, 1), datetime(9000, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001

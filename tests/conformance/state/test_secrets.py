@@ -9,7 +9,7 @@ from corral.base.errors import SecretsKeyMismatch
 from corral.state.db import Database
 from corral.state.schema import secrets as secrets_table
 from corral.state.secrets import Secrets, SecretsKey
-from corral.testing.samples import after
+from tests.kit.samples import after
 
 
 @pytest.fixture

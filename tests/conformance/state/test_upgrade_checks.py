@@ -3,7 +3,7 @@
 from corral.domain.upgrades import Check, Offer
 from corral.state.db import Database
 from corral.state.upgrade_checks import UpgradeChecks
-from corral.testing.samples import after
+from tests.kit.samples import after
 
 OFFER = Offer(backend="a", uri="r/a", version="1", digest="d", member_digests=frozenset({"m", "n"}), looked_at=after(1))
 

@@ -1,6 +1,6 @@
 """Writes worker.json: our own questions to a worker about backends and models, from the facts of LocalAI's protocol.
 
-What must be on the node's disk and what must run there is told by the answers; see `corral.testing.recorded_worker`.
+What must be on the node's disk and what must run there is told by the answers; see `tests.kit.recorded_worker`.
 Run `python tests/conformance/vectors/make_worker.py` after a change; the test plays the committed file.
 """
 

@@ -13,8 +13,8 @@ from corral.imaging.layers import Compression, Packing
 from corral.imaging.packages import Installer, find_installer
 from corral.oci.platforms import this_platform
 from corral.processes.own_program import shipped_installers
-from corral.testing.docker_registry import DockerRegistry
-from corral.testing.wheels import a_wheel, lock_of
+from tests.kit.docker_registry import DockerRegistry
+from tests.kit.wheels import a_wheel, lock_of
 
 RUN = """#!/bin/sh
 set -eu

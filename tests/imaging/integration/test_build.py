@@ -22,9 +22,9 @@ from corral.oci.orders import PullOrder
 from corral.oci.platforms import Platform, this_platform
 from corral.oci.progress import Scale
 from corral.oci.pull import Pull
-from corral.testing.clock import ManualClock
-from corral.testing.waiting import wait_until
-from corral.testing.wheels import a_wheel, lock_of
+from tests.kit.clock import ManualClock
+from tests.kit.waiting import wait_until
+from tests.kit.wheels import a_wheel, lock_of
 
 from .conftest import Workbench
 

@@ -19,10 +19,10 @@ from corral.oci.progress import Scale
 from corral.oci.pull import Pull
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions, PredictOptions
-from corral.testing.backends import SOON, TOKEN, until_healthy
-from corral.testing.models import chat_model
-from corral.testing.own_images import own_gallery
-from corral.testing.ports import lasting_port
+from tests.kit.backends import SOON, TOKEN, until_healthy
+from tests.kit.models import chat_model
+from tests.kit.own_images import own_gallery
+from tests.kit.ports import lasting_port
 
 PYTHON = Path(sys.base_prefix) / "bin"
 """Where the interpreter is that `.venv` was made with; it has none of the packages."""

@@ -17,7 +17,7 @@ from corral.oci.platforms import Platform, this_platform
 from corral.oci.progress import Scale
 from corral.oci.pull import Pull
 from corral.oci.references import parse_reference
-from corral.testing.docker_registry import PASSWORD, USERNAME, DockerRegistry
+from tests.kit.docker_registry import PASSWORD, USERNAME, DockerRegistry
 
 from .conftest import Workbench
 

@@ -18,10 +18,10 @@ from corral.bus.port import Bus
 from corral.domain.node import Heartbeat, Node
 from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend
-from corral.testing.world import view_of
 from corral.wire.keys import hash_secret
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend
+from tests.kit.world import view_of
 
 PUBLIC = {"/healthz", "/readyz", "/api/v1/ready", "/", "/docs", "/openapi.json"}
 

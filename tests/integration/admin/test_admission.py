@@ -15,9 +15,9 @@ from corral.domain.event import EventKind
 from corral.domain.registration import AdmissionPolicy
 from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
-from corral.testing.asgi import Answer
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend
+from tests.kit.asgi import Answer
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend
 
 ACCOUNT_SEED = nkeys.encode_seed(bytes(32), nkeys.PREFIX_BYTE_ACCOUNT).decode()
 WORKER = {"name": "w", "address": "10.0.0.9:50051", "http_address": "10.0.0.9:50050"}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
 
 WORKER = {"name": "newcomer", "address": "10.0.0.9:50051"}
 

@@ -16,13 +16,13 @@ from corral.domain.event import EventKind
 from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.domain.intent import IntentPolicy
 from corral.state.db import Database
-from corral.testing.asgi import Answer
-from corral.testing.clock import ManualClock
-from corral.testing.loop_time import overdue
-from corral.testing.shelf import Shelf
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.world import World, open_world
 from corral.wire.inventory import InstalledBackend
+from tests.kit.asgi import Answer
+from tests.kit.clock import ManualClock
+from tests.kit.loop_time import overdue
+from tests.kit.shelf import Shelf
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.world import World, open_world
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

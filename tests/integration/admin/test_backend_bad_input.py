@@ -8,8 +8,8 @@ import pytest
 
 from corral.bus.port import Bus
 from corral.state.db import Database
-from corral.testing.clock import ManualClock
-from corral.testing.world import World, open_world
+from tests.kit.clock import ManualClock
+from tests.kit.world import World, open_world
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

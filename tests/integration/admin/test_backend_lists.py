@@ -12,12 +12,12 @@ from corral.control.planning import Lookups
 from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.state.db import Database
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN
-from corral.testing.shelf import Shelf
-from corral.testing.world import World, open_world
 from corral.wire import subjects
 from corral.wire.inventory import InstalledBackend
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN
+from tests.kit.shelf import Shelf
+from tests.kit.world import World, open_world
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

@@ -11,9 +11,9 @@ from corral.bus.port import Bus
 from corral.control.planning import Lookups
 from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.state.db import Database
-from corral.testing.clock import ManualClock
-from corral.testing.shelf import Shelf
-from corral.testing.world import World, open_world
+from tests.kit.clock import ManualClock
+from tests.kit.shelf import Shelf
+from tests.kit.world import World, open_world
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

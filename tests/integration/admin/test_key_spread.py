@@ -9,8 +9,8 @@ import pytest
 
 from corral.base.tasks import running
 from corral.control import key_spread
-from corral.testing.frontend import Frontend
 from corral.wire.view import GatewayReport, KeyEntry, keys_digest
+from tests.kit.frontend import Frontend
 
 
 def report(frontend: Frontend, gateway: str, *, sequence: int = 1) -> None:

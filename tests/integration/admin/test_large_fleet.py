@@ -12,8 +12,8 @@ from sqlalchemy import event
 
 from corral.domain.node import NodeStatus
 from corral.state.db import Database
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
 
 
 async def join(frontend: Frontend, name: str, *, token: str = TRUSTED_TOKEN, **more: object) -> str:

@@ -16,10 +16,10 @@ from corral.bus.port import Bus
 from corral.domain.event import Event, EventKind
 from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 from corral.wire.gateway_counters import PER_GATEWAY, REPORT_AGE, UP, GatewayCounts, ModelCounts, RequestCount
 from corral.wire.view import GatewayReport
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 
 GATEWAY_KEY = "key-of-the-gateways"
 

@@ -11,8 +11,8 @@ from corral.bus.minting import Minter
 from corral.bus.port import Bus
 from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 SEED = nkeys.encode_seed(bytes(32), nkeys.PREFIX_BYTE_ACCOUNT).decode()

@@ -6,9 +6,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
-from corral.testing.file_worker import open_file_worker
-from corral.testing.frontend import Frontend
 from corral.worker.processes.backend_logs import Stream
+from tests.kit.file_worker import open_file_worker
+from tests.kit.frontend import Frontend
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from corral.testing.frontend import REGISTRATION_TOKEN, Frontend
+from tests.kit.frontend import REGISTRATION_TOKEN, Frontend
 
 SECRET = "k" * 43
 HELLO = {"version": "1", "features": ["node-secret", "heartbeat-status"], "secret": SECRET, "incarnation": "one"}

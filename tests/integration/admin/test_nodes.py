@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from corral.gateway.inference import ROUTES as MODEL_ROUTES
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
 
 
 async def joined(frontend: Frontend, name: str, **body: object) -> str:

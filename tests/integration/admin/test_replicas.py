@@ -15,12 +15,12 @@ from corral.control.gateway_shares import GatewayShares
 from corral.domain.replica import Replica, ReplicaState
 from corral.state.db import Database
 from corral.state.replicas import change_replica, insert_replica
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
-from corral.testing.golden import read_recording
-from corral.testing.patience import within_patience
 from corral.wire.subjects import GATEWAY_SHARES
 from corral.wire.view import GatewayReport
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
+from tests.kit.golden import read_recording
+from tests.kit.patience import within_patience
 
 SILENCE = SILENT_AFTER + timedelta(milliseconds=1)
 

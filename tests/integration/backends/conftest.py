@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.testing.backends import RunningBackend, running_backend
-from corral.testing.models import chat_model
+from tests.kit.backends import RunningBackend, running_backend
+from tests.kit.models import chat_model
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from corral.rpc import errors
 from corral.rpc._generated import backend_pb2
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions, PredictOptions, StatusResponse
-from corral.testing.backends import BACKENDS, SOON, TOKEN, RunningBackend, backend_command
-from corral.testing.ports import lasting_port
-from corral.testing.waiting import wait_until
+from tests.kit.backends import BACKENDS, SOON, TOKEN, RunningBackend, backend_command
+from tests.kit.ports import lasting_port
+from tests.kit.waiting import wait_until
 
 LOADED = ModelOptions(Model="m.bin")
 METHODS = list(backend_pb2.DESCRIPTOR.services_by_name["Backend"].methods)

@@ -11,8 +11,8 @@ from corral.base.processes import Command, Output, start_process
 from corral.rpc.backend import Backend
 from corral.rpc.errors import BackendError
 from corral.rpc.messages import ModelOptions, PredictOptions
-from corral.testing.backends import BACKENDS, SOON, TOKEN, until_healthy
-from corral.testing.ports import lasting_port
+from tests.kit.backends import BACKENDS, SOON, TOKEN, until_healthy
+from tests.kit.ports import lasting_port
 
 GUIDE = BACKENDS.parent / "docs" / "guides" / "write-a-backend.md"
 

@@ -15,9 +15,9 @@ import pytest
 from corral.base.processes import Process
 from corral.rpc import errors
 from corral.rpc.messages import Message, ModelOptions, PredictOptions, RerankRequest, StatusResponse
-from corral.testing.backends import BACKENDS, KEY, SOON, RunningBackend, running_backend
-from corral.testing.models import QUESTION
-from corral.testing.waiting import wait_until
+from tests.kit.backends import BACKENDS, KEY, SOON, RunningBackend, running_backend
+from tests.kit.models import QUESTION
+from tests.kit.waiting import wait_until
 
 ASKED = PredictOptions(
     UseTokenizerTemplate=True, Messages=[Message(role="user", content=QUESTION)], Tokens=24, ModelIdentity="smol"

@@ -15,8 +15,8 @@ import pytest
 
 from corral.rpc import errors
 from corral.rpc.messages import Message, ModelOptions, PredictOptions
-from corral.testing.backends import KEY, SOON, RunningBackend, running_backend
-from corral.testing.models import QUESTION
+from tests.kit.backends import KEY, SOON, RunningBackend, running_backend
+from tests.kit.models import QUESTION
 
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8, "temperature": 0}

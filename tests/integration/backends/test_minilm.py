@@ -8,8 +8,8 @@ import pytest
 
 from corral.rpc import errors
 from corral.rpc.messages import ModelOptions, PredictOptions
-from corral.testing.backends import SOON, RunningBackend
-from corral.testing.speech import loaded_backend
+from tests.kit.backends import SOON, RunningBackend
+from tests.kit.speech import loaded_backend
 
 PUBLISHED = {
     "This is an example sentence": [0.0676569, 0.0634959, 0.0487131, 0.0793049, 0.0374480],

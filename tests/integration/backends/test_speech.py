@@ -12,18 +12,9 @@ import pytest
 
 from corral.rpc import errors
 from corral.rpc.messages import ModelOptions, StatusResponse, TranscriptRequest, TTSRequest, VADRequest
-from corral.testing.backends import SOON, RunningBackend, running_backend
-from corral.testing.speech import (
-    HEADER_BYTES,
-    SENTENCE,
-    UNDERSTOOD,
-    loaded_backend,
-    rate_of,
-    samples_of,
-    say,
-    wave_file,
-)
-from corral.testing.waiting import wait_until
+from tests.kit.backends import SOON, RunningBackend, running_backend
+from tests.kit.speech import HEADER_BYTES, SENTENCE, UNDERSTOOD, loaded_backend, rate_of, samples_of, say, wave_file
+from tests.kit.waiting import wait_until
 
 SECOND_OF_SILENCE = [0.0] * 16_000
 

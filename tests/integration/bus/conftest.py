@@ -14,7 +14,7 @@ from corral.bus.config import BusConfig
 from corral.bus.port import Message
 from corral.bus.problems import Problem, ProblemKind
 from corral.bus.server import NatsServer
-from corral.testing.ports import lasting_port
+from tests.kit.ports import lasting_port
 
 
 @pytest.fixture(autouse=True)

@@ -19,9 +19,9 @@ from corral.bus.endpoints import Endpoint
 from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
 from corral.bus.server import NatsServer
-from corral.testing.loop_time import let_loop_time_pass
-from corral.testing.ports import lasting_port
-from corral.testing.relay import Relay
+from tests.kit.loop_time import let_loop_time_pass
+from tests.kit.ports import lasting_port
+from tests.kit.relay import Relay
 
 LONG = timedelta(seconds=20)
 

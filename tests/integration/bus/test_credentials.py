@@ -18,7 +18,7 @@ from corral.bus.minting import Minter
 from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
 from corral.bus.replies import FRONTEND_INBOX
-from corral.testing.nats_realm import Realm
+from tests.kit.nats_realm import Realm
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from corral.bus.port import Message
 from corral.bus.problems import ProblemKind
 from corral.bus.server import NatsServer
 from corral.bus.server_config import WORKER_INBOX
-from corral.testing.waiting import eventually
+from tests.kit.waiting import eventually
 
 LONG = timedelta(seconds=20)
 

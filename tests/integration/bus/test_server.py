@@ -19,7 +19,7 @@ from corral.bus import server as server_module
 from corral.bus.server import NatsServer, find_nats_server
 from corral.bus.server_config import MAX_PAYLOAD
 from corral.processes.children import Children
-from corral.testing.ports import lasting_port
+from tests.kit.ports import lasting_port
 
 HOST = "127.0.0.1"
 

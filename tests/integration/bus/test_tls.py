@@ -8,7 +8,7 @@ import pytest
 from corral.bus.config import BusConfig
 from corral.bus.problems import ProblemKind
 from corral.bus.server import NatsServer
-from corral.testing.certificates import Authority
+from tests.kit.certificates import Authority
 
 
 @pytest.fixture

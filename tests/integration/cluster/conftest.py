@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.testing.cluster import Cluster
-from corral.testing.databases import DatabaseSource
+from tests.kit.cluster import Cluster
+from tests.kit.databases import DatabaseSource
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from corral.admin.events import KEEP_ALIVE
 from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
-from corral.testing.cluster import Cluster, NodeStatusChanged, Recorded
+from tests.kit.cluster import Cluster, NodeStatusChanged, Recorded
 
 pytestmark = pytest.mark.postgres
 

@@ -8,11 +8,11 @@ import pytest
 from corral.base.errors import DatabaseInUse, PeerRefused
 from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
-from corral.testing.admin_api import open_session
-from corral.testing.cluster import REGISTRATION_TOKEN, Cluster, NodeStatusChanged, Recorded
-from corral.testing.members import FRONTEND_LOOPS, ClusterFrontend
-from corral.testing.ports import lasting_port
-from corral.testing.simulated_node import Identity, SimulatedNode
+from tests.kit.admin_api import open_session
+from tests.kit.cluster import REGISTRATION_TOKEN, Cluster, NodeStatusChanged, Recorded
+from tests.kit.members import FRONTEND_LOOPS, ClusterFrontend
+from tests.kit.ports import lasting_port
+from tests.kit.simulated_node import Identity, SimulatedNode
 
 
 async def test_the_kit_knows_how_many_loops_of_a_frontend_wait_for_its_clock(cluster: Cluster) -> None:
@@ -35,7 +35,7 @@ async def test_what_keeps_a_frontend_from_starting_comes_out_of_start(cluster: C
 
 
 async def test_a_wait_that_is_over_tells_the_story(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corral.testing.patience.PATIENCE", timedelta(milliseconds=50))
+    monkeypatch.setattr("tests.kit.patience.PATIENCE", timedelta(milliseconds=50))
     with pytest.raises(AssertionError, match=r"key\.created"):
         await cluster.until(Recorded(EventKind.NODE_REMOVED))
 

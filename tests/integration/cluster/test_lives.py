@@ -7,7 +7,7 @@ import pytest
 from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
 from corral.processes.exit_codes import ExitCode
-from corral.testing.cluster import Cluster, NodeStatusChanged, Recorded
+from tests.kit.cluster import Cluster, NodeStatusChanged, Recorded
 
 
 async def test_a_worker_registers_waits_for_approval_and_is_healthy(cluster: Cluster) -> None:

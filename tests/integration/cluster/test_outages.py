@@ -6,8 +6,8 @@ import pytest
 
 from corral.domain.event import EventKind, StoredEvent
 from corral.domain.node import NodeStatus
-from corral.testing.cluster import STEP, Cluster, NodeStatusChanged
-from corral.testing.databases import DatabaseSource
+from tests.kit.cluster import STEP, Cluster, NodeStatusChanged
+from tests.kit.databases import DatabaseSource
 
 
 def blamed(events: list[StoredEvent]) -> list[StoredEvent]:

@@ -13,10 +13,10 @@ from corral.domain.node import NodeStatus
 from corral.state.db import Database
 from corral.state.nodes import Nodes
 from corral.state.secrets_key import SecretsKey
-from corral.testing.asgi import Answer
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend
-from corral.testing.gates import Gates, gated
+from tests.kit.asgi import Answer
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend
+from tests.kit.gates import Gates, gated
 
 WORKER = {"name": "w1", "address": "10.0.0.9:50051"}
 HELLO = {"version": "1", "features": ["node-secret", "heartbeat-status"], "secret": "s" * 43, "heartbeat_seconds": 10}

@@ -17,11 +17,11 @@ from corral.base.ids import NodeId
 from corral.control import unloading
 from corral.domain.event import EventKind
 from corral.domain.replica import Replica
-from corral.testing.backends import BACKENDS
-from corral.testing.cluster import Cluster, Recorded
-from corral.testing.databases import DatabaseSource
-from corral.testing.process_lists import running_below
-from corral.testing.waiting import eventually
+from tests.kit.backends import BACKENDS
+from tests.kit.cluster import Cluster, Recorded
+from tests.kit.databases import DatabaseSource
+from tests.kit.process_lists import running_below
+from tests.kit.waiting import eventually
 
 MODEL = """
 name: parrot

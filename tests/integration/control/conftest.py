@@ -7,9 +7,9 @@ import pytest
 
 from corral.bus.port import Bus
 from corral.state.db import Database
-from corral.testing.clock import ManualClock
-from corral.testing.shop import Shop, open_shop
-from corral.testing.world import World, open_world
+from tests.kit.clock import ManualClock
+from tests.kit.shop import Shop, open_shop
+from tests.kit.world import World, open_world
 
 
 @pytest.fixture

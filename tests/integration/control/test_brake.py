@@ -8,8 +8,8 @@ import pytest
 from corral.bus.port import Bus
 from corral.domain.event import EventKind
 from corral.domain.replica import ReplicaState
-from corral.testing.bus import MemoryBus
-from corral.testing.world import SECRET, FakeNode, World, view_of
+from tests.kit.bus import MemoryBus
+from tests.kit.world import SECRET, FakeNode, World, view_of
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

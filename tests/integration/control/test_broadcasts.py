@@ -14,8 +14,8 @@ from corral.domain.backend import Verb
 from corral.domain.event import EventKind
 from corral.domain.operation import Operation, OperationState
 from corral.processes.control_loops import Control
-from corral.testing.waiting import eventually
-from corral.testing.world import World
+from tests.kit.waiting import eventually
+from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

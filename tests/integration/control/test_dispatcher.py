@@ -22,15 +22,15 @@ from corral.domain.intent import IntentPolicy
 from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Target, TargetStatus
 from corral.state.db import Database
 from corral.state.intents import Change, Intents
-from corral.testing.clock import ManualClock
-from corral.testing.loop_time import overdue
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.waiting import eventually
-from corral.testing.world import World, open_world
 from corral.wire import subjects
 from corral.wire.backend_changes import UpgradeRequest
 from corral.wire.install import InstallRequest
 from corral.wire.inventory import InstalledDetails
+from tests.kit.clock import ManualClock
+from tests.kit.loop_time import overdue
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.waiting import eventually
+from tests.kit.world import World, open_world
 
 HASTE = timedelta(seconds=3)
 """Shorter than any time-out of the database, which must not be over as well."""

@@ -11,10 +11,10 @@ from corral.bus.port import Message
 from corral.control.replica_exits import EXIT_LIMITS
 from corral.domain.event import EventKind
 from corral.domain.replica import Replica, ReplicaState
-from corral.testing.world import SECRET, World, view_of
 from corral.wire import subjects
 from corral.wire.keys import hash_secret
 from corral.wire.replica import ReplicaExited
+from tests.kit.world import SECRET, World, view_of
 
 
 async def unanswered(subject: str, data: bytes) -> None:

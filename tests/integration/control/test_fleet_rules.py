@@ -19,11 +19,11 @@ from corral.galleries.readings import Readings
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import wire
 from corral.state.fleet_rules import FleetRules as RuleStore
-from corral.testing.clock import START
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.world import SECRET, World
 from corral.wire.install import InstallRequest
 from corral.wire.inventory import InstalledBackend
+from tests.kit.clock import START
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.world import SECRET, World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

@@ -9,9 +9,9 @@ from corral.base.ids import NodeId
 from corral.bus.port import Message
 from corral.control.inventory import INVENTORY_LIMITS
 from corral.control.node_client import MOST_BYTES, NodePending, NodeRefused
-from corral.testing.world import World
 from corral.wire import subjects
 from corral.wire.inventory import InstalledBackend, InventoryReport
+from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

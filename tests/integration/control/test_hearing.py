@@ -7,8 +7,8 @@ from corral.control.hearing import HearingKeeper
 from corral.domain.node import LivenessPolicy
 from corral.state.db import Database
 from corral.state.hearing import HearingPeriods
-from corral.testing.bus import MemoryBus, MemoryServer
-from corral.testing.clock import ManualClock
+from tests.kit.bus import MemoryBus, MemoryServer
+from tests.kit.clock import ManualClock
 
 SECOND = timedelta(seconds=1)
 POLICY = LivenessPolicy()

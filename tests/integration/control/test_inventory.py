@@ -8,11 +8,11 @@ import pytest
 from corral.base.ids import NodeId
 from corral.bus.port import Message
 from corral.control import inventory
-from corral.testing.loop_time import overdue
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.world import SECRET, World
 from corral.wire import subjects
 from corral.wire.inventory import InstalledBackend, InventoryReport, fingerprint
+from tests.kit.loop_time import overdue
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.world import SECRET, World
 
 ECHO = InstalledBackend(name="echo", installed_at="2030-01-01T00:00:00Z", digest="sha256:1")
 

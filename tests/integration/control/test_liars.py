@@ -9,12 +9,12 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from corral.testing.clock import START
-from corral.testing.simulated_backends import Faults, SimulatedBackends
-from corral.testing.world import World
 from corral.wire.broadcasts import OperationStatus
 from corral.wire.operation_views import JobStatus, OperationItems, OperationView
 from corral.wire.times import format_time
+from tests.kit.clock import START
+from tests.kit.simulated_backends import Faults, SimulatedBackends
+from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

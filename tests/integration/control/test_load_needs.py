@@ -7,8 +7,8 @@ import pytest
 from corral.control.operations import Ask
 from corral.domain.backend import Verb
 from corral.domain.operation import OperationState
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.world import World
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

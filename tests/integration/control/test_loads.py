@@ -18,12 +18,12 @@ from corral.domain.event import EventKind
 from corral.domain.key import Scope
 from corral.domain.load_reason import REASON_SENTENCES, LoadReason
 from corral.rpc.errors import BackendBusy, BackendGone, LoadFailed
-from corral.testing.patience import PATIENCE, within_patience
-from corral.testing.world import MODEL, SECRET, World, view_of
 from corral.wire import go_json, subjects
 from corral.wire.progress import InstallBytes, InstallProgress
 from corral.wire.replica import ProcessKey, ReplicaAccess
 from corral.wire.view import MODEL_GONE, Beat, Failure, GatewayReport, View, ViewChange
+from tests.kit.patience import PATIENCE, within_patience
+from tests.kit.world import MODEL, SECRET, World, view_of
 
 
 async def test_a_hundred_who_ask_share_one_load(world: World) -> None:

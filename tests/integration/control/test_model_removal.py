@@ -14,9 +14,9 @@ from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.domain.replica import ReplicaState
 from corral.processes.control_loops import Control
 from corral.state.db import Database
-from corral.testing.clock import ManualClock
-from corral.testing.simulated_worker import SimulatedWorker
-from corral.testing.world import MODEL, World, open_world, view_of
+from tests.kit.clock import ManualClock
+from tests.kit.simulated_worker import SimulatedWorker
+from tests.kit.world import MODEL, World, open_world, view_of
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

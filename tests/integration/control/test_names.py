@@ -16,7 +16,7 @@ from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
 from corral.state.fleet_rules import FleetRules
 from corral.state.operations import Operations as OperationStore
-from corral.testing.world import World
+from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

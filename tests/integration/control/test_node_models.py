@@ -13,10 +13,10 @@ from corral.control.node_models import WITHIN
 from corral.domain.event import EventKind
 from corral.domain.replica import LIVE
 from corral.state.db import Database
-from corral.testing.asgi import Answer
-from corral.testing.clock import ManualClock
-from corral.testing.world import FakeNode, World, open_world, view_of
 from corral.wire.replica import RunningModel
+from tests.kit.asgi import Answer
+from tests.kit.clock import ManualClock
+from tests.kit.world import FakeNode, World, open_world, view_of
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

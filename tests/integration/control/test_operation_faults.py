@@ -14,14 +14,14 @@ from corral.domain.intent import IntentPolicy
 from corral.domain.operation import Operation, OperationState, Target, TargetStatus
 from corral.processes.control_loops import Control
 from corral.state.db import Database
-from corral.testing.bus import MemoryBus, MemoryServer
-from corral.testing.clock import ManualClock
-from corral.testing.frontend import TRUSTED_TOKEN
-from corral.testing.loop_time import overdue
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.world import SECRET, World, open_world
 from corral.wire.operation_views import JobStatus, OperationView
 from corral.wire.registration import FEATURES, CorralHello
+from tests.kit.bus import MemoryBus, MemoryServer
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import TRUSTED_TOKEN
+from tests.kit.loop_time import overdue
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.world import SECRET, World, open_world
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

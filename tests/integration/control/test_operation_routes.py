@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.testing.asgi import Answer
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.world import World
+from tests.kit.asgi import Answer
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

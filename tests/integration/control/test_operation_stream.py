@@ -15,12 +15,12 @@ from corral.control.operations import Ask
 from corral.domain.backend import Verb
 from corral.domain.operation import Operation
 from corral.processes.control_loops import Control
-from corral.testing.asgi import Stream, open_stream
-from corral.testing.bus import MemoryBus
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.waiting import eventually
-from corral.testing.world import World
 from corral.wire.operation_views import OperationUpdate
+from tests.kit.asgi import Stream, open_stream
+from tests.kit.bus import MemoryBus
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.waiting import eventually
+from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 

@@ -25,10 +25,10 @@ from corral.processes.control_wiring import Stores, wire
 from corral.state.db import Database
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
-from corral.testing.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
-from corral.testing.ports import lasting_port
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.waiting import eventually
+from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
+from tests.kit.ports import lasting_port
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

@@ -6,8 +6,8 @@ from corral.base.ids import FrontendId, new_lease_token
 from corral.control.orphans import PERIOD
 from corral.domain.event import EventKind
 from corral.state.leases import Leases
-from corral.testing.world import FakeNode, World
 from corral.wire.replica import RunningModel
+from tests.kit.world import FakeNode, World
 
 STRAY = RunningModel(model_id="stray", replica_index=0, address="127.0.0.1:7777")
 

@@ -17,13 +17,13 @@ from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
 from corral.oci.manifests import Descriptor
 from corral.state.db import Database
-from corral.testing.asgi import Answer
-from corral.testing.clock import HurriedClock, ManualClock
-from corral.testing.registry import answering
-from corral.testing.shop import AMD64, LAYER, Shop
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.world import World, open_world
 from corral.wire.install import InstallRequest
+from tests.kit.asgi import Answer
+from tests.kit.clock import HurriedClock, ManualClock
+from tests.kit.registry import answering
+from tests.kit.shop import AMD64, LAYER, Shop
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.world import World, open_world
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

@@ -23,11 +23,11 @@ from corral.processes.control_wiring import Stores, wire
 from corral.state.db import Database
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
-from corral.testing.asgi import Stream, open_stream
-from corral.testing.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
-from corral.testing.ports import lasting_port
-from corral.testing.simulated_backends import SimulatedBackends
 from corral.wire.operation_views import OperationUpdate, OperationView
+from tests.kit.asgi import Stream, open_stream
+from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
+from tests.kit.ports import lasting_port
+from tests.kit.simulated_backends import SimulatedBackends
 
 pytestmark = [pytest.mark.parametrize("database", ["postgres"], indirect=True), pytest.mark.postgres]
 

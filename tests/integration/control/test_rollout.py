@@ -16,11 +16,11 @@ from corral.domain.replica import Replica, ReplicaState
 from corral.processes.control_loops import Control
 from corral.state.db import Database
 from corral.state.restorations import Restorations
-from corral.testing.clock import ManualClock
-from corral.testing.loop_time import overdue
-from corral.testing.simulated_worker import SimulatedWorker
-from corral.testing.world import World, open_world, view_of
 from corral.wire.view import GatewayReport
+from tests.kit.clock import ManualClock
+from tests.kit.loop_time import overdue
+from tests.kit.simulated_worker import SimulatedWorker
+from tests.kit.world import World, open_world, view_of
 
 HASTE = timedelta(seconds=3)
 """Shorter than any time-out of the database, which must not be over as well."""

@@ -15,13 +15,13 @@ from corral.bus.port import Bus
 from corral.domain.intent import IntentPolicy
 from corral.processes.control_loops import Control
 from corral.state.db import Database
-from corral.testing.asgi import call
-from corral.testing.clock import ManualClock
-from corral.testing.loop_time import overdue
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.world import SECRET, World, open_world
 from corral.wire.operation_views import JobStatus, OperationView
 from corral.wire.registration import FEATURES, CorralHello
+from tests.kit.asgi import call
+from tests.kit.clock import ManualClock
+from tests.kit.loop_time import overdue
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.world import SECRET, World, open_world
 
 pytestmark = [pytest.mark.parametrize("database", ["postgres"], indirect=True), pytest.mark.postgres]
 

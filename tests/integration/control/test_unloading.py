@@ -5,8 +5,8 @@ from datetime import timedelta
 from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER, SETTLED_AFTER
 from corral.domain.event import EventKind
 from corral.domain.replica import Replica, ReplicaState
-from corral.testing.world import MODEL, World, view_of
 from corral.wire.view import GatewayReport
+from tests.kit.world import MODEL, World, view_of
 
 
 async def sweep(world: World, *, after: timedelta = timedelta(0)) -> None:

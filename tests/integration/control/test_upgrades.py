@@ -15,12 +15,12 @@ from corral.oci.manifests import Descriptor
 from corral.state.db import Database
 from corral.state.leases import Leases
 from corral.state.upgrade_checks import UpgradeChecks
-from corral.testing.asgi import Answer
-from corral.testing.clock import ManualClock
-from corral.testing.registry import answering
-from corral.testing.shop import AMD64, LAYER, Shop
-from corral.testing.simulated_backends import SimulatedBackends
-from corral.testing.world import World, open_world
+from tests.kit.asgi import Answer
+from tests.kit.clock import ManualClock
+from tests.kit.registry import answering
+from tests.kit.shop import AMD64, LAYER, Shop
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.world import World, open_world
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""

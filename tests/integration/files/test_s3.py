@@ -10,8 +10,8 @@ import pytest
 
 from corral.files.s3 import S3Objects
 from corral.files.storage import ObjectMissing, StorageUnavailable
-from corral.testing.ports import lasting_port
-from corral.testing.s3 import S3Server
+from tests.kit.ports import lasting_port
+from tests.kit.s3 import S3Server
 
 LARGE = 40 * 1024 * 1024
 """More than one part."""

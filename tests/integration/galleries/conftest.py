@@ -15,7 +15,7 @@ from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.registry import ArtefactReader, NoRegistry
-from corral.testing.clock import ManualClock
+from tests.kit.clock import ManualClock
 
 INDEX = b"- name: x\n  uri: quay.io/x:1\n"
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

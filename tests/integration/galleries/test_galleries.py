@@ -22,9 +22,9 @@ from corral.galleries.fetching import fetch
 from corral.galleries.galleries import Galleries
 from corral.galleries.readings import GalleryReading
 from corral.galleries.registry import Artefact
-from corral.testing.certificates import Authority
-from corral.testing.clock import ManualClock
-from corral.testing.loop_time import overdue
+from tests.kit.certificates import Authority
+from tests.kit.clock import ManualClock
+from tests.kit.loop_time import overdue
 
 from .conftest import INDEX, Opener, Origin, serving
 

@@ -15,7 +15,7 @@ from corral.galleries.galleries import open_galleries
 from corral.oci.config import ImagesConfig
 from corral.oci.manifests import OCI_MANIFEST, Descriptor
 from corral.oci.network import Network
-from corral.testing.registry import FakeRegistry, answering, lying
+from tests.kit.registry import FakeRegistry, answering, lying
 
 INDEX = json.dumps([{"name": "mock", "uri": "h/mock:1"}]).encode()
 YAML = "application/yaml"

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 import uvloop
 
-from corral.testing.gateway import World, world
-from corral.testing.leaks import ChildWatch, Snapshot, report, tasks_left
+from tests.kit.gateway import World, world
+from tests.kit.leaks import ChildWatch, Snapshot, report, tasks_left
 
 CHILDREN = ChildWatch()
 

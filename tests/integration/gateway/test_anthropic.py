@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from corral.gateway.config import Limits
-from corral.testing.engine import Connection, EngineRequest, json_answer
-from corral.testing.gateway import KEY, MODEL, Answer, World, chat, replicas, request, world
 from corral.wire.view import ModelEntry
+from tests.kit.engine import Connection, EngineRequest, json_answer
+from tests.kit.gateway import KEY, MODEL, Answer, World, chat, replicas, request, world
 
 MESSAGES = "/v1/messages"
 ROUTES = (MESSAGES, "/v1/messages/count_tokens", "/v1/chat/completions")

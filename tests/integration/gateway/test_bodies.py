@@ -7,8 +7,8 @@ import zlib
 import pytest
 
 from corral.gateway.config import Limits
-from corral.testing.engine import Connection, EngineRequest, answering
-from corral.testing.gateway import World, chat, request, world
+from tests.kit.engine import Connection, EngineRequest, answering
+from tests.kit.gateway import World, chat, request, world
 
 GZIP = b"Content-Encoding: gzip\r\n"
 

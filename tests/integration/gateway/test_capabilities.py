@@ -3,9 +3,9 @@
 import msgspec
 
 from corral.gateway.config import TimeOuts
-from corral.testing.engine import Connection, EngineRequest
-from corral.testing.gateway import MODEL, World, chat, replicas, request, world
 from corral.wire.view import ModelEntry
+from tests.kit.engine import Connection, EngineRequest
+from tests.kit.gateway import MODEL, World, chat, replicas, request, world
 
 DIRECT = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses")
 

@@ -10,10 +10,10 @@ import pytest
 from corral.gateway.answers import shown_to
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.processes.gateway import open_gateway
-from corral.testing.engine import Pace
-from corral.testing.gateway import ADMIN_KEY, GATEWAY_KEY, KEY, MODEL, World, chat, replicas, request, world
-from corral.testing.patience import PATIENCE
 from corral.wire.view import Loading, ModelEntry, ViewChange, keys_digest
+from tests.kit.engine import Pace
+from tests.kit.gateway import ADMIN_KEY, GATEWAY_KEY, KEY, MODEL, World, chat, replicas, request, world
+from tests.kit.patience import PATIENCE
 
 
 async def test_everything_else_is_passed_to_control_with_its_own_key(gateway: World) -> None:

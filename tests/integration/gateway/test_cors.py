@@ -2,8 +2,8 @@
 
 import pytest
 
-from corral.testing.engine import Connection, EngineRequest, json_answer
-from corral.testing.gateway import Answer, World, chat, request, world
+from tests.kit.engine import Connection, EngineRequest, json_answer
+from tests.kit.gateway import Answer, World, chat, request, world
 
 GOOD, OTHER = b"Origin: https://Chat.example\r\n", b"Origin: https://evil.example\r\n"
 NAMED = ("https://chat.example", "http://localhost:3000")

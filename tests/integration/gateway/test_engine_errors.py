@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from corral.testing.engine import Connection, EngineRequest, json_answer
-from corral.testing.gateway import MODEL, World, chat, request, world
+from tests.kit.engine import Connection, EngineRequest, json_answer
+from tests.kit.gateway import MODEL, World, chat, request, world
 
 NUMBERED = (
     b'{"error":{"code":400,"message":"request (9 tokens) exceeds the available context size (5 tokens)","n_ctx":5}}'

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from corral.gateway.config import Limits, TimeOuts
-from corral.testing.engine import (
+from corral.wire.adapter import MODEL_GONE_STATUS
+from tests.kit.engine import (
     EVENTS,
     STREAM_HEAD,
     Behaviour,
@@ -22,8 +23,7 @@ from corral.testing.engine import (
     json_answer,
     streaming,
 )
-from corral.testing.gateway import World, chat, replicas, request, world
-from corral.wire.adapter import MODEL_GONE_STATUS
+from tests.kit.gateway import World, chat, replicas, request, world
 
 ALONE = TimeOuts(replacement=0.15)
 """Nobody comes in place of a replica that hung up. Whoever answers may take as long as the machine makes it."""

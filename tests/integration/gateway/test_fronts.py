@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 
-from corral.testing.engine import Behaviour, Connection, EngineRequest, StubEngine, json_answer, streaming
-from corral.testing.gateway import MODEL, World, replicas, request, world
 from corral.wire.view import ModelEntry
+from tests.kit.engine import Behaviour, Connection, EngineRequest, StubEngine, json_answer, streaming
+from tests.kit.gateway import MODEL, World, replicas, request, world
 
 PLAIN = {
     "model": MODEL,

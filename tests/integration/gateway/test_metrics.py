@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.processes.gateway import open_gateway
-from corral.testing.engine import Connection, EngineRequest, Pace
-from corral.testing.gateway import GATEWAY_KEY, KEY, MODEL, Answer, World, chat, keys, replicas, request, world
 from corral.wire.gateway_counters import GatewayCounts, ModelCounts
 from corral.wire.keys import hash_secret
 from corral.wire.view import ControlState, KeyEntry
+from tests.kit.engine import Connection, EngineRequest, Pace
+from tests.kit.gateway import GATEWAY_KEY, KEY, MODEL, Answer, World, chat, keys, replicas, request, world
 
 ADMIN = "corral_test-key-with-the-scope-admin"
 

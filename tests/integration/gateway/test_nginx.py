@@ -5,19 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.testing.engine import (
-    DONE,
-    EVENTS,
-    LAST_EVENT,
-    STREAM_HEAD,
-    Connection,
-    EngineRequest,
-    Pace,
-    answering,
-    chunk,
-)
-from corral.testing.gateway import RawClient, World, chat, request
-from corral.testing.nginx import nginx_before
+from tests.kit.engine import DONE, EVENTS, LAST_EVENT, STREAM_HEAD, Connection, EngineRequest, Pace, answering, chunk
+from tests.kit.gateway import RawClient, World, chat, request
+from tests.kit.nginx import nginx_before
 
 
 @pytest.fixture

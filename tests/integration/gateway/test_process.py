@@ -6,8 +6,8 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from corral.testing.engine import Pace
-from corral.testing.gateway import GATEWAY_KEY, RawClient, World, chat, request, world
+from tests.kit.engine import Pace
+from tests.kit.gateway import GATEWAY_KEY, RawClient, World, chat, request, world
 
 PROGRAM = """
 import resource, sys

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from corral.gateway.config import Limits
-from corral.testing.gateway import KEY, World, chat, request, world
 from corral.wire.keys import hash_secret
 from corral.wire.view import KeyEntry
+from tests.kit.gateway import KEY, World, chat, request, world
 
 
 async def refused(gateway: World, data: bytes) -> tuple[int, object]:

@@ -3,19 +3,9 @@
 import msgspec
 import pytest
 
-from corral.testing.engine import (
-    DONE,
-    EVENTS,
-    LAST_EVENT,
-    STREAM_HEAD,
-    Connection,
-    EngineRequest,
-    Pace,
-    answering,
-    chunk,
-)
-from corral.testing.gateway import KEY, MODEL, World, chat, request, world
 from corral.wire.view import ModelEntry
+from tests.kit.engine import DONE, EVENTS, LAST_EVENT, STREAM_HEAD, Connection, EngineRequest, Pace, answering, chunk
+from tests.kit.gateway import KEY, MODEL, World, chat, request, world
 
 STREAM = b"".join((*EVENTS, LAST_EVENT, DONE))
 

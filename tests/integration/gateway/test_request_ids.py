@@ -6,8 +6,8 @@ import re
 import msgspec
 import pytest
 
-from corral.testing.engine import EVENTS, Connection, EngineRequest, chunk, json_answer
-from corral.testing.gateway import World, chat, request, world
+from tests.kit.engine import EVENTS, Connection, EngineRequest, chunk, json_answer
+from tests.kit.gateway import World, chat, request, world
 
 MADE = re.compile(r"req-[0-9a-f]{12}-[0-9a-f]+")
 

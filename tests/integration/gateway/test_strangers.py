@@ -11,9 +11,9 @@ import pytest
 
 from corral.gateway.config import Limits, TimeOuts
 from corral.gateway.relay import ClientConnection
-from corral.testing.gateway import RawClient, World, chat, request, world
 from corral.wire.keys import hash_secret
 from corral.wire.view import KeyEntry
+from tests.kit.gateway import RawClient, World, chat, request, world
 
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["broken off", "answered"])

@@ -14,11 +14,11 @@ import pytest
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.processes.gateway import open_gateway
 from corral.processes.tls import client_tls, server_tls
-from corral.testing.certificates import Authority
-from corral.testing.engine import Pace
-from corral.testing.gateway import GATEWAY_KEY, RawClient, World, chat, request, world
-from corral.testing.ports import lasting_port
 from corral.wire.view import ViewChange
+from tests.kit.certificates import Authority
+from tests.kit.engine import Pace
+from tests.kit.gateway import GATEWAY_KEY, RawClient, World, chat, request, world
+from tests.kit.ports import lasting_port
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from corral.rpc import channel, errors
 from corral.rpc.backend import Backend
 from corral.rpc.http2 import frames
 from corral.rpc.messages import PredictOptions, Reply
-from corral.testing.loop_time import overdue
-from corral.testing.ports import lasting_port
+from tests.kit.loop_time import overdue
+from tests.kit.ports import lasting_port
 
 LONG = timedelta(seconds=60)
 SCRIPT = Path(__file__).with_name("uvloop_process.py")

@@ -9,7 +9,7 @@ import uvloop
 from corral.rpc import errors
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions, PredictOptions
-from corral.testing.backends import running_backend
+from tests.kit.backends import running_backend
 
 LONG: Final = timedelta(seconds=60)
 

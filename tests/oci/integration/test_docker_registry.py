@@ -19,8 +19,8 @@ from corral.oci.looks import ImageLooks
 from corral.oci.orders import PullOrder, PullResult
 from corral.oci.platforms import Platform, this_platform
 from corral.oci.puller import Puller
-from corral.testing.docker_registry import PASSWORD, USERNAME, DockerRegistry
-from corral.testing.images import a_file, a_layer, gzipped, tar_of
+from tests.kit.docker_registry import PASSWORD, USERNAME, DockerRegistry
+from tests.kit.images import a_file, a_layer, gzipped, tar_of
 
 NAME = "backends/echo"
 OURS = this_platform()

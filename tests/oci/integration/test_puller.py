@@ -29,11 +29,11 @@ from corral.oci.network import Network
 from corral.oci.orders import PullOrder, PullProgress
 from corral.oci.platforms import this_platform
 from corral.oci.puller import MODULE, Puller
-from corral.testing.certificates import Authority
-from corral.testing.images import a_layer, a_symlink, gzipped, tar_of
-from corral.testing.patience import within_patience
-from corral.testing.registry import FakeRegistry, answering, cutting, stalling
-from corral.testing.waiting import wait_until
+from tests.kit.certificates import Authority
+from tests.kit.images import a_layer, a_symlink, gzipped, tar_of
+from tests.kit.patience import within_patience
+from tests.kit.registry import FakeRegistry, answering, cutting, stalling
+from tests.kit.waiting import wait_until
 
 NAME = "backends/echo"
 BIG = a_layer({"weights": os.urandom(900_000)})

@@ -24,9 +24,9 @@ from corral.oci.platforms import Platform, this_platform
 from corral.oci.puller import Puller
 from corral.oci.references import parse_reference
 from corral.oci.signatures.policy import Verification
-from corral.testing.docker_registry import PASSWORD, USERNAME, DockerRegistry
-from corral.testing.images import a_layer
-from corral.testing.sigstore import BUNDLE_TYPE, IDENTITY, ISSUER, SigstoreInstance
+from tests.kit.docker_registry import PASSWORD, USERNAME, DockerRegistry
+from tests.kit.images import a_layer
+from tests.kit.sigstore import BUNDLE_TYPE, IDENTITY, ISSUER, SigstoreInstance
 
 NAME = "backends/echo"
 OURS = this_platform()

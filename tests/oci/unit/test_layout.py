@@ -16,8 +16,8 @@ from corral.oci.orders import PullOrder, PullResult
 from corral.oci.platforms import Platform
 from corral.oci.progress import Scale
 from corral.oci.pull import Pull
-from corral.testing.clock import HurriedClock
-from corral.testing.images import a_file, a_symlink, gzipped, tar_of
+from tests.kit.clock import HurriedClock
+from tests.kit.images import a_file, a_symlink, gzipped, tar_of
 
 AMD = Platform(architecture="amd64")
 ARM = Platform(architecture="arm64")

@@ -9,9 +9,9 @@ from corral.oci.errors import ImageNotFound, RegistryUnavailable
 from corral.oci.looks import ImageLooks, Look
 from corral.oci.network import Network
 from corral.oci.platforms import Platform
-from corral.testing.clock import HurriedClock
-from corral.testing.images import a_layer
-from corral.testing.registry import FakeRegistry, answering
+from tests.kit.clock import HurriedClock
+from tests.kit.images import a_layer
+from tests.kit.registry import FakeRegistry, answering
 
 NAME = "backends/echo"
 LAYERS = [a_layer({"run.sh": b"#!/bin/sh\n"}), a_layer({"weights": bytes(5000)})]

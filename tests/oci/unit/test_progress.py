@@ -10,8 +10,8 @@ from hypothesis import strategies as some
 from corral.base.tasks import running
 from corral.oci.orders import PullProgress
 from corral.oci.progress import Reporter, Scale, words_of
-from corral.testing.clock import ManualClock
 from corral.wire.progress import Phase
+from tests.kit.clock import ManualClock
 
 
 def test_bytes_are_those_of_the_download_and_the_share_is_that_of_all_the_work() -> None:

@@ -35,10 +35,10 @@ from corral.oci.orders import PullOrder, PullResult
 from corral.oci.platforms import Platform, this_platform
 from corral.oci.progress import Scale
 from corral.oci.pull import Pull
-from corral.testing.clock import HurriedClock
-from corral.testing.images import a_file, a_layer, a_symlink, gzipped, tar_of, zstandardised
-from corral.testing.loop_time import let_loop_time_pass
-from corral.testing.registry import FakeRegistry, answering, cutting, endless, lying, silent, stalling
+from tests.kit.clock import HurriedClock
+from tests.kit.images import a_file, a_layer, a_symlink, gzipped, tar_of, zstandardised
+from tests.kit.loop_time import let_loop_time_pass
+from tests.kit.registry import FakeRegistry, answering, cutting, endless, lying, silent, stalling
 
 NAME = "backends/echo"
 BIG = a_layer({"weights": os.urandom(700_000)})

@@ -26,9 +26,9 @@ from corral.oci.errors import (
 from corral.oci.network import Network
 from corral.oci.platforms import Platform
 from corral.oci.references import parse_reference
-from corral.testing.clock import ManualClock
-from corral.testing.images import a_layer
-from corral.testing.registry import FakeRegistry, answering
+from tests.kit.clock import ManualClock
+from tests.kit.images import a_layer
+from tests.kit.registry import FakeRegistry, answering
 
 NAME = "team/echo"
 SMALL = a_layer({"run.sh": b"#!/bin/sh\n"})

@@ -27,11 +27,11 @@ from corral.oci.signatures.keyed import KeyChecker
 from corral.oci.signatures.keyless import KeylessChecker
 from corral.oci.signatures.policy import Verification
 from corral.oci.signatures.simple_signing import signature_tag
-from corral.testing.clock import HurriedClock
-from corral.testing.images import a_layer
-from corral.testing.registry import FakeRegistry, answering, lying
-from corral.testing.signatures import a_signature, add_signatures
-from corral.testing.sigstore import BUNDLE_TYPE, IDENTITY, ISSUER, SigstoreInstance, a_statement, key_bundle
+from tests.kit.clock import HurriedClock
+from tests.kit.images import a_layer
+from tests.kit.registry import FakeRegistry, answering, lying
+from tests.kit.signatures import a_signature, add_signatures
+from tests.kit.sigstore import BUNDLE_TYPE, IDENTITY, ISSUER, SigstoreInstance, a_statement, key_bundle
 
 NAME = "backends/echo"
 OURS, THEIRS = new_signing_key(), new_signing_key()

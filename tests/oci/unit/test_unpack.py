@@ -16,16 +16,7 @@ from corral.oci.limits import UnpackLimits
 from corral.oci.tar_stream import Pieces, TarStream
 from corral.oci.tree import Tree
 from corral.oci.unpack import Unpacker, unpack
-from corral.testing.images import (
-    SOME_TIME,
-    a_directory,
-    a_file,
-    a_hard_link,
-    a_symlink,
-    gzipped,
-    tar_of,
-    zstandardised,
-)
+from tests.kit.images import SOME_TIME, a_directory, a_file, a_hard_link, a_symlink, gzipped, tar_of, zstandardised
 
 LIMITS = UnpackLimits()
 MIB = 1024 * 1024

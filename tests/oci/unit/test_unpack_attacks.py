@@ -13,7 +13,7 @@ from corral.oci.errors import ContentMismatch, LimitExceeded, UnpackRefused
 from corral.oci.limits import UnpackLimits
 from corral.oci.tree import Tree
 from corral.oci.unpack import Unpacker, unpack
-from corral.testing.images import (
+from tests.kit.images import (
     a_device,
     a_directory,
     a_file,

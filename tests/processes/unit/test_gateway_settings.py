@@ -16,7 +16,7 @@ from corral.processes.settings import gather
 from corral.processes.settings_sources import resolve
 from corral.processes.settings_table import FrontendSettings, GatewaySettings
 from corral.processes.tls import client_tls, server_tls
-from corral.testing.certificates import Authority
+from tests.kit.certificates import Authority
 
 GATEWAY = {"HOME": "/home/someone", "CORRAL_CONTROL_URL": "http://frontend:8080", "CORRAL_GATEWAY_KEY": "key"}
 FRONTEND = {"HOME": "/home/someone", "CORRAL_NATS_URL": "nats://bus:4222"}

@@ -6,7 +6,7 @@ import pytest
 
 from corral.base.errors import AddressInUse, ChildFailed
 from corral.processes.starting import start_patiently
-from corral.testing.clock import ManualClock
+from tests.kit.clock import ManualClock
 
 
 class Scripted:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.testing.speech import wave_file
+from tests.kit.speech import wave_file
 
 BACKENDS = Path(__file__).parents[3] / "backends"
 

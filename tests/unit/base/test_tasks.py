@@ -8,7 +8,7 @@ import pytest
 
 from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import Listeners, Poke, end_tasks, poke_or_period, run_services, running, task_group
-from corral.testing.clock import ManualClock
+from tests.kit.clock import ManualClock
 
 MINUTE = timedelta(minutes=1)
 

@@ -8,7 +8,7 @@ import pytest
 from bench import frameworks
 from bench.client import Connection, request
 from bench.readings import ProcessorShare, memory_of
-from corral.testing.ports import lasting_port
+from tests.kit.ports import lasting_port
 
 
 def test_frameworks_that_cannot_be_installed_are_left_out(

@@ -8,7 +8,7 @@ import pytest
 
 from corral.processes.data_lock import held
 from corral.processes.exit_codes import ExitCode
-from corral.testing.backends import SHIPPED
+from tests.kit.backends import SHIPPED
 
 from .conftest import Corral
 

@@ -14,10 +14,10 @@ from corral.domain.gallery import GalleryEntry
 from corral.domain.intent import Intent
 from corral.oci.config import ImagesConfig
 from corral.oci.platforms import Platform
-from corral.testing.clock import START, HurriedClock
-from corral.testing.images import a_layer
-from corral.testing.loop_time import overdue
-from corral.testing.registry import FakeRegistry, answering, silent
+from tests.kit.clock import START, HurriedClock
+from tests.kit.images import a_layer
+from tests.kit.loop_time import overdue
+from tests.kit.registry import FakeRegistry, answering, silent
 
 NAME = "backends/echo"
 LAYER = a_layer({"run.sh": b"#!/bin/sh\n"})

@@ -10,7 +10,7 @@ from corral.base.errors import DatabaseUnavailable
 from corral.bus.port import Bus
 from corral.control.feed import AT_LEAST_EVERY, Attention, Feed, LostRings
 from corral.state.events import Events
-from corral.testing.clock import ManualClock
+from tests.kit.clock import ManualClock
 
 SECOND = timedelta(seconds=1)
 

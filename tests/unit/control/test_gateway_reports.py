@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from corral.admin.metrics import gateway_metrics
 from corral.control.gateway_reports import FORGOTTEN_AFTER, GONE_AFTER, SILENT_AFTER, GatewayReports
 from corral.control.replica_health import ReplicaHealth
-from corral.testing.clock import ManualClock
 from corral.wire.gateway_counters import GatewayCounts, ModelCounts, RequestCount
 from corral.wire.view import MODEL_GONE, Failure, Finished, GatewayReport
+from tests.kit.clock import ManualClock
 
 TICK = timedelta(milliseconds=1)
 

@@ -13,8 +13,8 @@ from corral.bus.port import Bus
 from corral.control.node_client import NodeClient, NodeContacts, NodeUnreachable
 from corral.domain.node_address import NodeContact
 from corral.state.nodes import Nodes
-from corral.testing.clock import START, ManualClock
-from corral.testing.gates import Gates, gated
+from tests.kit.clock import START, ManualClock
+from tests.kit.gates import Gates, gated
 
 
 class Silence:

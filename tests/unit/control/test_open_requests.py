@@ -9,8 +9,8 @@ from corral.base.tasks import start_task
 from corral.control.open_requests import OpenRequests, WorkerRestarted
 from corral.domain.backend import Before
 from corral.domain.intent import Intent, Outstanding
-from corral.testing.clock import START
-from corral.testing.samples import an_operation
+from tests.kit.clock import START
+from tests.kit.samples import an_operation
 
 
 def sent_to(life: str) -> Intent:

@@ -6,7 +6,7 @@ import pytest
 
 from corral.domain.brake import BrakePolicy, Pulse, judge
 from corral.domain.node import Hearing
-from corral.testing.clock import START
+from tests.kit.clock import START
 
 POLICY = BrakePolicy()
 SECOND = timedelta(seconds=1)

@@ -25,7 +25,7 @@ from corral.domain.fleet_rule import (
 from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
 from corral.domain.intent import Intent, IntentState
 from corral.domain.operation import TargetStatus
-from corral.testing.clock import START
+from tests.kit.clock import START
 
 BEFORE, AFTER = START - timedelta(seconds=1), START + timedelta(seconds=1)
 ENTRY = BackendEntry(name="echo", uri="oci://a")

@@ -11,10 +11,10 @@ from corral.domain import intent_steps
 from corral.domain.backend import Artefact, BackendEntry, Before, Inventory, Proven, Rung, Unproven, Verb, Wish, prove
 from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed
 from corral.domain.intent_steps import Rest, Send
-from corral.testing.clock import START
-from corral.testing.intent_model import FleetModel
-from corral.testing.intent_model_checks import check_rest, settle
-from corral.testing.intent_model_parts import Deed
+from tests.kit.clock import START
+from tests.kit.intent_model import FleetModel
+from tests.kit.intent_model_checks import check_rest, settle
+from tests.kit.intent_model_parts import Deed
 
 POLICY = IntentPolicy()
 OLD = Before(present=True, installed_at="2029-01-01T00:00:00Z")

@@ -1,4 +1,4 @@
-"""Dispatchers, workers and everything that can go wrong between them, in any order: see `testing/intent_model.py`.
+"""Dispatchers, workers and everything that can go wrong between them, in any order: see `tests/kit/intent_model.py`.
 
 The stories are the same in every run; CORRAL_MODEL_CASES sets a number of other ones, for a longer look.
 """
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from corral.domain.backend import BACKEND_VERBS, Verb
-from corral.testing.intent_model import FleetModel
-from corral.testing.intent_model_checks import check_enforcement, check_operations, check_rest, settle
-from corral.testing.intent_model_parts import Deed
-from corral.testing.intent_model_removals import KEY, ModelShelf
-from corral.testing.intent_model_rules import demand, enforce, look_at_rules, start_decided
+from tests.kit.intent_model import FleetModel
+from tests.kit.intent_model_checks import check_enforcement, check_operations, check_rest, settle
+from tests.kit.intent_model_parts import Deed
+from tests.kit.intent_model_removals import KEY, ModelShelf
+from tests.kit.intent_model_rules import demand, enforce, look_at_rules, start_decided
 
 CASES = int(os.environ.get("CORRAL_MODEL_CASES", "100"))
 STEPS = 40

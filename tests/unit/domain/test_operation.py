@@ -22,7 +22,7 @@ from corral.domain.operation import (
     speed_of,
     state_of,
 )
-from corral.testing.clock import START
+from tests.kit.clock import START
 
 QUEUED, DOWNLOADING = TargetStatus.QUEUED, TargetStatus.DOWNLOADING
 BUSY, SUCCESS, ERROR = TargetStatus.RUNNING_ON_WORKER, TargetStatus.SUCCESS, TargetStatus.ERROR

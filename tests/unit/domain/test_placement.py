@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from corral.domain.node import Capacity, NodeStatus, NodeType, Peer
 from corral.domain.placement import Candidate, Placement, Refusal, Wanted, free_index, place
 from corral.domain.replica import ReplicaState
-from corral.testing.samples import a_node, a_replica
+from tests.kit.samples import a_node, a_replica
 
 GIB = 1024**3
 

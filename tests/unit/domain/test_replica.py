@@ -9,7 +9,7 @@ from corral.domain import load_job, replica
 from corral.domain.load_job import LoadPolicy, LoadState, may_claim
 from corral.domain.process import ReportedProcess
 from corral.domain.replica import FINAL, LIVE, ReplicaState, before
-from corral.testing.samples import a_load_job, a_replica, after
+from tests.kit.samples import a_load_job, a_replica, after
 
 
 def test_every_state_has_a_line_in_its_table() -> None:

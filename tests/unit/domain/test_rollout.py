@@ -31,8 +31,8 @@ from corral.domain.rollout import (
     prepare,
     restore,
 )
-from corral.testing.clock import START
-from corral.testing.samples import a_load_job, a_replica, after
+from tests.kit.clock import START
+from tests.kit.samples import a_load_job, a_replica, after
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.gateway.chunks import Unchunker
-from corral.testing.engine import chunk
+from tests.kit.engine import chunk
 
 
 @given(

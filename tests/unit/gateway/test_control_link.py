@@ -12,7 +12,7 @@ from corral.base.tasks import end_tasks, start_task
 from corral.gateway.control_link import STARTING_SECONDS, ControlLink, Reporter, ViewFollower
 from corral.gateway.ledger import Ledger
 from corral.gateway.view import Directory
-from corral.testing.loop_time import let_loop_time_pass
+from tests.kit.loop_time import let_loop_time_pass
 
 AWAY = PeerUnavailable("control does not listen")
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.gateway.inference import ROUTES
-from corral.testing.wire import KEY, Answerer, Wire, WireGateway
+from tests.kit.wire import KEY, Answerer, Wire, WireGateway
 
 TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")

@@ -20,7 +20,7 @@ from corral.rpc.http2.connection import STREAM_WINDOW, Connection
 from corral.rpc.http2.frames import FrameReader, ProtocolViolated, frame
 from corral.rpc.http2.stream import MAX_MESSAGE_BYTES, Stream
 from corral.rpc.status import Code, Status
-from corral.testing.loop_time import let_loop_time_pass
+from tests.kit.loop_time import let_loop_time_pass
 
 HEAD = b"\x20\x83\x86\x84\x01\x01x"
 """POST http / of x, and no table."""

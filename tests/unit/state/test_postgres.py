@@ -16,9 +16,9 @@ from corral.state.engines import Timeouts
 from corral.state.events import Events
 from corral.state.keys import Keys
 from corral.state.leases import Leases
-from corral.testing.databases import DatabaseSource
-from corral.testing.loop_time import without_waiting
-from corral.testing.samples import a_key, an_event
+from tests.kit.databases import DatabaseSource
+from tests.kit.loop_time import without_waiting
+from tests.kit.samples import a_key, an_event
 
 pytestmark = pytest.mark.postgres
 

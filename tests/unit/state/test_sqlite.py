@@ -20,7 +20,7 @@ from corral.state.engines import Timeouts
 from corral.state.events import Events
 from corral.state.migrations import upgrade
 from corral.state.urls import sqlite_path
-from corral.testing.samples import an_event
+from tests.kit.samples import an_event
 
 QUICK = Timeouts(busy=timedelta(milliseconds=150), queue=timedelta(seconds=5))
 

@@ -8,7 +8,7 @@ import pytest
 
 from corral.state import sqlite_driver
 from corral.state.sqlite_driver import SqliteConnection
-from corral.testing.leaks import open_descriptors
+from tests.kit.leaks import open_descriptors
 
 
 @pytest.fixture

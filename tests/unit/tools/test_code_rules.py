@@ -235,7 +235,7 @@ def test_the_domain_may_handle_times_that_are_passed_in(check: Check) -> None:
 def test_only_the_settings_read_the_environment(check: Check, text: str) -> None:
     assert len(check({"src/corral/bus/server.py": text})) == 1
     assert check({"src/corral/processes/settings.py": text}) == []
-    assert check({"src/corral/testing/cluster.py": text}) == []
+    assert check({"tests/kit/cluster.py": text}) == []
 
 
 # Sleeps.
@@ -253,7 +253,7 @@ def test_only_the_settings_read_the_environment(check: Check, text: str) -> None
 )
 def test_tests_do_not_sleep(check: Check, text: str) -> None:
     assert len(check({"tests/unit/test_node.py": text})) == 1
-    assert check({"src/corral/testing/gates.py": text}) == []
+    assert check({"tests/kit/gates.py": text}) == []
 
 
 @pytest.mark.parametrize("duration", ["0", "0.0", "period.total_seconds()", "delay"])

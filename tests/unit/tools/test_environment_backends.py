@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from corral.testing.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 
 @pytest.fixture

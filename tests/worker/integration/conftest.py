@@ -18,11 +18,11 @@ from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.processes.exit_codes import ExitCode
 from corral.processes.worker import run_worker
-from corral.testing.clock import ManualClock
-from corral.testing.node_asker import Asker
-from corral.testing.ports import lasting_port, lasting_range
 from corral.worker.config import FrontendConfig, NodeConfig, WorkerConfig
 from corral.worker.membership.addresses import AddressConfig
+from tests.kit.clock import ManualClock
+from tests.kit.node_asker import Asker
+from tests.kit.ports import lasting_port, lasting_range
 
 EVERY_SECOND = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=1), spread=0)
 """So that each passing second is one attempt."""

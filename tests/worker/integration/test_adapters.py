@@ -19,14 +19,6 @@ from corral.base.errors import ChildFailed, Conflict, InvalidInput
 from corral.base.processes import Command
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions
-from corral.testing.adapters import adapter_command
-from corral.testing.backend_node import BackendNode
-from corral.testing.backend_scripts import write_serving_backend
-from corral.testing.clock import ManualClock
-from corral.testing.loop_time import let_loop_time_pass
-from corral.testing.ports import lasting_port
-from corral.testing.process_lists import running_below
-from corral.testing.waiting import eventually
 from corral.wire.adapter import ORDER_BYTES, AdapterModel, AdapterReplica
 from corral.wire.install import CorralInstall, InstallRequest
 from corral.worker.config import AdapterConfig
@@ -34,6 +26,14 @@ from corral.worker.membership.addresses import HostPort
 from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.ports import Ports, PortsExhausted
 from corral.worker.processes.process import Launch
+from tests.kit.adapters import adapter_command
+from tests.kit.backend_node import BackendNode
+from tests.kit.backend_scripts import write_serving_backend
+from tests.kit.clock import ManualClock
+from tests.kit.loop_time import let_loop_time_pass
+from tests.kit.ports import lasting_port
+from tests.kit.process_lists import running_below
+from tests.kit.waiting import eventually
 
 TOKEN = "secret-of-the-node"
 SOON = timedelta(seconds=30)

@@ -21,10 +21,6 @@ from corral.bus.server import NatsServer
 from corral.domain.inference import ADAPTED_ROUTES
 from corral.processes.exit_codes import ExitCode
 from corral.rpc.backend import Backend
-from corral.testing.backend_scripts import Pipe, open_pipe, write_backend, write_serving_backend
-from corral.testing.backends import BACKENDS, SHIPPED
-from corral.testing.held_calls import held
-from corral.testing.node_asker import NODE, SOON, Asker
 from corral.wire import go_json, subjects
 from corral.wire.install import InstallReply, InstallRequest
 from corral.wire.replica import ReplicaExited, RunningReply
@@ -34,6 +30,10 @@ from corral.worker.installing.sources import directory
 from corral.worker.membership.addresses import AddressConfig
 from corral.worker.membership.identity import SECRET_FILE
 from corral.worker.processes.listening import accepts_connections
+from tests.kit.backend_scripts import Pipe, open_pipe, write_backend, write_serving_backend
+from tests.kit.backends import BACKENDS, SHIPPED
+from tests.kit.held_calls import held
+from tests.kit.node_asker import NODE, SOON, Asker
 
 SECOND = timedelta(seconds=1)
 CHANGES = {

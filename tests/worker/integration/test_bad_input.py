@@ -12,11 +12,11 @@ import pytest
 from corral.base.errors import MessageTooLarge
 from corral.bus.port import Message
 from corral.oci.config import ImagesConfig
-from corral.testing.backend_node import SleepingNode
-from corral.testing.backend_scripts import write_backend
 from corral.worker.answering import replying
 from corral.worker.installing.sources.pulling import Pulls
 from corral.worker.installing.sources.uris import UriSource
+from tests.kit.backend_node import SleepingNode
+from tests.kit.backend_scripts import write_backend
 
 UNREADABLE = [b"", b"{", b"[]", b"5", b'"text"', b"\xff", b"{}x", b"true"]
 REPORTS = {"reports_stopped_processes": True}

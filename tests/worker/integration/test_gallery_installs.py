@@ -14,12 +14,12 @@ import pytest
 from corral.imaging.private_keys import new_signing_key
 from corral.oci.limits import UnpackLimits
 from corral.oci.platforms import Platform
-from corral.testing.backend_node import Published
-from corral.testing.gallery_node import GALLERY, GalleryNode, WrittenPulls, backend_layers
-from corral.testing.images import a_layer
-from corral.testing.registry import FakeRegistry, cutting
-from corral.testing.signatures import add_signatures
 from corral.worker.installing.orders import KeepPrevious
+from tests.kit.backend_node import Published
+from tests.kit.gallery_node import GALLERY, GalleryNode, WrittenPulls, backend_layers
+from tests.kit.images import a_layer
+from tests.kit.registry import FakeRegistry, cutting
+from tests.kit.signatures import add_signatures
 
 AT = "2030-01-01T00:00:00Z"
 

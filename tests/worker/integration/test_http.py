@@ -12,12 +12,12 @@ import pytest
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import NodeId
 from corral.base.tasks import start_task
-from corral.testing.patience import PATIENCE
-from corral.testing.ports import lasting_port
 from corral.worker.http import HttpServer
 from corral.worker.membership.addresses import HostPort
 from corral.worker.membership.presence import Member, Presence
 from corral.worker.readiness import Readiness
+from tests.kit.patience import PATIENCE
+from tests.kit.ports import lasting_port
 
 LOOPBACK = HostPort("127.0.0.1", 0)
 

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from corral.testing.backend_node import Published, SleepingNode
-from corral.testing.backend_scripts import write_backend
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing import tree_copy
 from corral.worker.installing.backend_metadata import Metadata
@@ -20,6 +18,8 @@ from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, 
 from corral.worker.installing.progress import Step
 from corral.worker.installing.sources import directory
 from corral.worker.installing.sources.directory import DirectorySource
+from tests.kit.backend_node import Published, SleepingNode
+from tests.kit.backend_scripts import write_backend
 
 SLEEPS = "exec sleep 1000"
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from corral.base.errors import CorralError
-from corral.testing.backend_node import SleepingNode
-from corral.testing.backend_scripts import write_backend
-from corral.testing.loop_time import without_waiting
 from corral.worker.config import SupervisionConfig
+from tests.kit.backend_node import SleepingNode
+from tests.kit.backend_scripts import write_backend
+from tests.kit.loop_time import without_waiting
 
 
 class Freeing:

@@ -18,14 +18,14 @@ from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.files.s3 import S3Objects
 from corral.rpc.backend import Backend
-from corral.testing.backends import BACKENDS
-from corral.testing.held_calls import held
-from corral.testing.node_asker import NODE, Asker
-from corral.testing.s3 import S3Server
-from corral.testing.waiting import eventually
 from corral.wire import subjects
 from corral.worker.config import WorkerConfig
 from corral.worker.files import disk, model_files
+from tests.kit.backends import BACKENDS
+from tests.kit.held_calls import held
+from tests.kit.node_asker import NODE, Asker
+from tests.kit.s3 import S3Server
+from tests.kit.waiting import eventually
 
 KEY = "models/mymodel/m.bin"
 LOST_AFTER = timedelta(seconds=3)

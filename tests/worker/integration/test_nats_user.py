@@ -12,9 +12,9 @@ from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.processes.exit_codes import ExitCode
-from corral.testing.nats_realm import Realm
 from corral.wire.subjects import models_running, node_stop
 from corral.worker.config import WorkerConfig
+from tests.kit.nats_realm import Realm
 
 NODE = NodeId("n1")
 

@@ -13,10 +13,10 @@ from corral.base.errors import NoResponders
 from corral.base.ids import NodeId
 from corral.bus.client import NatsBus
 from corral.files.s3 import S3Objects
-from corral.testing.ports import lasting_port
-from corral.testing.s3 import S3Server
 from corral.wire import subjects
 from corral.worker.config import WorkerConfig
+from tests.kit.ports import lasting_port
+from tests.kit.s3 import S3Server
 
 GOLDEN_ID = NodeId("11111111-2222-4333-8444-555555555555")
 

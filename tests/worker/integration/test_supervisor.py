@@ -19,8 +19,12 @@ from corral.base.errors import ChildFailed, Conflict
 from corral.base.processes import Command, start_process
 from corral.rpc.backend import Backend
 from corral.rpc.errors import TokenRefused
-from corral.testing.backend_node import BackendNode
-from corral.testing.backend_scripts import (
+from corral.worker.config import SupervisionConfig
+from corral.worker.installing.orders import NoSuchBackend
+from corral.worker.processes.ports import PortsExhausted
+from corral.worker.processes.process import MARK_VARIABLE
+from tests.kit.backend_node import BackendNode
+from tests.kit.backend_scripts import (
     CLOSES_ITS_PORT,
     IGNORES_SIGTERM,
     Pipe,
@@ -28,14 +32,10 @@ from corral.testing.backend_scripts import (
     write_backend,
     write_serving_backend,
 )
-from corral.testing.clock import ManualClock
-from corral.testing.loop_time import let_loop_time_pass, without_waiting
-from corral.testing.patience import PATIENCE
-from corral.testing.ports import lasting_port
-from corral.worker.config import SupervisionConfig
-from corral.worker.installing.orders import NoSuchBackend
-from corral.worker.processes.ports import PortsExhausted
-from corral.worker.processes.process import MARK_VARIABLE
+from tests.kit.clock import ManualClock
+from tests.kit.loop_time import let_loop_time_pass, without_waiting
+from tests.kit.patience import PATIENCE
+from tests.kit.ports import lasting_port
 
 TOKEN = "node-secret"
 LONG = timedelta(seconds=20)

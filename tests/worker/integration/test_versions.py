@@ -9,13 +9,13 @@ import pytest
 
 from corral.base.clock import SystemClock
 from corral.oci.platforms import this_platform
-from corral.testing.docker_registry import DockerRegistry
-from corral.testing.gallery_node import GalleryNode, WrittenPulls, backend_layers
-from corral.testing.registry import FakeRegistry
 from corral.worker.installing import switching
 from corral.worker.installing.backend_metadata import read_metadata
 from corral.worker.installing.installer import Installer, NoPrevious
 from corral.worker.installing.orders import KeepPrevious, NoRoom
+from tests.kit.docker_registry import DockerRegistry
+from tests.kit.gallery_node import GalleryNode, WrittenPulls, backend_layers
+from tests.kit.registry import FakeRegistry
 
 NAME = "cpu-llama"
 

@@ -11,10 +11,10 @@ import pytest
 
 from corral.oci.platforms import this_platform
 from corral.processes.exit_codes import ExitCode
-from corral.testing.loop_time import let_loop_time_pass
 from corral.worker.config import DepartureConfig, WorkerConfig
 from corral.worker.membership.addresses import AddressConfig
 from corral.worker.membership.identity import SECRET_FILE, Identity
+from tests.kit.loop_time import let_loop_time_pass
 
 AUTHORIZED = {"Authorization": "Bearer tok"}
 WITH_BODY = {**AUTHORIZED, "Content-Type": "application/json"}

@@ -14,9 +14,9 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.processes.exit_codes import ExitCode
-from corral.testing.ports import lasting_port
 from corral.wire.subjects import node_stop
 from corral.worker.config import WorkerConfig
+from tests.kit.ports import lasting_port
 
 GOLDEN_ID = NodeId("11111111-2222-4333-8444-555555555555")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from corral.testing.clock import ManualClock
 from corral.worker.processes.backend_logs import MOST_BYTES, MOST_KEYS, MOST_LINES, BackendLogs, LineWriter, Stream
+from tests.kit.clock import ManualClock
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from corral.testing.patience import PATIENCE
 from corral.worker.hardware.bounded_reading import BoundedReading
 from corral.worker.hardware.cgroup import Cgroup
 from corral.worker.hardware.gpus.gpu import Gpu, GpuReader, Gpus, NoGpus, Vendor
@@ -24,6 +23,7 @@ from corral.worker.hardware.machine import (
     usable_cpus,
 )
 from corral.worker.hardware.space import Space
+from tests.kit.patience import PATIENCE
 
 GIB = 1024**3
 

@@ -9,12 +9,12 @@ import pytest
 from corral.base.errors import BusUnavailable
 from corral.base.ids import NodeId
 from corral.base.tasks import running
-from corral.testing.backend_node import Published
-from corral.testing.waiting import eventually
 from corral.wire.inventory import InstalledBackend, InventoryReport, fingerprint
 from corral.wire.registration import Feature
 from corral.worker.membership.inventory_reports import InventoryReports
 from corral.worker.membership.presence import Member, Presence
+from tests.kit.backend_node import Published
+from tests.kit.waiting import eventually
 
 ECHO = InstalledBackend(name="echo", version="1", digest="sha256:1")
 OTHER = InstalledBackend(name="other", is_system=True)

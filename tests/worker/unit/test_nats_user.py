@@ -12,9 +12,9 @@ from corral.base.ids import NodeId
 from corral.base.retry import Backoff
 from corral.bus.credentials import UserJwt
 from corral.bus.problems import Problem, ProblemKind, Problems
-from corral.testing.clock import ManualClock
 from corral.worker.membership.nats_user import NatsUser
 from corral.worker.membership.presence import Member
+from tests.kit.clock import ManualClock
 
 BACKOFF = Backoff(first=timedelta(seconds=2), cap=timedelta(seconds=30), spread=0)
 SEED = "SU" + "A" * 56

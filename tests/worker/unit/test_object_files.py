@@ -10,10 +10,10 @@ import pytest
 
 from corral.base.open_directories import PathRefused
 from corral.files.storage import ObjectMissing, StorageUnavailable
-from corral.testing.clock import ManualClock
-from corral.testing.objects import MemoryStorage
 from corral.worker.files.object_cache import ObjectPlaces
 from corral.worker.files.object_files import ObjectFiles
+from tests.kit.clock import ManualClock
+from tests.kit.objects import MemoryStorage
 
 
 @pytest.fixture

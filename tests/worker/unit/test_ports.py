@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from corral.testing.clock import ManualClock
 from corral.worker.processes.ports import (
     CLAIM,
     LINUX_EPHEMERAL,
@@ -17,6 +16,7 @@ from corral.worker.processes.ports import (
     ephemeral_ports,
     usable_ranges,
 )
+from tests.kit.clock import ManualClock
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from corral.base.tasks import end_tasks, start_task
-from corral.testing.clock import ManualClock
 from corral.wire.replica import ProcessKey
 from corral.worker.installing.backend_directory import Home
 from corral.worker.processes.process import Launch
 from corral.worker.processes.unused import UnusedProcesses
+from tests.kit.clock import ManualClock
 
 MINUTE = timedelta(minutes=1)
 

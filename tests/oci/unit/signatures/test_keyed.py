@@ -18,7 +18,7 @@ from corral.oci.signatures.keyed import KeyChecker
 from corral.oci.signatures.keys import PublicKey
 from corral.oci.signatures.policy import Verification
 from corral.oci.signatures.simple_signing import make_payload
-from corral.testing.sigstore import SigstoreInstance, a_statement, key_bundle
+from tests.kit.sigstore import SigstoreInstance, a_statement, key_bundle
 
 DIGEST = "sha256:" + "ab" * 32
 OTHER = "sha256:" + "cd" * 32

@@ -14,16 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from corral.oci.signatures.candidates import SigstoreBundle, SimpleSignature
 from corral.oci.signatures.keyless import KeylessChecker, TrustRootUnusable
 from corral.oci.signatures.policy import read_policy
-from corral.testing.sigstore import (
-    IDENTITY,
-    ISSUER,
-    SIGNED_AT,
-    Signer,
-    SigstoreInstance,
-    a_statement,
-    b64,
-    key_bundle,
-)
+from tests.kit.sigstore import IDENTITY, ISSUER, SIGNED_AT, Signer, SigstoreInstance, a_statement, b64, key_bundle
 
 DIGEST = "sha256:" + "ab" * 32
 OTHER = "sha256:" + "cd" * 32

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.testing.file_worker import FileWorker, open_file_worker
+from tests.kit.file_worker import FileWorker, open_file_worker
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from corral.testing.file_worker import FileWorker, open_file_worker
 from corral.worker.files.lanes import SHORTEST
+from tests.kit.file_worker import FileWorker, open_file_worker
 
 BLOCKING = [
     "chmod",

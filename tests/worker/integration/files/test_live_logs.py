@@ -10,12 +10,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from corral.testing.clock import ManualClock
-from corral.testing.file_worker import FileWorker, open_file_worker
-from corral.testing.loop_time import let_loop_time_pass
-from corral.testing.patience import PATIENCE
 from corral.worker.processes.backend_logs import MOST_WAITING, Stream
 from corral.worker.processes.log_routes import LiveTimes
+from tests.kit.clock import ManualClock
+from tests.kit.file_worker import FileWorker, open_file_worker
+from tests.kit.loop_time import let_loop_time_pass
+from tests.kit.patience import PATIENCE
 
 SILENCE = timedelta(seconds=30)
 AUTHORIZED = {"Authorization": "Bearer tok"}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.testing.file_worker import Answer, FileWorker
-from corral.testing.waiting import eventually
+from tests.kit.file_worker import Answer, FileWorker
+from tests.kit.waiting import eventually
 
 SECRET = b"nobody must see this"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.testing.file_worker import FileWorker, open_file_worker
+from tests.kit.file_worker import FileWorker, open_file_worker
 
 BIG = bytes(range(256)) * 4096
 PART = {"Content-Range": "bytes 0-4/10", "X-Content-SHA256": "ab" * 32}

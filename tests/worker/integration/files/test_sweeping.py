@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from corral.testing.clock import ManualClock
 from corral.worker.config import FilesConfig
 from corral.worker.files import disk
 from corral.worker.files.keys import Area
@@ -16,6 +15,7 @@ from corral.worker.files.serving import FileServing
 from corral.worker.files.store import FileStore
 from corral.worker.files.sweeping import Sweeper
 from corral.worker.files.threads import Threads
+from tests.kit.clock import ManualClock
 
 HOUR = timedelta(hours=1)
 RETENTION = 24 * HOUR

@@ -19,13 +19,13 @@ import aiohttp
 import pytest
 
 from corral.base.tasks import end_tasks
-from corral.testing.clock import ManualClock
-from corral.testing.file_worker import Answer, FileWorker, open_file_worker, stage
-from corral.testing.waiting import eventually
 from corral.worker.config import FilesConfig
 from corral.worker.files import disk
 from corral.worker.files.uploads import BATCH
 from corral.worker.processes.backend_logs import BackendLogs
+from tests.kit.clock import ManualClock
+from tests.kit.file_worker import Answer, FileWorker, open_file_worker, stage
+from tests.kit.waiting import eventually
 
 SIZE = 3 * BATCH + 12_345
 DATA = random.Random(8).randbytes(SIZE)

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from corral.testing.file_worker import open_file_worker
+from tests.kit.file_worker import open_file_worker
 
 
 async def main() -> None:

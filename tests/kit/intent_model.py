@@ -1,0 +1,340 @@
+"""A fleet without I/O: frontends, a database, Corral's and LocalAI's workers, each as little as decides anything.
+
+Everything that can go wrong is a method; the deciding is the product's own (`domain/intent.py`). An oracle beside it
+knows what is truly on every disk, and the last wish that was accepted for each node and backend.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from corral.base.ids import NodeId, OperationId
+from corral.domain import intent as intents
+from corral.domain import intent_steps
+from corral.domain.backend import Artefact, Proven, Verb, Wish, prove
+from corral.domain.fleet_rule import FleetRule, Names, contradicting
+from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed
+from corral.domain.intent_steps import Rest, Send
+from corral.domain.operation import FINAL, Target, TargetStatus, status_of
+from tests.kit.clock import START
+from tests.kit.intent_model_parts import Answer, Deed, Frontend, Key, Request, Work, Worker
+
+POLICY: Final = IntentPolicy()
+NAMES: Final = Names(catalogue=None)
+
+
+class FleetModel:
+    def __init__(self) -> None:
+        self.now = START
+        # Few, so that stories soon come to the same place twice: what happens at one has no part in another.
+        self.workers = {"c": Worker(name="c", is_corral=True), "l": Worker(name="l", is_corral=False)}
+        self.frontends = [Frontend(number=0), Frontend(number=1)]
+        self.stored: dict[Key, Intent] = {}
+        self.targets: dict[OperationId, dict[str, Target]] = {}
+        self.answers: list[Answer] = []
+        self.digest = "sha256:1"
+        self.operations = 0
+        self.serial_at_acceptance: dict[tuple[Key, int], int] = {}
+        self.sent: dict[tuple[Key, int], int] = {}
+        self.told: set[tuple[Key, int]] = set()
+        """Places and generations of which their node said that it is done."""
+        self.deceived: set[Key] = set()
+        """Where a node said last that a model's files are gone, and had deleted nothing."""
+        self.rules: dict[str, FleetRule] = {}
+        """By name, which is that of their backend here."""
+        self.started_by_rules = 0
+        self.touched: set[Key] = set()
+        """Where somebody has deleted something by hand: nobody but a rule mends that."""
+
+    # People.
+
+    def accept(self, verb: Verb, key: str, nodes: list[str], *, renew: bool = False, uri: str = "") -> bool:
+        """One operation on these nodes. False: refused, because of a rule, or because no node is meant."""
+        chosen = [n for n in nodes if verb is not Verb.UPGRADE or key in self.workers[n].disk]
+        artefact = Artefact(backend=key, uri=uri, renewal=f"op{self.operations + 1}" if renew else "")
+        wish = Wish(verb=verb, key=key, artefact=artefact)
+        if not chosen or any(self._contradicts(wish, node) for node in chosen):
+            return False
+        self.start(wish, chosen)
+        return True
+
+    def _contradicts(self, wish: Wish, node: str) -> bool:
+        return contradicting(self.rules.values(), wish, self.workers[node].labels, NAMES, "") is not None
+
+    def start(self, wish: Wish, nodes: list[str]) -> OperationId:
+        self.operations += 1
+        operation = OperationId(f"op{self.operations}")
+        self.targets[operation] = {}
+        for node in nodes:
+            self._wish(operation, node, self._with_digest(wish, node))
+        return operation
+
+    def _with_digest(self, wish: Wish, node: str) -> Wish:
+        """As it is planned: what is there already need not be what the tag names, unless it shall be upgraded."""
+        is_there = isinstance(prove(wish, self.workers[node].report(self.now), None), Proven)
+        if wish.verb.deletes or is_there:
+            return wish
+        return replace(wish, artefact=replace(wish.artefact, digests=frozenset({self.digest})))
+
+    def _wish(self, operation: OperationId, node: str, wish: Wish) -> None:
+        place = (node, wish.key)
+        old = self.stored.get(place)
+        fresh = Intent(
+            node_id=NodeId(node),
+            wish=wish,
+            operation_id=operation,
+            accepted_at=self.now,
+            changed_at=self.now,
+            next_try=self.now,
+        )
+        if old is not None and (known := self.targets[old.operation_id][node]).status not in FINAL:
+            self.targets[old.operation_id][node] = replace(known, status=TargetStatus.SUPERSEDED)
+        self.targets[operation][node] = Target(
+            operation_id=operation, node_id=NodeId(node), node_name=node, backend=wish.key, changed_at=self.now
+        )
+        self._put(place, intents.supersede(old, fresh))
+        self.serial_at_acceptance[place, self.stored[place].generation] = self.workers[node].serials.get(wish.key, 0)
+
+    def cancel(self, place: Key) -> None:
+        known = self.stored.get(place)
+        if known is None or not intents.may_cancel(known):
+            return
+        is_install = known.wish.verb is Verb.INSTALL
+        if is_install and self._contradicts(replace(known.wish, verb=Verb.DELETE), place[0]):
+            return
+        self.take_back(place)
+
+    def take_back(self, place: Key) -> None:
+        known = self.stored[place]
+        if intents.may_cancel(known):
+            self._put(place, intents.cancel(known, "cancelled", self.now))
+
+    def retry(self, place: Key) -> None:
+        known = self.stored.get(place)
+        if known is not None and intents.may_retry(known):
+            self._put(place, intents.retry(known, self.now))
+
+    def cold_load(self, node: str, key: str) -> None:
+        """A model wants its backend there, without anybody's operation."""
+        match intents.needed_by_load(self.stored.get((node, key)), since=self.now, now=self.now):
+            case LoadNeed.REPLACE:
+                self.accept(Verb.INSTALL, key, [node])
+            case LoadNeed.FREE | LoadNeed.REFUSED:
+                pass
+
+    def delete_by_hand(self, place: Key) -> None:
+        """On the machine, where no frontend sees it."""
+        self.touched.add(place)
+        self.workers[place[0]].disk.pop(place[1], None)
+
+    # Frontends.
+
+    def step(self, number: int, place: Key, *, crash_before_sending: bool = False) -> None:
+        """Claim, look, and send or not."""
+        frontend, known = self.frontends[number], self.stored.get(place)
+        if known is None or not intents.is_due(known, self.now, POLICY) or place in frontend.working:
+            return
+        claimed = replace(known, lease_token=frontend.token, lease_until=self.now + POLICY.lease)
+        self._put(place, claimed)
+        worker = self.workers[place[0]]
+        if not worker.up and claimed.wish.verb.is_about_backends:
+            self._release(place, frontend, intent_steps.unreachable(claimed, self.now, POLICY))
+            return
+        claimed = self._followed(claimed, worker)
+        step = intent_steps.look(
+            claimed, worker.report(self.now), self.now, POLICY, is_corral=worker.is_corral, life=worker.life
+        )
+        match step:
+            case Rest(intent=rested):
+                self._release(place, frontend, rested)
+            case Send(intent=sent, force=force):
+                self._send(place, frontend, sent, force=force, crash=crash_before_sending)
+
+    def _send(self, place: Key, frontend: Frontend, sent: Intent, *, force: bool, crash: bool) -> None:
+        worker = self.workers[place[0]]
+        assert sent.state is IntentState.OPEN
+        assert sent.outstanding is not None
+        seen = prove(sent.wish, worker.report(self.now), sent.before)
+        in_doubt = sent.doubt is not None and sent.doubt.generation < sent.generation
+        assert in_doubt or not isinstance(seen, Proven), "what is proven was sent again"
+        self._put(place, sent)
+        request = Request(
+            key=place[1],
+            wish=sent.wish,
+            force=force,
+            frontend=frontend.number,
+            life=frontend.life,
+            generation=sent.generation,
+            accepted_at=sent.accepted_at,
+            until=sent.outstanding.until,
+        )
+        frontend.working[place] = Work(intent=sent, request=request)
+        if crash:
+            self.crash(frontend.number)
+        elif not worker.up:
+            del frontend.working[place]
+            self._release(place, frontend, intent_steps.undelivered(sent, self.now, POLICY))
+        else:
+            counted = (place, sent.generation)
+            assert sent.wish.verb.is_about_backends or counted not in self.told, "what was told was sent again"
+            self.sent[counted] = self.sent.get(counted, 0) + 1
+            worker.door.append(request)
+
+    def hear(self, index: int, *, twice: bool = False) -> None:
+        """An answer arrives: the inventory is asked, and decides."""
+        answer = self.answers[index] if twice else self.answers.pop(index)
+        frontend = self.frontends[answer.request.frontend]
+        place = (answer.node, answer.request.key)
+        work = frontend.working.get(place)
+        if work is None or frontend.life != answer.request.life or work.intent.wish != answer.request.wish:
+            return
+        is_about_backends = answer.request.wish.verb.is_about_backends
+        if not is_about_backends and work.request is not answer.request:
+            return  # where the answer decides, each request has an address of its own for it
+        del frontend.working[place]
+        if answer.error is None:
+            self.told.add((place, answer.request.generation))
+        worker = self.workers[answer.node]
+        work.intent = intent_steps.heard(work.intent, is_corral=worker.is_corral)
+        if worker.up or not is_about_backends:
+            followed = self._followed(work.intent, worker)
+            settled = intent_steps.answered(followed, answer.error, worker.report(self.now), self.now, POLICY)
+        else:
+            settled = intent_steps.answered_unseen(work.intent, answer.error, self.now, POLICY)
+        self._release(place, frontend, settled)
+
+    def _followed(self, intent: Intent, worker: Worker) -> Intent:
+        """What was installed is not what the tag named: ask the registry what it names now."""
+        proof = prove(intent.wish, worker.report(self.now), intent.before)
+        if isinstance(proof, Proven) or not proof.is_other_digest:
+            return intent
+        artefact = replace(intent.wish.artefact, digests=frozenset({self.digest}))
+        return replace(intent, wish=replace(intent.wish, artefact=artefact))
+
+    def give_up(self, number: int) -> None:
+        """Requests whose time is over."""
+        frontend = self.frontends[number]
+        for place, work in list(frontend.working.items()):
+            sent = work.intent.outstanding
+            if sent is not None and sent.sent_at + POLICY.timeout(sent.verb) <= self.now:
+                del frontend.working[place]
+                self._release(place, frontend, intent_steps.timed_out(work.intent, self.now, POLICY))
+
+    def _release(self, place: Key, frontend: Frontend, settled: Intent) -> None:
+        """As the database does it: only the holder of the lease, and only on the generation that it worked on."""
+        known = self.stored[place]
+        if known.lease_token != frontend.token:
+            return
+        free = {"lease_token": None, "lease_until": None}
+        if known.generation != settled.generation or known.state is not IntentState.OPEN:
+            is_corral = self.workers[place[0]].is_corral
+            self._put(place, replace(intents.overtaken(known, settled, is_corral=is_corral), **free))  # type: ignore[arg-type]
+        else:
+            self._put(place, replace(settled, **free))  # type: ignore[arg-type]
+
+    def crash(self, number: int) -> None:
+        """Whatever it knew is gone, and what it was told later nobody hears."""
+        frontend = self.frontends[number]
+        frontend.working.clear()
+        frontend.decided = []
+        frontend.life += 1
+
+    # Workers, the bus, time.
+
+    def work(self, node: str, index: int, deed: Deed) -> None:
+        """Take a request from the door: a Corral worker the first of each backend, a LocalAI worker any."""
+        worker = self.workers[node]
+        if not worker.up or not worker.door:
+            return
+        request = worker.door[index % len(worker.door)]
+        if worker.is_corral:
+            request = next(one for one in worker.door if one.key == request.key)
+        worker.door.remove(request)
+        does = deed in (Deed.HONEST, Deed.MODEST)
+        error = worker.do(request, self.now, self.digest) if does else None
+        if does:
+            self.deceived.discard((node, request.key))
+        if deed is Deed.BOASTS:
+            self.deceived.add((node, request.key))
+        if deed in (Deed.REFUSES, Deed.MODEST):
+            error = error or "no"
+        self.answers.append(Answer(request=request, node=node, error=error))
+
+    def go_down(self, node: str) -> None:
+        self.workers[node].up = False
+        self.workers[node].door.clear()
+
+    def come_back(self, node: str) -> None:
+        """It registers: the dispatcher is poked, and whoever waited for an answer of its earlier life gives up."""
+        worker = self.workers[node]
+        if not worker.up:
+            worker.lives += 1
+            self._give_up_on_earlier_lives(node)
+        worker.up = True
+        for place, known in self.stored.items():
+            if place[0] == node and (known.waits_for_node or (known.outstanding and not known.lease_token)):
+                self._put(place, replace(known, next_try=self.now))
+
+    def _give_up_on_earlier_lives(self, node: str) -> None:
+        for frontend in self.frontends:
+            for place in [one for one in frontend.working if one[0] == node]:
+                unheard = intent_steps.unheard(frontend.working.pop(place).intent, "restarted", self.now, POLICY)
+                self._release(place, frontend, unheard)
+
+    def poll(self, node: str) -> None:
+        """Ask a node what it has, and keep that."""
+        worker = self.workers[node]
+        if worker.up:
+            worker.told = worker.report(self.now)
+
+    def move_tag(self) -> None:
+        self.digest = f"sha256:{int(self.digest.split(':')[1]) + 1}"
+
+    def pass_time(self, duration: timedelta) -> None:
+        """Frontends that live renew their leases; requests that nobody took in time are gone."""
+        self.now += duration
+        for frontend in self.frontends:
+            for place in frontend.working:
+                known = self.stored[place]
+                if known.lease_token == frontend.token:
+                    self._put(place, replace(known, lease_until=self.now + POLICY.lease))
+            self.give_up(frontend.number)
+        for worker in self.workers.values():
+            worker.door = [one for one in worker.door if one.until > self.now]
+
+    # The oracle.
+
+    def _put(self, place: Key, intent: Intent) -> None:
+        old = self.stored.get(place)
+        if old is not None:
+            assert intent.generation in (old.generation, old.generation + 1)
+            if intent.generation == old.generation and intent.state is not old.state:
+                assert intent.state in intents.NEXT.get(old.state, frozenset()), f"{old.state} became {intent.state}"
+        became = intent.state is IntentState.SATISFIED and (old is None or old.state is not IntentState.SATISFIED)
+        if became:
+            assert self.is_true(place, intent), "success was told without proof"
+        self.stored[place] = intent
+        targets = self.targets[intent.operation_id]
+        known = targets[place[0]]
+        if known.status not in FINAL:
+            targets[place[0]] = replace(
+                known, status=status_of(intent), waits_for_node=intent.waits_for_node, message=intent.message
+            )
+
+    def is_true(self, place: Key, intent: Intent) -> bool:
+        """Whether the disk is as wished, which only the oracle knows."""
+        worker, key = self.workers[place[0]], place[1]
+        if intent.wish.verb is Verb.REMOVE:
+            is_gone = worker.files.get(key, intent.accepted_at + timedelta(seconds=1)) > intent.accepted_at
+            return (place, intent.generation) in self.told and (is_gone or place in self.deceived)
+        if intent.wish.verb is Verb.DELETE:
+            return key not in worker.disk
+        if key not in worker.disk:
+            return False
+        entry, wish = worker.disk[key], intent.wish
+        if wish.artefact.uri and entry.uri != wish.artefact.uri:
+            return False
+        if wish.verb is Verb.UPGRADE and entry.digest in wish.artefact.digests:
+            return True
+        written = worker.serials.get(key, 0) > self.serial_at_acceptance[place, intent.generation]
+        return written or not wish.must_renew

@@ -1,0 +1,90 @@
+"""A model in the model of a fleet: written, loaded on nodes, removed and written again; frontends learn that late.
+
+All frontends share one models directory. Loads leave files on nodes, which no report tells and only a removal deletes.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from corral.base.ids import OperationId
+from corral.domain import intent as intents
+from corral.domain.backend import Artefact, Verb, Wish, model_key
+from corral.domain.intent import IntentState, LoadNeed
+from tests.kit.intent_model import FleetModel
+
+NAME: Final = "small"
+KEY: Final = model_key(NAME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """As it is stored: what was written until then is gone."""
+
+    at: datetime
+    operation: OperationId
+
+
+class ModelShelf:
+    """The file of one model, and what each frontend knows of its removals."""
+
+    def __init__(self, fleet: FleetModel) -> None:
+        self.fleet = fleet
+        self.written_at: datetime | None = fleet.now
+        self.removed: Removed | None = None
+        self._known: dict[int, Removed | None] = {one.number: None for one in fleet.frontends}
+        """What each frontend found at its last sweep."""
+
+    def is_seen_by(self, number: int) -> bool:
+        known = self._known[number]
+        return self.written_at is not None and (known is None or known.at < self.written_at)
+
+    def write(self) -> None:
+        """Somebody adds the model, or adds it again. Clocks of disks tick between two things that people do."""
+        self.fleet.pass_time(timedelta(milliseconds=10))
+        self.written_at = self.fleet.now
+
+    def remove(self, number: int) -> bool:
+        """One transaction. False: this frontend has no such model."""
+        if not self.is_seen_by(number):
+            return False
+        wish = Wish(verb=Verb.REMOVE, key=KEY, artefact=Artefact(backend=NAME))
+        operation = self.fleet.start(wish, list(self.fleet.workers))
+        self.removed = Removed(at=self.fleet.now, operation=operation)
+        return True
+
+    def sweep(self, number: int, *, crash_before_forgetting: bool = False) -> None:
+        """Hide what was removed, delete what is left of it, or take back the removal of what was added again."""
+        removed = self._known[number] = self.removed
+        if removed is None:
+            return
+        if not self.is_seen_by(number):
+            self.written_at = None
+            return
+        for place, known in list(self.fleet.stored.items()):
+            if known.operation_id == removed.operation:
+                self.fleet.take_back(place)
+        if crash_before_forgetting:
+            self.fleet.crash(number)
+        else:
+            self.removed = self._known[number] = None
+
+    def load(self, number: int, node: str) -> bool:
+        """On a node, as far as this frontend knows that there is something to load. Whether files are there then."""
+        fleet, worker = self.fleet, self.fleet.workers[node]
+        if not worker.up or self.written_at is None or not self.is_seen_by(number):
+            return False
+        need = intents.needed_by_load(fleet.stored.get((node, KEY)), since=self.written_at, now=fleet.now)
+        if need is LoadNeed.FREE:
+            worker.files[KEY] = self.written_at
+        return need is LoadNeed.FREE
+
+    def check_rest(self) -> None:
+        """When all is done, no node has files of what was removed, unless it lied or somebody took it back."""
+        if self.removed is None:
+            return
+        for node, worker in self.fleet.workers.items():
+            known = self.fleet.stored[node, KEY]
+            assert known.operation_id == self.removed.operation, "a removal was lost"
+            excused = known.state is IntentState.CANCELLED or (node, KEY) in self.fleet.deceived
+            assert excused or KEY not in worker.files, f"{node} has files of a model that was removed: {known}"

@@ -1,0 +1,57 @@
+"""Rules in the model of a fleet: what they demand, and frontends that decide what is missing and start it later."""
+
+from corral.domain.backend import Artefact, Verb, Wish
+from corral.domain.fleet_rule import FleetRule, is_missing
+from corral.domain.intent import IntentState
+from tests.kit.intent_model import FleetModel
+from tests.kit.intent_model_parts import Decision, Key
+
+
+def demand(model: FleetModel, key: str, selector: dict[str, str], *, uri: str = "") -> None:
+    artefact = Artefact(backend=key, uri=uri, name=key if uri else "")
+    model.rules[key] = FleetRule(name=key, artefact=artefact, selector=selector, made_by="", made_at=model.now)
+
+
+def look_at_rules(model: FleetModel, number: int) -> None:
+    """Decide what is missing. What happens before it is started, the decision does not know."""
+    decided = []
+    for rule in model.rules.values():
+        applies = [one for one in model.workers.values() if rule.applies_to(one.labels)]
+        stored = {one.name: model.stored.get((one.name, rule.backend)) for one in applies}
+        lacking = [one.name for one in applies if is_missing(rule, rule.backend, stored[one.name], one.told)]
+        if lacking:
+            seen = {node: _generation(model, (node, rule.backend)) for node in lacking}
+            decided.append(Decision(rule=rule, seen=seen))
+    model.frontends[number].decided = decided
+
+
+def start_decided(model: FleetModel, number: int) -> None:
+    """As the database does it: only if nothing else has been wanted since."""
+    frontend = model.frontends[number]
+    for one in frontend.decided:
+        key = one.rule.backend
+        if all(_generation(model, (node, key)) == seen for node, seen in one.seen.items()):
+            assert not any(_is_awaited(model, one.rule, node) for node in one.seen), "a rule asks for what is awaited"
+            model.started_by_rules += 1
+            model.start(Wish(verb=Verb.INSTALL, key=key, artefact=one.rule.artefact), list(one.seen))
+    frontend.decided = []
+
+
+def enforce(model: FleetModel, number: int) -> None:
+    look_at_rules(model, number)
+    start_decided(model, number)
+    look_at_rules(model, number)
+    assert not model.frontends[number].decided, "a rule starts again what it has just started"
+
+
+def _is_awaited(model: FleetModel, rule: FleetRule, node: str) -> bool:
+    """Whether the same is under way there, or failed for good and waits for people."""
+    known = model.stored.get((node, rule.backend))
+    if known is None or known.wish.verb is not Verb.INSTALL or known.wish.artefact.uri != rule.artefact.uri:
+        return False
+    return known.state in (IntentState.OPEN, IntentState.BLOCKED)
+
+
+def _generation(model: FleetModel, place: Key) -> int:
+    known = model.stored.get(place)
+    return 0 if known is None else known.generation

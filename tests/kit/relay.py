@@ -1,0 +1,93 @@
+"""A wire that a test can cut: passes bytes between clients and one server on loopback, until told otherwise."""
+
+import asyncio
+import contextlib
+from typing import Final, Self
+
+from corral.base.tasks import task_group
+from tests.kit.ports import lasting_port
+
+_LOOPBACK: Final = "127.0.0.1"
+_CHUNK: Final = 65536
+
+
+class Relay:
+    """`async with Relay(port) as relay:` dial `relay.port` instead of `port`."""
+
+    def __init__(self, target: int) -> None:
+        self.port = lasting_port()
+        self._target = target
+        self._server: asyncio.Server | None = None
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._ends: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._listen()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.thaw()
+        await self.cut()
+
+    async def cut(self) -> None:
+        """Connections break, new ones are refused."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for end in self._ends:
+            end.transport.abort()
+        self.thaw()
+        while self._serving:
+            await asyncio.wait(self._serving)
+
+    async def mend(self) -> None:
+        """After `cut`."""
+        if self._server is None:
+            await self._listen()
+
+    def freeze(self) -> None:
+        """Nothing passes any more, and nobody is told: what a network does that loses packets."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """What was held back passes."""
+        self._flowing.set()
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._serve, _LOOPBACK, self.port)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+        try:
+            await self._connect(reader, writer)
+        finally:
+            writer.transport.abort()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there_reader, there_writer = await asyncio.open_connection(_LOOPBACK, self._target)
+        except OSError:
+            return
+        both = {writer, there_writer}
+        self._ends |= both
+        try:
+            async with task_group() as group:
+                group.create_task(self._pump(reader, there_writer), name="relay out")
+                group.create_task(self._pump(there_reader, writer), name="relay in")
+        finally:
+            self._ends -= both
+            there_writer.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One direction. However it ends, the other side is told, which ends the other direction too."""
+        with contextlib.suppress(OSError):
+            while data := await reader.read(_CHUNK):
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()

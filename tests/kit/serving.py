@@ -1,0 +1,176 @@
+"""A fleet that answers, of processes started singly: what is killed stays dead until somebody starts it again."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import msgspec
+import psutil
+
+from corral.base.ids import new_secret
+from corral.bus.server import NatsServer
+from corral.domain.node import NodeStatus
+from corral.domain.replica import ReplicaState
+from corral.wire.model_views import ModelView
+from corral.wire.replica_views import ReplicaView
+from tests.kit.admin_api import open_session
+from tests.kit.asking import Question
+from tests.kit.models import write_model
+from tests.kit.ports import lasting_port
+from tests.kit.process_lists import words_of
+from tests.kit.processes import ControlProcess, GatewayProcess, WorkerProcess, said_once
+from tests.kit.waiting import eventually
+
+MODEL: Final = "chat"
+WORKERS: Final = ("w1", "w2")
+_ADDRESS: Final = "--addr"
+"""What a worker tells every backend, and nobody else."""
+INTERVAL_SECONDS: Final = 0.5
+"""Of heartbeats: silent workers are offline after six of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingFleet:
+    """Control, a gateway, NATS and workers. The administrator's key is the clients' too."""
+
+    control: ControlProcess
+    gateway: GatewayProcess
+    workers: Mapping[str, WorkerProcess]
+    nats: NatsServer
+    session: aiohttp.ClientSession
+    models: Path
+    """The directory of model files, which control and all workers share."""
+    backends: Path
+    """The directory of backends that all workers share, beside those that ship with Corral."""
+
+    def question(self, *, model: str = MODEL, tokens: int = 4) -> Question:
+        """For the gateway."""
+        return Question(
+            session=self.session, url=self.gateway.url, key=self.gateway.admin_key, model=model, tokens=tokens
+        )
+
+    async def model(self, name: str = MODEL) -> ModelView:
+        """As control sees it, with its replicas of the last day."""
+        answer = await self.control.call("GET", f"/api/v1/models/{name}")
+        if answer.status != 200:
+            raise AssertionError(f"the model {name}: {answer.status} {answer.body!r}")
+        return msgspec.json.decode(answer.body, type=ModelView)
+
+    async def loaded(self, name: str = MODEL) -> list[ReplicaView]:
+        return [one for one in (await self.model(name)).replicas if one.state == ReplicaState.LOADED]
+
+    async def serving(self, name: str = MODEL) -> WorkerProcess:
+        """The worker that has the only loaded replica."""
+        [replica] = await self.loaded(name)
+        return self.workers[replica.node]
+
+    async def events(self, kind: str) -> list[Mapping[str, object]]:
+        """What the record says of this kind, oldest first."""
+        return [event.data for event in await self.control.record() if event.kind == kind]
+
+    def backend_processes(self) -> dict[int, str]:
+        """Pids and command lines of all backends, and of what these started."""
+        return {
+            process.pid: " ".join(words_of(process))
+            for worker in self.workers.values()
+            if worker.is_running
+            for backend in worker.started()
+            if _ADDRESS in words_of(backend)
+            for process in [backend, *backend.children(recursive=True)]
+        }
+
+    async def until_healthy(self, *names: str) -> None:
+        async def are_healthy() -> bool:
+            seen = {node.name: node.status for node in (await self.control.nodes()).values()}
+            return all(seen.get(name) == NodeStatus.HEALTHY for name in names)
+
+        await eventually(are_healthy, f"{', '.join(names)} to be healthy", seconds=60)
+
+
+@asynccontextmanager
+async def serving_fleet(
+    folder: Path, *, database: str | None = None, beat_seconds: float = INTERVAL_SECONDS
+) -> AsyncIterator[ServingFleet]:
+    """Two healthy nodes and a model that nobody has asked for yet; on SQLite unless another database is named."""
+    models, backends = folder / "models", folder / "backends"
+    write_model(models, MODEL)
+    backends.mkdir()
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(NatsServer(folder / "nats", port=lasting_port()))
+        session = await stack.enter_async_context(open_session())
+        token = new_secret()
+        control = ControlProcess(session, _of_control(folder, database, nats, token))
+        await stack.enter_async_context(control)
+        await control.until_ready()
+        control.admin_key = said_once([control], lambda process: process.new_keys)
+        gateway = GatewayProcess(
+            session, {"CORRAL_CONTROL_URL": control.url, "CORRAL_GATEWAY_KEY": await _gateway_key(control)}
+        )
+        gateway.admin_key = control.admin_key
+        await stack.enter_async_context(gateway)
+        of_workers = _of_workers(models, backends, nats, token) | {
+            "CORRAL_REGISTER_TO": gateway.url,
+            "CORRAL_HEARTBEAT_INTERVAL": f"{beat_seconds}s",
+        }
+        workers = {name: WorkerProcess(name, folder / name, of_workers) for name in WORKERS}
+        for worker in workers.values():
+            await stack.enter_async_context(worker)
+        fleet = ServingFleet(
+            control=control,
+            gateway=gateway,
+            workers=workers,
+            nats=nats,
+            session=session,
+            models=models,
+            backends=backends,
+        )
+        await gateway.until_ready()
+        await fleet.until_healthy(*WORKERS)
+        yield fleet
+
+
+def _of_control(folder: Path, database: str | None, nats: NatsServer, token: str) -> dict[str, str]:
+    return {
+        "CORRAL_DATA": str(folder / "control"),
+        "CORRAL_MODELS_PATH": str(folder / "models"),
+        "CORRAL_NATS_URL": nats.frontend_url,
+        "CORRAL_REGISTRATION_TOKEN": token,
+        "CORRAL_AUTO_APPROVE": "true",
+        **({} if database is None else {"CORRAL_DATABASE": database}),
+    }
+
+
+def _of_workers(models: Path, backends: Path, nats: NatsServer, token: str) -> dict[str, str]:
+    return {
+        "CORRAL_MODELS_PATH": str(models),
+        "CORRAL_SYSTEM_BACKENDS_PATH": str(backends),
+        "CORRAL_REGISTRATION_TOKEN": token,
+        "CORRAL_NATS_URL": nats.worker_url,
+        "CORRAL_REGISTRATION_RETRY": "500ms",
+    }
+
+
+async def _gateway_key(control: ControlProcess) -> str:
+    answer = await control.call("POST", "/api/v1/keys", {"name": "the gateway", "scopes": ["gateway"]})
+    if answer.status != 201:
+        raise AssertionError(f"no key for the gateway: {answer.status} {answer.body!r}")
+    return str(msgspec.json.decode(answer.body)["key"])
+
+
+async def until_gone(pids: Mapping[int, str]) -> None:
+    """None of these processes runs any more."""
+
+    async def are_gone() -> bool:
+        return not any(map(_runs, pids))
+
+    await eventually(are_gone, f"the end of {dict(pids)}")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,64 @@
+"""A gallery and a registry where backends can be had: one index in a file, images whose tags can be moved."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from corral.control.artefacts import RegistryImages
+from corral.control.catalogue import GalleryCatalogue
+from corral.control.planning import Lookups
+from corral.domain.gallery import GallerySource
+from corral.galleries.config import GalleriesConfig
+from corral.galleries.galleries import open_galleries
+from corral.galleries.registry import NoRegistry
+from corral.oci.config import ImagesConfig
+from corral.oci.manifests import Descriptor
+from corral.oci.platforms import Platform
+from tests.kit.clock import HurriedClock
+from tests.kit.images import a_layer
+from tests.kit.registry import FakeRegistry
+
+AMD64: Final = "linux/amd64"
+LAYER: Final = a_layer({"run.sh": b"#!/bin/sh\n"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shop:
+    registry: FakeRegistry
+    index: Path
+    lookups: Lookups
+    """What a frontend asks it with."""
+
+    def uri(self, backend: str) -> str:
+        return f"oci://{self.registry.reference(f'backends/{backend}')}"
+
+    def offer(self, *backends: str, version: str = "") -> None:
+        """Write the index anew, with these."""
+        entries = (f"- name: {name}\n  uri: {self.uri(name)}\n  version: '{version}'\n" for name in backends)
+        self.index.write_text("".join(entries), encoding="utf-8")
+
+    def publish(self, backend: str, *layers: bytes, platforms: Sequence[str] = (AMD64,)) -> Descriptor:
+        """Move the tag of a backend to an image of these layers, for these platforms."""
+        members = [
+            self.registry.add_image(
+                f"backends/{backend}", layers or [LAYER], platform=Platform(os=os, architecture=architecture)
+            )
+            for os, architecture in (platform.split("/") for platform in platforms)
+        ]
+        return self.registry.add_index(f"backends/{backend}", members)
+
+
+@asynccontextmanager
+async def open_shop(folder: Path) -> AsyncIterator[Shop]:
+    index = folder / "index.yaml"
+    index.write_text("[]", encoding="utf-8")
+    source = GallerySource(name="g", url=f"file://{index}")
+    config = GalleriesConfig(sources=(source,), cache=folder / "cache")
+    async with (
+        FakeRegistry() as registry,
+        open_galleries(config, registry=NoRegistry(), clock=HurriedClock()) as galleries,
+    ):
+        lookups = Lookups(galleries=GalleryCatalogue(galleries), images=RegistryImages(ImagesConfig(), HurriedClock()))
+        yield Shop(registry=registry, index=index, lookups=lookups)

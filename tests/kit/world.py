@@ -1,0 +1,270 @@
+"""Control on a real database, with workers that are only their messages and backends that only say yes or no."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+
+from corral.base.ids import NodeId
+from corral.bus.port import Bus, Message
+from corral.control.load_jobs import Loads
+from corral.control.planning import Lookups
+from corral.domain.event import Event, EventKind
+from corral.domain.replica import Replica
+from corral.processes.control_loops import Control
+from corral.processes.control_wiring import Stores, wire
+from corral.rpc.errors import LoadFailed
+from corral.rpc.messages import ModelOptions
+from corral.state.db import Database
+from corral.state.secrets import Secrets
+from corral.state.secrets_key import SecretsKey
+from corral.wire import subjects
+from corral.wire.install import InstallReply, InstallRequest
+from corral.wire.registration import FEATURES, CorralHello
+from corral.wire.replica import ProcessKey, ReplicaAccess, RunningModel, RunningReply, StopRequest
+from corral.wire.view import View
+from tests.kit.clock import ManualClock
+from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
+from tests.kit.simulated_backends import SimulatedBackends
+from tests.kit.simulated_worker import SimulatedWorker
+
+MODEL = "name: small\nbackend: echo\nparameters:\n  model: small.gguf\n"
+SECRET = "s" * 40
+
+
+class FakeLoader:
+    """Backends that load, or not."""
+
+    def __init__(self) -> None:
+        self.loads: list[tuple[str, str, str]] = []
+        self.options: list[list[str]] = []
+        self.error: str = ""
+
+    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
+        self.loads.append((address, token, options.Model))
+        self.options.append(list(options.Options))
+        if self.error:
+            raise LoadFailed(address, self.error)
+
+
+@dataclass
+class FakeNode:
+    """A worker as its messages."""
+
+    id: NodeId
+    installs: list[InstallRequest] = field(default_factory=list)
+    stops: list[bytes] = field(default_factory=list)
+    running: list[RunningModel] = field(default_factory=list)
+    error: str = ""
+    deaf: bool = False
+    """Stops nothing, whatever it is told."""
+    adapts: bool = False
+    """Its processes are reached through an adapter."""
+    routes: list[str] | None = None
+    """What its processes say they answer."""
+    has_urls: bool = True
+    """Its processes have a URL and a key; those of LocalAI's workers have neither."""
+    host: str = "127.0.0.1"
+    """Where its processes are, as it says."""
+    url_host: str = "127.0.0.1"
+    """Where their URLs are, as it says."""
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by the first install that it is asked for."""
+    held: asyncio.Event | None = None
+    """Until this is set, no install is answered."""
+    _started: int = 0
+
+    async def on_install(self, message: Message) -> None:
+        request = msgspec.json.decode(message.data, type=InstallRequest)
+        self.installs.append(request)
+        self.asked.set()
+        if self.held is not None:
+            await self.held.wait()
+        if self.error:
+            reply = InstallReply(success=False, error=self.error)
+        else:
+            process = self.find(request.process_key) or self.start(*request.process_key)
+            reply = InstallReply(success=True, address=process.address, corral=process.corral)
+        await message.respond(msgspec.json.encode(reply))
+
+    def find(self, key: ProcessKey) -> RunningModel | None:
+        return next((one for one in self.running if (one.model_id, one.replica_index) == key), None)
+
+    def start(self, model: str, index: int) -> RunningModel:
+        """With a key and ports of its own; the first has the key `k1` and the ports 7000 and 7001."""
+        self._started += 1
+        port = 7000 + 10 * (self._started - 1)
+        access = ReplicaAccess(
+            url=f"http://{self.url_host}:{port + 1}",
+            key=f"k{self._started}",
+            adapted=self.adapts,
+            routes=self.routes,
+            front_port=port + 2,
+        )
+        process = RunningModel(
+            model_id=model,
+            replica_index=index,
+            address=f"{self.host}:{port}",
+            corral=access if self.has_urls else msgspec.UNSET,
+        )
+        self.running.append(process)
+        return process
+
+    async def on_running(self, message: Message) -> None:
+        await message.respond(msgspec.json.encode(RunningReply(models=self.running)))
+
+    async def on_stop(self, message: Message) -> None:
+        self.stops.append(message.data)
+        name = msgspec.json.decode(message.data, type=StopRequest).backend
+        if not self.deaf:
+            self.running = [one for one in self.running if f"{one.model_id}#{one.replica_index}" != name]
+
+    @property
+    def stopped(self) -> list[str]:
+        """The names that it was told to stop."""
+        return [msgspec.json.decode(data, type=StopRequest).backend for data in self.stops]
+
+
+@dataclass(kw_only=True)
+class World:
+    frontend: Frontend
+    control: Control
+    loader: FakeLoader
+    bus: Bus
+    clock: ManualClock
+    stores: Stores
+    models: Path
+    lookups: Lookups
+    stack: AsyncExitStack
+
+    @property
+    def loads(self) -> Loads:
+        return self.control.context.loads
+
+    async def loaded(self, model: str = "small") -> Replica:
+        """A replica that serves, after a load on a node that has joined."""
+        await self.loads.ensure(model)
+        await self.loads.tick()
+        (replica,) = [one for one in await self.control.context.replicas.living() if one.model == model]
+        return replica
+
+    def write(self, text: str, name: str = "small.yaml") -> None:
+        """Put a model file there, and have it read."""
+        (self.models / name).write_text(text, encoding="utf-8")
+        self.control.context.models.scan()
+
+    def delete(self, name: str = "small.yaml") -> None:
+        (self.models / name).unlink()
+        self.control.context.models.scan()
+
+    async def events(self, kind: EventKind) -> list[Event]:
+        stored = await self.control.context.events.after(0, limit=1000)
+        return [one.event for one in stored if one.event.kind is kind]
+
+    async def node(
+        self, name: str, *, features: Sequence[str] = FEATURES, address: str = "127.0.0.1:50051"
+    ) -> FakeNode:
+        hello = CorralHello(version="1", features=list(features), secret=SECRET + name, incarnation="1")
+        body = {"name": name, "address": address, "corral": msgspec.to_builtins(hello)}
+        answer = await self.frontend.register(body, token=TRUSTED_TOKEN)
+        node = FakeNode(NodeId(msgspec.json.decode(answer.body)["id"]))
+        for subject, handler in (
+            (subjects.backend_install(node.id), node.on_install),
+            (subjects.models_running(node.id), node.on_running),
+            (subjects.backend_stop(node.id), node.on_stop),
+        ):
+            subscription = await self.bus.subscribe(subject, handler)
+            self.stack.push_async_callback(subscription.close)
+        return node
+
+    async def backends(
+        self, name: str, *, is_corral: bool = True, platform: str = "", free_disk: int | None = None, **labels: str
+    ) -> SimulatedBackends:
+        """A node that has joined and answers for its backends."""
+        node = SimulatedBackends(await self._join(name, is_corral, labels, platform, free_disk), self.clock, is_corral)
+        await self._listen(node)
+        return node
+
+    async def worker(self, name: str, *backends: str, is_corral: bool = True, **labels: str) -> SimulatedWorker:
+        """A node that has joined, has these backends, and runs processes for models."""
+        node = SimulatedWorker(await self._join(name, is_corral, labels), self.clock, is_corral)
+        for backend in backends:
+            node.put(backend)
+        await self._listen(node)
+        return node
+
+    async def _join(
+        self, name: str, is_corral: bool, labels: Mapping[str, str], platform: str = "", free_disk: int | None = None
+    ) -> NodeId:
+        body: dict[str, object] = {"name": name, "address": "127.0.0.1:50051", "labels": labels}
+        if free_disk is not None:
+            body |= {"total_disk": 2**40, "available_disk": free_disk}
+        if is_corral:
+            hello = CorralHello(
+                version="1",
+                features=list(FEATURES),
+                secret=SECRET + name,
+                incarnation="1",
+                platform=platform,
+                one_disk=free_disk is not None,
+            )
+            body["corral"] = msgspec.to_builtins(hello)
+        answer = await self.frontend.register(body, token=TRUSTED_TOKEN)
+        await self.frontend.settle()
+        return NodeId(msgspec.json.decode(answer.body)["id"])
+
+    async def _listen(self, node: SimulatedBackends) -> None:
+        await node.listen(self.bus)
+        self.stack.push_async_callback(node.stop)
+
+    async def again(self) -> Control:
+        """A control that starts anew on the same database."""
+        control = await wire(
+            self.control.context.config, self.clock, self.stores, self.bus, loader=self.loader, lookups=self.lookups
+        )
+        await control.context.hearing.tick()
+        return control
+
+
+@asynccontextmanager
+async def open_world(
+    database: Database,
+    clock: ManualClock,
+    bus: Bus,
+    folder: Path,
+    *,
+    lookups: Lookups | None = None,
+    **settings: object,
+) -> AsyncIterator[World]:
+    """Its models directory holds `small`."""
+    models = folder / "models"
+    models.mkdir()
+    (models / "small.yaml").write_text(MODEL, encoding="utf-8")
+    key, loader = SecretsKey(bytes(32)), FakeLoader()
+    config = frontend_config(folder, gateway_key="key-of-the-gateways", **settings)
+    stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
+    async with AsyncExitStack() as stack:
+        frontend = await stack.enter_async_context(
+            open_frontend(database, clock, bus, config, key=key, loader=loader, lookups=lookups)
+        )
+        yield World(
+            frontend=frontend,
+            control=frontend.control,
+            loader=loader,
+            bus=bus,
+            clock=clock,
+            stores=stores,
+            models=models,
+            lookups=lookups or Lookups(),
+            stack=stack,
+        )
+
+
+async def view_of(control: Control) -> View:
+    await control.context.view.refresh()
+    assert control.context.view.current is not None
+    return control.context.view.current
