@@ -19,7 +19,7 @@ setup: ## install Corral and the developers' tools into .venv
 up: ## run Corral on this machine
 	@exec $(BOOTSTRAP) run corral up $(ARGS)
 
-# In two processes, file by file. ARGS="-n 0 tests/unit" runs some of them in one; ROOM is a directory anywhere under tests.
+# In two processes, file by file. ARGS="-n 0 tests/gateway" runs some of them in one; ROOM is a directory anywhere under tests.
 test: ## run the tests; with ROOM=gateway only those of one room
 	@exec $(BOOTSTRAP) run --dev pytest -n 2 --dist loadfile $(if $(ROOM),$(TESTS_OF_ROOM)) $(ARGS)
 

@@ -1,5 +1,6 @@
 """Fixtures for all tests."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -11,11 +12,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from corral.bus.port import Bus
+from corral.files.s3 import S3Objects
+from corral.files.storage import ObjectMissing
 from corral.state.db import Database
 from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock
 from tests.kit.databases import DatabaseSource
 from tests.kit.leaks import ChildWatch, Snapshot, report, tasks_left
+from tests.kit.s3 import S3Server
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 CHILDREN = ChildWatch()
@@ -110,3 +114,16 @@ def golden() -> Path:
     if not folder.is_dir() and not os.environ.get("CI"):
         pytest.skip("the recordings are not beside this checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A real S3 server. The client's own threads start with its first call and stay: that is no test's doing."""
+
+    async def first_call() -> None:
+        with pytest.raises(ObjectMissing):
+            await S3Objects(server.config()).look("nothing")
+
+    with S3Server() as server:
+        asyncio.run(first_call())
+        yield server

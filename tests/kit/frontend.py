@@ -74,7 +74,7 @@ class Frontend:
 
 
 @asynccontextmanager
-async def open_frontend(  # noqa: PLR0913 - each is a part that tests exchange
+async def open_frontend(
     database: Database,
     clock: Clock,
     bus: Bus,

@@ -41,7 +41,7 @@ class Identity:
 class SimulatedNode:
     """One node. `url` may be changed at any time: the next message goes to that frontend."""
 
-    def __init__(  # noqa: PLR0913 - what a worker is told, in one line
+    def __init__(
         self,
         session: aiohttp.ClientSession,
         url: str,

@@ -12,8 +12,8 @@ WORD = "a-word-of-its-own"
 
 
 def test_what_has_ended_is_not_there_and_no_error() -> None:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-S", "-c", "input(print(flush=True))", WORD], **pipes) as child:
+    words = [sys.executable, "-S", "-c", "input(print(flush=True))", WORD]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()  # before its first word the kernel may not know its command line
         process = psutil.Process(child.pid)
