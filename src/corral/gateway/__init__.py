@@ -1,1 +1,2 @@
-"""The data plane: owns the public port, authenticates, routes and relays bytes. Knows no database and no NATS."""
+"""The data plane: owns the public port, authenticates, routes and relays bytes. Imports neither the database nor
+NATS."""

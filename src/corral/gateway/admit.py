@@ -1,4 +1,7 @@
-"""Who may ask, what they ask for, and in which order those wait who cannot be served at once."""
+"""Admission of a request: its API key, the model it names, and the fair queue for requests that have to wait.
+
+Reads the body only as far as routing needs. Everything else in it is passed on as the client wrote it.
+"""
 
 from collections import deque
 from hmac import compare_digest
@@ -19,26 +22,26 @@ from corral.wire.view import KeyEntry
 _MAX_KEY: Final = 512
 _MAX_NAME: Final = 512
 _SHORT: Final = 16
-"""Bytes of a list that may be empty but for blanks."""
+"""A list longer than this many bytes is not checked for being empty."""
 _LIST: Final = ord("[")
 _TEXT: Final = ord('"')
 _LONGEST_NUMBER: Final = 1024
 _SHOWN: Final = 20
-"""Characters of a number that an error repeats."""
+"""How many characters of a number an error message repeats."""
 _ABSENT: Final = msgspec.Raw()
 _NULL: Final = msgspec.Raw(b"null")
 _HOTTEST: Final = 2
 """OpenAI's own limit of `temperature`."""
 _OPENING: Final = {
-    wanted: frozenset(scope.value for scope, implied in IMPLIED.items() if wanted in implied) for wanted in Scope
+    needed: frozenset(scope.value for scope, implied in IMPLIED.items() if needed in implied) for needed in Scope
 }
-"""Scopes of a key that allow what a scope stands for."""
+"""For each scope, the key scopes that grant it."""
 
 
 def admit_key(directory: Directory, head: RequestHead, clock: Clock, *, scope: Scope = Scope.INFERENCE) -> KeyEntry:
-    """The key of a request, valid now and for this scope. Refusal otherwise.
+    """Return the request's key, which is valid now and has this scope. Raise `Refusal` otherwise.
 
-    Keys are found by their hash, so how long the search takes says nothing about the key.
+    Keys are looked up by their hash, so the duration of the lookup reveals nothing about the key.
     """
     if directory.version is None:
         raise Refusal.busy(503, "the gateway has not heard from control yet", code="no_view")
@@ -49,7 +52,7 @@ def admit_key(directory: Directory, head: RequestHead, clock: Clock, *, scope: S
 
 
 def valid_key(directory: Directory, head: RequestHead, clock: Clock) -> KeyEntry:
-    """The key of a request, valid now, whatever it may do. Refusal otherwise."""
+    """Return the request's key, which is valid now, with any scope. Raise `Refusal` otherwise."""
     hash = head.key_hash or _hash_of_key(head)
     entry = directory.find_key(hash)
     if entry is None or not compare_digest(entry.hash, hash):
@@ -73,8 +76,10 @@ def _denied(message: str, code: str) -> Refusal:
 
 
 class Asked(msgspec.Struct, gc=False):
-    """The few fields of a body that matter here, as they were written: a client decides how large their values are, so
-    nothing is built of them, nor of everything else in the body."""
+    """The fields of a request body that the gateway looks at, undecoded.
+
+    Clients decide how large the values are, so nothing else of the body is decoded into objects.
+    """
 
     model: msgspec.Raw = _ABSENT
     messages: msgspec.Raw = _ABSENT
@@ -92,7 +97,7 @@ class Asked(msgspec.Struct, gc=False):
     best_of: msgspec.Raw = _ABSENT
 
     def named(self) -> str:
-        """The model to ask. Refusal when there is none."""
+        """Return the name of the requested model. Raise `Refusal` when the body has none."""
         if self.model is _ABSENT or self.model == _NULL:
             return _named("")
         if memoryview(self.model)[0] != _TEXT:
@@ -103,7 +108,7 @@ class Asked(msgspec.Struct, gc=False):
             raise _not_json(error) from None
 
     def needs_care(self) -> bool:
-        """Whether it asks for something that engines are known to drop without a word, or to answer oddly."""
+        """Whether the request uses a feature that some engines ignore silently or answer wrongly."""
         return (
             self.tools is not _ABSENT
             or self.functions is not _ABSENT
@@ -119,18 +124,18 @@ class Asked(msgspec.Struct, gc=False):
         )
 
     def check(self) -> None:
-        """Refusal for what no model can answer, and what some engines answer all the same."""
+        """Raise `Refusal` for values that no model can serve but some engines accept."""
         if 0 < len(self.messages) <= _SHORT and bytes(self.messages).translate(None, b" \t\r\n") == b"[]":
             raise Refusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
         heat = None if self.temperature is _ABSENT else _number(self.temperature)
         if heat is not None and not 0 <= heat <= _HOTTEST:
             written = bytes(self.temperature).decode()[:_SHOWN]
-            told = f"`temperature` must be between 0 and {_HOTTEST}, and is {written}"
-            raise Refusal(400, told, code="invalid_value", param="temperature")
+            text = f"`temperature` must be between 0 and {_HOTTEST}, and is {written}"
+            raise Refusal(400, text, code="invalid_value", param="temperature")
 
 
 def _number(value: msgspec.Raw) -> float | None:
-    """None for what is no number, and for longer ones than anybody writes: those are the engine's to judge."""
+    """Return the number, or None when it is not one or is implausibly long; the engine judges those."""
     if value == _NULL or len(value) > _LONGEST_NUMBER:
         return None
     try:
@@ -144,7 +149,7 @@ _text_decoder: Final = msgspec.json.Decoder(str)
 
 
 def asked_in_json(body: bytes) -> Asked:
-    """What a body asks for. Refusal when it cannot be read."""
+    """Read the routing fields of a JSON body. Raise `Refusal` when it cannot be read."""
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError:
@@ -158,7 +163,7 @@ def _not_json(why: object) -> Refusal:
 
 
 def asked_in_form(head: RequestHead, body: bytes) -> Asked:
-    """What a form asks for."""
+    """Read the routing fields of a multipart form body."""
     return Asked(model=msgspec.Raw(msgspec.json.encode(model_in_form(head.lines, body))))
 
 
@@ -174,7 +179,7 @@ W = TypeVar("W")
 
 
 class FairQueue(Generic[W]):
-    """Waiters in order of arrival, except that owners take turns: who asks much does not delay who asks little."""
+    """Waiters in order of arrival, with owners taking turns: an owner with many requests does not delay the others."""
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[W]] = {}
@@ -189,7 +194,7 @@ class FairQueue(Generic[W]):
         return next(iter(self._lines.values()))[0] if self._lines else None
 
     def pop(self) -> W:
-        """The first; its owner's next one comes after one of everybody else."""
+        """Remove and return the first waiter. Its owner moves to the end of the line."""
         owner, line = next(iter(self._lines.items()))
         waiter = line.popleft()
         del self._lines[owner]
@@ -198,7 +203,7 @@ class FairQueue(Generic[W]):
         return waiter
 
     def remove(self, owner: str, waiter: W) -> None:
-        """Nothing happens when it waits no more."""
+        """Remove a waiter; do nothing when it is not in the queue."""
         line = self._lines.get(owner)
         if line is not None and waiter in line:
             line.remove(waiter)

@@ -1,4 +1,4 @@
-"""Answers that the gateway gives itself: OpenAI's shapes, or Anthropic's, ready to be written."""
+"""Responses that the gateway writes itself, in the error format of OpenAI, Anthropic or LocalAI."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -19,13 +19,13 @@ _encoder: Final = msgspec.json.Encoder()
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _SOONEST: Final = 1
 _LATEST: Final = 300
-"""Seconds after which a client is told to come back, at most: LocalAI's bound."""
+"""Upper bound of `Retry-After` in seconds, as in LocalAI."""
 _SAFETY: Final = [f"{name}: {value}".encode() for name, value in SAFETY_HEADERS.items()]
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Answer:
-    """A whole answer: bytes of some type, or anything that can be written as JSON."""
+    """A complete response: raw bytes, or any value that is encoded as JSON."""
 
     __slots__ = ("body", "content_type", "headers", "status")
 
@@ -43,7 +43,7 @@ class Answer:
         self.content_type = content_type
 
     def as_bytes(self, *, closes: bool, is_head: bool, added: bytes) -> bytes:
-        """`added` are whole header lines."""
+        """Return the whole response. `added` are complete header lines."""
         lines = [
             b"HTTP/1.1 %d %s" % (self.status, _REASONS.get(self.status, b"")),
             *self._content_lines(),
@@ -61,7 +61,7 @@ class Answer:
 
 
 class Refusal(Exception):
-    """A request that the gateway does not relay, and the answer that says why."""
+    """The gateway does not relay this request; holds the error response for the client."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Refusal(Exception):
         self.status = status
         self.code = code
         self.closes = closes
-        """Whether what follows on the connection cannot be trusted or is not worth reading."""
+        """Whether the connection must be closed: what follows cannot be trusted or is not worth reading."""
         self._type = error_type(status)
         self._param = param
         self._headers = headers
@@ -105,7 +105,7 @@ class Refusal(Exception):
     def by_localai(
         cls, status: int, body: LocalAiRefusal, *, code: str, headers: Mapping[str, str] | None = None
     ) -> Self:
-        """As LocalAI words it on its own routes."""
+        """Return a refusal whose body has the shape that LocalAI uses on its own routes."""
         message = body.error if isinstance(body.error, str) else body.error.message
         refusal = cls(status, message, code=code, headers=headers)
         refusal._body = body
@@ -113,19 +113,20 @@ class Refusal(Exception):
 
     @classmethod
     def loading(cls, loading: Loading, scopes: Collection[str]) -> Self:
-        """The model is on its way, or cannot come: what a key of these scopes may know, in LocalAI's words."""
+        """Return the 503 for a model that is loading or failed to load, with the details that keys of these scopes
+        may see."""
         loading = shown_to(loading, scopes)
         code = "model_load_failed" if loading.state == "failed" else "model_loading"
-        refusal = cls.busy(503, _told(loading), code=code, retry_after=_retry_after(loading))
+        refusal = cls.busy(503, _load_status(loading), code=code, retry_after=_retry_after(loading))
         refusal._type = code
         refusal._more = {"loading": loading.for_client()}
         return refusal
 
 
 def shown_to_everybody(loading: Loading) -> Loading:
-    """What a client may see who may only ask models: how far the load is, and a plain reason.
+    """Return the load status without anything internal: progress and a plain reason only.
 
-    Paths, ports, names of nodes, URLs of galleries and what the engine wrote are left out, whatever control tells.
+    Paths, ports, node names, gallery URLs and engine output are left out, whatever control reports.
     """
     is_known = loading.reason in REASON_SENTENCES
     return Loading(
@@ -144,11 +145,11 @@ def shown_to_everybody(loading: Loading) -> Loading:
 
 
 def shown_to(loading: Loading, scopes: Collection[str]) -> Loading:
-    """What the owner of a key with these scopes sees of a load: administrators all, others what everybody may."""
+    """Return the load status as a key with these scopes may see it: complete for administrators, reduced for others."""
     return loading if Scope.ADMIN in scopes else shown_to_everybody(loading)
 
 
-def _told(loading: Loading) -> str:
+def _load_status(loading: Loading) -> str:
     if loading.state == "failed":
         why = f": {loading.message}" if loading.message else ""
         lines = "".join(f"\n    {line}" for line in loading.engine_lines)
@@ -159,6 +160,6 @@ def _told(loading: Loading) -> str:
 
 
 def _retry_after(loading: Loading) -> int:
-    """When it should be done, where that is known."""
+    """Seconds until the load is expected to finish, where that is known."""
     seconds = loading.retry_after_seconds if loading.eta_seconds is None else math.ceil(loading.eta_seconds)
     return min(max(seconds, _SOONEST), _LATEST)

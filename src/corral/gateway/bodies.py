@@ -1,9 +1,9 @@
-"""Bodies of requests that are held until they are passed on: how large one may be, and all of them together.
+"""Memory budget for request bodies, per request and for the whole process; and inflation of gzip bodies.
 
-Bodies for models may come compressed with gzip, and are inflated here: engines do not take them otherwise.
+Bodies for models may be compressed with gzip. They are inflated here because engines accept only plain ones.
 
-Those of requests without a valid key have a small budget of their own. When it is used up, the oldest of them that is
-still being received is given up: so a request that comes in one piece, as those of workers do, always finds room.
+Requests without a valid key have a small budget of their own. When it is used up, the oldest of their bodies that is
+still being received is dropped, so a request that arrives in one piece, as those of workers do, always finds room.
 """
 
 import re
@@ -18,20 +18,21 @@ from corral.gateway.config import Limits
 GZIP: Final = frozenset({b"gzip", b"x-gzip"})
 _STEP: Final = 64 * 1024
 _WINDOW: Final = 16 * 1024
-"""Bytes that the inflater is shown at once: it copies whatever it leaves of them."""
+"""Bytes given to the decompressor at once: it copies whatever it does not consume."""
 _MOST_MEMBERS: Final = 4096
-"""Parts of a gzip body. Tools that cut what they compress make one of every 64 kB or more."""
+"""Maximum number of gzip members in a body. Tools that compress in blocks write one for every 64 kB or more."""
 _PADDING: Final = re.compile(rb"\0*")
 
 
 @dataclass(slots=True, kw_only=True)
 class Bodies:
-    """How many bytes of bodies are held at the moment."""
+    """Counts the bytes of all request bodies that are held in memory."""
 
     keyed: int = 0
     keyless: int = 0
     strangers: "dict[HeldBody, Callable[[], bool]]" = field(default_factory=dict)
-    """Requests without a key that have a body, the oldest first, and what gives one up if it is being received."""
+    """Bodies of requests without a valid key, oldest first, each with a callback that drops it while it is being
+    received."""
 
     @property
     def held(self) -> int:
@@ -39,7 +40,7 @@ class Bodies:
 
 
 class HeldBody:
-    """What is held of one client's request."""
+    """The part of the budget that one client connection uses."""
 
     __slots__ = ("_all", "_held", "_is_keyless", "_limit", "_limits")
 
@@ -51,13 +52,13 @@ class HeldBody:
         self._is_keyless = False
 
     def begin_keyless(self, limit: int, give_up: Callable[[], bool]) -> None:
-        """The body that follows, up to its release, comes without a valid key."""
+        """Account the following body to requests without a valid key, until `release`."""
         self._is_keyless = True
         self._limit = limit
         self._all.strangers[self] = give_up
 
     def add(self, size: int) -> None:
-        """Raises Refusal. It is held all the same, until it is released."""
+        """Account `size` more bytes. They stay accounted until `release`, even if this raises `Refusal`."""
         self._held += size
         if self._is_keyless:
             self._add_keyless(size)
@@ -97,7 +98,7 @@ def overloaded() -> Refusal:
 
 
 class Inflation:
-    """A gzip body while it is inflated, in steps of which each is bounded."""
+    """A gzip body that is inflated in bounded steps."""
 
     __slots__ = ("_at", "_body", "_inflater", "_limit", "_members", "_pieces", "_size")
 
@@ -111,8 +112,10 @@ class Inflation:
         self._size = 0
 
     def run(self, most: int | None = None) -> bool:
-        """Whether it is at its end, once this is done or about so many bytes were read or came of it. Raises
-        Refusal."""
+        """Inflate until the end, or until about `most` bytes were read or produced. Return whether the end is reached.
+
+        Raise `Refusal` when the body is not valid gzip or becomes too large.
+        """
         worked = 0
         while most is None or worked < most:
             before = self._at
@@ -127,7 +130,7 @@ class Inflation:
         return False
 
     def _is_at_end(self) -> bool:
-        """Zeros may follow a member."""
+        """Whether only padding is left: zeros may follow a gzip member."""
         padding = _PADDING.match(self._body, self._at)
         self._at = self._at if padding is None else padding.end()
         return self._at == len(self._body)
@@ -158,10 +161,10 @@ class Inflation:
 
 
 def check_encoding(encoding: bytes) -> None:
-    """Refusal for what cannot be inflated."""
+    """Raise `Refusal` for a content encoding other than gzip."""
     if encoding not in GZIP:
-        told = encoding.decode("latin-1")
-        text = f"bodies with the Content-Encoding {told} are not understood; send gzip, or the body as it is"
+        name = encoding.decode("latin-1")
+        text = f"bodies with the Content-Encoding {name} are not understood; send gzip, or the body as it is"
         raise Refusal(415, text, code="unsupported_content_encoding", headers={"Accept-Encoding": "gzip"})
 
 
@@ -175,8 +178,8 @@ def _bad_gzip(why: str) -> Refusal:
 
 def body_too_large(limit: int, *, when: str = "") -> Refusal:
     knob = "the setting gateway.max_request (CORRAL_MAX_REQUEST) allows more"
-    told = f"the body is larger than {limit} bytes {when}".rstrip()
-    return Refusal(413, f"{told}; {knob}", code="body_too_large", closes=True)
+    reason = f"the body is larger than {limit} bytes {when}".rstrip()
+    return Refusal(413, f"{reason}; {knob}", code="body_too_large", closes=True)
 
 
 def keyless_too_large(limit: int) -> Refusal:

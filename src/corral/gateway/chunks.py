@@ -1,4 +1,4 @@
-"""Answers in chunks, for clients that know none."""
+"""Removes chunked framing from responses, for HTTP/1.0 clients."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,9 +7,9 @@ _LINE_END: Final = b"\r\n"
 
 
 class Unchunker:
-    """Takes the chunked body of an answer in any pieces, and writes what is inside the chunks as it comes.
+    """Takes the chunked body of a response in any pieces and writes the payload as it arrives.
 
-    The parser of the upstream connection has found the chunks well-formed before they get here.
+    The parser of the upstream connection has already checked that the chunks are well-formed.
     """
 
     __slots__ = ("_held", "_is_over", "_left", "_write")
@@ -17,9 +17,9 @@ class Unchunker:
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
         self._held = b""
-        """The beginning of a line that tells a chunk's size."""
+        """The beginning of a size line whose end has not arrived yet."""
         self._left = 0
-        """Bytes that are still to come of a chunk and of the line end behind it."""
+        """Bytes that are missing of the current chunk and of the line end after it."""
         self._is_over = False
 
     def write(self, data: bytes) -> None:
@@ -43,5 +43,5 @@ class Unchunker:
 
     def _begin_chunk(self, line: bytes) -> None:
         size = int(line.partition(b";")[0], 16)
-        self._is_over = not size  # trailers follow, which nobody wants
+        self._is_over = not size  # only trailers follow, and they are dropped
         self._left = size + len(_LINE_END)

@@ -1,4 +1,4 @@
-"""What a gateway is configured with. Every time-out and limit has its name here, and nowhere else."""
+"""Configuration of a gateway. Every timeout and limit is declared here and nowhere else."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from corral.gateway.sources import IpNetwork
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeOuts:
-    """In seconds, since they are compared with the loop's clock."""
+    """Timeouts in seconds, as floats because they are compared with the loop's clock."""
 
     head: float = 15.0
     """From the first byte of a request's head, or of empty lines before it, to its last byte."""
@@ -27,41 +27,43 @@ class TimeOuts:
     stalled_client: float = 300.0
     """How long a client may take nothing of an answer that waits for it."""
     connect: float = 5.0
-    """To a replica or to control."""
+    """For opening a connection to a replica or to control."""
     first_byte: float = 600.0
-    """From the request to the first byte of the answer. An answer that is not streamed has none until it is ready."""
+    """From the request to the first byte of the response. A response that is not streamed has none until it is
+    complete."""
     idle: float = 120.0
-    """Between two bytes of an answer."""
+    """Between two bytes of a response."""
     queue: float = 60.0
-    """How long a request waits for a free place at a replica that is there."""
+    """How long a request waits for a free slot at a loaded replica."""
     load: float = 30.0
     """The wait budget: how long a request waits for a model that is not loaded. May be infinite."""
     replacement: float = 5.0
-    """How long a request whose only replica hung up waits for control to say that it is gone. Then it waits for a load,
-    as for any model that is not loaded; without a word of control it fails."""
+    """How long a request whose only replica closed the connection waits for control to report the replica as gone.
+    Then it waits for a load like any other request; if control says nothing, it fails."""
     idle_upstream: float = 60.0
     """How long an unused connection to a replica is kept."""
     drain: float = 25.0
-    """How long answers under way may take after the process was asked to end."""
+    """How long requests in progress may take after the process was asked to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """In bytes, where not said otherwise."""
+    """Sizes in bytes, except where the docstring says that it is a count."""
 
     head: int = 64 * 1024
     body: int = 32 * 1024 * 1024
-    """Of one request. Images come base64-encoded in bodies, so this is more than any text needs."""
+    """Size of one request body. Images are sent base64-encoded, so this is more than any text needs."""
     bodies: int = 512 * 1024 * 1024
-    """Of all requests that are being received or wait for a replica."""
+    """All request bodies that are being received or wait for a replica."""
     keyless_bodies: int = 16 * 1024 * 1024
-    """Of all requests without a valid key. Apart from `bodies`, so that strangers use up nothing that others need."""
+    """All bodies of requests without a valid key. Separate from `bodies`, so that strangers cannot use up what
+    others need."""
     body_speed: int = 1024
-    """Bytes per second, on average since `TimeOuts.body_grace` was over, that a body must come with."""
+    """Minimum average speed of a body in bytes per second, once `TimeOuts.body_grace` is over."""
     write_buffer: int = 64 * 1024
-    """How much of an answer waits for a slow client before the replica is no longer read."""
+    """How much of a response is buffered for a slow client before reading from the replica stops."""
     read_ahead: int = 64 * 1024
-    """How much a client may send before its last request is answered."""
+    """How much a client may send before its previous request is answered."""
     connections: int = 20_000
     """A count: clients at once. A process with few descriptors has fewer: see `processes/gateway.py`."""
     source_connections: int = 256
@@ -69,7 +71,7 @@ class Limits:
     source_registrations: int = 300
     """A count: registrations of workers from one source per minute, and at once. 0 is without limit."""
     backlog: int = 4096
-    """A count: connections that the kernel holds until they are accepted, which happens for all of them at once."""
+    """A count: connections that the kernel queues until they are accepted; all of them are accepted in one go."""
     queue: int = 1000
     """A count: requests that wait for one model."""
     idle_upstream: int = 1024
@@ -78,7 +80,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """One gateway process."""
+    """Configuration of one gateway process."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -91,23 +93,24 @@ class GatewayConfig:
     limits: Limits = Limits()
     report_period: timedelta = timedelta(seconds=1)
     ensure_period: timedelta = timedelta(seconds=2)
-    """How often control is asked again while requests wait for a model: so a wait outlives a restart of control."""
+    """How often control is asked again while requests wait for a model, so that a wait survives a restart of
+    control."""
     view_silence: timedelta = timedelta(seconds=15)
-    """A view stream without even a beat for so long is dead."""
+    """A view stream that is silent for this long, without even a heartbeat, counts as broken."""
     max_view_age: timedelta | None = None
-    """After so long without control nothing is served any more; None serves the last view for ever."""
+    """How long requests are served without contact to control; None serves the last view indefinitely."""
     reconnect: Backoff = Backoff(first=timedelta(milliseconds=100), cap=timedelta(seconds=2))
     control_tls: ssl.SSLContext | None = None
-    """Whom to trust, where the way to control is HTTPS; None trusts the system's authorities."""
+    """Trusted certificates for an HTTPS connection to control; None uses the system's."""
     tls: ssl.SSLContext | None = None
     """Serve HTTPS when given."""
     plain_port: int | None = None
-    """A port on 127.0.0.1 beside the public one that speaks HTTP in any case."""
+    """A second port on 127.0.0.1 that always speaks plain HTTP."""
     expose_node: bool = False
-    """Tell in each answer which node gave it."""
+    """Add a header to each response that names the node which produced it."""
     trusted_proxies: tuple[IpNetwork, ...] = ()
-    """Whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
+    """Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` headers are believed."""
     cors_origins: tuple[str, ...] = ()
-    """Origins of web pages that may read answers, in small letters, or `*`; none by default."""
+    """Origins of web pages that may read responses, in lower case, or `*`; none by default."""
     reuse_port: bool = False
-    """Several gateways on one port: the kernel spreads connections over them."""
+    """Let several gateways listen on one port; the kernel distributes connections."""

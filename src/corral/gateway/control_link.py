@@ -1,7 +1,7 @@
-"""The way to control: follows the view, reports, asks for models. Every one of them outlives control's absence.
+"""The connection to control: follows the view, sends reports, asks for models. All three survive an absence of control.
 
-A few calls a second do not need the gateway's relay, nor a client library, which would be a third of its memory: each
-call has a connection of its own.
+Uses neither the relay nor an HTTP client library: there are only a few calls per second, and a library would take a
+third of the process's memory. Each call opens its own connection.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ _CALL_SECONDS: Final = 10.0
 _PIECE: Final = 65536
 _MAX_LINE: Final = 256 * 1024 * 1024
 STARTING_SECONDS: Final = 30.0
-"""A control that has not been heard from for so long since our own start is away; before, it may just be starting."""
+"""Until this many seconds after our own start, a control that does not answer is logged as starting, not as away."""
 _encoder: Final = msgspec.json.Encoder()
 
 
 class _Answer:
-    """An answer while it comes."""
+    """Parser state of a response that is being received."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -47,7 +47,7 @@ class _Answer:
         self.is_complete = False
 
     def feed(self, data: bytes) -> None:
-        """Raises httptools.HttpParserError, and PeerUnavailable when control hung up."""
+        """Raise HttpParserError for malformed data, and PeerUnavailable when control closed the connection."""
         if not data:
             raise PeerUnavailable("control hung up")
         self._parser.feed_data(data)
@@ -69,14 +69,14 @@ class _Answer:
 
 
 def _away(error: Exception, what: str) -> PeerUnavailable:
-    """One that is being started, at first or again, is the usual case, and reads like it."""
+    """Return the error to raise. A control that is starting or restarting is the usual case, and the text says so."""
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
         return PeerUnavailable("control does not listen; it is being started, or away")
     return PeerUnavailable(f"{what}: {error!r}")
 
 
 class ControlLink:
-    """Implements `dispatch.Ensurer`."""
+    """Client for control's gateway routes. Implements `dispatch.Ensurer`."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._origin = Origin.of(config.control_url)
@@ -85,7 +85,7 @@ class ControlLink:
         self._tls = (config.control_tls or ssl.create_default_context()) if self._origin.tls else None
 
     async def ensure(self, model: str) -> Loading:
-        """PeerUnavailable or PeerRefused when control does not say."""
+        """Ask control to load the model. Raise PeerUnavailable or PeerRefused when it does not answer or refuses."""
         body = await self._post(ENSURE, EnsureModel(model=model))
         try:
             return msgspec.json.decode(body, type=Loading)
@@ -109,7 +109,8 @@ class ControlLink:
         return bytes(answer.body)
 
     async def view_lines(self, silence: timedelta) -> AsyncIterator[bytes]:
-        """Lines of the view, until control ends it. PeerUnavailable when it breaks off or says nothing for long."""
+        """Yield the lines of the view stream until control ends it. Raise PeerUnavailable when it breaks or stays
+        silent."""
         try:
             async with self._asked("GET", VIEW, b"") as (reader, answer):
                 while not answer.is_complete:
@@ -127,7 +128,7 @@ class ControlLink:
 
     @asynccontextmanager
     async def _asked(self, method: str, path: str, body: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, _Answer]]:
-        """A connection on which a request was sent. OSError or TimeoutError when it cannot be made."""
+        """Open a connection and send a request on it. Raise OSError or TimeoutError when that fails."""
         async with asyncio.timeout(_CALL_SECONDS):
             reader, writer = await self._connect()
         try:
@@ -147,7 +148,7 @@ class ControlLink:
 
 
 class ViewFollower:
-    """Keeps the directory as control tells it. Connecting again is how a full view is asked for."""
+    """Keeps the directory up to date with control's view stream. Reconnecting requests a full view."""
 
     def __init__(self, link: ControlLink, directory: Directory, *, silence: timedelta, reconnect: Backoff) -> None:
         self._link = link
@@ -157,7 +158,7 @@ class ViewFollower:
 
     async def run(self) -> None:
         failures = 0
-        told: tuple[bool, str] | None = None
+        logged: tuple[bool, str] | None = None
         loop = asyncio.get_running_loop()
         began = loop.time()
         while True:
@@ -166,13 +167,13 @@ class ViewFollower:
                 async for line in self._link.view_lines(self._silence):
                     self._directory.hear(decode_line(line), now=asyncio.get_running_loop().time())
                     if not heard:
-                        heard, failures, told = True, 0, None
+                        heard, failures, logged = True, 0, None
                         self._say(self._directory.version)
                 log.info("control ended the view", extra={"event": "gateway.view_ended"})
             except (CorralError, msgspec.MsgspecError) as error:
                 is_starting = self._directory.version is None and loop.time() - began < STARTING_SECONDS
-                if (is_starting, str(error)) != told:  # each new reason once, not each try
-                    told = (is_starting, str(error))
+                if (is_starting, str(error)) != logged:  # log each new reason once, not every attempt
+                    logged = (is_starting, str(error))
                     self._complain(error, is_starting=is_starting)
             failures += 1
             self._directory.lost(now=asyncio.get_running_loop().time())
@@ -189,7 +190,7 @@ class ViewFollower:
 
 
 class Reporter:
-    """Tells control every period what is under way and what ended."""
+    """Sends control a periodic report about requests in flight and requests that ended."""
 
     def __init__(
         self,
@@ -199,7 +200,7 @@ class Reporter:
         complete: Callable[[GatewayReport], GatewayReport],
         period: timedelta,
     ) -> None:
-        """`complete` adds to a report what is true at the moment of sending."""
+        """`complete` fills in the values that are current when the report is sent."""
         self._link = link
         self._ledger = ledger
         self._complete = complete
@@ -209,7 +210,7 @@ class Reporter:
         self._is_due = asyncio.Event()
 
     def ring(self) -> None:
-        """Report at once: control waits to hear what is new."""
+        """Report immediately: control is waiting for the news."""
         self._is_due.set()
 
     async def run(self) -> None:
@@ -222,7 +223,7 @@ class Reporter:
             await self.send()
 
     async def send(self, *, is_last: bool = False) -> None:
-        """One report; what control does not take is sent again next time."""
+        """Send one report. What control does not acknowledge is sent again with the next one."""
         report = self._complete(self._ledger.report())
         report.is_last = is_last
         try:

@@ -1,6 +1,6 @@
-"""Which web pages of other origins may read answers: one policy for all routes, whoever answers them.
+"""One CORS policy for all routes: which web pages of other origins may read responses.
 
-What engines and control say of it themselves is taken out of their answers (see `upstream.AnswerHead`).
+CORS headers of engines and of control are removed from their responses (see `upstream.AnswerHead`).
 """
 
 import re
@@ -25,9 +25,9 @@ class CorsPolicy:
         self.is_on = bool(origins)
 
     def lines(self, origin: bytes | None) -> bytes:
-        """Header lines for an answer to a request from this origin, where the policy is on.
+        """Return the header lines for a response to a request from this origin.
 
-        A page of any origin gets no credentials: only those that are named do.
+        Credentials are allowed only for origins that are listed by name.
         """
         if self._allows_any:
             return b"" if origin is None else b"Access-Control-Allow-Origin: *\r\n" + _EXPOSED
@@ -37,14 +37,14 @@ class CorsPolicy:
         return named + _EXPOSED + _VARY
 
     def preflight(self, head: RequestHead) -> Answer:
-        """The answer to a browser that asks whether it may send a request. Raises Refusal."""
+        """Return the answer to a preflight request. Raise `Refusal` for an origin that is not allowed."""
         origin = head.origin or b""
         if not self._allows_any and origin.lower() not in self._origins:
             knob = "the setting gateway.cors_origins (CORRAL_CORS_ORIGINS) names those that may"
-            told = f"pages of the origin {origin.decode('latin-1')[:200]} may not send requests; {knob}"
-            raise Refusal(403, told, code="origin_not_allowed")
-        wanted = head.preflight_headers if _FIELD_NAMES.fullmatch(head.preflight_headers) else b""
+            text = f"pages of the origin {origin.decode('latin-1')[:200]} may not send requests; {knob}"
+            raise Refusal(403, text, code="origin_not_allowed")
+        names = head.preflight_headers if _FIELD_NAMES.fullmatch(head.preflight_headers) else b""
         headers = {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Max-Age": str(_MAX_AGE_SECONDS)}
-        if wanted:
-            headers["Access-Control-Allow-Headers"] = wanted.decode()
+        if names:
+            headers["Access-Control-Allow-Headers"] = names.decode()
         return Answer(204, b"", headers)

@@ -1,4 +1,4 @@
-"""Gives requests to replicas: at once where one has room, in fair order where not, after a load where there is none."""
+"""Assigns requests to replicas: immediately if one has room, from a fair queue if not, after a load if none exists."""
 
 import asyncio
 import logging
@@ -18,22 +18,22 @@ log = logging.getLogger(__name__)
 
 
 class Waiter(Protocol):
-    """A request that wants a replica of a model."""
+    """A request that needs a replica of a model."""
 
     @property
     def model(self) -> str: ...
 
     @property
     def owner(self) -> str:
-        """Whose turn it is, where requests wait."""
+        """The key that the fair queue takes turns by."""
 
     @property
     def scopes(self) -> Collection[str]:
-        """Of the key that asks: they decide what may be said of a load."""
+        """Scopes of the API key, which decide how much of a load's status the client may see."""
 
     @property
     def excluded(self) -> set[str]:
-        """Replicas that already failed this request."""
+        """Ids of replicas that must not be asked again for this request."""
 
     def assign(self, replica: Replica) -> None: ...
     def wait(self, seconds: float) -> None: ...
@@ -41,13 +41,13 @@ class Waiter(Protocol):
 
 
 class Ensurer(Protocol):
-    """How control is asked for a model."""
+    """Port to control for loading a model."""
 
     async def ensure(self, model: str) -> Loading: ...
 
 
 class Tasks:
-    """Short tasks of requests. Each ends by itself or with its request; the rest ends with the process."""
+    """Owns short tasks of requests. Each ends by itself or with its request; the rest is cancelled with the process."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
@@ -68,7 +68,8 @@ class Tasks:
 
 
 class Dispatcher:
-    """Deciding is synchronous: between two awaits every free place is taken or nobody waits for it."""
+    """Assigns waiters to replicas. All decisions are synchronous: between two awaits no slot is free while a waiter
+    could use it."""
 
     def __init__(self, config: GatewayConfig, directory: Directory, ensurer: Ensurer, tasks: Tasks) -> None:
         self._config = config
@@ -82,7 +83,7 @@ class Dispatcher:
         directory.on_change(self._view_changed)
 
     def submit(self, waiter: Waiter) -> None:
-        """Assign at once, or let it wait. Refusal when too many wait already."""
+        """Assign the request to a replica, or queue it. Raise `Refusal` when the queue is full."""
         model = waiter.model
         queue = self._queues.get(model)
         if not queue:
@@ -102,15 +103,16 @@ class Dispatcher:
             self._ensure(model)
 
     def strand(self, waiter: Waiter, refusal: Refusal) -> None:
-        """The only replica hung up on it. Most likely that is gone, and control, which is told, will load another one.
+        """Keep a request whose only replica closed the connection.
 
-        It waits beside the queue: others may still find the replica well.
+        The replica is probably gone; control has been notified and will load another. The request waits outside the
+        queue, because the replica may still work for others.
         """
         self._stranded[waiter] = refusal
         waiter.wait(self._config.time_outs.replacement)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """It waits no more, for whatever reason."""
+        """Remove a request that no longer waits, for any reason."""
         self._stranded.pop(waiter, None)
         queue = self._queues.get(waiter.model)
         if queue is not None:
@@ -119,7 +121,7 @@ class Dispatcher:
                 del self._queues[waiter.model]
 
     def freed(self, model: str) -> None:
-        """A place at a replica of this model is free again."""
+        """A slot at a replica of this model became free: assign the next waiter."""
         if model in self._queues:
             self._pump(model)
 
@@ -129,7 +131,7 @@ class Dispatcher:
         return dict(counts)
 
     def why_waited(self, waiter: Waiter) -> Refusal:
-        """What to tell a request whose time to wait is over."""
+        """Return the refusal for a request whose waiting time is over."""
         if waiter in self._stranded:
             return self._stranded[waiter]
         model = waiter.model
@@ -149,7 +151,7 @@ class Dispatcher:
                 self._ensure(model)
 
     def _take_up_stranded(self) -> None:
-        """Those for whom there is another replica, or none at all any more."""
+        """Submit stranded requests again when another replica exists, or when none is left and a load is needed."""
         serves = self._directory.serves
         for waiter in list(self._stranded):
             if serves(waiter.model, waiter.excluded) or not serves(waiter.model):
@@ -171,10 +173,10 @@ class Dispatcher:
             first.assign(replica)
             queue = self._queues.get(model)
 
-    # Cold models.
+    # Loading models that have no replica.
 
     def _ensure(self, model: str) -> None:
-        """One loop per model asks control, however many requests wait."""
+        """Ask control for the model until nobody waits for it. One loop per model, however many requests wait."""
         if model not in self._ensuring:
             self._ensuring[model] = self._tasks.start(self._keep_asking(model), name=f"ensure {model}")
 

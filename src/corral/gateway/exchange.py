@@ -1,4 +1,7 @@
-"""One request and its answer: the way between one client and one upstream connection, and its end on every path."""
+"""One request and its response: connects one client with one upstream connection, and cleans up on every path.
+
+The base class knows the phases and timeouts. `inference.py` and `passing.py` decide whom to ask.
+"""
 
 import asyncio
 import logging
@@ -22,11 +25,12 @@ from corral.gateway.view import Directory
 log = logging.getLogger(__name__)
 
 _FAILURES: Final = frozenset({500, 502, 504})
-"""Refusals that are told in the log: somebody else failed. Those who are merely busy do not fill it."""
+"""Statuses of refusals that are logged, because something failed. Refusals for overload are not: they would fill the
+log."""
 
 
 class Outcome(StrEnum):
-    """How a request ended, as it is reported."""
+    """How a request ended, as it is counted and reported."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -37,7 +41,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What exchanges work with; one for the whole process."""
+    """Everything that exchanges need; one object for the whole process."""
 
     config: GatewayConfig
     clock: Clock
@@ -54,52 +58,52 @@ class Services:
 
 
 class Client(Protocol):
-    """The client's side of an exchange. After `answer`, `finish`, `refuse` and `abort` the exchange is not called."""
+    """The client connection as an exchange sees it. After `answer`, `finish`, `refuse` or `abort` it does not call
+    back."""
 
     @property
     def forwarded(self) -> bytes:
-        """Header lines that say who asks."""
+        """Header lines that tell the upstream about the sender."""
 
     @property
     def request_id(self) -> bytes:
-        """What this request is called everywhere."""
+        """The request's id, for logs, control and replicas."""
 
     @property
     def id_line(self) -> bytes:
-        """The header line that says so, for whoever is asked."""
+        """Header line with the request id, for the upstream."""
 
     @property
     def answer_lines(self) -> bytes:
-        """Header lines that the gateway adds to every answer to this request."""
+        """Header lines that the gateway adds to every response to this request."""
 
     @property
     def closes(self) -> bool:
-        """Whether its connection ends with this answer."""
+        """Whether the connection is closed after this response."""
 
     @property
     def is_full(self) -> bool:
-        """Whether it reads more slowly than the answer comes."""
+        """Whether the client reads more slowly than the response arrives."""
 
     def hold_body(self, size: int) -> None:
-        """Bytes of a body are held for its request until `body_sent`. Refusal when that is too much."""
+        """Account body bytes until `body_sent`. Raise `Refusal` when the budget is exceeded."""
 
     def body_sent(self) -> None:
-        """The request's body is not needed any more."""
+        """Release the request's body: it is not needed for a retry any more."""
 
     def judged(self, status: int) -> None:
-        """Control has answered with this status to a proof that only it can check: what it accepts makes the sender
-        known, whose connection is then not one of those that make room for others."""
+        """Control answered a proof that only it can check. An accepted sender is no longer evicted as a stranger."""
 
     def write(self, data: bytes) -> None: ...
     def unchunk(self) -> None:
-        """What is written from now on comes in chunks; the client gets what is inside, until its connection ends."""
+        """Strip chunked framing from everything that is written from now on, until the connection ends."""
 
     def answer(self, answer: Answer) -> None: ...
     def finish(self, *, keep: bool) -> None: ...
     def refuse(self, refusal: Refusal) -> None: ...
     def abort(self) -> None: ...
     def reset(self) -> None:
-        """Abort so that it is no orderly end: where an answer says no length, that would be taken for its end."""
+        """Abort with a TCP reset. An orderly close would look like the end of a response that states no length."""
 
     def begin_tunnel(self) -> None: ...
     def pause(self) -> None: ...
@@ -115,11 +119,11 @@ class _Phase(Enum):
 
 
 _WAITING, _CONNECTING, _SENT, _ANSWERING, _DONE = _Phase
-"""As names of their own: looking one up in its class takes longer than most of what is done with it."""
+"""Module-level names, because looking a member up in its enum class costs more than most uses of it."""
 
 
 class Exchange:
-    """Base of both kinds. Subclasses decide whom to ask, and what to do when that fails."""
+    """Base of `Inference` and `Passing`, which decide whom to ask and what to do when that fails."""
 
     __slots__ = (
         "_body",
@@ -134,16 +138,16 @@ class Exchange:
         "_phase",
         "_services",
         "_status",
-        "_told_beside",
+        "_added_lines",
         "first_byte_seconds",
         "idle_seconds",
     )
-    """There is an exchange for every request: attributes in a dictionary would take longer to set and to find."""
+    """Slots, because there is one exchange per request and attributes in a dictionary are slower."""
 
     def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes) -> None:
         self.first_byte_seconds = services.config.time_outs.first_byte
         self.idle_seconds: float | None = None
-        """How long an answer may pause; None is for ever."""
+        """Longest pause between two bytes of the response; None is unlimited."""
         self._services = services
         self._client = client
         self._head = head
@@ -153,37 +157,37 @@ class Exchange:
         self._connection: UpstreamConnection | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._status = 0
-        self._told_beside = b""
-        """Header lines for the client, beside those of the answer."""
+        self._added_lines = b""
+        """Header lines that are added to this response for the client."""
         self._keep = self._moved = False
         self._moved_at = 0.0
 
-    # For subclasses to fill in.
+    # Overridden by subclasses.
 
     def start(self) -> None:
-        """Raises Refusal."""
+        """Begin. Raise `Refusal` when the request cannot be served."""
         raise NotImplementedError
 
     def _request_head(self) -> bytes:
         raise NotImplementedError
 
     def _accept(self, head: AnswerHead) -> Failure | None:
-        """Whether this answer may be passed on, or is a failure of who gave it."""
+        """Return why this response counts as a failure of the upstream, or None to pass it on."""
         raise NotImplementedError
 
     def _recover(self, failure: Failure) -> None:
-        """No byte was passed on yet: ask another, or refuse."""
+        """Handle a failure before the first byte: ask another replica, or refuse."""
         raise NotImplementedError
 
     def _left(self, outcome: Outcome) -> None:
-        """Called exactly once, at the end, on every path."""
+        """Account the end of the request. Called exactly once, on every path."""
         raise NotImplementedError
 
     @property
     def is_over(self) -> bool:
         return self._phase is _DONE
 
-    # What the client's connection calls.
+    # Called by the client's connection.
 
     def client_gone(self) -> None:
         self._end(Outcome.CLIENT_GONE)
@@ -197,12 +201,12 @@ class Exchange:
             self._connection.resume()
 
     def client_data(self, data: bytes) -> None:
-        """Only after `begin_tunnel`."""
+        """Pass data through a tunnel; only called after `begin_tunnel`."""
         if self._connection is not None:
             self._connection.write(data)
 
     def sweep(self, now: float) -> None:
-        """Called every now and then: time-outs end here."""
+        """Enforce timeouts. Called periodically."""
         if self._deadline is not None:
             if now >= self._deadline:
                 self._time_is_over()
@@ -221,10 +225,10 @@ class Exchange:
             connection.abort()
         self.upstream_failed(failure)
 
-    # Asking.
+    # Asking the upstream.
 
     def _ask(self, origin: Origin) -> None:
-        """On a kept connection if there is one."""
+        """Send the request on an idle connection if one exists, on a new one otherwise."""
         connection = self._services.pool.take(origin)
         if connection is None:
             self._ask_afresh(origin)
@@ -255,7 +259,7 @@ class Exchange:
         self._deadline = self._services.loop.time() + self.first_byte_seconds
         connection.send(self, self._request_head(), self._body, is_head=self._head.method == b"HEAD")
 
-    # What the upstream connection calls.
+    # Called by the upstream connection.
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
         failure = self._accept(head)
@@ -266,16 +270,16 @@ class Exchange:
         self._keep = head.own_length or self._head.method == b"HEAD"
         if head.is_chunked and self._head.is_http10:
             self._keep = False
-            self._client.write(head.for_http10(added=self._told_beside + self._client.answer_lines))
+            self._client.write(head.for_http10(added=self._added_lines + self._client.answer_lines))
             self._client.unchunk()
             self._client.write(first)
             return
         closes = self._client.closes or not self._keep
-        added = self._told_beside + self._client.answer_lines
+        added = self._added_lines + self._client.answer_lines
         self._client.write(head.for_client(closes=closes, added=added) + first)
 
     def _begin(self, head: AnswerHead) -> None:
-        """From here on nothing can be asked again."""
+        """Mark the response as begun. From here on the request cannot be retried."""
         self._status = head.status
         self._phase = _ANSWERING
         self._deadline = None
@@ -304,7 +308,7 @@ class Exchange:
         self._log("an answer broke off: %s", failure)
         self._broke_off(failure)
         self._end(Outcome.TIMED_OUT if failure is Failure.IDLE_TIMED_OUT else Outcome.FAILED)
-        # So that nobody takes what came for the whole answer.
+        # Reset, so that the client does not take a partial response for a complete one.
         if self._keep:
             self._client.abort()
         else:
@@ -317,9 +321,9 @@ class Exchange:
         self._client.resume()
 
     def _broke_off(self, failure: Failure) -> None:
-        """An answer that had begun did not come to its end."""
+        """A response ended early, after its first byte. Override to report it."""
 
-    # The end.
+    # Ending.
 
     def refuse(self, refusal: Refusal) -> None:
         self._status = refusal.status
@@ -329,7 +333,7 @@ class Exchange:
         self._client.refuse(refusal)
 
     def _log(self, text: str, why: object) -> None:
-        """Of a failure, under the name that its client knows."""
+        """Log a failure with the request id that the client knows."""
         about = {"request_id": self._client.request_id.decode(), "path": self._head.path.decode()}
         log.info(text, why, extra={"event": "gateway.request_failed", **about})
 

@@ -1,4 +1,5 @@
-"""The one field of a form that matters here: which model it is for. The rest, sounds of megabytes, is only skipped."""
+"""Reads the `model` field of a multipart form. All other parts, such as megabytes of audio, are skipped without a
+copy."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,8 @@ _NAME: Final = re.compile(rb'content-disposition:\s*form-data\s*;(?:[^\r\n]*;)?\
 _HEAD_BYTES: Final = 16 * 1024
 _MOST_PARTS: Final = 256
 _MOST_LOOKALIKES: Final = 20_000
-"""Of a delimiter inside one part: clients choose their boundary so that there are none."""
+"""Maximum number of byte sequences in one part that look like the delimiter. Honest clients choose a boundary
+without any."""
 _PADDING: Final = 64
 
 
@@ -29,7 +31,7 @@ class _Part(NamedTuple):
 
 
 def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
-    """The field `model` of a form; empty when there is none. Refusal when it is no form."""
+    """Return the field `model` of a form, or "" when it is missing. Raise `Refusal` when the body is not a form."""
     for part in _parts(_boundary(lines), body):
         name = _NAME.search(part.head)
         if name is not None and name[1] == b"model":
@@ -38,7 +40,7 @@ def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
 
 
 def _boundary(lines: Iterable[bytes]) -> bytes:
-    form = next((found for line in lines if (found := _FORM.fullmatch(line))), None)
+    form = next((match for line in lines if (match := _FORM.fullmatch(line))), None)
     if form is None:
         raise Refusal(400, "the body must be multipart/form-data", code="invalid_body")
     boundary = _BOUNDARY.search(form[1])
@@ -49,7 +51,7 @@ def _boundary(lines: Iterable[bytes]) -> bytes:
 
 
 def _parts(boundary: bytes, body: bytes) -> Iterator[_Part]:
-    """Each look goes on where the last one ended, so a body is gone through once."""
+    """Yield the parts of the body. Each search starts where the last one ended, so the body is scanned once."""
     mark = b"--" + boundary
     here = _delimiter(mark, body, 0) if body.startswith(mark) else _delimiter(b"\r\n" + mark, body, 0)
     if here is None:
@@ -67,7 +69,7 @@ def _parts(boundary: bytes, body: bytes) -> Iterator[_Part]:
 
 
 def _delimiter(mark: bytes, body: bytes, start: int) -> _Delimiter | None:
-    """The next one from here on. It ends with its line; what only begins like one is a part's content."""
+    """Find the next delimiter from `start`. A delimiter ends with its line; anything longer is content of the part."""
     for _ in range(_MOST_LOOKALIKES):
         start = body.find(mark, start)
         if start < 0:

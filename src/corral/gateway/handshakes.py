@@ -1,7 +1,7 @@
-"""Accepting clients over TLS: a connection counts from the moment it is accepted, not from the end of its handshake.
+"""Accepts TLS clients. A connection counts from its accept, not from the end of its handshake.
 
-The loop's own server shows a TLS connection only when its handshake is over, so that connections which send nothing
-would escape every limit. Here the sockets are accepted by us, and a pending handshake can be closed like any stranger.
+asyncio's own server reports a TLS connection only after its handshake, so connections that send nothing would escape
+every limit. Here the gateway accepts the sockets itself, and can close a pending handshake like any stranger.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from corral.gateway.routes import Router
 log = logging.getLogger(__name__)
 
 _ACCEPTED_AT_ONCE: Final = 64
-"""Connections in one turn of the loop: those that were closed to make room for them go in the next."""
+"""Connections accepted in one turn of the loop. Connections evicted to make room are closed in the next turn."""
 _PAUSE_SECONDS: Final = 0.1
-"""After an accept without a free descriptor: the listener stays readable, so the loop would spin."""
+"""Pause after an accept failed for lack of descriptors: the listener stays readable, so the loop would spin."""
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class HandshakeRegistry(Registry, Protocol):
-    """Who knows all clients of the process, also those whose handshake is not over."""
+    """Counts all clients of the process, including those whose handshake is in progress."""
 
     def handshake_began(self, handshake: "Handshake", peer: object) -> None: ...
     def handshake_ended(self, handshake: "Handshake") -> None:
-        """It succeeded, failed or was aborted. May be called twice."""
+        """The handshake succeeded, failed or was aborted. Idempotent."""
 
 
 class Handshake:
-    """A connection between its accept and the end of its TLS handshake. Can be evicted as a stranger."""
+    """A connection between its accept and the end of its TLS handshake. Can be evicted like any stranger."""
 
     __slots__ = ("_task",)
 
@@ -46,7 +46,7 @@ class Handshake:
 
 
 class TlsClientConnection(ClientConnection):
-    """A client over TLS. When it is connected it is counted itself, and its handshake no more."""
+    """A TLS client. Once connected it is counted as a client, and its handshake no longer."""
 
     __slots__ = ("_handshake", "_handshakes")
 
@@ -63,7 +63,7 @@ class TlsClientConnection(ClientConnection):
 
 
 class TlsListener:
-    """Accepts on a listening socket, and closes it in the end."""
+    """Accepts clients on a listening socket, and owns that socket."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class TlsListener:
         self._listener.close()
 
     async def wait_closed(self) -> None:
-        """Nothing of it is left after `close`; handshakes and clients are the registry's."""
+        """Return immediately: `close` leaves nothing behind. Handshakes and clients belong to the registry."""
 
     def _watch(self) -> None:
         self._services.loop.add_reader(self._listener, self._accept)
@@ -121,7 +121,7 @@ class TlsListener:
             return TlsClientConnection(self._services, self._router, self._registry, handshake)
 
         def ended(_: object) -> None:
-            if not is_taken:  # cancelled before the loop took the socket, and with it the duty to close it
+            if not is_taken:  # cancelled before the loop took ownership of the socket
                 accepted.close()
             self._registry.handshake_ended(handshake)
 
@@ -140,7 +140,7 @@ class TlsListener:
                 ssl_handshake_timeout=time_outs.head,
                 ssl_shutdown_timeout=time_outs.linger,
             )
-        except OSError as error:  # the client's fault, whatever it is
+        except OSError as error:  # any error here is caused by the client
             log.debug("a TLS handshake failed: %s", error, extra={"event": "gateway.handshake_failed"})
 
     def _pause(self, error: OSError) -> None:

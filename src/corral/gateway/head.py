@@ -1,8 +1,7 @@
-"""Heads of requests: what they say, and how they are written anew for whoever answers.
+"""Request heads: parsing the client's, and writing the one for the upstream.
 
-What a client sent is never copied into an upstream head as it was: the head is put together from what the parser
-understood, and the body gets a Content-Length of its own. So nobody behind the gateway can understand another request
-than the one the gateway saw.
+The client's head is never copied upstream. The upstream head is assembled from what the parser understood, and the body
+gets its own Content-Length, so an upstream cannot see another request than the gateway did (request smuggling).
 """
 
 import re
@@ -15,7 +14,7 @@ from corral.wire.keys import API_KEY_HEADERS, bearer
 
 _FORWARDED: Final = b"x-forwarded-"
 _TARGET: Final = re.compile(rb"/[!-\"$-~]*", re.DOTALL)
-"""A path with an optional query: no other form of a target, and no fragment."""
+"""A path with an optional query; no other form of target, and no fragment."""
 _HOST: Final = re.compile(rb"[!-~]*")
 _KNOWN_OPTIONS: Final = frozenset({b"close", b"keep-alive", b"upgrade", b""})
 WEBSOCKET: Final = b"websocket"
@@ -26,11 +25,11 @@ _NO_OPTIONS: Final[frozenset[bytes]] = frozenset()
 _MOST_REMEMBERED: Final = 1024
 _LONGEST_REMEMBERED: Final = 256
 _passed_on: Final[set[bytes]] = set()
-"""Fields that were looked at before: clients send the same ones with every request."""
+"""Header fields that are known to be passed on unchanged: clients repeat the same fields with every request."""
 
 
 class RequestHead:
-    """One request without its body."""
+    """The head of one request, parsed."""
 
     __slots__ = (
         "api_key",
@@ -66,28 +65,28 @@ class RequestHead:
         self.lines: list[bytes] = []
         """Header fields that are passed on unchanged."""
         self.fields = b""
-        """The same as they are written."""
+        """`lines` joined, ready to be written."""
         self.forwarded_for = b""
-        """What a proxy says of the sender's address; believed only from proxies that are trusted."""
+        """`X-Forwarded-For` as received; believed only from trusted proxies."""
         self.forwarded_proto = b""
         self.host: bytes | None = None
         self.authorization: bytes | None = None
         self.key: str | None = None
-        """What the sender presented as its API key."""
+        """The API key that the sender presented."""
         self.key_hash: str | None = None
-        """Of that key, once somebody asked for it: a head that comes again has the same one."""
+        """Hash of `key`, computed on first use. A repeated head on the same connection keeps it."""
         self.api_key = b""
-        """The lines that present it in a header of its own: for control, and not for replicas."""
+        """Header lines with the API key in LocalAI's own headers. Sent to control, never to replicas."""
         self.request_id = b""
-        """What the sender calls this request, where that can be used; empty otherwise."""
+        """`X-Request-ID` of the sender if it is usable, else empty."""
         self.origin: bytes | None = None
-        """Of the web page that sends this, if it is one."""
+        """The `Origin` header, which browsers send."""
         self.is_preflight = False
-        """Whether a browser only asks whether it may send a request: see `cors.py`."""
+        """Whether this is a CORS preflight request: see `cors.py`."""
         self.preflight_headers = b""
-        """Names of the headers that it would send."""
+        """Header names that a preflight request asks about."""
         self.encoding = b""
-        """The Content-Encoding of the body; empty when it is what it is."""
+        """The Content-Encoding of the body; empty when it is not encoded."""
         self.length: int | None = None
         self.is_chunked = False
         self.is_http10 = False
@@ -95,16 +94,17 @@ class RequestHead:
         self.expects_continue = False
         self.upgrades_to_websocket = False
         self.options: frozenset[bytes] = _NO_OPTIONS
-        """The words of `Connection`."""
+        """The options of the `Connection` header."""
 
     @property
     def wants_tunnel(self) -> bool:
-        """Other upgrades than WebSocket are left unanswered, as HTTP allows: the request is an ordinary one."""
+        """Whether to open a WebSocket tunnel. Other upgrades are ignored, as HTTP allows: the request is an ordinary
+        one."""
         return self.upgrades_to_websocket and b"upgrade" in self.options and self.method == b"GET"
 
 
 def read_head(raw: bytes) -> RequestHead:
-    """Of a head that the parser has found well-formed: so lines end with CRLF and nowhere else. Raises Refusal."""
+    """Parse a head that the parser has accepted, so its lines end with CRLF. Raise `Refusal`."""
     line, *fields = raw[: -len(_END)].split(b"\r\n")
     words = line.split(b" ")
     if len(words) != 3 or words[2] not in _VERSIONS or not _TARGET.fullmatch(words[1]):
@@ -124,7 +124,7 @@ def read_head(raw: bytes) -> RequestHead:
         take = _TAKERS.get(name)
         if take is not None:
             take(head, value.strip(b" \t"))
-        elif not name.startswith(_FORWARDED) and b"_" not in name:  # which some read as a hyphen
+        elif not name.startswith(_FORWARDED) and b"_" not in name:  # some servers read an underscore as a hyphen
             lines.append(field)
             _remember(field)
     _check(head)
@@ -133,7 +133,7 @@ def read_head(raw: bytes) -> RequestHead:
 
 
 def _remember(field: bytes) -> None:
-    """That it is passed on. Bounded, since whoever sends fields decides what they are."""
+    """Remember that a field is passed on. Bounded, because clients decide what they send."""
     if len(field) <= _LONGEST_REMEMBERED:
         if len(_passed_on) >= _MOST_REMEMBERED:
             _passed_on.clear()
@@ -173,9 +173,9 @@ def _take_coding(head: RequestHead, value: bytes) -> None:
 
 
 def _take_encoding(head: RequestHead, value: bytes) -> None:
-    told = value.lower()
-    if told and told != b"identity":
-        head.encoding = b"%b, %b" % (head.encoding, told) if head.encoding else told
+    coding = value.lower()
+    if coding and coding != b"identity":
+        head.encoding = b"%b, %b" % (head.encoding, coding) if head.encoding else coding
 
 
 def _take_request_id(head: RequestHead, value: bytes) -> None:
@@ -214,7 +214,7 @@ def _take_forwarded_proto(head: RequestHead, value: bytes) -> None:
 
 
 def _drop(head: RequestHead, value: bytes) -> None:
-    """Meant for us alone, or not to be believed."""
+    """Drop a hop-by-hop header or one that only the gateway may set."""
 
 
 _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
@@ -248,11 +248,11 @@ _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
         _drop,
     ),
 }
-"""What becomes of a header field. Those that are not here are passed on."""
+"""Handlers by header name. Fields without a handler are passed on."""
 
 
 def _check(head: RequestHead) -> None:
-    """What no single field tells."""
+    """Check rules that involve more than one header field."""
     if head.host is None and not head.is_http10:
         raise Refusal.bad_framing("the Host header is missing")
     if head.is_chunked and head.is_http10:
@@ -270,7 +270,7 @@ def _check(head: RequestHead) -> None:
 def write_head(
     head: RequestHead, *, target: bytes, host: bytes, authorization: bytes | None, added: bytes, length: int
 ) -> bytes:
-    """The head as it goes upstream; `added` are whole header lines."""
+    """Return the head for the upstream. `added` are complete header lines."""
     written = b"%b %b HTTP/1.1\r\nHost: %b\r\n%b" % (head.method, target, host, head.fields)
     if authorization is not None:
         written += b"Authorization: %b\r\n" % authorization
@@ -280,6 +280,6 @@ def write_head(
 
 
 def forwarded_lines(host: str, *, is_secure: bool) -> bytes:
-    """What the gateway itself says of the sender, in place of what the sender said."""
+    """Return the forwarding headers that replace those of the sender."""
     lines = b"X-Forwarded-Proto: https\r\n" if is_secure else b"X-Forwarded-Proto: http\r\n"
     return lines + b"X-Forwarded-For: " + host.encode() + b"\r\n" if host else lines

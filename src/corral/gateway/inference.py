@@ -1,4 +1,4 @@
-"""A request to a model: who asks is known by now; which replica answers is decided here."""
+"""A request to a model, after its key was checked: picks a replica, retries on another, and translates errors."""
 
 import asyncio
 import re
@@ -26,18 +26,18 @@ ROUTES: Final[Mapping[bytes, bytes]] = {
     **{prefix + route.removeprefix(_VERSION): route for route in _USES for prefix in (_VERSION, b"")},
     b"/tts": b"/v1/audio/speech",
 }
-"""Paths that models answer, and what they are called there."""
+"""Public paths of inference routes, and the path that the replica is asked for."""
 ANTHROPIC_PATHS: Final = frozenset(path for path, route in ROUTES.items() if route.decode() in ANTHROPIC_ROUTES)
 _FORMS: Final = frozenset({b"/v1/audio/transcriptions", b"/audio/transcriptions"})
-"""Those whose bodies are forms."""
+"""Paths whose bodies are multipart forms."""
 _INFLATED_AT_ONCE: Final = 256 * 1024
-"""Bytes of an inflated body that take less than a millisecond or so."""
+"""Bytes that can be inflated on the event loop: about a millisecond."""
 _RETRIES: Final = 1
-"""On other replicas, before the first byte."""
+"""Attempts on other replicas, before the first byte of a response."""
 _GONE: Final = frozenset({Failure.REFUSED, Failure.CLOSED, Failure.DENIED, Failure.MODEL_GONE})
-"""What one meets at the address of a process that has died, or lost its model."""
+"""Failures that a dead process, or one that lost its model, produces at its address."""
 _WAITED_FOR: Final = {"model_busy": "queue", "replica_failed": "replacement"}
-"""The time-out of a wait, by the code of what is then said. Any other wait was for a load."""
+"""Name of the timeout that ended a wait, by the code of the refusal. All others were waits for a load."""
 
 
 _MOST_ERROR_BYTES: Final = 64 * 1024
@@ -47,12 +47,12 @@ _ASKED_IN: Final = {
     b"/v1/messages/count_tokens": "messages",
     b"/v1/completions": "prompt",
 }
-"""The field of a body that holds what the model is asked; `input` elsewhere."""
+"""Name of the body field that holds the prompt; `input` for other routes."""
 _RETRY_AFTER: Final = re.compile(rb"\r\nretry-after:[ \t]*([^\r\n]*)", re.IGNORECASE)
 
 
 class _HeldError:
-    """An error of a replica, as much of it as has come."""
+    """An error response of a replica that is being received."""
 
     def __init__(self, head: AnswerHead, body: bytes) -> None:
         self.head = head
@@ -60,12 +60,13 @@ class _HeldError:
 
     @property
     def kept_headers(self) -> dict[str, str]:
-        found = _RETRY_AFTER.search(self.head.raw)
-        return {} if found is None else {"Retry-After": found[1].decode("latin-1")}
+        match = _RETRY_AFTER.search(self.head.raw)
+        return {} if match is None else {"Retry-After": match[1].decode("latin-1")}
 
 
 class Inference(Exchange):
-    """Counts at its replica from `assign` until it leaves it, and never otherwise."""
+    """An exchange with a replica. The replica's in-flight count is raised from `assign` until the exchange leaves
+    it."""
 
     __slots__ = (
         "_asks_front",
@@ -93,12 +94,12 @@ class Inference(Exchange):
         self.owner = key.id or key.hash
         self.scopes = key.scopes
         self.excluded: set[str] = set()
-        """Replicas that are not asked, or not again."""
+        """Ids of replicas that must not be asked, or not again."""
         self._route = ROUTES[head.path]
         self._replica: Replica | None = None
         self._failures = 0
         self._last_failure: Failure | None = None
-        """Of the replica that was asked before, if one was."""
+        """Failure of the replica that was asked before, if any."""
         self._error: _HeldError | None = None
         self._inflating: asyncio.Task[None] | None = None
         self._is_counted = self._needs_care = self._asks_front = self._is_second_try = False
@@ -112,7 +113,7 @@ class Inference(Exchange):
         self._submit()
 
     def _inflate(self) -> None:
-        """A small body at once, a large one in a thread: the loop has other clients."""
+        """Inflate a small body on the loop, and a large one in a thread, so that other clients are not delayed."""
         inflation = Inflation(self._body, limit=self._services.config.limits.body)
         if inflation.run(_INFLATED_AT_ONCE):
             self._take_inflated(inflation)
@@ -145,7 +146,7 @@ class Inference(Exchange):
         self.model = entry.name
         self._queue_up()
 
-    # What the dispatcher calls.
+    # Called by the dispatcher.
 
     def assign(self, replica: Replica) -> None:
         if self._route not in replica.routes:
@@ -166,11 +167,11 @@ class Inference(Exchange):
         self._ask(self._origin(replica))
 
     def _origin(self, replica: Replica) -> Origin:
-        """The engine itself; or the port in front of it, which honours what the engine would drop or refuse."""
+        """Return the engine's own port, or the port in front of it for features that the engine ignores or refuses."""
         return replica.front if self._asks_front and replica.front is not None else replica.origin
 
     def _pass_over(self, replica: Replica) -> None:
-        """It does not answer this route; another replica of the model may."""
+        """The replica does not serve this route: try another replica of the model."""
         self.excluded.add(replica.id)
         if self._services.directory.serves(self.model, self.excluded):
             self._queue_up()
@@ -185,7 +186,7 @@ class Inference(Exchange):
         if self._waits_since is None:
             self._waits_since = now
 
-    # What the base calls.
+    # Called by the base class.
 
     def _request_head(self) -> bytes:
         head = self._head
@@ -209,7 +210,8 @@ class Inference(Exchange):
         self._tail.add(data)
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
-        """Short errors are held until they are there: they may need other words. All else is passed on as it comes."""
+        """Hold short error responses until they are complete, because they may be translated. Pass on everything
+        else."""
         if head.status >= 400 and head.is_short(_MOST_ERROR_BYTES) and self._head.method != b"HEAD":
             if (failure := self._accept(head)) is not None:
                 self._give_up(failure)
@@ -220,7 +222,7 @@ class Inference(Exchange):
 
     def _pass_on(self, head: AnswerHead, first: bytes) -> None:
         if self._services.config.expose_node and self._replica is not None:
-            self._told_beside = b"X-LocalAI-Node: %b\r\n" % self._replica.node_id.encode("latin-1", "replace")
+            self._added_lines = b"X-LocalAI-Node: %b\r\n" % self._replica.node_id.encode("latin-1", "replace")
         super().upstream_began(head, first)
         if first:
             self._tail.add(first)
@@ -262,7 +264,7 @@ class Inference(Exchange):
         if head.status == 101:
             return Failure.GARBAGE
         if head.status == 401:
-            return Failure.DENIED  # another process has this port by now, or this one another key
+            return Failure.DENIED  # the port belongs to another process by now, or the key changed
         if head.status == MODEL_GONE_STATUS:
             return Failure.MODEL_GONE
         if self._replica is not None:
@@ -305,7 +307,7 @@ class Inference(Exchange):
             self.refuse(refusal)
 
     def _outlive(self, failure: Failure) -> None:
-        """There is no other replica: there may be one soon, if this one is gone."""
+        """No other replica exists. Wait for a replacement if this one is gone, else refuse."""
         if failure in _GONE:
             self._services.dispatcher.strand(self, _failed(self.model, failure))
         else:
@@ -340,17 +342,17 @@ class Inference(Exchange):
 
 
 def _check_use(entry: ModelEntry, route: bytes) -> None:
-    """Refusal for what the model is not for, as far as control knows. Said before anything is loaded for it."""
+    """Raise `Refusal` when the model does not support the route, before anything is loaded for it."""
     use = _USES[route]
     if entry.uses and use is not None and use not in entry.uses:
-        told = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
+        reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
         knobs = "its configuration decides that: backend, known_usecases, embeddings, reranking"
-        raise Refusal(400, f"{told}; {knobs}", code="unsupported_by_model", param="model")
+        raise Refusal(400, f"{reason}; {knobs}", code="unsupported_by_model", param="model")
 
 
 def _unanswered(model: str, route: bytes) -> Refusal:
-    told = f"the backend of the model {model} does not answer {route.decode()}"
-    return Refusal(400, told, code="unsupported_by_model", param="model")
+    text = f"the backend of the model {model} does not answer {route.decode()}"
+    return Refusal(400, text, code="unsupported_by_model", param="model")
 
 
 def _failed(model: str, failure: Failure) -> Refusal:

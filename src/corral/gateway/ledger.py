@@ -1,6 +1,6 @@
-"""What is reported to control: sums of what ended, and failures of replicas.
+"""Sums of ended requests and failures of replicas, collected for reports to control.
 
-A batch is sent unchanged until it is acknowledged, under one number, so that nothing is lost and nothing counts twice.
+A batch has a number and is sent unchanged until control acknowledges it: nothing is lost and nothing counts twice.
 """
 
 from collections import Counter
@@ -10,14 +10,14 @@ from corral.gateway.usage import Usage
 from corral.wire.view import Failure, Finished, GatewayReport
 
 _MAX_LINES: Final = 10_000
-"""Distinct sums and failures in one batch. Beyond it, while control is away, everything further is one line."""
+"""Distinct sums and failures in one batch. When control is away for long, everything beyond is summed in one line."""
 OTHERS: Final = "others"
 
 
 class Ledger:
     def __init__(self, gateway: str) -> None:
         self.gateway = gateway
-        """Who reports: new at every start."""
+        """Id of this gateway process; new at every start."""
         self._sequence = 1
         self._finished: dict[tuple[str, str, str, str], Finished] = {}
         self._failures: Counter[tuple[str, str]] = Counter()
@@ -44,7 +44,7 @@ class Ledger:
             self._failures[replica, reason] += 1
 
     def report(self) -> GatewayReport:
-        """The batch that is to be sent now: the last one again unless it was acknowledged."""
+        """Return the batch to send: the previous one again unless it was acknowledged."""
         if self._sending is None:
             failures = [Failure(replica=name, reason=why, times=n) for (name, why), n in self._failures.items()]
             self._sending = list(self._finished.values()), failures

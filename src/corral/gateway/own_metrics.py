@@ -1,4 +1,4 @@
-"""`/metrics`: control shows those of all gateways. While it is away, a gateway shows its own to who may see them."""
+"""Serves `/metrics`: control's page for all gateways, or this gateway's own counters while control is away."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ from corral.wire.metrics import CONTENT_TYPE, render
 
 PATH: Final = b"/metrics"
 _PATIENCE_SECONDS: Final = 4.0
-"""How long control may take. Prometheus gives up after 10 seconds, unless it is told otherwise."""
+"""How long control may take. Prometheus gives up after 10 seconds by default."""
 
 
 class Metrics(Passing):
@@ -40,7 +40,7 @@ class Metrics(Passing):
         self._client.answer(Answer(200, self._text().encode(), content_type=CONTENT_TYPE))
 
     def _admit(self) -> None:
-        """The rule is control's own: administrators, or everybody where the setting says so."""
+        """Apply control's own rule: administrators, or everybody where the setting `metrics_public` says so."""
         services = self._services
         if not services.directory.control.metrics_public:
             admit_key(services.directory, self._head, services.clock, scope=Scope.ADMIN)

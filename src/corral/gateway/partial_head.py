@@ -1,4 +1,4 @@
-"""A head that comes in pieces. Most come in one, and never get here."""
+"""Collects a request head that arrives in several pieces. Most heads arrive in one and do not get here."""
 
 import re
 from typing import Final
@@ -18,7 +18,7 @@ class PartialHead:
         self._scanned = 0
 
     def add(self, data: bytes) -> bytes:
-        """All that came, once the head is whole; empty until then. Raises Refusal."""
+        """Return everything received once the head is complete, else b"". Raise `Refusal`."""
         came = self._came
         came += data
         since = max(self._scanned - len(END), 0)

@@ -1,4 +1,4 @@
-"""Everything that is no inference: passed to control as it is, and WebSockets through it as a tunnel."""
+"""Requests that are not inference: relayed to control unchanged, WebSockets as a tunnel."""
 
 from typing import Final
 
@@ -14,7 +14,8 @@ _TUNNEL: Final = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
 
 
 class Passing(Exchange):
-    """A request that changes something goes out on a new connection, since it could not be sent a second time."""
+    """An exchange with control. A request that changes something gets a new connection, since it cannot be sent
+    twice."""
 
     __slots__ = ("_is_second_try",)
 
@@ -81,7 +82,7 @@ class Passing(Exchange):
 
 
 class FromWorker(Passing):
-    """A request with a proof that only control can check: when control takes it, the sender is known."""
+    """A request with a proof that only control can check. The sender counts as known once control accepts it."""
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
         self._client.judged(head.status)

@@ -1,4 +1,4 @@
-"""Connections to replicas and to control: those in use, those kept for the next request, and how new ones are made."""
+"""Connections to replicas and to control: opens new ones, and keeps idle ones for the next request."""
 
 import asyncio
 import ssl
@@ -10,7 +10,7 @@ from corral.gateway.upstream import Origin, UpstreamConnection
 
 
 class Pool:
-    """The last connection that was given back is the first to be used again: so the others may grow old and go."""
+    """Reuses the connection that was released last, so that surplus connections get old and are closed."""
 
     def __init__(
         self,
@@ -20,7 +20,7 @@ class Pool:
         *,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`tls` says whom to trust where an origin speaks TLS."""
+        """`tls` holds the trusted certificates for origins with TLS."""
         self._limits = limits
         self._time_outs = time_outs
         self._loop = loop
@@ -38,7 +38,7 @@ class Pool:
         return sum(map(len, self._idle.values()))
 
     def take(self, origin: Origin) -> UpstreamConnection | None:
-        """A kept connection, if there is one."""
+        """Return an idle connection, or None."""
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
@@ -47,7 +47,7 @@ class Pool:
         return None
 
     async def connect(self, origin: Origin) -> UpstreamConnection:
-        """A new connection. OSError or TimeoutError when it cannot be made."""
+        """Open a connection. Raise OSError or TimeoutError when that fails."""
 
         def make() -> UpstreamConnection:
             return UpstreamConnection(self, origin, self._rests)
@@ -62,7 +62,7 @@ class Pool:
         return connection
 
     def _trust(self) -> ssl.SSLContext:
-        """The system's authorities unless others were named; read only when somebody speaks TLS."""
+        """Return the configured certificates or the system's, which are read on first use."""
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
@@ -82,7 +82,7 @@ class Pool:
             idle.remove(connection)
 
     def sweep(self, now: float) -> None:
-        """Close what was not used for long; the oldest come first."""
+        """Close connections that were idle for too long; the oldest come first in each list."""
         for idle in self._idle.values():
             for connection in list(idle):
                 if now - connection.idle_since < self._time_outs.idle_upstream:
@@ -91,7 +91,7 @@ class Pool:
                 connection.abort()
 
     def keep_only(self, origins: Container[Origin]) -> None:
-        """Close what is kept for origins that are gone; answers under way go on."""
+        """Close idle connections to origins that are gone. Responses in progress continue."""
         for origin in [origin for origin in self._idle if origin not in origins]:
             for connection in self._idle.pop(origin):
                 connection.abort()

@@ -1,8 +1,8 @@
-"""Reads the requests of one connection in turn: what is well-formed, and where it ends.
+"""Reads the requests of one client connection: validates them and finds where each ends.
 
-The parser decides that. Only a head that it has accepted before on the same connection is not shown to it again: most
-clients change nothing from request to request but the length of the body. What is kept for that is what one client
-sent, and it goes with its connection, so no key outlives the client that presented it.
+The parser decides both. Only a head that it accepted before on the same connection is not parsed again: most clients
+change nothing between requests but the length of the body. The remembered head belongs to its connection, so no key
+outlives the client that presented it.
 """
 
 import re
@@ -17,28 +17,28 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGN
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _MOST_DIGITS: Final = 18
 _SMALL: Final = 1024
-"""Bytes of a piece of a body that is not worth an object of its own."""
+"""Pieces of a body up to this many bytes are joined: an object for each would cost more than the bytes."""
 _LONGEST_KEPT: Final = 2048
-"""Bytes of a head that are kept to know it again, for as long as the connection is there."""
+"""Longest head, in bytes, that is remembered for the next request of the connection."""
 
 
 class RequestReader:
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
         self._in_head = False
-        self._known: RequestHead | None = None
+        self._last_head: RequestHead | None = None
         self._before_length = self._after_length = b""
-        """The known head as it came, without the digits of its Content-Length."""
+        """The remembered head as received, without the digits of its Content-Length."""
         self._knows_end = False
-        """Whether the parser was not asked about this request: then its body is as long as its head says."""
+        """Whether the parser was skipped for this request; then the body is as long as the head says."""
         self.body: list[bytes | bytearray] = []
         self.body_size = 0
         self.is_complete = False
         self.has_overrun = False
-        """More than the message came in one piece with its last chunk. The excess was not kept."""
+        """More data than the message arrived in the same piece as its last chunk. The excess was dropped."""
 
     def read_head(self, raw: bytes) -> RequestHead:
-        """From the first byte to the empty line, and nothing after it. Raises Refusal."""
+        """Parse the bytes from the first one to the empty line, and nothing after it. Raise `Refusal`."""
         self.body = []
         self.body_size = 0
         self.is_complete = self.has_overrun = False
@@ -49,23 +49,25 @@ class RequestReader:
         return head
 
     def feed(self, data: bytes) -> None:
-        """A piece of the body; never more than is missing, where the head says a length. Raises Refusal."""
+        """Add a piece of the body, never more than the head announced. Raise `Refusal`."""
         if self._knows_end:
             self.on_body(data)
-            self.is_complete = self.body_size == (self._known and self._known.length)
+            self.is_complete = self.body_size == (self._last_head and self._last_head.length)
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # by another request, sent together with the last chunk
+        except httptools.HttpParserUpgrade:  # caused by another request in the same piece as the last chunk
             self.has_overrun = True
         except httptools.HttpParserError as error:
             raise Refusal.bad_framing(str(error)) from None
 
     def close(self) -> None:
-        """Drop the body and the parser, which refers back to this object: a body of 32 MB must not wait for the
-        garbage collector. No other method may be called afterwards."""
+        """Drop the body and the parser. No other method may be called afterwards.
+
+        The parser refers back to this object, and a body of 32 MB must not wait for the garbage collector.
+        """
         self._parser = cast(httptools.HttpRequestParser, None)
-        self._known = None
+        self._last_head = None
         self.body = []
 
     def take_body(self) -> bytes:
@@ -74,8 +76,8 @@ class RequestReader:
         return body
 
     def _recalled(self, raw: bytes) -> RequestHead | None:
-        """The last head once more, if this one differs in nothing but the length. Its own request is over."""
-        head = self._known
+        """Return the remembered head if this one differs only in the length. The request it belonged to is over."""
+        head = self._last_head
         if head is None or not (raw.startswith(self._before_length) and raw.endswith(self._after_length)):
             return None
         digits = raw[len(self._before_length) : -len(self._after_length)]
@@ -90,14 +92,14 @@ class RequestReader:
         self._knows_end = False
         wants_upgrade = self._feed_head(raw)
         head = read_head(raw)
-        if wants_upgrade and not head.upgrades_to_websocket:  # of which the parser took no body
+        if wants_upgrade and not head.upgrades_to_websocket:  # the parser did not read a body for it
             self._feed_head(_UPGRADE.sub(b"", raw))
         if self.is_complete == (head.is_chunked or bool(head.length)):
             raise Refusal.bad_framing("the length of the body is unclear")
         return head
 
     def _feed_head(self, raw: bytes) -> bool:
-        """Whether the parser takes it for a request to upgrade. Raises Refusal."""
+        """Return whether the parser treats it as an upgrade request. Raise `Refusal`."""
         self._in_head = True
         self.is_complete = False
         try:
@@ -112,16 +114,16 @@ class RequestReader:
         return False
 
     def _remember(self, raw: bytes, head: RequestHead) -> None:
-        """Where it can come again: with any length, and on a connection that goes on."""
-        self._known = None
+        """Remember a head that can be repeated: a request with a length, on a connection that stays open."""
+        self._last_head = None
         if head.length is None or head.upgrades_to_websocket or not head.keep_alive or len(raw) > _LONGEST_KEPT:
             return
         length = _LENGTH.search(raw)
         if length is not None:
-            self._known = head
+            self._last_head = head
             self._before_length, self._after_length = raw[: length.start(1)], raw[length.end(1) :]
 
-    # What the parser calls. Headers are not among it, so trailers are dropped: some would trust them.
+    # Called by the parser. It gets no header callbacks, so trailers are dropped: some servers would trust them.
 
     def on_message_begin(self) -> None:
         if self.is_complete:
@@ -139,7 +141,7 @@ class RequestReader:
                 self.body.append(body)
 
     def _collect(self, piece: bytes) -> None:
-        """Small pieces together: each alone would take many times its size."""
+        """Join small pieces: each alone would take many times its size."""
         last = self.body[-1]
         if isinstance(last, bytearray):
             last += piece

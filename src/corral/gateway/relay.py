@@ -1,8 +1,8 @@
-"""The client's side: reads requests strictly, one after another, and writes their answers in the same order.
+"""The client's side: reads requests strictly one after another, and writes the responses in the same order.
 
-A client may send its next request before the last one is answered; a bounded part of it is kept until its turn comes.
-The exception: what follows a chunked body in the same piece is thrown away, and the connection closed after the
-answer, since only the parser knows where the body ended. A client that closes its sending side is gone.
+A client may send its next request before the last one is answered; a bounded part of it is kept until its turn. One
+exception: data that follows a chunked body in the same piece is dropped, and the connection closed after the response,
+because only the parser knows where the body ended. A client that closes its sending side counts as gone.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _EMPTY_LINES: Final = b"\r\n" * 4
 _NO_HEAD: Final = RequestHead()
 _LINGER_BYTES: Final = 1024 * 1024
 _RESET: Final = struct.pack("ii", 1, 0)
-"""Do not linger, but at once: the kernel then resets the connection when it is closed."""
+"""SO_LINGER with a timeout of 0: closing the socket then resets the connection."""
 
 
 class _State(Enum):
@@ -42,24 +42,24 @@ class _State(Enum):
 
 
 _HEAD, _BODY, _BUSY, _TUNNEL, _LINGERING, _CLOSING = _State
-"""As names of their own: looking one up in its class takes longer than most of what is done with it."""
+"""Module-level names, because looking a member up in its enum class costs more than most uses of it."""
 
 
 class Registry(Protocol):
-    """Who knows all clients of the process."""
+    """Counts all clients of the process."""
 
     @property
     def is_draining(self) -> bool: ...
     @property
     def senders(self) -> Senders: ...
     def opened(self, client: "ClientConnection") -> bool:
-        """False when there are too many."""
+        """Register a client; return False when there are too many."""
 
     def closed(self, client: "ClientConnection") -> None: ...
 
 
 class ClientConnection(asyncio.Protocol):
-    """Implements `exchange.Client`."""
+    """One client's connection. Implements `exchange.Client`."""
 
     __slots__ = (
         "__weakref__",
@@ -97,7 +97,8 @@ class ClientConnection(asyncio.Protocol):
         "request_id",
         "write",
     )
-    """More attributes than instances with a dictionary share keys for: without this each look-up takes longer."""
+    """Slots, because there are more attributes than Python's shared-key dictionaries hold, and lookups would be
+    slower."""
 
     def __init__(self, services: Services, router: Router, registry: Registry) -> None:
         self._services = services
@@ -113,7 +114,7 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = 0.0
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.write: Callable[[bytes], None] = _nowhere
-        """Goes to the transport without a step in between: it is called for every event of every stream."""
+        """The transport's own method, without a wrapper: it is called for every event of every stream."""
         self._held = b""
         self._partial: PartialHead | None = None
         self._head = _NO_HEAD
@@ -125,14 +126,14 @@ class ClientConnection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._advancing = self._reading_paused = False
         self._in_head = False
-        """Whether a byte of the next request has come, be it of an empty line."""
+        """Whether a byte of the next request has arrived, including empty lines before it."""
         self._sender: RequestSender = cast(RequestSender, None)
         self._stall: Stall | None = None
         self.closes = False
         self.is_full = False
         self.request_id = self.id_line = self.answer_lines = b""
 
-    # What the loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -189,14 +190,14 @@ class ClientConnection(asyncio.Protocol):
         self._stall = None
         if self._exchange is not None:
             self._exchange.client_writable()
-        elif self._state is _HEAD:  # requests that waited until their answers have room
+        elif self._state is _HEAD:  # requests that waited until the response buffer had room
             self.resume()
             self._advance()
 
     # Reading.
 
     def _advance(self) -> None:
-        """Work on what is there until more is needed or a request is being answered. Never runs inside itself."""
+        """Process buffered data until more is needed or a request is being answered. Not re-entrant."""
         if self._advancing:
             return
         self._advancing = True
@@ -236,13 +237,13 @@ class ClientConnection(asyncio.Protocol):
         self._begin_request(data[:end], data[end:])
 
     def _begin_head(self) -> None:
-        """The deadline of a head that does not come in one piece counts from its first byte, and from no later one."""
+        """Start the deadline of a head that arrives in pieces. It counts from the first byte."""
         if not self._in_head:
             self._in_head = True
             self._deadline = self._time() + self._time_outs.head
 
     def _joined(self, data: bytes) -> bytes:
-        """What came of a head so far, once it is whole; empty until then."""
+        """Return the head once it is complete, else b""."""
         partial = self._partial
         if partial is None:
             partial = self._partial = PartialHead(self._limits.head)
@@ -254,7 +255,7 @@ class ClientConnection(asyncio.Protocol):
     def _begin_request(self, raw: bytes, rest: bytes) -> None:
         self._head = head = self._reader.read_head(raw)
         self._name_request(head)
-        self._held = rest  # at once: a request that is refused is followed by others all the same
+        self._held = rest  # set first: other requests may follow one that is refused
         self.closes = not head.keep_alive or self._registry.is_draining
         if head.is_preflight and self._reader.is_complete:
             self.answer(self._cors.preflight(head))
@@ -264,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
             self._dispatch(head)
             return
         self._remaining = head.length or 0
-        if 0 < self._remaining <= len(rest):  # as most bodies do: it came with its head
+        if 0 < self._remaining <= len(rest):  # the usual case: the body arrived with the head
             self._take_body(rest)
             return
         self._state = _BODY
@@ -302,7 +303,7 @@ class ClientConnection(asyncio.Protocol):
             self._body.begin_keyless(route.max_body, self._give_up_body)
 
     def _give_up_body(self) -> bool:
-        """Make room for others. False when the body is not being received any more."""
+        """Drop the body to make room for others. Return False when it is no longer being received."""
         if self._state is not _BODY:
             return False
         self.refuse(overloaded())
@@ -323,7 +324,7 @@ class ClientConnection(asyncio.Protocol):
         self._dispatch(head)
 
     def _dispatch(self, head: RequestHead) -> None:
-        """Raises Refusal; what the exchange refuses later comes through `refuse` as well."""
+        """Start the exchange. Raise `Refusal`; later refusals of the exchange arrive through `refuse`."""
         self._state = _BUSY
         self._deadline = 0.0
         exchange = self._router.exchange(self, head, self._reader.take_body(), self._admission)
@@ -333,7 +334,7 @@ class ClientConnection(asyncio.Protocol):
         self._exchange = exchange
         exchange.start()
 
-    # Answering: what exchanges call.
+    # Answering: called by exchanges.
 
     def unchunk(self) -> None:
         self.write = Unchunker(self.write).write
@@ -346,7 +347,7 @@ class ClientConnection(asyncio.Protocol):
         return self._sender.forwarded
 
     def answer(self, answer: Answer) -> None:
-        """The whole of it at once."""
+        """Write a complete response."""
         self._write_answer(answer)
         self.finish(keep=True)
 
@@ -358,7 +359,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._state = _HEAD
         self._in_head = False
-        self._head = _NO_HEAD  # so that a refusal of the next head is not answered as this request would be
+        self._head = _NO_HEAD  # so that a refusal of the next head is not answered in this request's format
         self.request_id = b""
         if self._sender.is_proxied:
             self._sender.leave(self)
@@ -369,7 +370,7 @@ class ClientConnection(asyncio.Protocol):
                 self._advance()
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer with an error. The connection goes on unless what follows cannot be trusted or is not worth it."""
+        """Answer with an error. The connection stays open unless what follows cannot be trusted."""
         self._services.tally.refusals[refusal.code] += 1
         self._leave_exchange()
         self.closes = self.closes or refusal.closes or self._registry.is_draining
@@ -415,14 +416,14 @@ class ClientConnection(asyncio.Protocol):
     # Ending.
 
     def drain(self) -> None:
-        """No further request; one that is being answered is finished first."""
+        """Accept no further request; finish the one in progress."""
         if self._state is _HEAD and self._partial is None:
             self._close()
         elif self._state is _TUNNEL:
             self.abort()
 
     def sweep(self, now: float) -> None:
-        """Called every now and then: time-outs end here."""
+        """Enforce timeouts. Called periodically."""
         if self._stall is not None and self._stall.seconds(now) >= self._time_outs.stalled_client:
             self._services.tally.time_outs["stalled_client"] += 1
             self.abort()
@@ -432,7 +433,7 @@ class ClientConnection(asyncio.Protocol):
             self._expire()
 
     def _is_too_slow(self, now: float) -> bool:
-        """Whether the body comes with less than the lowest speed."""
+        """Whether the body arrives more slowly than the minimum speed."""
         seconds = now - self._body_since - self._time_outs.body_grace
         return seconds > 0 and not self.is_full and self._reader.body_size < seconds * self._limits.body_speed
 
@@ -448,7 +449,7 @@ class ClientConnection(asyncio.Protocol):
                 self.abort()
 
     def _linger(self) -> None:
-        """Let the client read the answer before the connection breaks under what it still sends."""
+        """Keep reading for a moment, so that the client can read the response before the connection is reset."""
         self.body_sent()
         self._state = _LINGERING
         self._held = b""
@@ -460,7 +461,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _close(self) -> None:
-        """After all that was written has been sent, which may take a while."""
+        """Close after everything that was written has been sent."""
         self._state = _CLOSING
         self._deadline = self._time() + self._time_outs.stalled_client
         self._held = b""
@@ -473,11 +474,11 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _too_many_connections() -> Refusal:
-    """Nothing was asked yet, so this must not be followed by another answer on the same connection."""
+    """Close without reading a request: no other response may follow on this connection."""
     refusal = Refusal.busy(503, "too many connections", code="too_many_connections")
     refusal.closes = True
     return refusal
 
 
 def _nowhere(data: bytes) -> None:
-    """The connection is gone; whoever still writes will hear of it."""
+    """Discard data for a connection that is gone; the writer is notified separately."""

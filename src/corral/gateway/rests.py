@@ -1,7 +1,8 @@
-"""Rests while events rush in, so that the next look at the sockets finds several of each stream at once.
+"""Batches socket writes under load.
 
-Most of what an event costs is in the kernel: being woken for it, and writing it alone. Network cards hold back their
-interrupts for the same reason. Who gets an event every few milliseconds never waits for it.
+Most of the cost of an event is in the kernel: the wake-up, and a write for it alone. When small pieces follow each
+other closely, the process pauses briefly, so that the next poll returns several pieces of each stream at once. Network
+cards delay interrupts for the same reason. Streams with an event every few milliseconds are never delayed.
 """
 
 import time
@@ -9,11 +10,11 @@ from collections.abc import Callable
 from typing import Final
 
 RUSH_SECONDS: Final = 0.0001
-"""Pieces that follow each other within this time are a rush, of whatever streams they are."""
+"""Pieces that follow each other within this time, on any streams, count as load."""
 REST_SECONDS: Final = 0.0001
-"""With what the kernel adds to it, 0.15 ms: the most that an event is held back."""
+"""Length of the pause. With the kernel's overhead 0.15 ms: the longest delay of an event."""
 SMALL: Final = 4096
-"""Pieces of this size are worth being passed on alone."""
+"""Pieces of at least this size are worth a write of their own."""
 
 
 class Rests:
@@ -24,7 +25,7 @@ class Rests:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`call_soon` is the loop's: it calls when all that the loop has found by then is passed on."""
+        """`call_soon` is the event loop's: it calls back after everything from the last poll has been passed on."""
         self._call_soon = call_soon
         self._now = now
         self._sleep = sleep
@@ -32,13 +33,13 @@ class Rests:
         self._looked_at = 0.0
 
     def after(self, piece: bytes) -> None:
-        """A piece of an answer was passed on."""
+        """A piece of a response was passed on: pause after this turn of the loop if pieces come quickly."""
         if not self._is_due and len(piece) < SMALL:
             self._is_due = True
             self._call_soon(self._rest)
 
     def _rest(self) -> None:
-        """The whole process does: it has nothing else to do than what comes next from those sockets."""
+        """Block the whole process: it has nothing to do until the next data arrives on those sockets."""
         self._is_due = False
         if self._now() - self._looked_at < RUSH_SECONDS:
             self._sleep(REST_SECONDS)

@@ -1,4 +1,4 @@
-"""Which request is answered by whom: by a model, by the gateway itself, or by control."""
+"""Routing: decides whether a model, the gateway itself or control answers a request."""
 
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -22,26 +22,25 @@ _READING: Final = frozenset({b"GET", b"HEAD"})
 _MODELS: Final = frozenset({b"/v1/models", b"/models"})
 _MODEL: Final = b"/v1/models/"
 _HEALTH: Final = frozenset({b"/healthz", b"/health"})
-"""The second as llama.cpp and vLLM call it."""
+"""`/health` is what llama.cpp and vLLM call it."""
 OWN_PATHS: Final = _HEALTH | {b"/readyz"}
-"""What the gateway answers without asking anybody."""
+"""Paths that the gateway answers without asking control."""
 _OPENAI: Final = b"/v1/"
 
 
 Admission = KeyEntry | KeylessRoute
-"""Why a request may go on: its key, or that its route needs none."""
+"""Why a request is admitted: its key, or a route that needs none."""
 
 
 class Router:
-    """Looks at heads before bodies are read, and starts what answers once they are."""
+    """Checks heads before bodies are read, and starts the exchange once they are complete."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self.cors = CorsPolicy(services.config.cors_origins)
 
     def admit(self, head: RequestHead) -> Admission:
-        """The valid key of a request, or the route that it may reach without one. Refusal for what is not worth a
-        body."""
+        """Return the request's valid key, or the route that needs none. Raise `Refusal` before the body is read."""
         if head.method not in METHODS:
             raise Refusal(405, "this method is not known here", code="method_not_allowed", closes=True)
         if head.path in ROUTES:
@@ -54,7 +53,7 @@ class Router:
         return admit_key(self._services.directory, head, self._services.clock)
 
     def _admit_to_control(self, head: RequestHead) -> Admission:
-        """Control decides what a key may do. Here it is enough that it is valid, or that none is needed."""
+        """Require a valid key, or a route that needs none. Control itself checks what a key may do."""
         services = self._services
         route = find_keyless(head.method, head.path)
         if services.directory.version is None and head.key:
@@ -77,7 +76,7 @@ class Router:
                 return True
 
     def exchange(self, client: Client, head: RequestHead, body: bytes, admission: Admission) -> Exchange | None:
-        """What relays this request; None when `answer` has to."""
+        """Return the exchange that relays this request, or None when `answer` responds."""
         if isinstance(admission, KeylessRoute):
             if admission.proof is Proof.NODE:
                 return FromWorker(self._services, client, head, body)
@@ -91,29 +90,29 @@ class Router:
         return Passing(self._services, client, head, body)
 
     def answer(self, head: RequestHead) -> Answer:
-        """Raises Refusal."""
+        """Return the gateway's own response. Raise `Refusal`."""
         match head.path:
             case path if path in _HEALTH:
                 return Answer(200, {"status": "ok"})
             case b"/readyz":
                 return self._readiness()
             case path if path in _MODELS:
-                return Answer(200, {"object": "list", "data": [*map(_shown, self._services.directory.models())]})
+                return Answer(200, {"object": "list", "data": [*map(_model_object, self._services.directory.models())]})
             case path:
                 name = unquote_to_bytes(path.removeprefix(_MODEL)).decode(errors="replace")
-                return Answer(200, _shown(self._services.directory.find_model(name)))
+                return Answer(200, _model_object(self._services.directory.find_model(name)))
 
     def _readiness(self) -> Answer:
-        """Ready is who can serve models: whatever control lacks is told, and does not count."""
+        """Return 200 when models can be served. What control lacks is listed, but does not make the gateway unready."""
         directory, now = self._services.directory, self._services.loop.time()
         control = _control_state(directory, now)
         if directory.version is None:
-            told = "the gateway has not heard from control yet"
-            return Answer(503, {"status": "no view", "message": told, "control": control})
+            text = "the gateway has not heard from control yet"
+            return Answer(503, {"status": "no view", "message": text, "control": control})
         view = {"version": directory.version, "age_seconds": round(directory.age(now), 1)}
         if self._is_view_too_old():
-            told = "control has been away for longer than `max_view_age`"
-            return Answer(503, {"status": "view too old", "message": told, "control": control, "view": view})
+            text = "control has been away for longer than `max_view_age`"
+            return Answer(503, {"status": "view too old", "message": text, "control": control, "view": view})
         return Answer(200, {"status": "ready", "control": control, "view": view})
 
     def _check_age(self) -> None:
@@ -129,7 +128,7 @@ class Router:
 
 
 def _control_state(directory: Directory, now: float) -> dict[str, object]:
-    """`up`, `impaired` when control itself says what it lacks, or `away`, and since when."""
+    """Return `up`, `impaired` when control itself reports a problem, or `away` with the time since when."""
     problems = list(directory.control.problems)
     if directory.away_since is not None:
         return {"state": "away", "for_seconds": round(now - directory.away_since, 1)}
@@ -141,7 +140,7 @@ def _asks_for_models(head: RequestHead) -> bool:
 
 
 def _in_words_of(route: KeylessRoute | None, head: RequestHead, refusal: Refusal) -> Refusal:
-    """OpenAI's where its clients ask, LocalAI's everywhere else."""
+    """Return the refusal in OpenAI's format on inference routes and in LocalAI's on all others."""
     if head.path.startswith(_OPENAI):
         return refusal
     if route is not None and route.proof is Proof.NODE:
@@ -155,5 +154,5 @@ def _only(head: RequestHead, method: bytes) -> None:
         raise Refusal(405, text, code="method_not_allowed", headers={"Allow": method.decode()})
 
 
-def _shown(entry: ModelEntry) -> dict[str, object]:
+def _model_object(entry: ModelEntry) -> dict[str, object]:
     return {"id": entry.name, "object": "model", "created": entry.created, "owned_by": entry.owned_by}

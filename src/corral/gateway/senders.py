@@ -1,4 +1,4 @@
-"""Who sends the requests of a connection, as far as it has shown, and what all senders together may do."""
+"""Who sends the requests of a connection, how far that is proven, and the limits per source address."""
 
 import math
 from collections import Counter
@@ -19,23 +19,23 @@ from corral.wire.refusals import node_refusal
 
 _PROOFS_PER_MINUTE: Final = 60
 _PROOFS_AT_ONCE: Final = 300
-"""Bearers of one source that control has not accepted lately: each costs control milliseconds. So many at once, since a
-gateway that was restarted knows none, and hundreds of workers may share an address."""
+"""Bearers from one source that control has not accepted recently; each costs control milliseconds. The burst is
+large because a restarted gateway has accepted none, and hundreds of workers may share an address."""
 _PAGES_PER_MINUTE: Final = 20 * 60
 _PAGES_AT_ONCE: Final = 100
-"""Requests of one source to what control answers without any proof. More than a browser needs."""
+"""Requests per source to routes that control answers without a proof. More than a browser needs."""
 _DENIED: Final = frozenset({401, 403})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Senders:
-    """What is counted over all connections of the process."""
+    """Counters and limits shared by all connections of the process."""
 
     strangers: Strangers
     proxies: TrustedProxies
     registrations: SourceBudget
     proofs: SourceBudget
-    """Proofs that control has to check, except those it has accepted. A proof that it accepts is given back."""
+    """Proofs that control has to check. One that it accepts is given back."""
     accepted: AcceptedBearers
     pages: SourceBudget
 
@@ -52,9 +52,9 @@ class Senders:
 
 
 class RequestSender:
-    """One connection's. A proxy that is trusted has another sender for every request.
+    """The sender of one connection's requests. Behind a trusted proxy every request has another sender.
 
-    The connection is passed in wherever it is counted: a reference to it would be a cycle.
+    The connection is passed to each method: a reference to it would be a cycle.
     """
 
     __slots__ = (
@@ -74,10 +74,10 @@ class RequestSender:
         self._source = source_of(self._host)
         self._is_secure = is_secure
         self._has_spent_proof = False
-        """Whether the request under way was counted among the proofs of its source."""
+        """Whether the current request was counted as a proof of its source."""
         self.is_proxied = senders.proxies.has(self._host)
         self.is_known = False
-        """Whether a valid proof was shown. Never so for a proxy."""
+        """Whether a valid proof was shown. Never true for a proxy."""
         self.forwarded = forwarded_lines(self._host, is_secure=is_secure)
 
     def connected(self, client: Evictable, now: float) -> None:
@@ -85,12 +85,13 @@ class RequestSender:
             self._senders.strangers.add(client, self._source, now)
 
     def prove(self, client: Evictable) -> None:
-        """The sender has shown a valid proof of who it is."""
+        """The sender has shown a valid proof of its identity."""
         self._senders.strangers.drop(client)
         self.is_known = not self.is_proxied
 
     def meet(self, client: Evictable, head: RequestHead, keyless: KeylessRoute | None, now: float) -> None:
-        """A request begins. Without a valid key it goes to `keyless`. Refusal where its source asks too often."""
+        """A request begins. Without a valid key it goes to `keyless`. Raise `Refusal` when its source asks too
+        often."""
         is_named = self.is_proxied and self._look_behind_proxy(head)
         if keyless is None:
             self.prove(client)
@@ -100,7 +101,7 @@ class RequestSender:
         self._count(head, keyless, now)
 
     def judged(self, client: Evictable, head: RequestHead, status: int) -> None:
-        """Control has answered to a proof that only it can check."""
+        """Control answered a proof that only it can check."""
         if status in _DENIED:
             self._senders.accepted.drop(_bearer_hash(head))
             return
@@ -111,11 +112,11 @@ class RequestSender:
             self.prove(client)
 
     def leave(self, client: Evictable) -> None:
-        """The request of a proxy is over: what it sends next may be anybody's."""
+        """A proxied request is over: the next one may come from another sender."""
         self._senders.strangers.drop(client)
 
     def _look_behind_proxy(self, head: RequestHead) -> bool:
-        """Whether the proxy says whom it speaks for."""
+        """Return whether the proxy names the client that it forwards for."""
         named = self._senders.proxies.client_of(head.forwarded_for.decode("latin-1"))
         is_secure = head.forwarded_proto == b"https" if head.forwarded_proto else self._is_secure
         self._source = source_of(named or self._host)
@@ -123,7 +124,7 @@ class RequestSender:
         return named is not None
 
     def _count(self, head: RequestHead, keyless: KeylessRoute, now: float) -> None:
-        """Refusal when the source asks for so much that control would have no time for others."""
+        """Raise `Refusal` when the source asks so often that control would have no time for others."""
         senders = self._senders
         if keyless.proof is Proof.NODE:
             self._has_spent_proof = _bearer_hash(head) not in senders.accepted

@@ -1,4 +1,4 @@
-"""The listening side of a gateway: accepts clients, looks after their time-outs, and ends in good order."""
+"""The listening side of a gateway: accepts clients, enforces their timeouts, and shuts down gracefully."""
 
 import asyncio
 import contextlib
@@ -23,18 +23,18 @@ log = logging.getLogger(__name__)
 _SLOWEST_LOOK: Final = 0.5
 _FASTEST_LOOK: Final = 0.01
 _LOOKS: Final = 5
-"""How often a time-out is looked at before it is over: it may come late by this share."""
+"""Timeouts are checked this many times within their duration, so they may fire late by that fraction."""
 
 
 class Server:
-    """All clients of the process."""
+    """Owns all client connections of the process."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._router = Router(services)
         self._clients: set[ClientConnection] = set()
         self._handshakes: set[Handshake] = set()
-        """Of clients over TLS that are not connected yet."""
+        """TLS handshakes in progress."""
         self.senders = Senders.of(services.config, services.tally.refusals)
         self._all_gone = asyncio.Event()
         self._all_gone.set()
@@ -51,13 +51,13 @@ class Server:
 
     @asynccontextmanager
     async def serving(self, listener: socket.socket, *plain: socket.socket) -> AsyncIterator[None]:
-        """Accept until the end of the block; then finish what is being answered, up to the bound.
+        """Accept clients until the end of the block; then let requests in progress finish, up to the drain timeout.
 
-        On the first one with TLS if that is configured, on the others always without.
+        With TLS configured, the first listener uses it and the others never do.
         """
         tls = self._services.config.tls
         servers = [await self._listen(listener) if tls is None else self._listen_with(tls, listener)]
-        servers += [await self._listen(one) for one in plain]
+        servers += [await self._listen(listener) for listener in plain]
         try:
             yield
         finally:
@@ -80,7 +80,7 @@ class Server:
         return await self._services.loop.create_server(make, sock=listener, backlog=backlog)
 
     async def _drain(self) -> None:
-        """Idle connections end at once; what is left at the bound is cut off."""
+        """Close idle connections at once; cut off what is left at the drain timeout."""
         self.is_draining = True
         for handshake in list(self._handshakes):
             handshake.abort()
@@ -97,22 +97,22 @@ class Server:
         await self._all_gone.wait()
 
     async def watch_time_outs(self) -> None:
-        """One look at all connections every now and then costs less than a timer for each."""
+        """Check all connections periodically, which costs less than a timer for each."""
         while True:
             await asyncio.sleep(self._look_seconds)
             self._sweep(self._services.loop.time())
 
     def _sweep(self, now: float) -> None:
-        """Not inside the loop above, whose variables would keep the last client alive while it sleeps."""
+        """A method of its own: local variables of the loop above would keep the last client alive while it sleeps."""
         for client in list(self._clients):
             client.sweep(now)
         self.senders.strangers.sweep(now)
         self._services.pool.sweep(now)
 
-    # What clients call.
+    # Called by clients.
 
     def opened(self, client: ClientConnection) -> bool:
-        """False when there are too many, and no other of them is a stranger."""
+        """Register a client. Return False when there are too many and none of the others is a stranger."""
         self._clients.add(client)
         return self._has_room_for(client)
 
@@ -120,11 +120,11 @@ class Server:
         self._clients.discard(client)
         self._gone(client)
 
-    # What handshakes call.
+    # Called by handshakes.
 
     def handshake_began(self, handshake: Handshake, peer: object) -> None:
-        """Where there are too many connections and no other stranger to close, it goes on: the client then reads why
-        it is refused, and the next newcomer takes its place."""
+        """Register a handshake. Without room and without another stranger to evict it continues: the client then
+        reads why it is refused, and the next newcomer takes its place."""
         self._handshakes.add(handshake)
         sender = RequestSender(self.senders, peer, is_secure=True)
         sender.connected(handshake, self._services.loop.time())
@@ -136,7 +136,7 @@ class Server:
             self._gone(handshake)
 
     def _has_room_for(self, newcomer: Evictable) -> bool:
-        """Whether it may stay, be it that the oldest stranger is closed for it."""
+        """Whether the newcomer may stay, possibly after the oldest stranger was evicted."""
         self._all_gone.clear()
         strangers = self.senders.strangers
         connections = len(self._clients) + len(self._handshakes) - strangers.closing

@@ -1,4 +1,4 @@
-"""Where connections come from: the address that limits count by, also behind proxies that we trust."""
+"""Source addresses, by which limits count, including clients behind trusted proxies."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -21,9 +21,10 @@ class TrustedProxies:
         return bool(self._networks) and self._is_one(parsed_ip(host))
 
     def client_of(self, forwarded_for: str) -> str | None:
-        """The last address of the header that is no proxy of ours: those before it are what the client itself wrote.
+        """Return the last address of the header that is not one of our proxies; earlier ones are the client's own
+        claims.
 
-        None when the proxy did not say whom it speaks for.
+        None when the proxy does not name its client.
         """
         for text in reversed(forwarded_for[-_LONGEST_FORWARDED:].split(",")):
             address = parsed_ip(text)
@@ -38,30 +39,30 @@ class TrustedProxies:
 
 
 class SourceBudget:
-    """How often a source may do something: so many times per minute, 0 is without limit, and `burst` times at once;
-    that is as many where it is not given."""
+    """A rate limit per source address: `per_minute` times (0 is unlimited), and `burst` times at once (default: as
+    many)."""
 
     def __init__(self, per_minute: int, *, burst: int | None = None) -> None:
         self._per_minute = per_minute
         self._burst = per_minute if burst is None else burst
         self._spent: dict[str, tuple[float, float]] = {}
-        """How much each source has spent, and when that was true. Sources that spent nothing lately are forgotten."""
+        """How much each source has used, and at which time. Sources that used nothing recently are forgotten."""
 
     def take(self, source: str, now: float) -> float:
-        """0 when the source may go on; otherwise the seconds after which it may."""
+        """Use the budget once. Return 0 when allowed, else the seconds until it is."""
         if not self._per_minute:
             return 0.0
         spent = self._left_of(source, now)
         if spent + 1 > self._burst:
             return (spent + 1 - self._burst) * 60 / self._per_minute
-        self._spent.pop(source, None)  # so that the dictionary stays in the order of the last use
+        self._spent.pop(source, None)  # keeps the dictionary in order of last use
         self._spent[source] = (spent + 1, now)
         if len(self._spent) > _MOST_SOURCES:
             del self._spent[next(iter(self._spent))]
         return 0.0
 
     def give_back(self, source: str) -> None:
-        """What the source took last is not to be counted."""
+        """Undo the last `take` of this source."""
         spent, at = self._spent.get(source, (0.0, 0.0))
         if spent > 1:
             self._spent[source] = (spent - 1, at)
@@ -74,7 +75,7 @@ class SourceBudget:
 
 
 class AcceptedBearers:
-    """Hashes of what workers presented and control accepted; those that were used last are remembered."""
+    """Hashes of bearers that control accepted from workers; the least recently used are forgotten."""
 
     def __init__(self, most: int = _MOST_SOURCES) -> None:
         self._most = most
@@ -84,7 +85,7 @@ class AcceptedBearers:
         return hash in self._hashes
 
     def add(self, hash: str) -> None:
-        self._hashes.pop(hash, None)  # so that the dictionary stays in the order of the last use
+        self._hashes.pop(hash, None)  # keeps the dictionary in order of last use
         self._hashes[hash] = None
         if len(self._hashes) > self._most:
             del self._hashes[next(iter(self._hashes))]

@@ -1,10 +1,10 @@
-"""How long a client has taken nothing of what waits for it."""
+"""Measures how long a client has read nothing of its buffered response."""
 
 import asyncio
 
 
 class Stall:
-    """Begins when the client's buffer is full. That it gets emptier at all is what counts."""
+    """Starts when the client's write buffer is full. Any change of the buffer's size counts as progress."""
 
     __slots__ = ("_since", "_size", "_transport")
 

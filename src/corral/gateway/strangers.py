@@ -1,14 +1,14 @@
-"""Connections that have shown no valid proof of who they are: they make room for others when there are too many.
+"""Eviction of connections that have not proven who they are, when there are too many.
 
-A proof is a key that the view knows, or what a worker presents and control accepts. At a limit the oldest stranger is
-closed, never the newcomer: whoever holds many connections open keeps nobody out, also not from the same address.
+A proof is a key in the view, or a worker's bearer that control accepts. At a limit the oldest stranger is closed, never
+the newcomer: holding many connections open keeps nobody out, not even from the same address.
 """
 
 from collections import Counter
 from typing import Final, Protocol
 
 _GRACE_SECONDS: Final = 3.0
-"""So young a connection is closed only when there are too many in all: its first request may be on the way."""
+"""Younger connections are evicted only at the global limit: their first request may be on its way."""
 
 
 class Evictable(Protocol):
@@ -17,11 +17,11 @@ class Evictable(Protocol):
 
 class Strangers:
     def __init__(self, *, per_source: int, refusals: Counter[str]) -> None:
-        """`refusals` counts those that are closed to make room."""
+        """`refusals` counts evicted connections."""
         self._per_source = per_source
         self._refusals = refusals
         self._sources: dict[Evictable, tuple[str, float]] = {}
-        """Of each stranger, and since when it is one; the oldest first."""
+        """Source address and start time of each stranger, oldest first."""
         self._by_source: dict[str, dict[Evictable, None]] = {}
         self._closing: set[Evictable] = set()
 
@@ -30,11 +30,11 @@ class Strangers:
 
     @property
     def closing(self) -> int:
-        """How many were closed to make room, and are still open because the loop has not come to it."""
+        """Number of evicted connections that the loop has not closed yet."""
         return len(self._closing)
 
     def add(self, client: Evictable, source: str, now: float) -> None:
-        """Count a connection under its source; the oldest of that source is closed when there are too many."""
+        """Count a connection under its source, and evict that source's oldest one when there are too many."""
         self.drop(client)
         self._sources[client] = source, now
         of_source = self._by_source.setdefault(source, {})
@@ -42,7 +42,7 @@ class Strangers:
         self._thin_out(of_source, now)
 
     def sweep(self, now: float) -> None:
-        """Close what is too much of each source and was too young for it before."""
+        """Evict surplus connections that were too young before."""
         for of_source in list(self._by_source.values()):
             self._thin_out(of_source, now)
 
@@ -54,7 +54,7 @@ class Strangers:
             self._evict(oldest)
 
     def drop(self, client: Evictable) -> None:
-        """It has shown its proof, or is not to be counted any more."""
+        """Stop counting a connection: it has shown its proof, or belongs to a proxy."""
         source, _ = self._sources.pop(client, (None, 0.0))
         if source is not None:
             of_source = self._by_source[source]
@@ -67,7 +67,7 @@ class Strangers:
         self._closing.discard(client)
 
     def make_room_for(self, newcomer: Evictable) -> bool:
-        """Close the oldest stranger. False when there is none beside the newcomer."""
+        """Evict the oldest stranger. Return False when there is none except the newcomer."""
         oldest = next(iter(self._sources), newcomer)
         if oldest is newcomer:
             return False

@@ -1,4 +1,4 @@
-"""What this process has counted since it started: sums that requests raise in passing, and that nothing lowers."""
+"""Counters of this process since its start. They only grow, except `open_connections`."""
 
 from collections import Counter
 from typing import Final
@@ -7,9 +7,9 @@ from corral.gateway.usage import Usage
 
 _MOST_MODELS: Final = 10_000
 OTHERS: Final = "others"
-"""Stands for all models beyond that number."""
+"""Name under which models beyond the limit are counted together."""
 CLIENT_LEFT: Final = 499
-"""The status of a request whose client left before there was an answer."""
+"""Status that is counted when the client left before there was a response."""
 
 
 class ModelTally:
@@ -25,7 +25,7 @@ class ModelTally:
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[int, str]] = Counter()
-        """By status and outcome."""
+        """Number of requests by status and outcome."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.request_bytes = 0
@@ -50,7 +50,7 @@ class Tally:
         self.models: dict[str, ModelTally] = {}
         self.connections = 0
         self.open_connections = 0
-        """At the moment: the only number here that goes down again."""
+        """Currently open client connections."""
         self.retries = 0
         self.reconnects = 0
         self.refusals: Counter[str] = Counter()
@@ -65,7 +65,7 @@ class Tally:
         return found
 
     def ended(self, model: str, status: int, outcome: str, *, answer_bytes: int, usage: Usage | None) -> None:
-        """A request that had reached a model."""
+        """Count the end of a request that had reached a model."""
         tally = self.of(model)
         tally.requests[status or CLIENT_LEFT, outcome] += 1
         tally.answer_bytes += answer_bytes
@@ -74,7 +74,7 @@ class Tally:
             tally.completion_tokens += usage.completion_tokens
 
     def sent(self, model: str, size: int) -> None:
-        """A body on its way to a replica."""
+        """Count the bytes of a body that is sent to a replica."""
         self.of(model).request_bytes += size
 
     def waited(self, model: str, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""One connection to a replica or to control: sends one request at a time, and passes the answer on as it comes.
+"""One connection to a replica or to control: sends one request at a time, and passes the response on as it arrives.
 
-The parser has no callbacks for headers and bodies, so it only finds the ends of messages; the bytes themselves are
-handed on untouched. Whatever is no well-formed answer, or more than one, is a failure.
+The parser has no callbacks for headers and bodies: it only finds the ends of messages, and the bytes are handed on
+untouched. Anything but exactly one well-formed response is a failure.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ _OURS: Final = re.compile(
     rb"\r\n(?:connection|keep-alive|proxy-connection|upgrade|x-request-id|access-control-[^:\r\n]*):[^\r\n]*",
     re.IGNORECASE,
 )
-"""Headers that are meant for us, or that the gateway says itself."""
+"""Hop-by-hop headers, and headers that the gateway sets itself."""
 _TOLD_BY_GATEWAY: Final = re.compile(rb"\r\n(?:x-request-id|access-control-[^:\r\n]*):[^\r\n]*", re.IGNORECASE)
-"""Headers that the gateway says itself, also in an answer that opens a tunnel."""
+"""Headers that the gateway sets itself, also when a response opens a tunnel."""
 _CHUNKED: Final = re.compile(rb"\r\n(?:transfer-encoding|trailer):[^\r\n]*", re.IGNORECASE)
 _EVENTS: Final = b"\r\ncontent-type: text/event-stream"
 _UNBUFFERED: Final = b"x-accel-buffering:"
-"""nginx holds an answer back in its buffers unless this says no; others leave events alone anyway."""
+"""nginx buffers a response unless this header says no; other proxies pass events on by default."""
 _CLOSE: Final = b"Connection: close\r\n"
 _LONGEST_KEPT: Final = 1024
-"""Bytes of a head that are kept to know it again."""
+"""Longest head, in bytes, that is remembered to skip parsing an identical one."""
 _LENGTH_VALUE: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
 _ENCODED: Final = re.compile(rb"\r\ncontent-encoding:", re.IGNORECASE)
 _PORTS: Final = {"http": 80, "https": 443}
@@ -42,7 +42,7 @@ _BODILESS: Final = frozenset({204, 304})
 
 
 class Origin(NamedTuple):
-    """Where to dial: a host and a port, with or without TLS, or the path of a socket."""
+    """Address of an upstream: host and port, with or without TLS, or the path of a unix socket."""
 
     host: str
     port: int
@@ -51,7 +51,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, url: str) -> "Origin":
-        """InvalidInput when it is neither `http://host:port`, with or without the s, nor `unix:/path`."""
+        """Parse `http://host:port`, `https://host:port` or `unix:/path`. Raise InvalidInput for anything else."""
         if url.startswith("unix:"):
             return cls("", 0, url.removeprefix("unix:"))
         try:
@@ -70,7 +70,7 @@ class Origin(NamedTuple):
 
 
 class Failure(StrEnum):
-    """Why there is no answer, or no whole one."""
+    """Why there is no response, or no complete one."""
 
     REFUSED = "the connection was refused"
     CONNECT_TIMED_OUT = "the connection was not made in time"
@@ -88,11 +88,11 @@ TIME_OUTS: Final = {
     Failure.FIRST_BYTE_TIMED_OUT: "first_byte",
     Failure.IDLE_TIMED_OUT: "idle",
 }
-"""Failures that are time-outs, and what `config.TimeOuts` calls them."""
+"""Failures that are timeouts, with their names in `config.TimeOuts`."""
 
 
 class AnswerHead:
-    """The head of an answer, and how its end will be known. May stand for several answers with the same head."""
+    """The head of a response, and how the end of its body is found. Reused for responses with an identical head."""
 
     __slots__ = ("_lines", "is_chunked", "own_length", "raw", "status")
 
@@ -102,7 +102,7 @@ class AnswerHead:
         lower = raw.lower()
         self.is_chunked = _CODING in lower
         self.own_length = self.is_chunked or _LENGTH in lower or status in _BODILESS
-        """Otherwise the answer ends when the connection does."""
+        """Whether the end of the body is known from the head; otherwise it is the end of the connection."""
         is_ours = (
             b"connection:" in lower
             or b"keep-alive:" in lower
@@ -111,37 +111,36 @@ class AnswerHead:
             or b"access-control-" in lower
         )
         self._lines = (_OURS.sub(b"", raw) if is_ours else raw)[:-2]
-        """What of it is passed on, without the empty line at the end."""
+        """The header lines that are passed on, without the final empty line."""
         if _EVENTS in lower and _UNBUFFERED not in lower:
             self._lines += b"X-Accel-Buffering: no\r\n"
 
     def is_short(self, most: int) -> bool:
-        """Whether the body says that it has at most so many bytes, and is neither chunked nor compressed."""
+        """Whether the body announces at most `most` bytes, and is neither chunked nor compressed."""
         length = None if self.is_chunked else _LENGTH_VALUE.search(self.raw)
         return length is not None and int(length[1]) <= most and not _ENCODED.search(self.raw)
 
     def for_client(self, *, closes: bool, added: bytes = b"") -> bytes:
-        """Without what was meant for us; headers that describe the connection are the gateway's own.
-
-        `added` are whole header lines.
-        """
+        """Return the head for a client, with the gateway's own connection headers. `added` are complete header
+        lines."""
         return b"%b%b%b\r\n" % (self._lines, added, _CLOSE if closes else b"")
 
     def for_tunnel(self, *, added: bytes) -> bytes:
-        """For a client that becomes a tunnel: headers that describe the connection are passed on."""
+        """Return the head for a client that becomes a tunnel: connection headers are passed on."""
         return b"%b%b\r\n" % (_TOLD_BY_GATEWAY.sub(b"", self.raw)[:-2], added)
 
     def for_http10(self, *, added: bytes) -> bytes:
-        """The same for a client that knows no chunks: the answer ends with the connection."""
+        """Return the head for an HTTP/1.0 client, which does not understand chunks: the response ends with the
+        connection."""
         return b"%b%b%b\r\n" % (_CHUNKED.sub(b"", self._lines), added, _CLOSE)
 
 
 _NO_ANSWER: Final = AnswerHead(0, b"HTTP/1.1 ?")
-"""Different from whatever the parser accepts."""
+"""Placeholder that no parsed head is equal to."""
 
 
 class Taker(Protocol):
-    """Who takes an answer."""
+    """Receives a response."""
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None: ...
     def upstream_data(self, data: bytes) -> None: ...
@@ -152,14 +151,14 @@ class Taker(Protocol):
 
 
 class Keeper(Protocol):
-    """Who owns connections while nobody uses them."""
+    """Owns connections while they are idle."""
 
     def release(self, connection: "UpstreamConnection") -> None: ...
     def lost(self, connection: "UpstreamConnection") -> None: ...
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """Belongs to a taker from `send` until the end of its answer, and to the keeper otherwise."""
+    """Owned by a taker from `send` until the end of its response, and by the keeper otherwise."""
 
     __slots__ = (
         "_closed",
@@ -169,7 +168,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_is_head_request",
         "_keep_alive",
         "_keeper",
-        "_known",
+        "_last_head",
         "_overrun",
         "_own_length",
         "_parser",
@@ -193,8 +192,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._parser = httptools.HttpResponseParser(self)
         self._taker: Taker | None = None
-        self._known = _NO_ANSWER
-        """The head of the last answer. Who answers in the same words again is not asked what they mean."""
+        self._last_head = _NO_ANSWER
+        """Head of the last response. An identical head is not parsed again."""
         self._held = b""
         self._in_head = False
         self._is_head_request = False
@@ -216,17 +215,17 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.write(body)
 
     def write(self, data: bytes) -> None:
-        """Into a tunnel."""
+        """Send data into a tunnel."""
         self._transport.write(data)
 
     def abort(self) -> None:
-        """Give up the answer, if there is one under way, and the connection. The taker hears nothing any more."""
+        """Give up the response in progress, if any, and the connection. The taker is not called any more."""
         self._taker = None
         if not self._closed:
             self._transport.abort()
 
     def close(self) -> None:
-        """After what was written has been sent."""
+        """Close after everything that was written has been sent."""
         self._taker = None
         self._transport.close()
 
@@ -244,7 +243,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
 
-    # What the loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -252,7 +251,7 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         taker = self._taker
         if taker is None:
-            self._transport.abort()  # nobody asked for anything
+            self._transport.abort()  # data without a request
         elif self._in_head:
             self._seen = True
             self._read_head(taker, self._held + data if self._held else data)
@@ -274,7 +273,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._closed = True
         self._keeper.lost(self)
         self._at_end(broken=error is not None)
-        self._parser = cast(httptools.HttpResponseParser, None)  # it refers back to this object
+        self._parser = cast(httptools.HttpResponseParser, None)  # breaks a reference cycle
 
     def pause_writing(self) -> None:
         if self._taker is not None:
@@ -284,18 +283,18 @@ class UpstreamConnection(asyncio.Protocol):
         if self._taker is not None:
             self._taker.upstream_writable()
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         if self._complete:
             self._overrun = True
 
     def on_message_complete(self) -> None:
-        # After `feed_data` the parser has forgotten this.
+        # Read it now: after `feed_data` the parser has forgotten it.
         self._keep_alive = self._parser.should_keep_alive()
         self._complete = True
 
-    # The answer.
+    # The response.
 
     def _is_sound(self, data: bytes) -> bool:
         try:
@@ -307,8 +306,8 @@ class UpstreamConnection(asyncio.Protocol):
         return not self._overrun
 
     def _read_head(self, taker: Taker, data: bytes) -> None:
-        """All that came of the answer so far. Heads that only say that one is to come are swallowed."""
-        if data.startswith(self._known.raw) and not self._is_head_request:
+        """Parse the head from all bytes so far. Interim heads (1xx) are skipped."""
+        if data.startswith(self._last_head.raw) and not self._is_head_request:
             self._begin_again(taker, data)
             return
         while True:
@@ -328,7 +327,7 @@ class UpstreamConnection(asyncio.Protocol):
                 break
             self._complete = False
         head = AnswerHead(status, raw)
-        self._known = head if status != 101 and len(raw) <= _LONGEST_KEPT else _NO_ANSWER
+        self._last_head = head if status != 101 and len(raw) <= _LONGEST_KEPT else _NO_ANSWER
         self._begin(taker, head, data)
 
     def _hold(self, data: bytes) -> None:
@@ -343,7 +342,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._tunnel = True
             taker.upstream_began(head, first)
             return
-        if self._is_head_request:  # the parser waits for a body that will not come
+        if self._is_head_request:  # the parser would wait for a body that never comes
             self._complete, self._keep_alive = True, False
         if first and (self._is_head_request or not self._is_sound(first)):
             self._fail(Failure.GARBAGE)
@@ -353,8 +352,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._finish(taker)
 
     def _begin_again(self, taker: Taker, data: bytes) -> None:
-        """An answer with the last one's head; the parser takes all of it that is there at once."""
-        head = self._known
+        """Begin a response with the same head as the last one. The parser gets all of it at once."""
+        head = self._last_head
         self._in_head = False
         self._own_length = head.own_length
         if not self._is_sound(data):
@@ -374,7 +373,7 @@ class UpstreamConnection(asyncio.Protocol):
         taker.upstream_ended()
 
     def _at_end(self, *, broken: bool = False) -> None:
-        """The other side hung up. That is the end of an answer that says no length, and of a tunnel."""
+        """The upstream closed the connection: the end of a tunnel, or of a response without a length."""
         taker = self._taker
         if taker is None:
             return

@@ -1,25 +1,25 @@
-"""How many tokens an answer took, read from its last few kilobytes after its end. Never guessed.
+"""Reads an answer's token usage from its last kilobytes after its end. Never guesses.
 
-Only streams of `/v1/messages` tell the tokens of the prompt at their beginning, so that is kept as well.
+Streams of `/v1/messages` report the prompt's tokens at the beginning, so that part is kept as well.
 """
 
 import re
 from typing import Final, NamedTuple
 
 TAIL: Final = 4096
-"""Bytes. The last event of a stream carries the usage; nothing that engines send after it is longer than this."""
+"""Bytes kept of the end. The last event of a stream has the usage, and nothing that engines send after it is longer."""
 _FIRST: Final = 2048
-"""Bytes of the beginning."""
+"""Bytes kept of the beginning."""
 _MOST: Final = 2 * TAIL
-"""Bytes that are kept before the front of them goes."""
+"""Bytes collected before the front is trimmed."""
 
 _OBJECT: Final = re.compile(rb'"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
-"""The rest of a name, and a whole object with at most one level of objects inside."""
+"""The rest of a name, and a complete object with at most one nested level."""
 _TRIES: Final = 4
 
 
 def _number(name: bytes) -> re.Pattern[bytes]:
-    """Ended by what ends a number in JSON: one that is cut by a chunk's border does not match."""
+    """Match a number up to the character that ends it in JSON, so that one cut by a chunk border does not match."""
     return re.compile(rb'"' + name + rb'"\s*:\s*(\d{1,12})\s?[,}]')
 
 
@@ -30,7 +30,7 @@ _COMPLETION: Final = _number(rb"completion_tokens")
 _INPUT: Final = _number(rb"input_tokens")
 _OUTPUT: Final = _number(rb"output_tokens")
 _CACHED: Final = (_number(rb"cache_read_input_tokens"), _number(rb"cache_creation_input_tokens"))
-"""Beside `input_tokens` in Anthropic's shape; OpenAI's `/v1/responses` counts them in."""
+"""Counted in addition to `input_tokens` in Anthropic's format; OpenAI's `/v1/responses` includes them."""
 _PROMPT_N: Final = _number(rb"prompt_n")
 _CACHE_N: Final = _number(rb"cache_n")
 _PREDICTED_N: Final = _number(rb"predicted_n")
@@ -42,7 +42,7 @@ class Usage(NamedTuple):
 
 
 class Tail:
-    """The end of an answer while it passes: references to its last pieces, no copies of small ones."""
+    """The end of a passing response: references to its last pieces, without copies of small ones."""
 
     __slots__ = ("_first", "_pieces", "_trim_at", "size")
 
@@ -51,18 +51,18 @@ class Tail:
         self._first = b""
         """The beginning, once it is no longer among the pieces."""
         self.size = 0
-        """Of the whole answer so far."""
+        """Bytes of the whole response so far."""
         self._trim_at = _MOST
 
     def add(self, piece: bytes) -> None:
-        """Called for every event of every stream, so almost always there is nothing else to do."""
+        """Keep a piece. Called for every event of every stream, so the usual case is two statements."""
         self._pieces.append(piece)
         self.size += len(piece)
         if self.size >= self._trim_at:
             self._trim()
 
     def _trim(self) -> None:
-        """A copy, so that a large piece is not kept for its last bytes."""
+        """Copy the end, so that a large piece is not kept for its last bytes."""
         kept = b"".join(self._pieces)
         self._first = self._first or kept[:_FIRST]
         self._pieces = [kept[-TAIL:]]
@@ -74,20 +74,20 @@ class Tail:
 
 
 def read_usage(tail: bytes, *, first: bytes = b"") -> Usage | None:
-    """OpenAI's or Anthropic's `usage`, or else llama.cpp's `timings`; None when none is told in full."""
+    """Return OpenAI's or Anthropic's `usage`, or llama.cpp's `timings`; None when neither is complete."""
     usage = _last(_USAGE, tail)
-    told = (_openai_usage(usage) or _input_and_output(usage, first)) if usage else None
-    return told or _llama_timings(_last(_TIMINGS, tail))
+    reported = (_openai_usage(usage) or _input_and_output(usage, first)) if usage else None
+    return reported or _llama_timings(_last(_TIMINGS, tail))
 
 
 def _input_and_output(usage: bytes, first: bytes) -> Usage | None:
-    """The words of `/v1/messages` and `/v1/responses`."""
+    """Read `input_tokens` and `output_tokens`, as in `/v1/messages` and `/v1/responses`."""
     output = _OUTPUT.search(usage)
-    told = usage if _INPUT.search(usage) else _message_start(first)
-    prompt = _INPUT.search(told)
+    counts = usage if _INPUT.search(usage) else _message_start(first)
+    prompt = _INPUT.search(counts)
     if prompt is None or output is None:
         return None
-    cached = sum(int(found[1]) for number in _CACHED if (found := number.search(told)) is not None)
+    cached = sum(int(match[1]) for number in _CACHED if (match := number.search(counts)) is not None)
     return Usage(int(prompt[1]) + cached, int(output[1]))
 
 
@@ -95,16 +95,16 @@ def _openai_usage(usage: bytes) -> Usage | None:
     prompt, completion = _PROMPT.search(usage), _COMPLETION.search(usage)
     if prompt is None:
         return None
-    if completion is None:  # embeddings have none, unless a chunk's border hides it from us
+    if completion is None:  # embeddings have none, but a chunk border may also hide it
         return None if b"\r\n" in usage else Usage(int(prompt[1]), 0)
     return Usage(int(prompt[1]), int(completion[1]))
 
 
 def _message_start(first: bytes) -> bytes:
-    """The usage that the first event of a stream tells."""
+    """Return the usage object of a stream's first event."""
     at = first.find(_USAGE)
-    found = _OBJECT.match(first, at + len(_USAGE)) if b'"message_start"' in first[: max(at, 0)] else None
-    return b"" if found is None else found[1]
+    match = _OBJECT.match(first, at + len(_USAGE)) if b'"message_start"' in first[: max(at, 0)] else None
+    return b"" if match is None else match[1]
 
 
 def _llama_timings(timings: bytes) -> Usage | None:
@@ -118,13 +118,13 @@ def _llama_timings(timings: bytes) -> Usage | None:
 
 
 def _last(name: bytes, tail: bytes) -> bytes:
-    """The last object of that name; nothing when there is none. Quotes in texts are escaped in JSON."""
+    """Return the last object with that name, or b"". Quotes inside JSON strings are escaped, so they do not match."""
     end = len(tail)
     for _ in range(_TRIES):
         end = tail.rfind(name, 0, end)
         if end < 0:
             break
-        found = _OBJECT.match(tail, end + len(name))
-        if found is not None and tail[end - 1 : end] != b"\\":
-            return found[1]
+        match = _OBJECT.match(tail, end + len(name))
+        if match is not None and tail[end - 1 : end] != b"\\":
+            return match[1]
     return b""

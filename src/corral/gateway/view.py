@@ -1,4 +1,4 @@
-"""What control told us last, arranged for fast answers: names, replicas with their counts, keys."""
+"""The last view from control, indexed for fast lookups: model names, replicas with in-flight counts, keys."""
 
 import difflib
 import itertools
@@ -19,19 +19,19 @@ log = logging.getLogger(__name__)
 
 LOADED: Final = "loaded"
 _DEMOTION: Final = 1000
-"""Added to the rank of a replica that just failed: asked again only when no other is left, until it answers."""
+"""Added to the rank of a replica that just failed, so that it is picked last until it answers again."""
 _SHOWN_NAME: Final = 100
 _NEAR_NAMES: Final = 3
 _COMPARED: Final = 40
-"""Names that a wrong one is compared with: each takes some 50 µs, in which the loop does nothing else."""
+"""Names that a misspelled one is compared with: each comparison blocks the loop for some 50 µs."""
 _REMEMBERED: Final = 256
-"""Wrong names whose near ones are remembered: programs repeat their mistakes."""
+"""Misspelled names whose suggestions are cached: programs repeat their mistakes."""
 _UNKNOWN_CONTROL: Final = ControlState()
 _ADAPTED: Final = frozenset(map(str.encode, ADAPTED_ROUTES))
 
 
 class Replica:
-    """A replica and the exact number of our requests under way there. The same object from view to view."""
+    """A replica with the exact number of this gateway's requests in flight. The object survives updates of the view."""
 
     __slots__ = (
         "_own_rank",
@@ -56,7 +56,7 @@ class Replica:
         self.learn(entry)
 
     def learn(self, entry: ReplicaEntry) -> None:
-        """InvalidInput when its URL cannot be dialled."""
+        """Take over the entry's values. Raise InvalidInput when its URL is unusable."""
         self.origin = Origin.of(entry.url)
         self.front = self.origin._replace(port=entry.front_port) if entry.front_port else None
         self.host = self.origin.host_header
@@ -76,25 +76,25 @@ class Replica:
 
 
 class Directory:
-    """The view at hand. Empty until control has been heard once; then it stays, however long control is away."""
+    """The current view. Empty until the first contact with control; kept while control is away."""
 
     def __init__(self, *, now: float = 0.0) -> None:
         self._view: View | None = None
         self.keys_digest = ""
         self._heard_at = now
         self.away_since: float | None = now
-        """When the way to control broke off; None while it is there."""
+        """Since when the connection to control is broken; None while it works."""
         self._replicas: dict[str, Replica] = {}
         self._serving: dict[str, list[Replica]] = {}
         self._turn = itertools.count()
         self._near_names = NearNames(())
         self._near_of: View | None = None
-        """The view that `_near_names` fits."""
+        """The view that `_near_names` was built from."""
         self._on_change: list[Callable[[], None]] = []
         self._on_keys: list[Callable[[], None]] = []
 
     def on_keys(self, listener: Callable[[], None]) -> None:
-        """Called when other keys are known than before."""
+        """Register a callback for changed keys."""
         self._on_keys.append(listener)
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -105,11 +105,11 @@ class Directory:
         return None if self._view is None else self._view.version
 
     def age(self, now: float) -> float:
-        """Seconds since control was last heard."""
+        """Seconds since the last message from control."""
         return now - self._heard_at
 
     def hear(self, message: ViewMessage, *, now: float) -> None:
-        """VersionGap when a full view is needed first."""
+        """Apply a message of the view stream. Raise VersionGap when a full view is needed first."""
         view = apply(self._view, message)
         self._heard_at = now
         self.away_since = None
@@ -126,13 +126,13 @@ class Directory:
             listener()
 
     def lost(self, *, now: float) -> None:
-        """Control is not heard any more. What it told stays."""
+        """The connection to control broke. The view stays."""
         if self.away_since is None:
             self.away_since = now
 
     def _arrange(self, view: View) -> None:
         serving: dict[str, list[Replica]] = {}
-        known: dict[str, Replica] = {}
+        current: dict[str, Replica] = {}
         for entry in view.replicas.values():
             replica = self._replicas.get(entry.id)
             try:
@@ -143,17 +143,17 @@ class Directory:
             except InvalidInput as error:
                 log.warning("a replica cannot be used: %s", error, extra={"event": "gateway.bad_replica"})
                 continue
-            known[entry.id] = replica
+            current[entry.id] = replica
             if entry.state == LOADED:
                 serving.setdefault(entry.model, []).append(replica)
-        leaving = {id: replica for id, replica in self._replicas.items() if replica.in_flight and id not in known}
-        self._replicas = {**known, **leaving}
+        leaving = {id: replica for id, replica in self._replicas.items() if replica.in_flight and id not in current}
+        self._replicas = {**current, **leaving}
         self._serving = serving
 
-    # What requests ask.
+    # Lookups for requests.
 
     def find_model(self, name: str) -> ModelEntry:
-        """The model that serves under this name or alias. Refusal when there is none."""
+        """Return the model with this name or alias. Raise `Refusal` when it does not exist."""
         view = self._view
         if view is None:
             raise Refusal.busy(503, "the gateway has not heard from control yet", code="no_view")
@@ -165,7 +165,7 @@ class Directory:
         return entry
 
     def _near(self, view: View, name: str) -> Sequence[str]:
-        """What is known of names is kept until a view has others."""
+        """Return names similar to an unknown one. The index is rebuilt only when a view has other names."""
         if self._near_of is not view:
             self._near_of = view
             if self._near_names.names != view.models.keys():
@@ -174,7 +174,7 @@ class Directory:
 
     @property
     def control(self) -> ControlState:
-        """What control last said of itself."""
+        """What control last reported about itself."""
         return _UNKNOWN_CONTROL if self._view is None else self._view.control
 
     def find_key(self, hash: str) -> KeyEntry | None:
@@ -192,15 +192,15 @@ class Directory:
         return None if candidates is None else pick(candidates, turn=next(self._turn), exclude=exclude)
 
     def origins(self) -> set[Origin]:
-        """Of all replicas, with the ports in front of engines."""
+        """Return the addresses of all replicas, including the ports in front of engines."""
         replicas = self._replicas.values()
-        return {origin for one in replicas for origin in (one.origin, one.front) if origin is not None}
+        return {origin for each in replicas for origin in (each.origin, each.front) if origin is not None}
 
     def in_flight(self) -> dict[str, int]:
         return {replica.id: replica.in_flight for replica in self._replicas.values() if replica.in_flight}
 
     def in_flight_by_model(self) -> Counter[str]:
-        """All models that have a replica are among them, also those that nobody asks."""
+        """Requests in flight for every model that has a replica, including 0."""
         total: Counter[str] = Counter()
         for replica in self._replicas.values():
             total[replica.model] += replica.in_flight
@@ -208,42 +208,44 @@ class Directory:
 
 
 class NearNames:
-    """Names of models that are like one that does not exist. How long a search takes hardly depends on how many there
-    are: only those are compared that begin or end as the wanted one does, or nearly so."""
+    """Suggests existing model names for a misspelled one.
+
+    The cost hardly depends on the number of models: only names that begin or end similarly are compared.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
         self._forward: list[str] = []
         self._backward: list[str] = []
-        """In order of their ends: each is written from its end."""
-        self._found: dict[str, list[str]] = {}
+        """Names reversed and sorted, to find those with a similar end."""
+        self._cached: dict[str, list[str]] = {}
         if len(self.names) > _COMPARED:
             self._forward = sorted(self.names)
             self._backward = sorted(name[::-1] for name in self.names)
 
-    def find(self, wanted: str) -> list[str]:
-        wanted = wanted[:_SHOWN_NAME]
-        near = self._found.get(wanted)
+    def find(self, name: str) -> list[str]:
+        name = name[:_SHOWN_NAME]
+        near = self._cached.get(name)
         if near is None:
-            near = difflib.get_close_matches(wanted, sorted(self._candidates(wanted)), n=_NEAR_NAMES)
-            if len(self._found) >= _REMEMBERED:
-                del self._found[next(iter(self._found))]
-            self._found[wanted] = near
+            near = difflib.get_close_matches(name, sorted(self._candidates(name)), n=_NEAR_NAMES)
+            if len(self._cached) >= _REMEMBERED:
+                del self._cached[next(iter(self._cached))]
+            self._cached[name] = near
         return near
 
-    def _candidates(self, wanted: str) -> Iterable[str]:
+    def _candidates(self, name: str) -> Iterable[str]:
         if len(self.names) <= _COMPARED:
             return self.names
-        backward = (name[::-1] for name in _around(self._backward, wanted[::-1]))
-        return {*_around(self._forward, wanted), *backward}
+        backward = (each[::-1] for each in _around(self._backward, name[::-1]))
+        return {*_around(self._forward, name), *backward}
 
 
-def _around(ordered: Sequence[str], wanted: str) -> Sequence[str]:
-    at = bisect_left(ordered, wanted)
+def _around(ordered: Sequence[str], name: str) -> Sequence[str]:
+    at = bisect_left(ordered, name)
     return ordered[max(at - _COMPARED // 4, 0) : at + _COMPARED // 4]
 
 
 def _unknown(name: str, near: Sequence[str]) -> str:
-    shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
+    short = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
     hint = f"did you mean {' or '.join(near)}?" if near else "/v1/models lists those that do"
-    return f"the model {shown!r} does not exist; {hint}"
+    return f"the model {short!r} does not exist; {hint}"

@@ -1,4 +1,4 @@
-"""How this gateway fares: what it counted, what it holds at the moment, and what the system says of the process."""
+"""Builds the gateway's report about itself: its counters, its current state, and the process's memory and CPU time."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class Vitals:
-    """Put together once a second, and when somebody asks: nothing of it is kept up to date in between."""
+    """Reads the values on demand, once a second and on request: nothing here is kept up to date in between."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -47,7 +47,7 @@ class Vitals:
         )
 
     def complete(self, report: GatewayReport) -> GatewayReport:
-        """Add to a report what is true now."""
+        """Fill in the current values of a report."""
         directory = self._services.directory
         report.view_version = directory.version
         report.keys_digest = directory.keys_digest
@@ -84,7 +84,7 @@ def _counted(tally: ModelTally, in_flight: int, waiting: int) -> ModelCounts:
 
 
 def _resident_bytes() -> int:
-    """0 where the system does not tell."""
+    """Return 0 where the system does not report it."""
     try:
         return int(_MEMORY.read_bytes().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
