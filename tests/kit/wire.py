@@ -93,7 +93,7 @@ class WirePool(Pool):
         """All writes to all engines and to control, in order."""
 
     async def connect(self, origin: Origin) -> UpstreamConnection:
-        made = UpstreamConnection(self, origin, self._rests)
+        made = UpstreamConnection(self, origin, self._batcher)
         self.wires.append(Wire(made, self.journal))
         self._open.add(made)
         return made

@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Container
 
 from corral.gateway.config import Limits, TimeOuts
-from corral.gateway.rests import Rests
+from corral.gateway.write_batching import WriteBatcher
 from corral.gateway.upstream import Origin, UpstreamConnection
 
 
@@ -25,7 +25,7 @@ class Pool:
         self._time_outs = time_outs
         self._loop = loop
         self._tls = tls
-        self._rests = Rests(loop.call_soon)
+        self._batcher = WriteBatcher(loop.call_soon)
         self._open: set[UpstreamConnection] = set()
         self._idle: dict[Origin, list[UpstreamConnection]] = {}
 
@@ -50,7 +50,7 @@ class Pool:
         """Open a connection. Raise OSError or TimeoutError when that fails."""
 
         def make() -> UpstreamConnection:
-            return UpstreamConnection(self, origin, self._rests)
+            return UpstreamConnection(self, origin, self._batcher)
 
         async with asyncio.timeout(self._time_outs.connect):
             if origin.socket:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from corral.base.errors import InvalidInput
-from corral.gateway.rests import Rests
+from corral.gateway.write_batching import WriteBatcher
 from corral.wire import view
 
 _END: Final = b"\r\n\r\n"
@@ -173,7 +173,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_own_length",
         "_parser",
         "_paused",
-        "_rests",
+        "_batcher",
         "_seen",
         "_taker",
         "_transport",
@@ -183,9 +183,9 @@ class UpstreamConnection(asyncio.Protocol):
         "served",
     )
 
-    def __init__(self, keeper: Keeper, origin: Origin, rests: Rests) -> None:
+    def __init__(self, keeper: Keeper, origin: Origin, batcher: WriteBatcher) -> None:
         self.origin = origin
-        self._rests = rests
+        self._batcher = batcher
         self.served = 0
         self.idle_since = 0.0
         self._keeper = keeper
@@ -262,7 +262,7 @@ class UpstreamConnection(asyncio.Protocol):
             if self._complete:
                 self._finish(taker)
             else:
-                self._rests.after(data)
+                self._batcher.passed(data)
         else:
             self._fail(Failure.GARBAGE)
 

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-RUSH_SECONDS: Final = 0.0001
+CLOSE_SECONDS: Final = 0.0001
 """Pieces that follow each other within this time, on any streams, count as load."""
-REST_SECONDS: Final = 0.0001
+PAUSE_SECONDS: Final = 0.0001
 """Length of the pause. With the kernel's overhead 0.15 ms: the longest delay of an event."""
 SMALL: Final = 4096
 """Pieces of at least this size are worth a write of their own."""
 
 
-class Rests:
+class WriteBatcher:
     def __init__(
         self,
         call_soon: Callable[[Callable[[], None]], object],
@@ -30,17 +30,17 @@ class Rests:
         self._now = now
         self._sleep = sleep
         self._is_due = False
-        self._looked_at = 0.0
+        self._polled_at = 0.0
 
-    def after(self, piece: bytes) -> None:
+    def passed(self, piece: bytes) -> None:
         """A piece of a response was passed on: pause after this turn of the loop if pieces come quickly."""
         if not self._is_due and len(piece) < SMALL:
             self._is_due = True
-            self._call_soon(self._rest)
+            self._call_soon(self._pause)
 
-    def _rest(self) -> None:
+    def _pause(self) -> None:
         """Block the whole process: it has nothing to do until the next data arrives on those sockets."""
         self._is_due = False
-        if self._now() - self._looked_at < RUSH_SECONDS:
-            self._sleep(REST_SECONDS)
-        self._looked_at = self._now()
+        if self._now() - self._polled_at < CLOSE_SECONDS:
+            self._sleep(PAUSE_SECONDS)
+        self._polled_at = self._now()
