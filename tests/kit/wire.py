@@ -12,11 +12,11 @@ from corral.base.clock import SystemClock
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.gateway.dispatch import Dispatcher, Tasks
 from corral.gateway.exchange import Services
-from corral.gateway.ledger import Ledger
 from corral.gateway.pool import Pool
 from corral.gateway.relay import ClientConnection
 from corral.gateway.routes import Router
 from corral.gateway.senders import Senders
+from corral.gateway.tally import Ledger
 from corral.gateway.upstream import Origin, UpstreamConnection
 from corral.gateway.view import Directory
 from corral.wire.keys import hash_secret

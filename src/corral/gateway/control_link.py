@@ -19,7 +19,7 @@ import msgspec
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
 from corral.base.retry import Backoff
 from corral.gateway.config import GatewayConfig
-from corral.gateway.ledger import Ledger
+from corral.gateway.tally import Ledger
 from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory
 from corral.wire.view import EnsureModel, GatewayReport, Loading, decode_line

@@ -16,9 +16,8 @@ from corral.gateway.bodies import Bodies
 from corral.gateway.config import GatewayConfig
 from corral.gateway.dispatch import Dispatcher, Tasks
 from corral.gateway.head import RequestHead
-from corral.gateway.ledger import Ledger
 from corral.gateway.pool import Pool
-from corral.gateway.tally import Tally
+from corral.gateway.tally import Ledger, Tally
 from corral.gateway.upstream import AnswerHead, Failure, Origin, UpstreamConnection
 from corral.gateway.view import Directory
 
@@ -126,6 +125,7 @@ class Exchange:
     """Base of `Inference` and `Passing`, which decide whom to ask and what to do when that fails."""
 
     __slots__ = (
+        "_added_lines",
         "_body",
         "_client",
         "_connection",
@@ -138,7 +138,6 @@ class Exchange:
         "_phase",
         "_services",
         "_status",
-        "_added_lines",
         "first_byte_seconds",
         "idle_seconds",
     )

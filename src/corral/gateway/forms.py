@@ -31,7 +31,7 @@ class _Part(NamedTuple):
 
 
 def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
-    """Return the field `model` of a form, or "" when it is missing. Raise `Refusal` when the body is not a form."""
+    """Return the field `model` of a form, or "" when it is missing. Raise `Refusal` for other bodies."""
     for part in _parts(_boundary(lines), body):
         name = _NAME.search(part.head)
         if name is not None and name[1] == b"model":

@@ -5,8 +5,8 @@ import ssl
 from collections.abc import Container
 
 from corral.gateway.config import Limits, TimeOuts
-from corral.gateway.write_batching import WriteBatcher
 from corral.gateway.upstream import Origin, UpstreamConnection
+from corral.gateway.write_batching import WriteBatcher
 
 
 class Pool:

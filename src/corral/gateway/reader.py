@@ -13,6 +13,8 @@ import httptools
 from corral.gateway.answers import Refusal
 from corral.gateway.head import RequestHead, read_head
 
+END: Final = b"\r\n\r\n"
+_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _MOST_DIGITS: Final = 18
@@ -20,6 +22,36 @@ _SMALL: Final = 1024
 """Pieces of a body up to this many bytes are joined: an object for each would cost more than the bytes."""
 _LONGEST_KEPT: Final = 2048
 """Longest head, in bytes, that is remembered for the next request of the connection."""
+
+
+class PartialHead:
+    """Collects a head that arrives in several pieces. Most heads arrive in one and do not get here."""
+
+    __slots__ = ("_came", "_limit", "_scanned")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._came = bytearray()
+        self._scanned = 0
+
+    def add(self, data: bytes) -> bytes:
+        """Return everything received once the head is complete, else b"". Raise `Refusal`."""
+        came = self._came
+        came += data
+        since = max(self._scanned - len(END), 0)
+        self._scanned = len(came)
+        end = came.find(END, since)
+        if _BARE_LF.search(came, since, end if end >= 0 else len(came)):
+            raise Refusal.bad_framing("a line ends without a carriage return")
+        if end >= 0:
+            return bytes(came)
+        if len(came) > self._limit:
+            raise head_too_large()
+        return b""
+
+
+def head_too_large() -> Refusal:
+    return Refusal(431, "the head of the request is too large", code="head_too_large", closes=True)
 
 
 class RequestReader:

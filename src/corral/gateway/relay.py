@@ -18,11 +18,9 @@ from corral.gateway.chunks import Unchunker
 from corral.gateway.exchange import Exchange, Services
 from corral.gateway.head import RequestHead
 from corral.gateway.inference import ANTHROPIC_PATHS
-from corral.gateway.partial_head import END, PartialHead, head_too_large
-from corral.gateway.reader import RequestReader
+from corral.gateway.reader import END, PartialHead, RequestReader, head_too_large
 from corral.gateway.routes import Admission, Router
 from corral.gateway.senders import RequestSender, Senders
-from corral.gateway.stalls import Stall
 from corral.wire.keyless import UNCHECKED, KeylessRoute
 
 _EMPTY_LINES: Final = b"\r\n" * 4
@@ -56,6 +54,23 @@ class Registry(Protocol):
         """Register a client; return False when there are too many."""
 
     def closed(self, client: "ClientConnection") -> None: ...
+
+
+class _Stall:
+    """Measures how long a client reads nothing. Any change of its full write buffer's size counts as progress."""
+
+    __slots__ = ("_since", "_size", "_transport")
+
+    def __init__(self, transport: asyncio.WriteTransport, now: float) -> None:
+        self._transport = transport
+        self._since = now
+        self._size = transport.get_write_buffer_size()
+
+    def seconds(self, now: float) -> float:
+        size = self._transport.get_write_buffer_size()
+        if size != self._size:
+            self._since, self._size = now, size
+        return now - self._since
 
 
 class ClientConnection(asyncio.Protocol):
@@ -128,7 +143,7 @@ class ClientConnection(asyncio.Protocol):
         self._in_head = False
         """Whether a byte of the next request has arrived, including empty lines before it."""
         self._sender: RequestSender = cast(RequestSender, None)
-        self._stall: Stall | None = None
+        self._stall: _Stall | None = None
         self.closes = False
         self.is_full = False
         self.request_id = self.id_line = self.answer_lines = b""
@@ -181,7 +196,7 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_full = True
-        self._stall = Stall(self._transport, self._time())
+        self._stall = _Stall(self._transport, self._time())
         if self._exchange is not None:
             self._exchange.client_full()
 

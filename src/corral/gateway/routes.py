@@ -3,7 +3,6 @@
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from corral.gateway import own_metrics
 from corral.gateway.admit import admit_key, valid_key
 from corral.gateway.answers import Answer, Refusal
 from corral.gateway.bodies import check_encoding
@@ -11,7 +10,7 @@ from corral.gateway.cors import CorsPolicy
 from corral.gateway.exchange import Client, Exchange, Services
 from corral.gateway.head import RequestHead
 from corral.gateway.inference import ROUTES, Inference
-from corral.gateway.passing import FromWorker, Passing
+from corral.gateway.passing import METRICS_PATH, FromWorker, Metrics, Passing
 from corral.gateway.view import Directory
 from corral.wire.keyless import UNCHECKED, KeylessRoute, Proof, find_keyless
 from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED
@@ -40,7 +39,7 @@ class Router:
         self.cors = CorsPolicy(services.config.cors_origins)
 
     def admit(self, head: RequestHead) -> Admission:
-        """Return the request's valid key, or the route that needs none. Raise `Refusal` before the body is read."""
+        """Return the valid key, or the route that needs none. Raise `Refusal` before the body is read."""
         if head.method not in METHODS:
             raise Refusal(405, "this method is not known here", code="method_not_allowed", closes=True)
         if head.path in ROUTES:
@@ -85,8 +84,8 @@ class Router:
         if head.method in _READING:
             if head.path in OWN_PATHS or _asks_for_models(head):
                 return None
-            if head.path == own_metrics.PATH:
-                return own_metrics.Metrics(self._services, client, head, body)
+            if head.path == METRICS_PATH:
+                return Metrics(self._services, client, head, body)
         return Passing(self._services, client, head, body)
 
     def answer(self, head: RequestHead) -> Answer:

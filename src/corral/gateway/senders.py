@@ -11,8 +11,7 @@ from corral.gateway.answers import Refusal
 from corral.gateway.config import GatewayConfig
 from corral.gateway.head import RequestHead, forwarded_lines
 from corral.gateway.routes import OWN_PATHS
-from corral.gateway.sources import AcceptedBearers, SourceBudget, TrustedProxies
-from corral.gateway.strangers import Evictable, Strangers
+from corral.gateway.sources import AcceptedBearers, Evictable, SourceBudget, Strangers, TrustedProxies
 from corral.wire.keyless import REGISTER, KeylessRoute, Proof
 from corral.wire.keys import hash_secret
 from corral.wire.refusals import node_refusal

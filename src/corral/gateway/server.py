@@ -16,7 +16,7 @@ from corral.gateway.handshakes import Handshake, TlsListener
 from corral.gateway.relay import ClientConnection
 from corral.gateway.routes import Router
 from corral.gateway.senders import RequestSender, Senders
-from corral.gateway.strangers import Evictable
+from corral.gateway.sources import Evictable
 
 log = logging.getLogger(__name__)
 

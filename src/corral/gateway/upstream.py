@@ -161,6 +161,7 @@ class UpstreamConnection(asyncio.Protocol):
     """Owned by a taker from `send` until the end of its response, and by the keeper otherwise."""
 
     __slots__ = (
+        "_batcher",
         "_closed",
         "_complete",
         "_held",
@@ -173,7 +174,6 @@ class UpstreamConnection(asyncio.Protocol):
         "_own_length",
         "_parser",
         "_paused",
-        "_batcher",
         "_seen",
         "_taker",
         "_transport",

@@ -22,9 +22,9 @@ from corral.gateway.config import GatewayConfig, Limits
 from corral.gateway.control_link import ControlLink, Reporter, ViewFollower
 from corral.gateway.dispatch import Dispatcher, Tasks
 from corral.gateway.exchange import Services
-from corral.gateway.ledger import Ledger
 from corral.gateway.pool import Pool
 from corral.gateway.server import Server
+from corral.gateway.tally import Ledger
 from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory
 from corral.gateway.vitals import Vitals

@@ -10,7 +10,7 @@ from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
 from corral.base.tasks import end_tasks, start_task
 from corral.gateway.control_link import STARTING_SECONDS, ControlLink, Reporter, ViewFollower
-from corral.gateway.ledger import Ledger
+from corral.gateway.tally import Ledger
 from corral.gateway.view import Directory
 from tests.kit.loop_time import let_loop_time_pass
 

@@ -72,4 +72,4 @@ def test_the_memory_of_mistakes_is_bounded() -> None:
     known = directory("echo")
     for number in range(1000):
         hint(known, f"model {number}")
-    assert len(known._near_names._found) <= 256
+    assert len(known._near_names._cached) <= 256

@@ -10,7 +10,7 @@ from corral.base.errors import InvalidInput, PeerUnavailable
 from corral.gateway.admit import FairQueue
 from corral.gateway.config import GatewayConfig
 from corral.gateway.control_link import ControlLink
-from corral.gateway.ledger import OTHERS, Ledger
+from corral.gateway.tally import OTHERS, Ledger
 from corral.gateway.upstream import Origin
 from corral.gateway.usage import Usage
 

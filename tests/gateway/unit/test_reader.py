@@ -68,7 +68,7 @@ def test_what_ends_a_connection_or_is_long_is_not_kept(fields: tuple[bytes, ...]
     reader = RequestReader()
     reader.read_head(raw(b"0", *fields))
 
-    assert reader._known is None
+    assert reader._last_head is None
 
 
 def test_chunks_after_a_known_head_are_read_by_the_parser() -> None:

@@ -7,8 +7,7 @@ import pytest
 
 from corral.base.source_address import source_of
 from corral.gateway.config import Limits
-from corral.gateway.sources import AcceptedBearers, SourceBudget, TrustedProxies
-from corral.gateway.strangers import Strangers
+from corral.gateway.sources import AcceptedBearers, SourceBudget, Strangers, TrustedProxies
 from corral.processes.gateway import fitting
 
 
