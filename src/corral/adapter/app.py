@@ -1,22 +1,21 @@
-"""The HTTP side: routes, keys, streams. A client that goes away cancels its handler, and with it its one gRPC call."""
+"""The adapter's HTTP server: routes, keys, streams.
+
+A client that disconnects cancels its handler, and with it the handler's gRPC call.
+"""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
 
-from corral.adapter.bodies import MAX_BODY_BYTES, read_body
+from corral.adapter.audio import speech, transcriptions
+from corral.adapter.calls import detokenize, embeddings, rerank, tokenize, voice_activity
 from corral.adapter.chat import chat, completions
-from corral.adapter.embeddings import embeddings
 from corral.adapter.errors import document_of, failure_of
+from corral.adapter.forms import MAX_BODY_BYTES, read_body
 from corral.adapter.replicas import KeyUnknown, Replicas, Served
-from corral.adapter.rerank import rerank
 from corral.adapter.scratch import Scratch
-from corral.adapter.speech import speech
 from corral.adapter.streams import stream_events
-from corral.adapter.tokens import detokenize, tokenize
-from corral.adapter.transcriptions import transcriptions
-from corral.adapter.voice_activity import voice_activity
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 
@@ -24,14 +23,14 @@ _JSON: Final = "application/json"
 
 Answer = bytes | AsyncGenerator[bytes, None]
 Translate = Callable[[Served, bytes, Clock], Awaitable[Answer]]
-"""From JSON to JSON, or to events."""
+"""Handles a JSON request; answers with JSON or with a stream of events."""
 Exchange = Callable[[Served, web.Request, Scratch], Awaitable[web.StreamResponse]]
-"""Where sounds come or go, which are files for backends."""
+"""Handles a request with audio, which backends read and write as files."""
 Handle = Callable[[web.Request, Served], Awaitable[web.StreamResponse]]
 
 
 class AdapterApp:
-    """Answers for all replicas that the adapter was told of."""
+    """Serves all replicas that the adapter's parent has registered."""
 
     def __init__(self, replicas: Replicas, clock: Clock, scratch: Scratch) -> None:
         self._replicas = replicas
@@ -106,9 +105,9 @@ _ROUTES: Final[dict[str, Translate]] = {
     "/tokenize": tokenize,
     "/detokenize": detokenize,
 }
-"""The last two without a version, as llama.cpp's own server has them."""
+"""The last two have no version prefix, as in llama.cpp's own server."""
 _ASKED_IN: Final = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
-"""The field that holds what the model is asked; `input` elsewhere."""
+"""Name of the field that holds the prompt; `input` for other routes."""
 _SOUND_ROUTES: Final[dict[str, Exchange]] = {
     "/v1/audio/speech": speech,
     "/v1/audio/transcriptions": transcriptions,

@@ -1,4 +1,4 @@
-"""Chats and completions, streamed and not."""
+"""Chat and text completions, streamed and not."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
@@ -38,14 +38,14 @@ async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenera
 
 
 async def _media_mark(served: Served) -> str:
-    """The backend's own, where it tells one: LocalAI's llama.cpp makes one up at every start."""
+    """Return the backend's own media marker if it reports one: LocalAI's llama.cpp invents one at every start."""
     with suppress(BackendError):
         return (await served.backend.metadata(timeout=_MARK_WITHIN)).media_marker or MEDIA_MARK
     return MEDIA_MARK
 
 
 async def completions(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
-    """Several prompts, and several answers to each, are made one after the other: each is one call."""
+    """Several prompts, and several answers to each, are generated one after the other, with one call for each."""
     request = parse(body, CompletionRequest)
     check_completion(request)
     prompts = prompts_of(request)
@@ -94,7 +94,8 @@ async def _completion_events(
 async def _one_answer(
     served: Served, call: PredictOptions, events: ChatEvents | CompletionEvents, *, opening: bytes
 ) -> AsyncGenerator[bytes, None]:
-    """The opening waits for the first reply: until then the answer may still become an error with a status."""
+    """Yield the events of one answer. The opening waits for the first reply: until then an error can still get a
+    status."""
     async with aclosing(served.backend.predict_stream(call)) as replies:
         async for reply in replies:
             if part := opening + events.part(reply):

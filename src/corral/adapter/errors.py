@@ -1,10 +1,10 @@
-"""Which HTTP status an error becomes, and OpenAI's words for it."""
+"""Maps errors to HTTP statuses and to OpenAI's error format."""
 
 from typing import Final, NamedTuple
 
-from corral.adapter.bodies import BodyTooLarge
 from corral.adapter.dialects.answers import error_document
 from corral.adapter.dialects.engine_errors import refusal_in
+from corral.adapter.forms import BodyTooLarge
 from corral.adapter.replicas import KeyUnknown
 from corral.adapter.scratch import ScratchNotUsable
 from corral.base.errors import CorralError, InvalidInput
@@ -30,7 +30,7 @@ _TABLE: Final[tuple[tuple[type[CorralError], int, str], ...]] = (
 
 
 _TELLING: Final = (errors.RequestRefused, errors.BackendFailed)
-"""Errors whose words may say what the client got wrong: backends in other languages fail where they should refuse."""
+"""Errors whose text may say what the client did wrong: backends in other languages fail where they should refuse."""
 
 
 class Failure(NamedTuple):
@@ -41,20 +41,20 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: CorralError, *, about: str = "messages") -> Failure:
-    """`about` is the field of the request that holds what the model is asked."""
+    """Return status, type and code for an error. `about` is the name of the field that holds the prompt."""
     if isinstance(error, _TELLING) and (fault := refusal_in(error.said, about=about)):
         return Failure(400, _INVALID, *fault)
     param = error.field or None if isinstance(error, InvalidInput) else None
     if isinstance(error, errors.NotOffered):
         return Failure(400, _INVALID, "unsupported_by_model", "model")
-    for known, status, kind in _TABLE:
-        if isinstance(error, known):
+    for error_class, status, kind in _TABLE:
+        if isinstance(error, error_class):
             return Failure(status, kind, error.code, param)
     return Failure(500, _SERVER, error.code, param)
 
 
 def document_of(error: CorralError, failure: Failure) -> bytes:
-    """The error as the body of an answer. What the backend said is for the client; its address is not."""
+    """Return the error body. It contains what the backend said, but never the backend's address."""
     return error_document(words_of(error), kind=failure.kind, code=failure.code, param=failure.param)
 
 

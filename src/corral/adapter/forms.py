@@ -1,4 +1,7 @@
-"""Forms with a file, as clients upload sounds: fields are texts, and the file goes straight to the disk."""
+"""Reads request bodies, bounded by the size of one gRPC message: JSON, and multipart forms with a file.
+
+Of a form, fields stay in memory and the file goes to disk.
+"""
 
 import asyncio
 import re
@@ -10,9 +13,28 @@ from typing import Final
 from aiohttp import BodyPartReader, web
 from aiohttp.http import HttpProcessingError
 
-from corral.adapter.bodies import MAX_BODY_BYTES, BodyTooLarge
-from corral.adapter.scratch import told_as_ours
+from corral.adapter.scratch import disk_errors
 from corral.base.errors import InvalidInput
+
+MAX_BODY_BYTES: Final = 48 * 1024 * 1024
+"""The size of one gRPC message, minus room for the fields that are added."""
+
+
+class BodyTooLarge(InvalidInput):
+    """The request is too large."""
+
+    code = "request_too_large"
+
+    def __init__(self) -> None:
+        super().__init__("", f"the body has more than {MAX_BODY_BYTES} bytes")
+
+
+async def read_body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise BodyTooLarge from error
+
 
 _FILE: Final = "file"
 _MOST_FIELDS: Final = 64
@@ -27,12 +49,12 @@ class Form:
     file: Path
 
     def text(self, name: str, default: str = "") -> str:
-        """The last one counts, where there are several."""
+        """Return a field; the last one, where there are several."""
         return self.fields.get(name, [default])[-1]
 
 
 async def read_form(request: web.Request, folder: Path) -> Form:
-    """InvalidInput tells what is wrong with it."""
+    """Read the form and store its file in `folder`. Raise InvalidInput when it is malformed."""
     if request.content_type != "multipart/form-data":
         raise InvalidInput("", f"the body must be multipart/form-data, and is {request.content_type}")
     fields: dict[str, list[str]] = {}
@@ -55,11 +77,11 @@ async def read_form(request: web.Request, folder: Path) -> Form:
 
 
 async def _stored(part: BodyPartReader, folder: Path) -> Path:
-    """Only the ending of the client's name is kept: some backends go by it."""
+    """Store the file. Only the extension of the client's file name is kept, because some backends depend on it."""
     suffix = _SUFFIX.fullmatch(Path(part.filename or "").suffix.lower())
     target = folder / f"sound{suffix[0] if suffix else ''}"
     size = 0
-    with told_as_ours(), await asyncio.to_thread(target.open, "wb") as file:
+    with disk_errors(), await asyncio.to_thread(target.open, "wb") as file:
         while chunk := await part.read_chunk(_WRITE_BYTES):
             size += len(chunk)
             if size > MAX_BODY_BYTES:

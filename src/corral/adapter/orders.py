@@ -1,4 +1,4 @@
-"""Carries out what the parent orders over the inherited descriptor: see `wire/adapter.py`."""
+"""Executes the orders that the parent process sends over an inherited descriptor: see `wire/adapter.py`."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ class Orders:
         self._decoder = msgspec.json.Decoder(Order)
 
     async def run(self, listening: Listening) -> None:
-        """Say where we listen, then obey until the parent closes its end or dies."""
+        """Report the listening address, then execute orders until the parent closes its end or dies."""
         ours = socket.socket(fileno=self._descriptor)
         reader, writer = await asyncio.open_connection(sock=ours, limit=ORDER_BYTES)
         try:

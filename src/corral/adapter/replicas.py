@@ -1,4 +1,4 @@
-"""The replicas that this adapter serves, found by their bearer keys."""
+"""The replicas that this adapter serves, indexed by the hash of their bearer keys."""
 
 import hashlib
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ class KeyUnknown(CorralError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A replica and the channel to it."""
+    """A replica and the gRPC channel to it."""
 
-    told: AdapterReplica
+    replica: AdapterReplica
     backend: Backend
 
     @property
     def model(self) -> AdapterModel:
-        return self.told.model
+        return self.replica.model
 
 
 class Replicas:
-    """Owns one channel for each replica."""
+    """Owns one gRPC channel for each replica."""
 
     def __init__(self) -> None:
         self._served: dict[bytes, Served] = {}
@@ -35,17 +35,20 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._served)
 
-    async def serve(self, told: AdapterReplica) -> None:
-        """Add or replace. Requests under way go on if the replica is still the same process."""
-        before = self._served.get(_digest(told.key))
-        stays = before is not None and (before.told.address, before.told.token) == (told.address, told.token)
-        backend = before.backend if before is not None and stays else Backend(told.address, token=told.token)
-        self._served[_digest(told.key)] = Served(told=told, backend=backend)
+    async def serve(self, replica: AdapterReplica) -> None:
+        """Add or replace a replica. Requests in progress continue if it is still the same process."""
+        before = self._served.get(_digest(replica.key))
+        stays = before is not None and (before.replica.address, before.replica.token) == (
+            replica.address,
+            replica.token,
+        )
+        backend = before.backend if before is not None and stays else Backend(replica.address, token=replica.token)
+        self._served[_digest(replica.key)] = Served(replica=replica, backend=backend)
         if before is not None and not stays:
             await before.backend.close()
 
     async def forget(self, key: str) -> None:
-        """Ends the requests under way. Forgetting the unknown is nothing."""
+        """Remove a replica and end its requests in progress. Idempotent."""
         served = self._served.pop(_digest(key), None)
         if served is not None:
             await served.backend.close()
@@ -63,5 +66,5 @@ class Replicas:
 
 
 def _digest(key: str) -> bytes:
-    """Looked up by digest, so that the time a look-up takes tells nothing about keys."""
+    """Hash of a key: looking up by hash reveals nothing about keys through timing."""
     return hashlib.sha256(key.encode()).digest()

@@ -1,8 +1,8 @@
-"""Files between the adapter and backends on the same machine: sounds go to and fro by path, as the contract wants it.
+"""Temporary files that the adapter shares with backends on the same machine: the gRPC contract passes audio by path.
 
-Every request has a directory of its own, which only this user can enter and which ends with the request. The names in
-it are ours, so nothing that a client says becomes a path. What a killed adapter leaves is removed by the next one: a
-living one holds a lock on its directory.
+Every request has its own private directory, which is deleted with the request. File names in it are generated, so
+nothing that a client sends becomes a path. Directories of a killed adapter are removed by the next one: a running
+adapter holds a lock on its directory.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class ScratchNotUsable(CorralError):
 
 
 class Scratch:
-    """Made when it is first needed."""
+    """The adapter's temporary directory, created on first use."""
 
     def __init__(self, parent: Path | None = None) -> None:
         self._parent = parent or Path(tempfile.gettempdir())
@@ -46,7 +46,7 @@ class Scratch:
 
     @asynccontextmanager
     async def folder(self) -> AsyncIterator[Path]:
-        """An empty directory for one request."""
+        """Yield an empty directory for one request."""
         made = await asyncio.to_thread(self._make)
         try:
             yield made
@@ -54,8 +54,8 @@ class Scratch:
             await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
 
     def _make(self) -> Path:
-        with told_as_ours(), self._making:
-            if self._home is None or not self._home.is_dir():  # some systems clean up, too
+        with disk_errors(), self._making:
+            if self._home is None or not self._home.is_dir():  # some systems delete old temporary files
                 self._release()
                 _sweep(self._parent)
                 home = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
@@ -75,8 +75,8 @@ class Scratch:
 
 
 @contextmanager
-def told_as_ours() -> Iterator[None]:
-    """A full disk is not the client's fault, and no programming error."""
+def disk_errors() -> Iterator[None]:
+    """Translate OSError: a full disk is neither the client's fault nor a programming error."""
     try:
         yield
     except OSError as error:
@@ -84,20 +84,20 @@ def told_as_ours() -> Iterator[None]:
 
 
 def size_of(file: Path) -> int:
-    """0 where nothing was written. A link is not what was asked for."""
-    with told_as_ours():
+    """Return the size of a regular file, or 0 when nothing was written. Symbolic links are not followed."""
+    with disk_errors():
         return file.lstat().st_size if file.is_file() and not file.is_symlink() else 0
 
 
 async def read_parts(file: Path) -> AsyncGenerator[bytes, None]:
-    """What a backend wrote, if it did. A link in its place is not followed."""
+    """Yield the content of a file that a backend wrote. Symbolic links are not followed."""
 
     def opened() -> BinaryIO | None:
         with suppress(FileNotFoundError):
             return os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb")
         return None
 
-    with told_as_ours():
+    with disk_errors():
         content = await asyncio.to_thread(opened)
         if content is None:
             return
@@ -115,7 +115,7 @@ def _held(home: Path) -> BinaryIO:
 
 
 def _sweep(parent: Path) -> None:
-    """Directories of ours that nobody holds any more. One without its lock is being made at this moment, or gone."""
+    """Remove directories of adapters that are gone. One without a lock file is being created or deleted right now."""
     for home in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if home.is_symlink() or home.stat().st_uid != os.getuid():

@@ -1,4 +1,4 @@
-"""Answers that come in parts. The status is sent with the first: what fails before it still gets one of its own."""
+"""Streamed responses. The status is sent with the first piece, so a failure before it still gets its own status."""
 
 import logging
 from collections.abc import AsyncGenerator, Mapping
@@ -17,7 +17,7 @@ _EVENTS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Con
 
 
 async def stream_events(request: web.Request, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
-    """A failure on the way is the last event."""
+    """Send events. A failure in the middle becomes the last event."""
     async with aclosing(events) as parts:
         response = await _begun(request, parts, _EVENTS)
         try:
@@ -33,7 +33,7 @@ async def stream_events(request: web.Request, events: AsyncGenerator[bytes, None
 async def stream_sound(
     request: web.Request, sound: AsyncGenerator[bytes, None], headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """A failure on the way cuts the connection, so that nobody takes what came for the whole."""
+    """Send audio. A failure in the middle resets the connection, so that partial audio is not taken for complete."""
     async with aclosing(sound) as parts:
         response = await _begun(request, parts, headers)
         try:

@@ -1,4 +1,4 @@
-"""Reading files that others wrote: never more than allowed, and nothing that makes us wait."""
+"""Reads files that others wrote: bounded in size, and without blocking on pipes or devices."""
 
 import os
 import stat
@@ -8,7 +8,8 @@ from corral.base.errors import InvalidInput
 
 
 def read_bounded(path: Path, most_bytes: int) -> bytes | None:
-    """The bytes of a file; None when it has more than allowed. InvalidInput for what is no file, OSError otherwise."""
+    """Return the file's bytes, or None when it has more than allowed. Raise InvalidInput for anything but a file, or
+    OSError."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise InvalidInput("", "is not a file")

@@ -1,5 +1,7 @@
-"""YAML of strangers. A document is first looked at as a row of events, which costs no more than its size: there it is
-refused for what would cost more than its size later. Only then may it be built.
+"""Reads YAML from untrusted sources.
+
+A document is first checked as a stream of events, which costs no more than its size. What would cost more later, such
+as nested aliases, is refused there. Only then may it be built into objects.
 """
 
 from collections.abc import Iterator
@@ -19,34 +21,34 @@ from yaml.events import (
 )
 
 LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C is twenty times as fast; both understand the same."""
+"""The loader in C is twenty times as fast as the one in Python; both accept the same documents."""
 SHOWN: Final = 80
-"""Characters of a stranger's text that a message may hold."""
+"""How many characters of untrusted text a message may contain."""
 
 
 class YamlUnusable(Exception):
-    """Why a document cannot be used: the end of a sentence that begins with its name."""
+    """Why a document cannot be used: the end of a sentence that begins with the document's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YamlLimits:
-    """What no honest document of its kind reaches."""
+    """Limits that no honest document of its kind reaches."""
 
     deepest: int = 32
     most_values: int
-    """After all aliases are written out."""
+    """Number of values with all aliases expanded."""
     things: str = "entries"
-    """What several of would be written as a list."""
+    """Plural of what the document describes, for an error message about lists."""
 
 
 def check_events(text: str, limits: YamlLimits) -> None:
-    """Refuse what would take more than its size to build."""
+    """Raise YamlUnusable for a document that would cost more than its size to build."""
     for _ in checked_events(text, limits):
         pass
 
 
 def checked_events(text: str, limits: YamlLimits) -> Iterator[Event]:
-    """The same for callers that look for more. YamlUnusable, or YAML's own error."""
+    """Yield the events of a document while checking the limits. Raise YamlUnusable, or YAML's own error."""
     weigher = _Weigher(limits)
     documents = 0
     for event in yaml.parse(text, Loader=LOADER):
@@ -58,7 +60,7 @@ def checked_events(text: str, limits: YamlLimits) -> Iterator[Event]:
 
 
 def why(error: Exception) -> str:
-    """What is wrong with a document, in a few words: for whatever a parser or a builder raised."""
+    """Say in a few words what is wrong with a document, for any exception of a parser or builder."""
     if isinstance(error, yaml.YAMLError):
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""
@@ -70,7 +72,7 @@ def why(error: Exception) -> str:
 
 
 UNREADABLE: Final = (YamlUnusable, yaml.YAMLError, ValueError, RecursionError, OverflowError)
-"""All that reading a document can raise: the last ones come of dates and numbers that there are not."""
+"""Everything that reading a document can raise. The last ones are caused by impossible dates and numbers."""
 
 
 def line_of(event: Event) -> int:
@@ -88,7 +90,7 @@ class _Frame:
 
 
 class _Weigher:
-    """How much a document would be with its aliases written out, found without writing them out."""
+    """Computes a document's size with its aliases expanded, without expanding them."""
 
     def __init__(self, limits: YamlLimits) -> None:
         self._limits = limits
@@ -124,20 +126,20 @@ class _Weigher:
         name = event.anchor or ""
         if name not in self._weights:
             within = any(frame.anchor == name for frame in self._frames)
-            told = "contains itself" if within else "is not there"
-            raise YamlUnusable(f"has an alias *{name[:SHOWN]} to what {told}, in line {line_of(event)}")
+            problem = "contains itself" if within else "is not there"
+            raise YamlUnusable(f"has an alias *{name[:SHOWN]} to what {problem}, in line {line_of(event)}")
         return self._weights[name]
 
 
 class DoubleKeys:
-    """Finds keys that a mapping has twice, of which a builder would silently drop one."""
+    """Finds duplicate keys of a mapping, of which a builder would silently drop one."""
 
     def __init__(self) -> None:
         self._open: list[set[str] | None] = []
         self._at_key: list[bool] = []
 
     def take(self, event: Event) -> None:
-        """YamlUnusable at the second one."""
+        """Process an event. Raise YamlUnusable at a duplicate key."""
         match event:
             case CollectionStartEvent():
                 self._turn()
@@ -166,7 +168,7 @@ class DoubleKeys:
 
 
 KeyPath = tuple[str | int, ...]
-"""Keys of mappings and places in lists, from the top of a document."""
+"""Keys of mappings and indexes of lists, from the top of a document."""
 
 
 @dataclass(slots=True)
@@ -174,12 +176,12 @@ class _Level:
     path: KeyPath
     is_mapping: bool
     key: str | None = None
-    """The key whose value comes next; None when a key does."""
+    """The key whose value is next; None when a key is next."""
     items: int = 0
 
 
 class KeyLines:
-    """Finds the line of every key, and which values others refer to by an alias."""
+    """Finds the line of every key, and which values are referred to by an alias."""
 
     def __init__(self) -> None:
         self.lines: dict[KeyPath, int] = {}
@@ -197,7 +199,7 @@ class KeyLines:
                 self._place(event)
 
     def _place(self, event: NodeEvent) -> KeyPath:
-        """Where the value of an event stands; of a key, where its value will."""
+        """Return the path of an event's value; for a key, the path of its value."""
         if not self._levels:
             return ()
         level = self._levels[-1]

@@ -7,16 +7,16 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the time is, and how to wait for it to pass."""
+    """Port for policy time, replaced by a manual clock in tests."""
 
     def now(self) -> datetime:
-        """The wall clock, always in UTC."""
+        """Return the wall-clock time, always in UTC."""
 
     def monotonic(self) -> float:
-        """Seconds that never jump; only differences mean anything."""
+        """Return seconds that never jump; only differences mean anything."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until so much policy time has passed."""
+        """Wait until this much policy time has passed."""
 
 
 class SystemClock:

@@ -9,7 +9,7 @@ _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read a duration; ValueError with a sentence when it is none."""
+    """Parse a duration. Raise ValueError with a complete sentence when it is not one."""
     cleaned = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", cleaned):
         return timedelta(seconds=float(cleaned))
@@ -19,7 +19,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """The shortest common way to write it: `45s`, `3m 5s`, `2h 10m`, `4d 1h`."""
+    """Format a duration in its two largest units: `45s`, `3m 5s`, `2h 10m`, `4d 1h`."""
     seconds = int(duration.total_seconds())
     if seconds < 60:
         return f"{seconds}s"

@@ -38,7 +38,7 @@ class CorralError(Exception):
 
     @property
     def message(self) -> str:
-        """One sentence for people."""
+        """The error as one sentence for people."""
         if self._message is not None:
             return self._message
         summary = (type(self).__doc__ or "").strip().splitlines()[0].rstrip(".")

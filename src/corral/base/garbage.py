@@ -1,4 +1,4 @@
-"""How often a process looks for garbage that only cycles keep alive."""
+"""Settings of Python's cyclic garbage collector for long-lived processes."""
 
 import gc
 from typing import Final
@@ -7,8 +7,10 @@ _ALLOCATIONS: Final = 20_000
 
 
 def look_for_garbage_rarely() -> None:
-    """For processes that run for long: what is there at the start lasts, and what is made later leaves few cycles
-    behind. With the usual settings a thousand requests at once are looked through again and again, for nothing."""
+    """Collect rarely: objects from start-up stay for ever, and later work leaves few cycles behind.
+
+    With the default settings, a thousand concurrent requests would be traversed again and again for nothing.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS, 20, 20)

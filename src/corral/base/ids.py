@@ -14,7 +14,7 @@ OperationId = NewType("OperationId", str)
 FrontendId = NewType("FrontendId", str)
 LeaseToken = NewType("LeaseToken", str)
 Incarnation = NewType("Incarnation", str)
-"""One life of a worker process: new at every start, so that a restart is never mistaken for a pause."""
+"""One run of a worker process: new at every start, so that a restart is never mistaken for a pause."""
 
 
 def new_node_id() -> NodeId:
@@ -46,12 +46,12 @@ def new_incarnation() -> Incarnation:
 
 
 def new_key_id() -> KeyId:
-    """Short enough to type into `corral keys revoke`, long enough never to collide."""
+    """Return an id that is short enough to type into `corral keys revoke`, and long enough never to collide."""
     return KeyId(secrets.token_hex(6))
 
 
 def new_secret() -> str:
-    """256 bits from the operating system, safe in URLs, headers and environment variables."""
+    """Return 256 random bits as text that is safe in URLs, headers and environment variables."""
     return secrets.token_urlsafe(32)
 
 
@@ -60,7 +60,7 @@ _REQUEST_ID: Final = re.compile(rb"[!-~]{1,128}")
 
 
 class RequestIds:
-    """Ids of the requests that one process takes: a word for the process, and a number. Cheap, and no secret."""
+    """Makes request ids for one process: a random prefix and a counter. Cheap to make, and not secret."""
 
     def __init__(self) -> None:
         self._form = b"req-%b-%%x" % secrets.token_hex(6).encode()
@@ -71,10 +71,10 @@ class RequestIds:
 
 
 def is_request_id(given: bytes) -> bool:
-    """Whether an id that a client gave its request can be used: short, and fit for headers and logs."""
+    """Whether a client's own request id can be used: short, and safe in headers and logs."""
     return _REQUEST_ID.fullmatch(given) is not None
 
 
 def new_answer_id(kind: str) -> str:
-    """The id of an answer as OpenAI's clients know them: `chatcmpl-…`."""
+    """Return an id in the format of OpenAI's answers, such as `chatcmpl-…`."""
     return f"{kind}-{secrets.token_hex(12)}"

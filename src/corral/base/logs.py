@@ -1,10 +1,8 @@
-"""Logs: one line per state change, as JSON for machines or as text for a terminal.
+"""Log output: one line per state change, as JSON for machines or as text for a terminal.
 
-They go to standard error, or into a file of the process's own in a directory; then standard error gets only what
-somebody should look at.
-
-Every line has a stable `event` name. The id of the request that is answered, or of the node and the operation that are
-worked on, comes from a context variable. Values under names that sound like secrets are never written.
+Lines go to standard error, or to a file per process in a directory; then standard error gets only warnings and errors.
+Every line has a stable `event` name. The ids of the current request, node and operation come from a context variable.
+Values under names that look like secrets are never written.
 """
 
 import io
@@ -28,7 +26,7 @@ Format = Literal["text", "json"]
 
 FILE_BYTES: Final = 10 * 1024 * 1024
 KEPT_FILES: Final = 3
-"""Full log files of a process that are kept beside the one that is written."""
+"""Number of full log files that are kept in addition to the current one."""
 
 _context: ContextVar[dict[str, str]] = ContextVar("log_context", default={})  # noqa: B039 - replaced, never changed
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
@@ -46,7 +44,7 @@ def log_context(**ids: str) -> Iterator[None]:
 
 
 def record_fields(record: logging.LogRecord) -> dict[str, object]:
-    """What a record carries beyond its text, with secrets blotted out."""
+    """Return the extra fields of a record, with secrets removed."""
     fields: dict[str, object] = dict(_context.get())
     fields.update((name, value) for name, value in record.__dict__.items() if name not in _STANDARD)
     return {name: "***" if _is_secret(name) else value for name, value in fields.items()}
@@ -58,7 +56,7 @@ def _is_secret(name: str) -> bool:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """Formats a record as one JSON object per line."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -79,7 +77,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: time, process, message, then the fields."""
+    """Formats a record for people: time, process, message, then the fields."""
 
     def __init__(self, process: str, *, time_format: str = "%H:%M:%S") -> None:
         super().__init__()
@@ -105,16 +103,16 @@ class LogOutput:
     directory: Path | None = None
     """For files, one per process; None writes everything to standard error."""
     is_verbose: bool = False
-    """Write everything to standard error, also where there are files."""
+    """Write everything to standard error in addition to the files."""
 
 
 _TO_STANDARD_ERROR: Final = LogOutput()
 
 
 class LogFile(RotatingFileHandler):
-    """A private file that is renamed and begun again when it is full; the oldest one is deleted.
+    """A private log file that is rotated when it is full; the oldest one is deleted.
 
-    A file that cannot be written, for example because the disk is full, never stops the process.
+    Failing to write, for example because the disk is full, never stops the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -129,7 +127,7 @@ class LogFile(RotatingFileHandler):
         error = sys.exc_info()[1]
         if not self._has_complained:
             self._has_complained = True
-            with suppress(OSError, ValueError):  # a terminal that is gone stops nobody either
+            with suppress(OSError, ValueError):  # neither does a closed terminal
                 sys.stderr.write(f"warning: lines are missing from the log {self.baseFilename}: {error}\n")
 
 

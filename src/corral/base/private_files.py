@@ -9,7 +9,7 @@ from corral.base.errors import PathNotUsable
 
 
 def make_private_directory(path: Path) -> Path:
-    """Create a directory that only its owner may enter; an existing one is left as it is."""
+    """Create a directory that only its owner may enter. An existing one is not changed."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -20,7 +20,7 @@ def make_private_directory(path: Path) -> Path:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write with mode 0600 and rename into place: a reader sees the old text or the new one, never a part."""
+    """Write with mode 0600 and rename into place: a reader sees the old content or the new one, never a part."""
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
@@ -38,7 +38,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def read_private(path: Path) -> bytes | None:
-    """The file's bytes, or None when there is none. A file that others may read is refused."""
+    """Return the file's bytes, or None when it does not exist. Raise when others may read it."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode

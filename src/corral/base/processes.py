@@ -38,7 +38,7 @@ _READ_BYTES: Final = 65536
 _LAST_READS: Final = 64
 _SECRET_BYTES: Final = 32768
 
-# SIGPIPE and SIGXFSZ are set back because Python ignores them, and what is ignored stays so across exec.
+# SIGPIPE and SIGXFSZ are reset because Python ignores them, and ignored signals stay ignored across exec.
 _BECOME: Final = """
 import ctypes, os, sys, _signal
 parent, environment, executable = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -62,12 +62,12 @@ class Output(StrEnum):
 
     INHERIT = "inherit"
     TAIL = "tail"
-    """Both into one bounded tail of lines, kept for error messages; nothing is shown."""
+    """Keep the last lines of both, for error messages; show nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """Both outputs to somebody who keeps them, each apart, as they come: in pieces that end anywhere."""
+    """Pass both outputs to callbacks as they arrive, in pieces of any length."""
 
     stdout: Callable[[bytes], None]
     stderr: Callable[[bytes], None]
@@ -75,7 +75,7 @@ class Streams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to run. Descriptors keep their numbers in the child."""
+    """A command to start. Descriptors keep their numbers in the child."""
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(repr=False)
@@ -84,11 +84,11 @@ class Command:
     shared: Sequence[int] = ()
     """Descriptors that this program keeps as well, such as listening sockets."""
     handed_over: Sequence[int] = ()
-    """Descriptors that are the child's alone: closed here at the start, whether it works or not."""
+    """Descriptors that only the child gets: closed here at the start, whether it succeeds or not."""
 
 
 def secret_descriptor(secret: bytes) -> int:
-    """A descriptor to hand over to a child, which reads the secret from it once."""
+    """Return a descriptor for a child, which can read the secret from it once."""
     if len(secret) > _SECRET_BYTES:
         raise ValueError(f"a secret of {len(secret)} bytes might not fit into a pipe")
     reader, writer = os.pipe()
@@ -103,7 +103,7 @@ def secret_descriptor(secret: bytes) -> int:
 
 
 def secret_from(descriptor: int | None) -> str:
-    """What a parent wrote with `secret_descriptor`; empty without a descriptor."""
+    """Read what a parent wrote with `secret_descriptor`; "" without a descriptor."""
     if descriptor is None:
         return ""
     with os.fdopen(descriptor, "rb") as file:
@@ -111,12 +111,12 @@ def secret_from(descriptor: int | None) -> str:
 
 
 def start_process(command: Command) -> "Process":
-    """Start a child. Nothing is awaited, so no cancellation can lose it. Needs a running event loop."""
+    """Start a child. Needs a running event loop. Nothing is awaited, so no cancellation can lose the child."""
     try:
         return _start(command)
     except OSError as error:
         raise ChildFailed(f"cannot start {command.argv[0]}: {error.strerror}", child=command.argv[0]) from error
-    except ValueError as error:  # a word with a NUL in it, which no program can be given
+    except ValueError as error:  # an argument contains NUL, which no program can receive
         raise ChildFailed(f"cannot start {command.argv[0]}: {error}", child=command.argv[0]) from error
     finally:
         for descriptor in command.handed_over:
@@ -149,15 +149,15 @@ def _start(command: Command) -> "Process":
 
 
 def _find(command: Command) -> str:
-    """The path of the executable, looked up as the child itself would: its own PATH, its own directory."""
+    """Return the path of the executable, resolved with the child's own PATH and working directory."""
     name = command.argv[0]
     if "/" not in name:
-        found = shutil.which(name, path=command.env.get("PATH", os.defpath))
+        path = shutil.which(name, path=command.env.get("PATH", os.defpath))
     else:
-        found = str((command.cwd or Path()) / name)
-    if found is None or not os.access(found, os.X_OK) or Path(found).is_dir():
+        path = str((command.cwd or Path()) / name)
+    if path is None or not os.access(path, os.X_OK) or Path(path).is_dir():
         raise ChildFailed(f"{name} is not an executable file", child=name)
-    return found if "/" not in name else name
+    return path if "/" not in name else name
 
 
 def _argv(command: Command, executable: str, environment: int | None) -> list[str]:
@@ -168,7 +168,7 @@ def _argv(command: Command, executable: str, environment: int | None) -> list[st
 
 
 def _environment_descriptor(env: Mapping[str, str]) -> int | None:
-    """None where a child cannot be tied to its parent's life."""
+    """Return None on systems where a child cannot be tied to its parent's life."""
     if sys.platform != "linux":
         return None
     block = b"\0".join(os.fsencode(name) + b"=" + os.fsencode(value) for name, value in env.items())
@@ -200,7 +200,8 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pipes:
-    """The child's ends of its outputs, None where it has ours; and our ends, with whoever takes what comes there."""
+    """Pipes for a child's outputs: the child's ends (None where it inherits ours), and our ends with their
+    receivers."""
 
     stdout: int | None = None
     stderr: int | None = None
@@ -231,7 +232,7 @@ def _close_all(descriptors: Iterable[int]) -> None:
 
 
 class Process:
-    """One child from its start until it is reaped. Use `start_process`."""
+    """A child from its start until it is reaped. Create it with `start_process`."""
 
     def __init__(
         self, popen: subprocess.Popen[bytes], tail: Tail, outputs: Mapping[int, Callable[[bytes], None]]
@@ -255,24 +256,25 @@ class Process:
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs; negative when a signal ended it."""
+        """Exit code; None while the child runs, negative when a signal ended it."""
         return self._popen.returncode
 
     @property
     def tail(self) -> list[str]:
-        """The last lines it wrote, when its output is kept."""
+        """The last lines of output, when they are kept."""
         return self._tail.lines
 
     async def wait(self) -> int:
-        """Its exit code, once the group is gone and the leader reaped. A cancelled wait does not touch the child."""
-        return await asyncio.shield(self._exited)  # many may wait: cancelling one must not cancel the others
+        """Return the exit code once the group is gone and the leader reaped. Cancelling this does not affect the
+        child."""
+        return await asyncio.shield(self._exited)  # shielded: cancelling one waiter must not cancel the others
 
     def terminate(self) -> None:
-        """Ask the group to end."""
+        """Send SIGTERM to the group."""
         self._signal_group(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the group now."""
+        """Send SIGKILL to the group."""
         self._signal_group(signal.SIGKILL)
 
     async def stop(self, grace: timedelta) -> int:
@@ -296,14 +298,14 @@ class Process:
         await self.wait()
 
     def _signal_group(self, number: signal.Signals) -> None:
-        """Only while the leader is not reaped: until then its id belongs to nobody else."""
+        """Signal the group while the leader is not reaped: until then nobody else can have its id."""
         if self._exited.done():
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses to signal a zombie
             os.killpg(self._popen.pid, number)
 
     def _poll(self) -> None:
-        """For systems without pidfd. The leader is reaped by looking, so leftovers are killed just after it."""
+        """Fallback without pidfd. Looking reaps the leader, so leftovers of the group are killed just after it."""
         if self._popen.poll() is None:
             self._loop.call_later(_POLL_SECONDS, self._poll)
         else:
@@ -320,7 +322,7 @@ class Process:
             self._exited.set_result(code)
 
     def _read(self, output: int) -> bool:
-        """Take in what there is; False at the end of the output or when nothing is there now."""
+        """Read available output. Return False at its end, or when nothing is available now."""
         if output not in self._outputs:
             return False
         try:
@@ -334,7 +336,7 @@ class Process:
         return bool(data)
 
     def _read_the_rest(self) -> None:
-        """Bounded, and not until end of file: a process that left the group may hold the pipe open for ever."""
+        """Read what is left, bounded: a process that left the group may hold the pipe open for ever."""
         for output in list(self._outputs):
             for _ in range(_LAST_READS):
                 if not self._read(output):

@@ -1,4 +1,4 @@
-"""A child worth keeping alive: how to start it, how to know that it is ready. Who keeps it so is decided elsewhere."""
+"""Starts a child process and waits until it is ready. Restarting it is the caller's decision."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,26 +12,26 @@ from corral.base.processes import Command, Process
 from corral.base.tasks import task_group
 
 SHOWN_LINES: Final = 20
-"""How much of a tail goes into an error or a log line."""
+"""Number of output lines that are shown in an error or a log line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """What to start, how to know that it is ready, how to end it."""
+    """How to start a child, how to check that it is ready, and how to stop it."""
 
     name: str
     command: Callable[[], Command]
     """Called before every start, so that descriptors and one-time keys are new each time."""
     ready: Callable[[], Awaitable[None]]
-    """Returns once the child does its work; cancelled when the child ends before that."""
+    """Returns once the child works. Cancelled when the child ends before that."""
     ready_within: timedelta = timedelta(seconds=30)
     stop_grace: timedelta = timedelta(seconds=10)
     final_exit_codes: frozenset[int] = frozenset()
-    """Exit codes after which another start would fail in the same way, such as a wrong configuration."""
+    """Exit codes after which a restart would fail in the same way, such as a wrong configuration."""
 
 
 async def until_ready(child: Child, process: Process) -> None:
-    """Until the check returns. ChildFailed when the child ends before that, the check fails, or the time is over."""
+    """Wait until the child is ready. Raise ChildFailed when it ends early, its check fails, or the time is over."""
 
     async def fail_at_exit() -> None:
         code = await process.wait()
@@ -54,7 +54,7 @@ async def until_ready(child: Child, process: Process) -> None:
 
 @contextmanager
 def first_of_group() -> Iterator[None]:
-    """A task group raises groups; whoever starts a child wants the one error that says why it failed."""
+    """Re-raise the error that says why the child failed, instead of the task group's exception group."""
     try:
         yield
     except ExceptionGroup as group:
@@ -70,5 +70,5 @@ def _failure(child: Child, process: Process, problem: str, code: int | None) -> 
 
 
 def describe_exit(code: int) -> str:
-    """An exit code as people say it."""
+    """Describe an exit code for people."""
     return f"exit code {code}" if code >= 0 else f"signal {-code}"

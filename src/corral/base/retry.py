@@ -1,4 +1,4 @@
-"""Backoff as data. What is worth a retry says so itself: see `CorralError.retryable`."""
+"""Backoff between retries. Which errors are worth a retry is decided by `CorralError.retryable`."""
 
 import random
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Doubling pauses between attempts, up to a cap, spread so that a fleet does not knock in step."""
+    """Doubling pauses up to a cap, with jitter so that the nodes of a fleet do not retry in step."""
 
     first: timedelta
     cap: timedelta
@@ -15,7 +15,7 @@ class Backoff:
     spread: float = 0.2
 
     def steady(self, attempt: int) -> timedelta:
-        """The pause after the given attempt (counted from 1), without the spread."""
+        """Return the pause after an attempt (counted from 1), without jitter."""
         exponent = min(max(attempt - 1, 0), 62)
         seconds = self.first.total_seconds() * self.factor**exponent
         return timedelta(seconds=min(seconds, self.cap.total_seconds()))

@@ -1,10 +1,10 @@
-"""Sizes as people read them."""
+"""Formats sizes in bytes for people."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def format_size(count: int) -> str:
-    """`7.8 GiB`; three significant digits are enough to choose a machine by."""
+    """Format a size with up to three significant digits, such as `7.8 GiB`."""
     value = float(count)
     for unit in _UNITS[:-1]:
         if value < 1024:

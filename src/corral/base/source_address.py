@@ -1,15 +1,15 @@
-"""The address that somebody calls from, as limits per source count it."""
+"""Source addresses of callers, as limits per source count them."""
 
 import ipaddress
 from typing import Final
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _PREFIX: Final = 64
-"""Bits of an IPv6 address that tell networks apart: whoever has one has all addresses of it."""
+"""Prefix length of IPv6 networks that count as one source: a customer usually has all addresses of a /64."""
 
 
 def source_of(host: str) -> str:
-    """What calls from this address are counted under: the address, or the /64 network of an IPv6 address."""
+    """Return the address, or the /64 network of an IPv6 address, under which its calls are counted."""
     if ":" not in host:
         return host
     address = parsed_ip(host)
@@ -19,7 +19,7 @@ def source_of(host: str) -> str:
 
 
 def parsed_ip(text: str) -> IpAddress | None:
-    """None for what is no address. An IPv4 address that is written as an IPv6 one is an IPv4 address."""
+    """Parse an IP address; None when it is not one. IPv4-mapped IPv6 addresses become IPv4."""
     try:
         address = ipaddress.ip_address(text.strip().strip("[]").partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Long-lived tasks: the only place that creates them, so that each has a name and an owner that awaits it."""
+"""Long-lived tasks. The only module that creates them, so that each has a name and an owner that awaits it."""
 
 import asyncio
 import logging
@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 
 class _Stop(Exception):
-    """The stop event was set."""
+    """Internal signal: the stop event was set."""
 
 
 @asynccontextmanager
 async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group that can be survived: use it wherever its failure is caught and the task goes on.
+    """A task group whose failure can be caught without side effects on the surrounding task.
 
-    Python 3.11's own leaves its internal request for cancellation behind when a member fails, and then the next
-    time-out of that task comes as a cancellation on 3.11.2, which is Debian 12's.
+    Python 3.11's own leaves its internal cancellation request behind when a member fails. On 3.11.2, Debian 12's
+    version, the next timeout of that task then appears as a cancellation.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
@@ -67,13 +67,13 @@ async def run_services(stop: asyncio.Event, **services: Coroutine[None, None, No
 
 
 def start_task(work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-    """Start a task whose caller keeps it, and awaits or ends it. Prefer `run_services` or a task group."""
+    """Start a task that the caller keeps and awaits or cancels. Prefer `run_services` or a task group."""
     return asyncio.create_task(work, name=name)
 
 
 @asynccontextmanager
 async def running(service: Coroutine[None, None, None], *, name: str) -> AsyncIterator[None]:
-    """Run a service beside the body. If it failed, that comes out when the body is done."""
+    """Run a service during the block. Its error is raised when the block is done."""
     task = start_task(service, name=name)
     try:
         yield
@@ -84,9 +84,9 @@ async def running(service: Coroutine[None, None, None], *, name: str) -> AsyncIt
 
 
 async def first_done(*works: Coroutine[Any, Any, object], timeout: timedelta | None = None) -> int | None:
-    """Run several works until one is done; its number, the lowest if several are, or None when the time is over.
+    """Run several coroutines until one is done, and return its index (the lowest if several are), or None on timeout.
 
-    The others are cancelled and awaited. What the first one raised comes out here.
+    The others are cancelled and awaited. An exception of the first one is raised here.
     """
     tasks = [start_task(work, name=f"work {number}") for number, work in enumerate(works)]
     try:
@@ -102,7 +102,7 @@ async def first_done(*works: Coroutine[Any, Any, object], timeout: timedelta | N
 
 
 class Poke:
-    """A doorbell: many may ring, one loop answers, and a ring during the work is not lost."""
+    """A wake-up signal for one loop. Several pokes count as one, and a poke during the work is not lost."""
 
     def __init__(self) -> None:
         self._is_rung = False
@@ -114,9 +114,9 @@ class Poke:
             _set_done(waiter)
 
     async def wait(self, clock: Clock, period: timedelta) -> None:
-        """Return when rung, or when `period` has passed; either way the bell is quiet again."""
+        """Return when poked or after `period`, and clear the signal."""
         if self._is_rung:
-            await asyncio.sleep(0)  # a loop that rings for itself must not keep the others from running
+            await asyncio.sleep(0)  # a loop that pokes itself must not starve the others
         else:
             waiter = asyncio.get_running_loop().create_future()
             sleep = asyncio.create_task(clock.sleep(period.total_seconds()), name="period")
@@ -158,7 +158,7 @@ def _set_done(waiter: "asyncio.Future[None]") -> None:
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel and await. A task that fails while ending is logged: nobody is left to tell."""
+    """Cancel and await tasks. A failure while ending is logged, because no caller is left to receive it."""
     if under_way := [task for task in tasks if task.cancel()]:
         await asyncio.wait(under_way)
     for task in tasks:
@@ -172,13 +172,13 @@ _LEAST_BACKOFF: Final = timedelta(milliseconds=250)
 async def poke_or_period(
     step: Callable[[], Awaitable[timedelta | None]], *, poke: Poke, clock: Clock, period: timedelta, name: str
 ) -> None:
-    """Run `step` for ever: at once, then whenever poked and at least once per period.
+    """Run `step` for ever: immediately, then whenever poked and at least once per period.
 
-    A step that knows when something will be due returns how long that is; then it is run again after the shorter time.
+    A step that knows when something will be due returns that delay, and runs again after the shorter time.
 
-    A step that fails is logged and tried again with backoff: the loop is the rim where errors stop. A retryable error
-    (the database is away) is told once, and a ring ends the wait: work that others announce is not late. One of ours
-    that no retry mends is a mistake in the code and ends the process.
+    Errors stop here: a failed step is logged and retried with backoff. A retryable error (such as an unavailable
+    database) is logged once, and a poke ends its wait, so announced work is not late. Other errors of ours are
+    programming errors and end the process.
     """
     backoff = Backoff(first=_LEAST_BACKOFF, cap=max(period, timedelta(seconds=1)))
     failures = 0

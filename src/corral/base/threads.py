@@ -1,6 +1,5 @@
-"""Blocking work that may take minutes, in a thread of its own, so that it holds up neither the loop nor the shared
-threads in which everybody else looks at the disk.
-"""
+"""Runs blocking work that may take minutes in a thread of its own, so that it blocks neither the event loop nor the
+shared thread pool."""
 
 import asyncio
 import contextlib
@@ -14,15 +13,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GIVE_UP_SECONDS: Final = 10.0
-"""How long a cancelled caller waits for its thread. A disk that hangs must not keep a process from ending."""
+"""How long a cancelled caller waits for its thread. A hanging disk must not keep the process from ending."""
 
 
 class Stopped(Exception):
-    """The work saw that nobody wants it any more."""
+    """The work noticed that it was cancelled."""
 
 
 class Wanted:
-    """Asked by the work, now and then, whether it shall go on."""
+    """Lets the work check periodically whether it was cancelled."""
 
     def __init__(self) -> None:
         self._unwanted = threading.Event()
@@ -31,35 +30,36 @@ class Wanted:
         self._unwanted.set()
 
     def check(self) -> None:
-        """Stopped when the caller is gone."""
+        """Raise `Stopped` when the caller was cancelled."""
         if self._unwanted.is_set():
             raise Stopped
 
 
 async def in_own_thread(work: Callable[[Wanted], T], *, name: str) -> T:
-    """What the work returns or raises. A cancelled caller tells the work, and waits for it to end within a bound."""
+    """Return or raise what the work does. Cancelling the caller signals the work, and waits a bounded time for its
+    end."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
-    wanted = Wanted()
-    threading.Thread(target=_run, args=(work, wanted, outcome, loop), name=name, daemon=True).start()
+    signal = Wanted()
+    threading.Thread(target=_run, args=(work, signal, outcome, loop), name=name, daemon=True).start()
     try:
         await asyncio.wait({outcome})
     except asyncio.CancelledError:
-        wanted.end()
+        signal.end()
         await asyncio.wait({outcome}, timeout=GIVE_UP_SECONDS)
         if outcome.done():
-            outcome.exception()  # nobody is left to be told
+            outcome.exception()  # mark the exception as retrieved
         raise
     return outcome.result()
 
 
 def _run(
-    work: Callable[[Wanted], T], wanted: Wanted, outcome: "asyncio.Future[T]", loop: asyncio.AbstractEventLoop
+    work: Callable[[Wanted], T], signal: Wanted, outcome: "asyncio.Future[T]", loop: asyncio.AbstractEventLoop
 ) -> None:
     result: T | None = None
     error: BaseException | None = None
     try:
-        result = work(wanted)
+        result = work(signal)
     except BaseException as raised:
         log.debug("work failed", exc_info=raised, extra={"event": "thread.failed"})
         error = raised

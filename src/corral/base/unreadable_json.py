@@ -1,4 +1,4 @@
-"""What reading somebody else's JSON may lead to: wrong syntax or types, bytes that are no text, lists a mile deep."""
+"""Exceptions from decoding untrusted JSON: wrong syntax or types, invalid UTF-8, or nesting that is too deep."""
 
 from typing import Final
 

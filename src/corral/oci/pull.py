@@ -185,7 +185,7 @@ class Pull:
     async def _whole_or_not_at_all(self) -> AsyncIterator[None]:
         undo = prepare_target(self._target)
         try:
-            with _told_as_ours():
+            with _disk_errors():
                 yield
         except BaseException:
             await in_thread(undo)
@@ -245,7 +245,7 @@ def _forget(layers: Sequence[Layer]) -> None:
 
 
 @contextmanager
-def _told_as_ours() -> Iterator[None]:
+def _disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:

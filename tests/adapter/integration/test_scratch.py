@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from corral.adapter.errors import failure_of
-from corral.adapter.scratch import Scratch, ScratchNotUsable, read_parts, size_of, told_as_ours
+from corral.adapter.scratch import Scratch, ScratchNotUsable, disk_errors, read_parts, size_of
 from corral.adapter.streams import stream_sound
 from corral.rpc.errors import BackendFailed
 
@@ -69,7 +69,7 @@ async def test_no_room_is_told_and_is_not_the_clients_fault(tmp_path: Path) -> N
         with pytest.raises(ScratchNotUsable, match="No such file or directory"):
             async with scratch.folder():
                 pass
-    with pytest.raises(ScratchNotUsable, match="No space left on device") as refused, told_as_ours():
+    with pytest.raises(ScratchNotUsable, match="No space left on device") as refused, disk_errors():
         raise OSError(28, "No space left on device")
     assert failure_of(refused.value).status == 507
 

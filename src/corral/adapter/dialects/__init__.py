@@ -1,1 +1,1 @@
-"""Between the APIs that clients speak and the messages of the contract with backends. Pure."""
+"""Translates between the APIs of clients (OpenAI, Anthropic, LocalAI) and the gRPC messages of backends. Pure."""

@@ -1,7 +1,8 @@
-"""A backend's replies as OpenAI's answers: documents, and events of a stream. Pure: ids and times are passed in.
+"""Converts a backend's replies to OpenAI's answers: documents, and events of a stream. Pure: ids and times are passed
+in.
 
-Counts come from the backend; where it tells none, the answer has none. The contract does not say why an answer ended:
-`length` is concluded from the count of tokens, `tool_calls` from their presence, all else is `stop`.
+Token counts come from the backend; without them the answer has none. The gRPC contract does not say why an answer
+ended: `length` is concluded from the token count, `tool_calls` from their presence, and all else is `stop`.
 """
 
 import base64
@@ -25,20 +26,20 @@ _encode: Final = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """What the answers to one request have in common."""
+    """Values that all answers to one request share."""
 
     id: str
     created: int
     model: str
     limit: int = 0
-    """The tokens that were asked for at most; 0 is without limit."""
+    """Requested maximum number of tokens; 0 is unlimited."""
     include_usage: bool = False
     n: int = 1
-    """Answers to each prompt, which follow one another."""
+    """Number of answers to each prompt."""
 
 
 class _Counts:
-    """The running totals of a stream: the last ones are the valid ones."""
+    """Running token counts of a stream; the last ones are valid."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -49,7 +50,7 @@ class _Counts:
         self.prompt_tokens = reply.prompt_tokens or self.prompt_tokens
 
     def timings(self) -> bytes:
-        """The counts in llama.cpp's words, on the last event of a stream: there the gateway reads them in any case."""
+        """The counts as llama.cpp's `timings`, on the last event of a stream, where the gateway reads them."""
         if self.usage() is None:
             return b""
         return b',"timings":{"prompt_n":%d,"predicted_n":%d}' % (self.prompt_tokens, self.tokens)
@@ -83,7 +84,7 @@ class ChatEvents:
         return self._before + b'{"role":"assistant","content":""}' + self._after
 
     def part(self, reply: Reply) -> bytes:
-        """What this reply adds; nothing when it adds nothing, or ends inside a character."""
+        """Return the event for this reply; nothing when it adds no text, or ends inside a character."""
         self._all[-1].take(reply)
         if reply.chat_deltas:
             made = b"".join(self._delta(delta) for delta in reply.chat_deltas)
@@ -93,12 +94,13 @@ class ChatEvents:
         return self._with_logprobs(made, logprobs) if (logprobs := _logprobs(reply)) else made
 
     def _with_logprobs(self, made: bytes, logprobs: bytes) -> bytes:
-        """They belong to the first event of their reply; a reply may hold nothing else."""
+        """Add log probabilities to the first event of their reply, which may contain nothing else."""
         first, after, rest = (made or self._before + b"{}" + self._after).partition(self._after)
         return first + b',"logprobs":' + logprobs + after + rest
 
     def ending(self) -> bytes:
-        """The rest of an unfinished character, and why this answer ended; parts that follow belong to the next one."""
+        """Return the rest of an unfinished character and the finish reason. Following parts belong to the next
+        answer."""
         rest = self._decoder.decode(b"", True)
         reason = finish_reason(self._all[-1].tokens, self._stamp.limit, called=bool(self._called))
         choice = b',"choices":[{"index":%d,"delta":{},"finish_reason":"%b"}]' % (self._index, reason.encode())
@@ -109,7 +111,7 @@ class ChatEvents:
         return ending
 
     def closing(self) -> bytes:
-        """The counts if they were asked for, and the end of the stream."""
+        """Return the counts, if requested, and the end of the stream."""
         return _counted(self._head, self._all, self._stamp) + DONE
 
     def _content(self, text: str) -> bytes:
@@ -126,7 +128,7 @@ class ChatEvents:
         return self._before + _encode(plain) + self._after if plain else b""
 
     def _call(self, call: ToolCallDelta) -> dict[str, Any]:
-        """Id and type come with the first fragment of a call only."""
+        """Return a fragment of a tool call. Only its first fragment has the id and the type."""
         is_first = call.index not in self._called
         self._called.add(call.index)
         function = {"arguments": call.arguments} | ({"name": call.name} if call.name else {})
@@ -152,11 +154,11 @@ class CompletionEvents:
         return self._choice(text, None, logprobs) if text or logprobs else b""
 
     def echo(self, prompt: str) -> bytes:
-        """The prompt itself, before what continues it."""
+        """Return the prompt itself, for requests with `echo`."""
         return self._choice(prompt, None)
 
     def ending(self) -> bytes:
-        """This answer is complete; parts that follow belong to the next one."""
+        """End this answer. Following parts belong to the next one."""
         rest = self._decoder.decode(b"", True)
         ending = self._choice(rest, finish_reason(self._all[-1].tokens, self._stamp.limit))
         self._index += 1
@@ -174,7 +176,7 @@ class CompletionEvents:
 
 
 def _logprobs(reply: Reply) -> bytes:
-    """As JSON in one line; nothing where the backend says something else."""
+    """Parse log probabilities, which are JSON in one line; nothing if the backend sends anything else."""
     try:
         return msgspec.json.format(reply.logprobs, indent=-1) if reply.logprobs else b""
     except UNREADABLE_JSON:
@@ -205,7 +207,7 @@ def _chat_choice(index: int, reply: Reply, stamp: Stamp) -> dict[str, Any]:
 
 
 def completion_answer(replies: Sequence[Reply], stamp: Stamp, *, before: Sequence[str] = ()) -> bytes:
-    """`before` has a text for each reply, which its answer begins with."""
+    """Return the complete answer. `before` has a text for each reply, which its answer begins with."""
     choices = []
     for index, reply in enumerate(replies):
         text = (before[index] if before else "") + reply.message.decode(errors="replace")
@@ -230,8 +232,10 @@ def _usage(replies: Sequence[Reply], stamp: Stamp) -> dict[str, int] | None:
 def embedding_answer(
     results: Sequence[EmbeddingResult], *, model: str, as_base64: bool, dimensions: int | None = None
 ) -> bytes:
-    """One vector for each result: of a backend that packs several the first counts. InvalidInput when it says that they
-    are those of single tokens, of which none is the text's."""
+    """Return one vector for each result; of several packed vectors the first counts.
+
+    Raise InvalidInput when the backend returned vectors of single tokens, none of which represents the text.
+    """
     if any(result.layout == EmbeddingLayout.EMBEDDING_LAYOUT_PER_TOKEN for result in results):
         raise InvalidInput("model", "gives a vector for each token and none for the text: have its backend pool them")
     data = [
@@ -245,7 +249,7 @@ def embedding_answer(
 
 
 def _vector(result: EmbeddingResult, dimensions: int | None) -> "array[float]":
-    """As long as it is, or cut to so many numbers and of length one again."""
+    """Return the vector, cut to `dimensions` numbers and normalised again if requested."""
     numbers = array("f", result.embeddings[: result.dim] if result.dim else result.embeddings)
     if dimensions is None:
         return numbers
@@ -265,7 +269,7 @@ def _written(numbers: "array[float]", *, as_base64: bool) -> list[float] | str:
 
 
 def _joined(deltas: Sequence[ChatDelta]) -> dict[str, Any]:
-    """The whole message; the fragments of one tool call have the same index."""
+    """Merge the parts into one message. Fragments of a tool call have the same index."""
     message: dict[str, Any] = {"role": "assistant", "content": "".join(delta.content for delta in deltas)}
     if reasoning := "".join(delta.reasoning_content for delta in deltas):
         message["reasoning_content"] = reasoning
@@ -284,7 +288,7 @@ def _joined(deltas: Sequence[ChatDelta]) -> dict[str, Any]:
 
 
 def _sum(all_counts: Sequence[_Counts], *, n: int) -> _Counts:
-    """A prompt that is answered `n` times counts once, as OpenAI counts it."""
+    """Sum the counts. A prompt with `n` answers counts once, as at OpenAI."""
     total = _Counts()
     total.tokens = sum(counts.tokens for counts in all_counts)
     total.prompt_tokens = sum(counts.prompt_tokens for counts in all_counts[::n])
@@ -292,7 +296,7 @@ def _sum(all_counts: Sequence[_Counts], *, n: int) -> _Counts:
 
 
 def _counted(head: bytes, all_counts: Sequence[_Counts], stamp: Stamp) -> bytes:
-    """The event with the counts of a whole stream, where they are known and were asked for."""
+    """Return the event with the counts of the whole stream, if they are known and were requested."""
     usage = _sum(all_counts, n=stamp.n).usage() if stamp.include_usage else None
     return head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n" if usage else b""
 
@@ -309,10 +313,10 @@ def _document(kind: str, stamp: Stamp, choices: Sequence[Mapping[str, Any]], usa
 
 
 def error_document(message: str, *, kind: str, code: str | None = None, param: str | None = None) -> bytes:
-    """OpenAI's shape of an error."""
+    """Return an error body in OpenAI's format."""
     return _encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
 def error_event(message: str, *, kind: str, code: str | None = None) -> bytes:
-    """An error inside a stream that has begun; no `[DONE]` follows."""
+    """Return an error event for a stream that has begun; no `[DONE]` follows."""
     return b"data: " + error_document(message, kind=kind, code=code) + b"\n\n"

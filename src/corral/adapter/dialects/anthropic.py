@@ -1,4 +1,4 @@
-"""Errors in Anthropic's shape, for the routes below `/v1/messages`. Pure."""
+"""Errors in Anthropic's format, for the routes below `/v1/messages`. Pure."""
 
 from typing import Final
 
@@ -21,13 +21,13 @@ _TYPES: Final = {
 
 
 def anthropic_error(status: int, message: str) -> dict[str, object]:
-    """The body of an error."""
+    """Return the error body for a status and a message."""
     type = _TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": type, "message": message}}
 
 
 def anthropic_error_of(status: int, body: bytes) -> bytes:
-    """An error in OpenAI's shape, or a text, in Anthropic's."""
+    """Convert an error body in OpenAI's format, or plain text, to Anthropic's format."""
     try:
         message = msgspec.json.decode(body, type=_OpenAiError).error.message
     except UNREADABLE_JSON:

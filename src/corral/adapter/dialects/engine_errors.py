@@ -1,7 +1,7 @@
-"""Errors of engines in OpenAI's words. Pure.
+"""Translates errors of engines to OpenAI's format. Pure.
 
-Engines answer what is wrong with a request in many ways: llama.cpp's server with numbers for codes, and with 500 for
-what the client got wrong. Clients go by the code and the status, and try again what is 404, 5xx or 501.
+Engines report client errors in many ways: llama.cpp's server with numeric codes, and with status 500 for invalid
+requests. Clients depend on code and status, and retry 404, 501 and 5xx.
 """
 
 import re
@@ -15,7 +15,7 @@ _encode: Final = msgspec.json.encode
 
 
 class EngineRefusal(NamedTuple):
-    """What a client got wrong, as an engine's message tells it."""
+    """A client error that was recognised in an engine's message."""
 
     code: str
     param: str | None
@@ -41,7 +41,7 @@ _NAMED: Final = re.compile(
     r"|encoding_format|dimensions|suffix|stop|temperature|max_tokens|n)\b"
 )
 _MENDABLE: Final = re.compile(rb"but is null|Field 'n':")
-"""llama.cpp refuses nulls, which mean that nothing was given, and more answers than it has slots."""
+"""llama.cpp refuses null values, which mean "not given", and more answers than it has slots."""
 _PARAMS: Final = {"content": "messages", "json_schema": "response_format"}
 _CODES: Final = {
     401: "invalid_api_key",
@@ -56,26 +56,26 @@ _CODES: Final = {
 
 
 def refusal_in(message: str, *, about: str = "messages") -> EngineRefusal | None:
-    """What the client got wrong, if the message says so for certain, whatever the status. `about` is the field that
-    holds what the model is asked."""
+    """Return the client error that the message states for certain, whatever the status; else None. `about` is the
+    name of the field that holds the prompt."""
     if _TOO_LONG.search(message):
         return EngineRefusal("context_length_exceeded", about)
     if _NO_MEDIA.search(message):
         return EngineRefusal("unsupported_content", about)
     if _NOT_OFFERED.search(message):
         return EngineRefusal("unsupported_by_model", "model")
-    if found := _FAULTY.search(message):
-        return EngineRefusal("invalid_value", found[1])
+    if match := _FAULTY.search(message):
+        return EngineRefusal("invalid_value", match[1])
     return None
 
 
 def is_mendable(body: bytes) -> bool:
-    """Whether an engine refuses what a server in front of it can ask in another way."""
+    """Whether the engine refused something that the server in front of it can express differently."""
     return _MENDABLE.search(body) is not None
 
 
 def openai_error(status: int, body: bytes, *, about: str = "messages") -> tuple[int, bytes] | None:
-    """An engine's error as OpenAI would say it: status and body. None when it may stay as it is."""
+    """Return status and body of an engine's error in OpenAI's format, or None when it needs no change."""
     try:
         document = msgspec.json.decode(body)
     except UNREADABLE_JSON:
@@ -89,34 +89,34 @@ def openai_error(status: int, body: bytes, *, about: str = "messages") -> tuple[
         status = 400
     code, param = fault or (_CODES.get(status, "engine_error"), None)
     more = {name: value for name, value in error.items() if name != "code"} if isinstance(error, dict) else {}
-    told = {**more, "message": said, "type": error_type(status), "param": param, "code": code}
-    return status, _encode({"error": told})
+    document = {**more, "message": said, "type": error_type(status), "param": param, "code": code}
+    return status, _encode({"error": document})
 
 
 def _by_status(status: int, said: str) -> EngineRefusal | None:
-    """400 and 422 are about a field; a path that the engine lacks, and 501, are about the model."""
+    """400 and 422 concern a field; an unknown path and 501 concern the model."""
     if status in (404, 501):
         return EngineRefusal("unsupported_by_model", "model")
     if status not in (400, 422):
         return None
-    found = _FIELD.search(said) or _NAMED.search(said)
-    return EngineRefusal("invalid_value", _PARAMS.get(found[1], found[1]) if found else None)
+    match = _FIELD.search(said) or _NAMED.search(said)
+    return EngineRefusal("invalid_value", _PARAMS.get(match[1], match[1]) if match else None)
 
 
 def _said(document: Any, error: Any) -> str:
-    """llama.cpp and OpenAI say it in `error.message`, vLLM in `message`, FastAPI in `detail`."""
-    for found in (
+    """Return the error text: `error.message` in llama.cpp and OpenAI, `message` in vLLM, `detail` in FastAPI."""
+    for text in (
         error.get("message") if isinstance(error, dict) else error,
         document.get("message") if isinstance(document, dict) else None,
         document.get("detail") if isinstance(document, dict) else None,
     ):
-        if found:
-            return found if isinstance(found, str) else _encode(found).decode()
+        if text:
+            return text if isinstance(text, str) else _encode(text).decode()
     return ""
 
 
 def error_type(status: int) -> str:
-    """OpenAI's word for a kind of error."""
+    """Return OpenAI's error type for a status."""
     match status:
         case 401:
             return "authentication_error"

@@ -1,4 +1,7 @@
-"""OpenAI's chat, completions and embeddings as messages for a backend. The answers' side is in `answers.py`. Pure."""
+"""Converts OpenAI's chat, completion and embedding requests to gRPC messages for a backend. Pure.
+
+`answers.py` converts the other direction.
+"""
 
 import json
 from collections.abc import Sequence
@@ -11,13 +14,14 @@ from corral.rpc.messages import Message, PredictOptions
 from corral.wire.adapter import AdapterModel
 
 MEDIA_MARK: Final = "<__media__>"
-"""Where in a prompt that we render a picture or a sound belongs; a backend may want another mark there."""
+"""Marks the position of an image or a sound in a rendered prompt; a backend may need another marker."""
 
 Value = TypeVar("Value")
 
 
 def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
-    """The backend renders the prompt where the model's configuration says that it can; else we do."""
+    """Build the message for a chat. The backend renders the prompt if the model's configuration allows it; else we
+    do."""
     options = _sampling_options(request, model)
     limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     options.Tokens = _limit(limit, model)
@@ -43,7 +47,7 @@ def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
 
 
 def completion_options(request: CompletionRequest, prompt: str, model: AdapterModel) -> PredictOptions:
-    """One prompt of the request, which may hold several."""
+    """Build the message for one prompt of a completion request, which may hold several."""
     options = _sampling_options(request, model)
     options.Tokens = _limit(request.max_tokens, model)
     options.Prompt = render_completion(prompt, model.templates)
@@ -56,7 +60,7 @@ def prompts_of(request: CompletionRequest) -> list[str]:
 
 
 def repeated(options: PredictOptions, times: int) -> list[PredictOptions]:
-    """The same call so many times; where a seed is given, each has one of its own, else all would say the same."""
+    """Return the message `times` times. With a seed each gets its own, because all answers would be equal otherwise."""
     calls = [options]
     for number in range(1, times):
         call = PredictOptions()
@@ -112,7 +116,7 @@ def _or(given: Value | None, default: Value) -> Value:
 
 
 def _limit(asked: int | None, model: AdapterModel) -> int:
-    """The contract says 0 for as many as it takes, OpenAI's clients nothing or -1."""
+    """Return the token limit: the contract uses 0 for unlimited, OpenAI's clients send nothing or -1."""
     return max(0, _or(asked, model.defaults.max_tokens))
 
 
@@ -123,7 +127,7 @@ def _with_system_prompt(messages: Sequence[ChatMessage], model: AdapterModel) ->
 
 
 def _message(message: ChatMessage, options: PredictOptions, mark: str) -> Message:
-    """Pictures and sounds leave the message, but for a mark: the contract has a place of its own for them."""
+    """Convert a message. Images and sounds are replaced by a marker: the contract has separate fields for them."""
     content = message.content
     if isinstance(content, list):
         content = "".join(_text_of(part, options, mark) for part in content)
@@ -158,7 +162,7 @@ def _recorded(part: Part) -> str:
 
 
 def _inline(part: Part) -> str:
-    """The base64 text of a data URL. Fetching what others name is not for this process."""
+    """Return the base64 text of a data URL. Other URLs are refused: this process does not fetch files for clients."""
     link = part.image_url
     url = link if isinstance(link, str) else (link and link.url) or ""
     head, comma, data = url.partition(",")
@@ -168,7 +172,7 @@ def _inline(part: Part) -> str:
 
 
 def _set_metadata(options: PredictOptions, request: ChatRequest, model: AdapterModel) -> None:
-    """What the request says comes after what the model's configuration says, and template arguments last."""
+    """Set metadata: the model's configuration first, then the request, and template arguments last."""
     if model.thinks is not None:
         options.Metadata["enable_thinking"] = "true" if model.thinks else "false"
     for name, value in (request.metadata or {}).items():

@@ -1,4 +1,4 @@
-"""Requests in OpenAI's shape: what we read of them, and what is wrong with those we cannot read."""
+"""OpenAI's request bodies: their structs, and messages for those that cannot be used."""
 
 import re
 from typing import Any, Final, TypeVar
@@ -29,7 +29,7 @@ class Sound(msgspec.Struct):
 
 
 class Part(msgspec.Struct):
-    """One part of a message: a text, or something to look at or to listen to."""
+    """One part of a message: text, an image or a sound."""
 
     type: str
     text: str | None = None
@@ -55,9 +55,10 @@ class ResponseFormat(msgspec.Struct):
 
 
 class Sampling(msgspec.Struct, kw_only=True):
-    """What chats and completions have in common. A null is a field that was not given.
+    """Fields that chats and completions share. Null means that a field was not given.
 
-    Unknown fields are ignored, as OpenAI's own clients send new ones; a known field that cannot be honoured is refused.
+    Unknown fields are ignored, because OpenAI's clients send new ones. A known field that cannot be honoured is
+    refused.
     """
 
     model: str | None = None
@@ -111,20 +112,20 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     dimensions: int | None = None
 
     def texts(self) -> list[str | list[int]]:
-        """One entry for each vector that is wanted; a list of numbers is one text in tokens."""
+        """Return one entry for each requested vector; a list of numbers is one tokenised text."""
         if isinstance(self.input, str):
             return [self.input]
         if not self.input:
             raise InvalidInput("input", "must not be empty")
-        tokens = [one for one in self.input if isinstance(one, int)]
-        texts = [one for one in self.input if not isinstance(one, int)]
+        tokens = [entry for entry in self.input if isinstance(entry, int)]
+        texts = [entry for entry in self.input if not isinstance(entry, int)]
         if tokens and texts:
             raise InvalidInput("input", "mixes texts and tokens")
         return [tokens] if tokens else list(texts)
 
 
 def parse(body: bytes, kind: type[Parsed]) -> Parsed:
-    """The request in this body. InvalidInput names the field that is wrong."""
+    """Decode the request. Raise InvalidInput with the name of the wrong field."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -134,8 +135,8 @@ def parse(body: bytes, kind: type[Parsed]) -> Parsed:
 
 
 def _located(text: str) -> InvalidInput:
-    found = _WHERE.search(text)
-    field = found[1] if found else ""
+    match = _WHERE.search(text)
+    field = match[1] if match else ""
     problem = _WHERE.sub("", text).replace("`", "'")
     missing = re.search(r"required field '(.+)'", problem)
     if missing:
@@ -144,7 +145,7 @@ def _located(text: str) -> InvalidInput:
 
 
 def check_chat(request: ChatRequest) -> None:
-    """What the types alone do not say."""
+    """Check what the types do not express."""
     if not request.messages:
         raise InvalidInput("messages", "must not be empty")
     _check_sampling(request)
@@ -171,7 +172,7 @@ def check_completion(request: CompletionRequest) -> None:
 
 
 def _check_tools(request: ChatRequest) -> None:
-    """The first fault by its place, as in `tools[0].function.name`."""
+    """Raise InvalidInput for the first faulty tool, with its path, such as `tools[0].function.name`."""
     for field in ("functions", "function_call"):
         if getattr(request, field) is not None:
             raise InvalidInput(field, "is not offered: use tools and tool_choice")
@@ -215,6 +216,6 @@ def _check_sampling(request: Sampling) -> None:
 
 
 def _check_count(field: str, value: int | None) -> None:
-    """0 would mean without limit to backends, and nothing at all to the client."""
+    """Refuse 0: backends read it as unlimited, clients mean nothing at all."""
     if value is not None and value != -1 and not 1 <= value < 2**31:
         raise InvalidInput(field, "must be a number of tokens, at least 1")

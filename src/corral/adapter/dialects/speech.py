@@ -1,4 +1,4 @@
-"""Speech in OpenAI's words and in the contract's: texts to be spoken, and where in a sound somebody speaks. Pure."""
+"""Converts OpenAI's speech requests and LocalAI's voice activity requests to gRPC messages. Pure."""
 
 import json
 import struct
@@ -11,11 +11,11 @@ from corral.rpc.messages import Reply, TTSRequest, VADRequest, VADResponse
 from corral.wire.adapter import AdapterModel
 
 MOST_CHARACTERS: Final = 4096
-"""OpenAI's own limit."""
+"""OpenAI's own limit of the input's length."""
 _SPEEDS: Final = (0.25, 4.0)
 _FORMATS: Final = ("wav",)
 _DEFAULT_RATE: Final = 16_000
-"""Of streams that do not tell theirs."""
+"""Sample rate of streams that do not report theirs."""
 _UNKNOWN_SIZE: Final = 0xFFFFFFFF
 
 
@@ -31,7 +31,7 @@ class SpeechRequest(msgspec.Struct, kw_only=True):
     stream_format: str | None = None
 
     def check(self) -> None:
-        """What the types alone do not say."""
+        """Check what the types do not express."""
         if not self.input.strip():
             raise InvalidInput("input", "must not be empty")
         if len(self.input) > MOST_CHARACTERS:
@@ -45,7 +45,7 @@ class SpeechRequest(msgspec.Struct, kw_only=True):
 
 
 def speech_options(request: SpeechRequest, model: AdapterModel, *, file: str = "") -> TTSRequest:
-    """Without a file it is for a stream."""
+    """Build the message; without `file` for a stream."""
     return TTSRequest(
         text=request.input,
         model=model.file or model.identity,
@@ -59,9 +59,9 @@ def speech_options(request: SpeechRequest, model: AdapterModel, *, file: str = "
 
 
 class SpeechParts:
-    """The parts of a stream as one WAV file, whose size nobody knows yet.
+    """Joins the parts of a stream to one WAV file of unknown size.
 
-    Some backends tell their rate first and then send bare samples; others send a WAV file of their own.
+    Some backends report their sample rate first and then send bare samples; others send a WAV file of their own.
     """
 
     def __init__(self) -> None:
@@ -80,22 +80,22 @@ class SpeechParts:
 
 def _told_rate(message: bytes) -> int | None:
     try:
-        told = json.loads(message)
+        header = json.loads(message)
     except ValueError:
         return None
-    rate = told.get("sample_rate") if isinstance(told, dict) else None
+    rate = header.get("sample_rate") if isinstance(header, dict) else None
     return rate if isinstance(rate, int) and 0 < rate < 2**31 else None
 
 
 def _header(rate: int) -> bytes:
-    """Mono, 16 bits."""
+    """Return a WAV header for mono, 16 bits."""
     form = struct.pack("<IHHIIHH", 16, 1, 1, rate, rate * 2, 2, 16)
     size = struct.pack("<I", _UNKNOWN_SIZE)
     return b"RIFF" + size + b"WAVEfmt " + form + b"data" + size
 
 
 class VoiceActivityRequest(msgspec.Struct, kw_only=True):
-    """LocalAI's: samples from -1 to 1, mono, 16,000 a second."""
+    """LocalAI's request: samples from -1 to 1, mono, 16,000 per second."""
 
     audio: list[float]
     model: str | None = None
@@ -108,6 +108,6 @@ def voice_activity_options(request: VoiceActivityRequest, model: AdapterModel) -
 
 
 def voice_activity_answer(response: VADResponse) -> bytes:
-    """Seconds, to the millisecond: the contract's numbers are no more exact."""
-    segments = [{"start": round(one.start, 3), "end": round(one.end, 3)} for one in response.segments]
+    """Return the segments in seconds, rounded to milliseconds: the contract's floats are not more exact."""
+    segments = [{"start": round(segment.start, 3), "end": round(segment.end, 3)} for segment in response.segments]
     return msgspec.json.encode({"segments": segments})

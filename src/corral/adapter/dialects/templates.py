@@ -1,4 +1,4 @@
-"""Prompts from messages, for backends that do not know their model's format. Pure.
+"""Renders prompts from messages, for backends that do not know their model's format. Pure.
 
 Model configurations carry templates in the language of Go's text/template. Of that language this is the part which
 their chat templates use: fields, `if`/`else if`/`else`/`end`, a few functions, pipes, and trimming by `-`. A template
@@ -32,7 +32,8 @@ class TemplateNotUsable(CorralError):
 
 
 def render_chat(messages: Sequence[Message], templates: PromptTemplates) -> str:
-    """Each message through its template, all joined, the whole through the chat's. Without any: the contents."""
+    """Render each message with its template, join them, and render the whole with the chat template. Without
+    templates, join the contents."""
     last = len(messages) - 1
     parts = [
         render(templates.chat_message, _message_fields(message, index, is_last=index == last))
@@ -102,17 +103,17 @@ def _parsed(template: str) -> tuple[_Node, ...]:
 
 
 def _split(template: str) -> Iterator[tuple[bool, str]]:
-    """Texts and actions in turn; white space that an action trims is already gone."""
+    """Split into text and actions alternately; white space that an action trims is removed."""
     position = 0
-    for found in _ACTION.finditer(template):
-        yield False, template[position : found.start()]
-        yield True, found[1].strip()
-        position = found.end()
+    for match in _ACTION.finditer(template):
+        yield False, template[position : match.start()]
+        yield True, match[1].strip()
+        position = match.end()
     yield False, template[position:]
 
 
 def _block(tokens: list[tuple[bool, str]]) -> tuple[tuple[_Node, ...], str, list[tuple[bool, str]]]:
-    """Nodes up to an `else` or `end`, that word, and what follows it."""
+    """Return the nodes up to `else` or `end`, that word, and the remaining tokens."""
     nodes: list[_Node] = []
     while tokens:
         (is_action, text), *tokens = tokens
@@ -157,15 +158,15 @@ def _words(text: str) -> Iterator[str]:
     position = 0
     text = text.rstrip()
     while position < len(text):
-        found = _WORD.match(text, position)
-        if found is None:
+        match = _WORD.match(text, position)
+        if match is None:
             raise TemplateNotUsable(f"the template's {{{{{text}}}}} cannot be read")
-        yield found[0].strip()
-        position = found.end()
+        yield match[0].strip()
+        position = match.end()
 
 
 def _pipeline(words: list[str], whole: str) -> tuple[_Expression, list[str]]:
-    """`a | f` is `f a`."""
+    """Parse a pipeline: `a | f` is `f a`."""
     expression, words = _call(words, whole, None)
     while words and words[0] == "|":
         expression, words = _call(words[1:], whole, expression)
@@ -173,7 +174,7 @@ def _pipeline(words: list[str], whole: str) -> tuple[_Expression, list[str]]:
 
 
 def _call(words: list[str], whole: str, piped: _Expression | None) -> tuple[_Expression, list[str]]:
-    """A value alone, or a function and its values."""
+    """Parse a single value, or a function with its arguments."""
     if not words:
         raise TemplateNotUsable(f"the template's {{{{{whole}}}}} cannot be read")
     function = _FUNCTIONS.get(words[0])
@@ -263,13 +264,13 @@ def _run(nodes: Sequence[_Node], fields: Fields) -> Iterator[str]:
             case _Text(text):
                 yield text
             case _Show(what):
-                yield _shown(what(fields))
+                yield _formatted(what(fields))
             case _Choice(branches):
                 chosen = next((body for test, body in branches if test is None or test(fields)), ())
                 yield from _run(chosen, fields)
 
 
-def _shown(value: object) -> str:
+def _formatted(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""What was heard in a sound, in each of the forms that OpenAI's clients may ask for. Pure."""
+"""Converts transcripts to each format that OpenAI's clients may request. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _encode: Final = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptionWish:
-    """The fields of the form, read."""
+    """The fields of the form, parsed."""
 
     response_format: str = "json"
     language: str = ""
@@ -31,7 +31,7 @@ class TranscriptionWish:
 
 
 def transcription_wish(fields: Mapping[str, list[str]]) -> TranscriptionWish:
-    """InvalidInput names the field that is wrong."""
+    """Parse the form's fields. Raise InvalidInput with the name of the wrong one."""
     last = {name: values[-1] for name, values in fields.items()}
     granularities = (*fields.get("timestamp_granularities[]", ()), *fields.get("timestamp_granularities", ()))
     wish = TranscriptionWish(
@@ -44,9 +44,11 @@ def transcription_wish(fields: Mapping[str, list[str]]) -> TranscriptionWish:
     )
     if wish.response_format not in _FORMS:
         raise InvalidInput("response_format", f"{wish.response_format} is not offered, but {', '.join(_FORMS)}")
-    for one in granularities:
-        if one not in _GRANULARITIES:
-            raise InvalidInput("timestamp_granularities", f"{one} is not offered, but {', '.join(_GRANULARITIES)}")
+    for granularity in granularities:
+        if granularity not in _GRANULARITIES:
+            raise InvalidInput(
+                "timestamp_granularities", f"{granularity} is not offered, but {', '.join(_GRANULARITIES)}"
+            )
     return wish
 
 
@@ -74,12 +76,12 @@ def transcription_options(wish: TranscriptionWish, model: AdapterModel, *, file:
 
 
 def transcription_answer(result: TranscriptResult, wish: TranscriptionWish) -> tuple[bytes, str]:
-    """The answer and its content type."""
+    """Return the body and its content type."""
     return _FORMS[wish.response_format](result, wish)
 
 
 def transcription_event(part: TranscriptStreamResponse) -> bytes:
-    """An event of a stream; nothing where the part says nothing."""
+    """Return an event of a stream; nothing where the part has no text."""
     if part.HasField("final_result"):
         return _event({"type": "transcript.text.done", "text": part.final_result.text})
     return _event({"type": "transcript.text.delta", "delta": part.delta}) if part.delta else b""
@@ -89,7 +91,7 @@ def _event(event: Mapping[str, Any]) -> bytes:
     return b"data: " + _encode(event) + b"\n\n"
 
 
-# The forms.
+# Output formats.
 
 
 def _as_json(result: TranscriptResult, _: TranscriptionWish) -> tuple[bytes, str]:

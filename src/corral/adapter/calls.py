@@ -1,11 +1,22 @@
-"""Embeddings, as numbers or in base64."""
+"""Routes that answer a JSON request with JSON: embeddings, rerank, voice activity, tokens."""
 
 import asyncio
 from typing import Final
 
+import msgspec
+
 from corral.adapter.dialects.answers import embedding_answer
+from corral.adapter.dialects.localai import (
+    DetokenizeRequest,
+    RankingRequest,
+    TokenizeRequest,
+    ranking_answer,
+    ranking_options,
+    tokenize_options,
+)
 from corral.adapter.dialects.openai import embedding_options
 from corral.adapter.dialects.requests import EmbeddingRequest, parse
+from corral.adapter.dialects.speech import VoiceActivityRequest, voice_activity_answer, voice_activity_options
 from corral.adapter.replicas import Served
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput
@@ -16,7 +27,7 @@ _FORMATS: Final = ("float", "base64", None)
 
 
 async def embeddings(served: Served, body: bytes, _: Clock) -> bytes:
-    """One call for each text, some of them at once; the first that fails ends the others."""
+    """One call for each text, several of them at once; the first failure cancels the others."""
     request = parse(body, EmbeddingRequest)
     if request.encoding_format not in _FORMATS:
         raise InvalidInput("encoding_format", "must be float or base64")
@@ -44,3 +55,25 @@ async def embeddings(served: Served, body: bytes, _: Clock) -> bytes:
         as_base64=request.encoding_format == "base64",
         dimensions=request.dimensions,
     )
+
+
+async def rerank(served: Served, body: bytes, _: Clock) -> bytes:
+    request = parse(body, RankingRequest)
+    request.check()
+    return ranking_answer(await served.backend.rerank(ranking_options(request, served.model)), model=served.model.name)
+
+
+async def voice_activity(served: Served, body: bytes, _: Clock) -> bytes:
+    request = parse(body, VoiceActivityRequest)
+    return voice_activity_answer(await served.backend.vad(voice_activity_options(request, served.model)))
+
+
+async def tokenize(served: Served, body: bytes, _: Clock) -> bytes:
+    request = parse(body, TokenizeRequest)
+    return msgspec.json.encode({"tokens": await served.backend.tokenize(tokenize_options(request, served.model))})
+
+
+async def detokenize(served: Served, body: bytes, _: Clock) -> bytes:
+    request = parse(body, DetokenizeRequest)
+    request.check()
+    return msgspec.json.encode({"content": await served.backend.detokenize(request.tokens)})

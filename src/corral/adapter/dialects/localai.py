@@ -1,9 +1,9 @@
-"""How well documents fit a question, in LocalAI's words and in the contract's. Pure."""
+"""LocalAI's own routes: converts rerank and token requests to gRPC messages, and the results back. Pure."""
 
 import msgspec
 
 from corral.base.errors import InvalidInput
-from corral.rpc.messages import RerankRequest, RerankResult
+from corral.rpc.messages import PredictOptions, RerankRequest, RerankResult
 from corral.wire.adapter import AdapterModel
 
 
@@ -14,7 +14,7 @@ class RankingRequest(msgspec.Struct, kw_only=True):
     top_n: int | None = None
 
     def check(self) -> None:
-        """What the types alone do not say."""
+        """Check what the types do not express."""
         if not self.query:
             raise InvalidInput("query", "must not be empty")
         if not self.documents:
@@ -24,7 +24,7 @@ class RankingRequest(msgspec.Struct, kw_only=True):
 
 
 def ranking_options(request: RankingRequest, model: AdapterModel) -> RerankRequest:
-    """0 asks for all."""
+    """Build the message. A `top_n` of 0 asks for all documents."""
     return RerankRequest(
         query=request.query,
         documents=request.documents,
@@ -35,8 +35,26 @@ def ranking_options(request: RankingRequest, model: AdapterModel) -> RerankReque
 
 def ranking_answer(result: RerankResult, *, model: str) -> bytes:
     results = [
-        {"index": one.index, "document": {"text": one.text}, "relevance_score": one.relevance_score}
-        for one in result.results
+        {"index": ranked.index, "document": {"text": ranked.text}, "relevance_score": ranked.relevance_score}
+        for ranked in result.results
     ]
     usage = {"total_tokens": result.usage.total_tokens, "prompt_tokens": result.usage.prompt_tokens}
     return msgspec.json.encode({"model": model, "usage": usage, "results": results})
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    content: str
+    model: str | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    tokens: list[int]
+    model: str | None = None
+
+    def check(self) -> None:
+        if any(not 0 <= token < 2**31 for token in self.tokens):
+            raise InvalidInput("tokens", "must be numbers of tokens")
+
+
+def tokenize_options(request: TokenizeRequest, model: AdapterModel) -> PredictOptions:
+    return PredictOptions(Prompt=request.content, ModelIdentity=model.identity)

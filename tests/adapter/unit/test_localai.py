@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from corral.adapter.dialects.localai import RankingRequest, ranking_answer, ranking_options
 from corral.adapter.dialects.requests import parse
-from corral.adapter.dialects.rerank import RankingRequest, ranking_answer, ranking_options
 from corral.base.errors import InvalidInput
 from corral.rpc.messages import DocumentResult, RerankResult, Usage
 from corral.wire.adapter import AdapterModel
