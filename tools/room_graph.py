@@ -1,7 +1,5 @@
 """Prints the graph of rooms that `rooms.map` plans, and every import that would point backwards. Fails if there is one.
-
-A room may import the rooms before it in ROOMS, and routes may import everything.
-"""
+A room may import the rooms before it in ROOMS, and routes may import everything."""
 
 import ast
 import sys
@@ -23,16 +21,15 @@ USED_BY: Final = {
 
 
 def modules() -> dict[str, Path]:
-    names = {path: ".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in SOURCE.rglob("*.py")}
-    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+    names = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in SOURCE.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for name, path in names.items()}
 
 
 def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("corral."):
             package = str(node.module).removeprefix("corral.")
-            members = {f"{package}.{one.name}" for one in node.names}
-            yield from {member if member in known else package for member in members}
+            yield from {one if one in known else package for one in (f"{package}.{name.name}" for name in node.names)}
 
 
 def kind_of(module: str) -> str:

@@ -17,7 +17,7 @@ from corral.state.urls import shown_url, sqlite_path
 IdT = TypeVar("IdT", contravariant=True)
 
 
-class Forget(Protocol[IdT]):
+class ForgetStep(Protocol[IdT]):
     """What one room does when another room removes a node or a model: it runs in that room's transaction."""
 
     async def __call__(self, connection: AsyncConnection, id: IdT, /, *, reason: str, at: datetime) -> None: ...

@@ -10,7 +10,7 @@ from corral.domain.event import Event
 from corral.domain.intent import Intent
 from corral.domain.model_removal import REASON, RemovedModel
 from corral.domain.operation import Operation
-from corral.state.db import Database, Forget
+from corral.state.db import Database, ForgetStep
 from corral.state.dialect import insert_into
 from corral.state.events import append
 from corral.state.operations import Operations
@@ -18,7 +18,7 @@ from corral.state.schema import removed_models
 
 
 class ModelRemovals:
-    def __init__(self, database: Database, operations: Operations, *, on_removal: Sequence[Forget[str]]) -> None:
+    def __init__(self, database: Database, operations: Operations, *, on_removal: Sequence[ForgetStep[str]]) -> None:
         """`on_removal` is what other rooms do when a model is removed."""
         self._db = database
         self._operations = operations

@@ -21,7 +21,7 @@ from corral.domain.node import Node, NodeStatus, NodeType, Suspicion
 from corral.domain.node_address import NodeContact
 from corral.domain.registration import AdmissionPolicy, TooManyPending, crowd_problem
 from corral.state import node_looks
-from corral.state.db import Database, Forget
+from corral.state.db import Database, ForgetStep
 from corral.state.dialect import among, insert_into
 from corral.state.events import append
 from corral.state.keys import revoke_keys_of
@@ -50,8 +50,8 @@ class Nodes:
         self,
         database: Database,
         *,
-        on_removal: Sequence[Forget[NodeId]] = (),
-        on_suspicion: Sequence[Forget[NodeId]] = (),
+        on_removal: Sequence[ForgetStep[NodeId]] = (),
+        on_suspicion: Sequence[ForgetStep[NodeId]] = (),
     ) -> None:
         """`on_removal` and `on_suspicion` are what other rooms do when a node is removed, or loses its approval."""
         self._db = database
