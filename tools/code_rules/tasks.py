@@ -6,7 +6,10 @@ from typing import TypeGuard
 
 from .sources import Finding, Names, Source, calls
 
-MAY_CREATE_TASKS = ("src/corral/base/tasks.py",)
+MAY_CREATE_TASKS = (
+    "src/corral/base/tasks.py",
+    "src/corral/rpc/grpc_client/",  # imports nothing of ours, and so not `start_task`
+)
 TASK_MAKERS = frozenset(
     {"corral.base.tasks.start_task", "asyncio.create_task", "asyncio.ensure_future", "asyncio.run_coroutine_threadsafe"}
 )

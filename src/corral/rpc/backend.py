@@ -1,8 +1,9 @@
-"""One backend process at the other end of a gRPC channel: the only code of Corral's that opens one.
+"""A client of one backend process, over gRPC. No other code of Corral opens gRPC channels.
 
-- A channel connects when it is first used, and again by itself; so a client outlives the process it talks to, and must
-  not be used for another process that was given the same port (the model's identity is checked by the backend).
-- Deadlines are parameters, no call invents one. Without one a call lasts as long as its caller.
+- A channel connects when it is first used, and again after the connection was lost. So a client outlives the process
+  it talks to, and must not be used for another process on the same port (the backend checks the model's identity).
+- Deadlines are parameters, no call invents one. Without a deadline a call lasts as long as its caller, or until the
+  backend no longer answers pings: `grpc_client/keepalive.py` says when that is.
 - Every failure is one of `errors`; a `Result` without success is one as well.
 - Cancelling a caller, or closing a stream, cancels that one call in the backend and nothing else.
 """
@@ -17,7 +18,7 @@ from typing import Final, Generic, Self, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from corral.rpc import errors
-from corral.rpc.channel import Channel
+from corral.rpc.grpc_client import CallFailed, Channel, Code
 from corral.rpc.messages import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -39,7 +40,6 @@ from corral.rpc.messages import (
     VADRequest,
     VADResponse,
 )
-from corral.rpc.status import Code, error_for
 
 _HEALTHY: Final = b"OK"
 _PAUSES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -50,7 +50,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class _Method(Generic[Answer]):
-    """One of the contract's that Corral calls."""
+    """A method of the contract, and what it is answered with."""
 
     name: str
     answer: type[Answer]
@@ -79,11 +79,12 @@ _VAD: Final = _Method("VAD", VADResponse)
 
 
 class Backend:
-    """A client of one backend. Used as an asynchronous context, or closed by hand."""
+    """A client of one backend: an asynchronous context manager, or to be closed by its owner."""
 
     def __init__(self, address: str, *, token: str = "") -> None:
         self.address = address
-        self._channel = Channel(address, token=token)
+        metadata = [("authorization", f"Bearer {token}")] if token else []
+        self._channel = Channel(address, user_agent="corral", metadata=metadata)
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,8 +113,8 @@ class Backend:
         return result.message
 
     async def free(self, *, timeout: timedelta) -> None:
-        """Give the model's memory back. Many backends do not offer it, and some that do answer with an empty result:
-        an answer is all that counts, as for LocalAI."""
+        """Free the memory of the model. Many backends do not offer it, and some answer with an empty result: it counts
+        as success, as it does for LocalAI."""
         await self._call(_FREE, HealthMessage(), timeout)
 
     async def status(self, *, timeout: timedelta) -> StatusResponse:
@@ -165,7 +166,7 @@ class Backend:
     def transcript(
         self, request: TranscriptRequest, *, timeout: timedelta | None = None
     ) -> AsyncGenerator[TranscriptStreamResponse, None]:
-        """The same in parts; the last one has the whole."""
+        """What is said in the file `dst`, in parts; the last part has the whole text."""
         return self._stream(_TRANSCRIPT, request, timeout)
 
     async def vad(self, request: VADRequest, *, timeout: timedelta | None = None) -> VADResponse:
@@ -175,20 +176,21 @@ class Backend:
     async def _stream(
         self, method: _Method[Answer], request: Message, timeout: timedelta | None
     ) -> AsyncGenerator[Answer, None]:
-        """Tried again a little later while the backend says that it did nothing about it, as when it has too many."""
+        """The parts of an answer. A call that the backend refused to begin, as when it has too many, is tried again."""
         deadline = _deadline(timeout)
         for pause in _PAUSES:
-            stream = await self._channel.begin(method.path, request.SerializeToString(), deadline)
             try:
-                while (message := await stream.next()) is not None:
+                call = await self._channel.begin(method.path, request.SerializeToString(), deadline)
+            except CallFailed as error:
+                raise errors.error_for(self.address, error.status) from error
+            with call:
+                while (message := await call.next()) is not None:
                     yield self._parsed(method, message)
-                if not stream.was_refused:
+                if not call.was_refused:
                     break
-            finally:
-                stream.cancel()  # of no effect on a call that has ended
             await asyncio.sleep(pause)
-        if stream.status is not None and stream.status.code is not Code.OK:
-            raise error_for(self.address, stream.status)
+        if call.status is not None and call.status.code is not Code.OK:
+            raise errors.error_for(self.address, call.status)
 
     async def _call(self, method: _Method[Answer], request: Message, timeout: timedelta | None) -> Answer:
         async with aclosing(self._stream(method, request, timeout)) as answers:

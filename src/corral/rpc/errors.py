@@ -1,4 +1,4 @@
-"""What can go wrong with a backend, told apart by what to do about it.
+"""What can go wrong with a backend, by what to do about it, and how a gRPC status becomes one of these errors.
 
 BackendError
 ├── BackendBusy           retryable: no answer before the deadline; the process may be working
@@ -13,7 +13,10 @@ BackendError
 └── BackendFailed         anything else
 """
 
+from typing import Final
+
 from corral.base.errors import CorralError
+from corral.rpc.grpc_client import Code, Status
 
 
 class BackendError(CorralError):
@@ -89,3 +92,35 @@ class BackendFailed(BackendError):
     """The backend failed."""
 
     code = "backend_failed"
+
+
+_BY_CODE: Final[dict[Code, type[BackendError]]] = {
+    Code.DEADLINE_EXCEEDED: BackendBusy,
+    Code.UNAVAILABLE: BackendGone,
+    Code.CANCELLED: BackendGone,  # by the backend, whose process is ending: our own cancellations do not get here
+    Code.FAILED_PRECONDITION: ModelNotLoaded,
+    Code.UNIMPLEMENTED: NotOffered,
+    Code.UNAUTHENTICATED: TokenRefused,
+    Code.RESOURCE_EXHAUSTED: ReplyTooLarge,
+    Code.INVALID_ARGUMENT: RequestRefused,
+    Code.OUT_OF_RANGE: RequestRefused,
+}
+
+
+def error_for(address: str, status: Status) -> BackendError:
+    """The error for a call that ended with this status.
+
+    Texts are read as LocalAI's own client reads them: some backends say it in words only, and NOT_FOUND alone does not
+    mean another model (some backends find no face in a picture).
+    """
+    said = status.details.strip()
+    lowered = said.lower()
+    if status.code is Code.NOT_FOUND and "model identity mismatch" in lowered:
+        return OtherModelLoaded(address, said)
+    if status.code in _BY_CODE:
+        return _BY_CODE[status.code](address, said)
+    if "model not loaded" in lowered:
+        return ModelNotLoaded(address, said)
+    if "unimplemented" in lowered:
+        return NotOffered(address, said)
+    return BackendFailed(address, said)

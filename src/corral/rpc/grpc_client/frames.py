@@ -19,7 +19,7 @@ CONTINUATION: Final = 0x9
 ACK: Final = 0x1
 END_STREAM: Final = 0x1
 END_HEADERS: Final = 0x4
-_PADDED: Final = 0x8
+PADDED: Final = 0x8
 _PRIORITY: Final = 0x20
 
 ENABLE_PUSH: Final = 0x2
@@ -33,10 +33,12 @@ CANCEL: Final = 0x8
 ENHANCE_YOUR_CALM: Final = 0xB
 INADEQUATE_SECURITY: Final = 0xC
 
-MOST: Final = 2**31 - 1
-"""Of a window, and of the numbers of streams."""
-LEAST_MAX_FRAME: Final = 16_384
-MOST_MAX_FRAME: Final = 2**24 - 1
+MAX_NUMBER: Final = 2**31 - 1
+"""The largest window, and the largest number of a stream."""
+MIN_FRAME_LIMIT: Final = 16_384
+"""Every peer accepts frames of this size; it may allow larger ones, up to MAX_FRAME_LIMIT."""
+MAX_FRAME_LIMIT: Final = 2**24 - 1
+PING_BYTES: Final = 8
 
 _HEAD: Final = struct.Struct(">HBBBL")
 _SETTING: Final = struct.Struct(">HL")
@@ -45,10 +47,20 @@ _PRIORITY_BYTES: Final = 5
 
 
 class ProtocolViolated(Exception):
-    """The peer does not keep to HTTP/2."""
+    """The peer breaks a rule of HTTP/2."""
+
+
+class FrameTooLarge(ProtocolViolated):
+    """A frame is longer than allowed, or the bytes are no frame at all: `start` has the first ones."""
+
+    def __init__(self, length: int, limit: int, start: bytes) -> None:
+        super().__init__(f"a frame of {length} bytes, more than {limit}")
+        self.start = start
 
 
 class Frame(NamedTuple):
+    """One frame as it was received; `payload` may still contain padding."""
+
     kind: int
     flags: int
     stream: int
@@ -56,51 +68,55 @@ class Frame(NamedTuple):
 
 
 class FrameReader:
-    """Cuts what comes into frames, wherever it was split on its way."""
+    """Splits received bytes into frames, however TCP has cut them."""
 
-    def __init__(self, largest: int) -> None:
-        self._largest = largest
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._left = b""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now: those before one that is refused, too."""
+        """Yield the frames that are complete now; those before a frame that is refused are yielded first."""
         if self._left:
             data = self._left + data
         begin, end = 0, len(data)
         while end - begin >= _HEAD.size:
             high, low, kind, flags, stream = _HEAD.unpack_from(data, begin)
             length = high << 8 | low
-            if length > self._largest:
-                raise ProtocolViolated(f"a frame of {length} bytes, more than {self._largest}")
+            if length > self._limit:
+                raise FrameTooLarge(length, self._limit, data[begin : begin + _HEAD.size])
             after = begin + _HEAD.size + length
             if after > end:
                 break
-            yield Frame(kind, flags, stream & MOST, data[begin + _HEAD.size : after])
+            yield Frame(kind, flags, stream & MAX_NUMBER, data[begin + _HEAD.size : after])
             begin = after
         self._left = data[begin:]
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
+    """One frame as bytes."""
     length = len(payload)
     return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:
+    """A SETTINGS frame with these values."""
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in values.items()))
 
 
 def window_update(stream: int, count: int) -> bytes:
+    """A frame that allows the peer to send `count` bytes more; on stream 0, on the connection as a whole."""
     return frame(WINDOW_UPDATE, 0, stream, _NUMBER.pack(count))
 
 
 def reset(stream: int, code: int) -> bytes:
+    """A frame that ends one stream."""
     return frame(RST_STREAM, 0, stream, _NUMBER.pack(code))
 
 
 def content_of(read: Frame) -> bytes:
-    """Of DATA and HEADERS: without padding and priority."""
+    """The content of a DATA or HEADERS frame, without padding and priority."""
     begin, end = 0, len(read.payload)
-    if read.flags & _PADDED:
+    if read.flags & PADDED:
         begin, end = 1, end - (read.payload[0] if read.payload else 1)
     if read.flags & _PRIORITY and read.kind == HEADERS:
         begin += _PRIORITY_BYTES
@@ -110,13 +126,14 @@ def content_of(read: Frame) -> bytes:
 
 
 def settings_of(read: Frame) -> Iterator[tuple[int, int]]:
+    """Names and values in a SETTINGS frame."""
     if len(read.payload) % _SETTING.size:
         raise ProtocolViolated(f"settings of {len(read.payload)} bytes")
     return _SETTING.iter_unpack(read.payload)
 
 
 def number_of(read: Frame, at: int = 0) -> int:
-    """The 31 or 32 bits of a window update, a reset or a farewell."""
+    """The 32 bits at this offset of a WINDOW_UPDATE, RST_STREAM or GOAWAY frame."""
     if len(read.payload) < at + _NUMBER.size:
         raise ProtocolViolated(f"a frame of kind {read.kind} with {len(read.payload)} bytes")
     return int(_NUMBER.unpack_from(read.payload, at)[0])

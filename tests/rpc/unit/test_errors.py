@@ -3,7 +3,8 @@
 import pytest
 
 from corral.rpc import errors
-from corral.rpc.status import Code, Status, error_for
+from corral.rpc.errors import error_for
+from corral.rpc.grpc_client import Code, Status
 
 CASES = [
     (Code.FAILED_PRECONDITION, "echo: model not loaded", errors.ModelNotLoaded),

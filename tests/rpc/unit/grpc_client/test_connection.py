@@ -3,115 +3,33 @@
 import asyncio
 import itertools
 import struct
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
-import h2.config
-import h2.connection
 import h2.events
 import h2.settings
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from corral.rpc.http2 import frames
-from corral.rpc.http2.connection import STREAM_WINDOW, Connection
-from corral.rpc.http2.frames import FrameReader, ProtocolViolated, frame
-from corral.rpc.http2.stream import MAX_MESSAGE_BYTES, Stream
-from corral.rpc.status import Code, Status
+from corral.rpc.grpc_client import MAX_MESSAGE_BYTES, NO_KEEPALIVE, Call, Code, Status, frames
+from corral.rpc.grpc_client.connection import Http2Connection
+from corral.rpc.grpc_client.frames import FrameReader, ProtocolViolated, frame
+from corral.rpc.grpc_client.open_calls import CALL_WINDOW
+from tests.kit.http2_peer import OPENING, SUCCESS, DeafPeer, Http2Peer, Wire, message
 from tests.kit.loop_time import let_loop_time_pass
-
-HEAD = b"\x20\x83\x86\x84\x01\x01x"
-"""POST http / of x, and no table."""
-OPENING = [(":status", "200"), ("content-type", "application/grpc")]
-WELL = [("grpc-status", "0")]
-
-
-def message(content: bytes) -> bytes:
-    return b"\0" + len(content).to_bytes(4) + content
-
-
-class Wire:
-    """Stands in for a transport: what is written is heard by the other end at once."""
-
-    def __init__(self, hear: Callable[[bytes], object]) -> None:
-        self._hear = hear
-        self.closed = False
-
-    def write(self, data: bytes) -> None:
-        assert not self.closed
-        self._hear(data)
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
-class Peer:
-    """h2 as the server of a connection of ours."""
-
-    def __init__(self, **settings: int) -> None:
-        codes = {getattr(h2.settings.SettingCodes, name.upper()): value for name, value in settings.items()}
-        self.http = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
-        self.http.local_settings = h2.settings.Settings(client=False, initial_values=codes)
-        self.events: list[Any] = []
-        self.connection = Connection()
-        self.wire = Wire(lambda data: self.events.extend(self.http.receive_data(data)))
-        self.http.initiate_connection()
-        self.connection.connection_made(self.wire)  # type: ignore[arg-type]
-        self.speak()
-
-    def speak(self, pieces_of: int = 2**20) -> None:
-        """Have the connection hear what h2 wants to say."""
-        data = self.http.data_to_send()
-        for begin in range(0, len(data), pieces_of):
-            self.connection.data_received(data[begin : begin + pieces_of])
-
-    def call(self, body: bytes = b"request") -> Stream:
-        return self.connection.request(HEAD, message(body))
-
-    def answer(self, stream: Stream, *contents: bytes, trailers: list[tuple[str, str]] | None = None) -> None:
-        self.http.send_headers(stream.number, OPENING)
-        for content in contents:
-            self.http.send_data(stream.number, message(content))
-        self.http.send_headers(stream.number, trailers or WELL, end_stream=True)
-
-    def heard(self, kind: type[Any]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    def body_of(self, stream: Stream) -> bytes:
-        return b"".join(one.data for one in self.heard(h2.events.DataReceived) if one.stream_id == stream.number)
-
-
-class Deaf(Peer):
-    """Takes anything: what is said to it by the tests is not h2's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wire._hear = lambda _: None
 
 
 @pytest.fixture
-async def peer() -> Peer:
-    return Peer()
+async def peer() -> Http2Peer:
+    return Http2Peer()
 
 
-async def read(stream: Stream) -> list[bytes]:
+async def read(stream: Call) -> list[bytes]:
     contents = []
     while (content := await stream.next()) is not None:
         contents.append(content)
     return contents
 
 
-async def test_a_call_is_understood_and_its_answer_too(peer: Peer) -> None:
+async def test_a_call_is_understood_and_its_answer_too(peer: Http2Peer) -> None:
     stream = peer.call(b"hello")
     [request] = peer.heard(h2.events.RequestReceived)
     assert dict(request.headers)[b":method"] == b"POST"
@@ -124,7 +42,7 @@ async def test_a_call_is_understood_and_its_answer_too(peer: Peer) -> None:
 
 async def test_it_does_not_matter_where_the_bytes_are_split() -> None:
     for pieces_of in range(1, 80):
-        peer = Peer()
+        peer = Http2Peer()
         first, second = peer.call(), peer.call()
         peer.answer(first, b"one", b"two")
         peer.answer(second, b"three" * 10, trailers=[("grpc-status", "5"), ("grpc-message", "not%20there %E2%82%AC")])
@@ -134,18 +52,18 @@ async def test_it_does_not_matter_where_the_bytes_are_split() -> None:
         assert second.status == Status(Code.NOT_FOUND, "not there €")
 
 
-async def test_messages_may_be_cut_into_frames_at_will(peer: Peer) -> None:
+async def test_messages_may_be_cut_into_frames_at_will(peer: Http2Peer) -> None:
     stream = peer.call()
     peer.http.send_headers(stream.number, OPENING)
     data = message(b"a" * 7) + message(b"b" * 9) + message(b"")
     for begin, end in itertools.pairwise([0, 1, 5, 12, 13, 20, len(data)]):
         peer.http.send_data(stream.number, data[begin:end], pad_length=begin)
-    peer.http.send_headers(stream.number, WELL, end_stream=True)
+    peer.http.send_headers(stream.number, SUCCESS, end_stream=True)
     peer.speak()
     assert await read(stream) == [b"a" * 7, b"b" * 9, b""]
 
 
-async def test_a_large_request_keeps_to_the_windows_of_its_peer(peer: Peer) -> None:
+async def test_a_large_request_keeps_to_the_windows_of_its_peer(peer: Http2Peer) -> None:
     body = bytes(range(256)) * 2000
     stream = peer.call(body)
     while len(peer.body_of(stream)) < len(message(body)):
@@ -161,7 +79,7 @@ async def test_a_large_request_keeps_to_the_windows_of_its_peer(peer: Peer) -> N
     assert peer.heard(h2.events.StreamEnded)
 
 
-async def test_a_window_that_shrinks_below_nothing_is_waited_out(peer: Peer) -> None:
+async def test_a_window_that_shrinks_below_nothing_is_waited_out(peer: Http2Peer) -> None:
     stream = peer.call(b"x" * 200_000)
     sent = len(peer.body_of(stream))
     assert sent == 65_535
@@ -175,7 +93,7 @@ async def test_a_window_that_shrinks_below_nothing_is_waited_out(peer: Peer) -> 
     assert len(peer.body_of(stream)) == 200_005
 
 
-async def test_a_slow_consumer_holds_back_its_own_backend_only(peer: Peer) -> None:
+async def test_a_slow_consumer_holds_back_its_own_backend_only(peer: Http2Peer) -> None:
     slow, quick = peer.call(), peer.call()
     for stream in (slow, quick):
         peer.http.send_headers(stream.number, OPENING)
@@ -184,18 +102,18 @@ async def test_a_slow_consumer_holds_back_its_own_backend_only(peer: Peer) -> No
         peer.http.send_data(slow.number, message(b"s" * 1000))
         peer.speak()
         sent += 1
-    assert sent * 1005 + 1005 > STREAM_WINDOW
+    assert sent * 1005 + 1005 > CALL_WINDOW
     peer.http.send_data(quick.number, message(b"q"))
     peer.speak()
     assert await quick.next() == b"q"
     for _ in range(sent):
         assert await slow.next() == b"s" * 1000
-    assert peer.http.local_flow_control_window(slow.number) >= STREAM_WINDOW // 2
+    assert peer.http.local_flow_control_window(slow.number) >= CALL_WINDOW // 2
 
 
-async def test_a_message_larger_than_the_window_comes_whole(peer: Peer) -> None:
+async def test_a_message_larger_than_the_window_comes_whole(peer: Http2Peer) -> None:
     stream = peer.call()
-    content = b"y" * (3 * STREAM_WINDOW)
+    content = b"y" * (3 * CALL_WINDOW)
     peer.http.send_headers(stream.number, OPENING)
     data = memoryview(message(content))
     while data:
@@ -207,21 +125,21 @@ async def test_a_message_larger_than_the_window_comes_whole(peer: Peer) -> None:
     assert await stream.next() == content
 
 
-async def test_more_than_the_window_ends_the_connection(peer: Peer) -> None:
+async def test_more_than_the_window_ends_the_connection(peer: Http2Peer) -> None:
     stream = peer.call()
     peer.http.send_headers(stream.number, OPENING)
     peer.speak()
-    for _ in range(STREAM_WINDOW // 60_000 + 1):
+    for _ in range(CALL_WINDOW // 60_000 + 1):
         peer.connection.data_received(frame(frames.DATA, 0, stream.number, message(b"z" * 60_000)))
-    assert stream.status == Status(Code.UNAVAILABLE, "it does not keep to HTTP/2: it sends more than it may")
+    assert stream.status == Status(Code.UNAVAILABLE, "it breaks HTTP/2: it sends more than it may")
     assert peer.wire.closed
 
 
-async def test_after_a_farewell_what_was_begun_goes_on(peer: Peer) -> None:
+async def test_after_a_farewell_what_was_begun_goes_on(peer: Http2Peer) -> None:
     begun, late = peer.call(), peer.call()
     peer.connection.data_received(frame(frames.GOAWAY, 0, 0, struct.pack(">LL", begun.number, 2) + b"tired"))
     assert not peer.connection.takes_calls
-    assert late.status == Status(Code.UNAVAILABLE, "the backend takes no more calls (code 2: tired)")
+    assert late.status == Status(Code.UNAVAILABLE, "the server takes no more calls (code 2: tired)")
     assert late.was_refused
     assert not begun.was_refused
     assert not peer.wire.closed
@@ -243,7 +161,7 @@ async def test_after_a_farewell_what_was_begun_goes_on(peer: Peer) -> None:
         (99, Code.INTERNAL),
     ],
 )
-async def test_a_reset_is_told_by_its_code(peer: Peer, code: int, expected: Code) -> None:
+async def test_a_reset_is_told_by_its_code(peer: Http2Peer, code: int, expected: Code) -> None:
     stream = peer.call()
     peer.connection.data_received(frames.reset(stream.number, code))
     assert await read(stream) == []
@@ -264,7 +182,7 @@ async def test_a_reset_is_told_by_its_code(peer: Peer, code: int, expected: Code
     ],
 )
 async def test_an_answer_that_is_not_grpcs_ends_the_call(
-    peer: Peer, head: list[tuple[str, str]], expected: Code
+    peer: Http2Peer, head: list[tuple[str, str]], expected: Code
 ) -> None:
     stream = peer.call()
     peer.http.send_headers(stream.number, head)
@@ -287,7 +205,9 @@ async def test_an_answer_that_is_not_grpcs_ends_the_call(
         ([("other", "1")], Status(Code.UNKNOWN, "the stream ended without a status")),
     ],
 )
-async def test_the_end_is_read_from_the_trailers(peer: Peer, trailers: list[tuple[str, str]], expected: Status) -> None:
+async def test_the_end_is_read_from_the_trailers(
+    peer: Http2Peer, trailers: list[tuple[str, str]], expected: Status
+) -> None:
     stream = peer.call()
     peer.answer(stream, trailers=trailers)
     peer.speak()
@@ -295,7 +215,7 @@ async def test_the_end_is_read_from_the_trailers(peer: Peer, trailers: list[tupl
     assert stream.status == expected
 
 
-async def test_an_answer_may_be_trailers_only(peer: Peer) -> None:
+async def test_an_answer_may_be_trailers_only(peer: Http2Peer) -> None:
     stream = peer.call()
     peer.http.send_headers(stream.number, [*OPENING, ("grpc-status", "12")], end_stream=True)
     peer.speak()
@@ -303,7 +223,7 @@ async def test_an_answer_may_be_trailers_only(peer: Peer) -> None:
     assert stream.status == Status(Code.UNIMPLEMENTED)
 
 
-async def test_an_interim_answer_is_passed_over(peer: Peer) -> None:
+async def test_an_interim_answer_is_passed_over(peer: Http2Peer) -> None:
     stream = peer.call()
     peer.http.send_headers(stream.number, [(":status", "103")])
     peer.answer(stream, b"one")
@@ -311,7 +231,7 @@ async def test_an_interim_answer_is_passed_over(peer: Peer) -> None:
     assert await read(stream) == [b"one"]
 
 
-async def test_data_that_ends_without_trailers_is_no_success(peer: Peer) -> None:
+async def test_data_that_ends_without_trailers_is_no_success(peer: Http2Peer) -> None:
     stream = peer.call()
     peer.http.send_headers(stream.number, OPENING)
     peer.http.send_data(stream.number, message(b"one"), end_stream=True)
@@ -320,24 +240,24 @@ async def test_data_that_ends_without_trailers_is_no_success(peer: Peer) -> None
     assert stream.status == Status(Code.INTERNAL, "the stream ended without a status")
 
 
-async def test_an_end_within_a_message_is_no_success(peer: Peer) -> None:
+async def test_an_end_within_a_message_is_no_success(peer: Http2Peer) -> None:
     stream = peer.call()
     peer.http.send_headers(stream.number, OPENING)
     peer.http.send_data(stream.number, message(b"one") + message(b"two")[:-1])
-    peer.http.send_headers(stream.number, WELL, end_stream=True)
+    peer.http.send_headers(stream.number, SUCCESS, end_stream=True)
     peer.speak()
     assert await read(stream) == [b"one"]
     assert stream.status == Status(Code.INTERNAL, "the stream ended within a message")
 
 
-async def test_data_without_a_head_is_no_answer(peer: Peer) -> None:
+async def test_data_without_a_head_is_no_answer(peer: Http2Peer) -> None:
     stream = peer.call()
     peer.connection.data_received(frame(frames.DATA, 0, stream.number, message(b"one")))
     assert await read(stream) == []
-    assert stream.status == Status(Code.INTERNAL, "it answers without a head")
+    assert stream.status == Status(Code.INTERNAL, "data came before the headers")
 
 
-async def test_a_call_that_was_answered_is_not_refused_any_more(peer: Peer) -> None:
+async def test_a_call_that_was_answered_is_not_refused_any_more(peer: Http2Peer) -> None:
     stream = peer.call()
     peer.http.send_headers(stream.number, OPENING)
     peer.http.send_data(stream.number, message(b"one"))
@@ -347,7 +267,7 @@ async def test_a_call_that_was_answered_is_not_refused_any_more(peer: Peer) -> N
     assert not stream.was_refused
 
 
-async def test_a_long_text_of_an_error_harms_no_other_call(peer: Peer) -> None:
+async def test_a_long_text_of_an_error_harms_no_other_call(peer: Http2Peer) -> None:
     failing, other = peer.call(), peer.call()
     peer.answer(failing, trailers=[("grpc-status", "13"), ("grpc-message", "e" * 70_000)])
     peer.speak()
@@ -359,14 +279,14 @@ async def test_a_long_text_of_an_error_harms_no_other_call(peer: Peer) -> None:
 
 
 async def test_a_window_as_large_as_can_be_is_kept_account_of() -> None:
-    peer = Deaf()
-    peer.connection.data_received(frames.settings({frames.INITIAL_WINDOW_SIZE: frames.MOST}))
+    peer = DeafPeer()
+    peer.connection.data_received(frames.settings({frames.INITIAL_WINDOW_SIZE: frames.MAX_NUMBER}))
     stream = peer.call(b"x" * 100)
     peer.connection.data_received(frames.window_update(stream.number, 105))
     assert stream.status is None
 
 
-async def test_what_came_before_a_fault_counts(peer: Peer) -> None:
+async def test_what_came_before_a_fault_counts(peer: Http2Peer) -> None:
     stream = peer.call()
     peer.answer(stream, b"whole")
     peer.connection.data_received(peer.http.data_to_send() + b"\xff\xff\xff" + bytes(6))
@@ -382,7 +302,7 @@ async def test_what_came_before_a_fault_counts(peer: Peer) -> None:
         (b"\0" + (MAX_MESSAGE_BYTES + 1).to_bytes(4), Code.RESOURCE_EXHAUSTED),
     ],
 )
-async def test_a_message_that_cannot_be_taken_ends_its_call(peer: Peer, prefix: bytes, expected: Code) -> None:
+async def test_a_message_that_cannot_be_taken_ends_its_call(peer: Http2Peer, prefix: bytes, expected: Code) -> None:
     stream, other = peer.call(), peer.call()
     peer.http.send_headers(stream.number, OPENING)
     peer.http.send_data(stream.number, message(b"good") + prefix)
@@ -394,7 +314,7 @@ async def test_a_message_that_cannot_be_taken_ends_its_call(peer: Peer, prefix: 
     assert other.status is None
 
 
-async def test_a_call_that_is_given_up_is_reset_and_what_still_comes_is_passed_over(peer: Peer) -> None:
+async def test_a_call_that_is_given_up_is_reset_and_what_still_comes_is_passed_over(peer: Http2Peer) -> None:
     given_up = peer.call()
     late = peer.http
     late.send_headers(given_up.number, OPENING)
@@ -408,7 +328,7 @@ async def test_a_call_that_is_given_up_is_reset_and_what_still_comes_is_passed_o
     assert await read(stream) == [b"fine"]
 
 
-async def test_a_deadline_ends_the_call(peer: Peer) -> None:
+async def test_a_deadline_ends_the_call(peer: Http2Peer) -> None:
     stream = peer.call()
     stream.fail_at(asyncio.get_running_loop().time() + 60, Status(Code.DEADLINE_EXCEEDED, "late"))
     reading = asyncio.create_task(read(stream))
@@ -419,7 +339,7 @@ async def test_a_deadline_ends_the_call(peer: Peer) -> None:
     assert peer.heard(h2.events.StreamReset)
 
 
-async def test_a_reset_at_the_deadline_is_the_deadlines(peer: Peer) -> None:
+async def test_a_reset_at_the_deadline_is_the_deadlines(peer: Http2Peer) -> None:
     """A server may notice it first, and says no more than that."""
     stream = peer.call()
     loop = asyncio.get_running_loop()
@@ -430,10 +350,10 @@ async def test_a_reset_at_the_deadline_is_the_deadlines(peer: Peer) -> None:
 
 
 async def test_a_full_connection_is_waited_for() -> None:
-    peer = Peer(max_concurrent_streams=1)
+    peer = Http2Peer(max_concurrent_streams=1)
     stream = peer.call()
-    assert peer.connection.is_full
-    waiting = [asyncio.create_task(peer.connection.room()) for _ in range(2)]
+    assert peer.connection.places.is_full
+    waiting = [asyncio.create_task(peer.connection.places.wait()) for _ in range(2)]
     await asyncio.sleep(0)
     peer.answer(stream)
     peer.speak()
@@ -445,44 +365,44 @@ async def test_a_full_connection_is_waited_for() -> None:
 
 async def test_a_farewell_wakes_those_who_wait_for_room() -> None:
     """They are better off with another connection, although a stream still goes on here."""
-    peer = Peer(max_concurrent_streams=1)
+    peer = Http2Peer(max_concurrent_streams=1)
     peer.call()
-    waiting = [asyncio.create_task(peer.connection.room()) for _ in range(2)]
+    waiting = [asyncio.create_task(peer.connection.places.wait()) for _ in range(2)]
     await asyncio.sleep(0)
-    peer.connection.data_received(frame(frames.GOAWAY, 0, 0, struct.pack(">LL", frames.MOST, 0)))
+    peer.connection.data_received(frame(frames.GOAWAY, 0, 0, struct.pack(">LL", frames.MAX_NUMBER, 0)))
     await asyncio.gather(*waiting)
     assert not peer.connection.takes_calls
 
 
-async def test_nobody_waits_for_room_on_a_connection_that_has_ended(peer: Peer) -> None:
+async def test_nobody_waits_for_room_on_a_connection_that_has_ended(peer: Http2Peer) -> None:
     peer.connection.connection_lost(None)
-    waiting = asyncio.create_task(peer.connection.room())
+    waiting = asyncio.create_task(peer.connection.places.wait())
     await asyncio.sleep(0)
     assert waiting.done()
     await waiting
 
 
 async def test_nobody_overtakes_those_who_wait_for_room() -> None:
-    peer = Peer(max_concurrent_streams=2)
+    peer = Http2Peer(max_concurrent_streams=2)
     streams = [peer.call(), peer.call()]
-    waiting = [asyncio.create_task(peer.connection.room()) for _ in range(3)]
+    waiting = [asyncio.create_task(peer.connection.places.wait()) for _ in range(3)]
     await asyncio.sleep(0)
     for stream in streams:
         peer.answer(stream)
     peer.speak()
-    assert peer.connection.is_full
+    assert peer.connection.places.is_full
     await asyncio.wait(waiting[:2])
     assert [task.done() for task in waiting] == [True, True, False]
     waiting[2].cancel()
     await asyncio.wait({waiting[2]})
-    assert not peer.connection.is_full
-    assert not peer.connection._waiting_for_room
+    assert not peer.connection.places.is_full
+    assert not peer.connection.places._waiting
 
 
 async def test_room_that_a_cancelled_one_was_given_goes_to_the_next() -> None:
-    peer = Peer(max_concurrent_streams=1)
+    peer = Http2Peer(max_concurrent_streams=1)
     stream = peer.call()
-    first, second = (asyncio.create_task(peer.connection.room()) for _ in range(2))
+    first, second = (asyncio.create_task(peer.connection.places.wait()) for _ in range(2))
     await asyncio.sleep(0)
     peer.answer(stream)
     peer.speak()
@@ -492,43 +412,53 @@ async def test_room_that_a_cancelled_one_was_given_goes_to_the_next() -> None:
     assert not second.cancelled()
 
 
-async def test_pings_are_answered(peer: Peer) -> None:
+async def test_pings_are_answered(peer: Http2Peer) -> None:
     peer.http.ping(b"12345678")
     peer.speak()
     assert [event.ping_data for event in peer.heard(h2.events.PingAckReceived)] == [b"12345678"]
 
 
-async def test_headers_may_go_on_in_further_frames(peer: Peer) -> None:
+async def test_headers_may_go_on_in_further_frames(peer: Http2Peer) -> None:
     stream = peer.call()
     peer.http.send_headers(stream.number, [*OPENING, *((f"x-{number}", "v" * 900) for number in range(40))])
-    peer.http.send_headers(stream.number, WELL, end_stream=True)
+    peer.http.send_headers(stream.number, SUCCESS, end_stream=True)
     peer.speak()
     assert await read(stream) == []
     assert stream.status == Status(Code.OK)
 
 
-async def test_a_lost_connection_ends_all_calls(peer: Peer) -> None:
+async def test_a_lost_connection_ends_all_calls(peer: Http2Peer) -> None:
     streams = [peer.call() for _ in range(3)]
     peer.connection.connection_lost(ConnectionResetError(104, "Connection reset by peer"))
     assert {stream.status for stream in streams} == {Status(Code.UNAVAILABLE, "[Errno 104] Connection reset by peer")}
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("said", "told"),
     [
-        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
-        frame(frames.PING, 0, 0, b"12345678"),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "it does not speak HTTP/2 but HTTP/1"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "it does not speak HTTP/2: its first bytes are b'SSH-2.0-O'"),
+        (frame(frames.PING, 0, 0, b"12345678"), "it does not speak HTTP/2: its first frame is not its settings"),
     ],
 )
-async def test_a_peer_that_does_not_begin_with_settings_is_none(said: bytes) -> None:
-    connection = Connection()
-    wire = Wire(lambda _: None)
+@pytest.mark.parametrize("pieces_of", [1, 5, 100])
+async def test_a_peer_that_does_not_begin_with_settings_is_none(said: bytes, told: str, pieces_of: int) -> None:
+    connection = Http2Connection(NO_KEEPALIVE)
+    wire = Wire(connection, lambda _: None)
     connection.connection_made(wire)  # type: ignore[arg-type]
-    connection.data_received(said)
+    for begin in range(0, len(said), pieces_of):
+        connection.data_received(said[begin : begin + pieces_of])
     assert connection.greeted.done()
     assert not connection.takes_calls
-    assert connection.why_closed.startswith("it does not speak HTTP/2")
+    assert connection.why_closed == told
     assert wire.closed
+
+
+async def test_a_peer_that_hangs_up_at_once_has_not_spoken_http2() -> None:
+    connection = Http2Connection(NO_KEEPALIVE)
+    connection.connection_made(Wire(connection, lambda _: None))  # type: ignore[arg-type]
+    connection.eof_received()
+    assert connection.why_closed == "it closed the connection before any HTTP/2"
 
 
 @pytest.mark.parametrize(
@@ -545,45 +475,26 @@ async def test_a_peer_that_does_not_begin_with_settings_is_none(said: bytes) -> 
         frame(frames.SETTINGS, 0, 0, b"12345"),
         frames.settings({frames.MAX_FRAME_SIZE: 1}),
         frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31}),
-        frames.window_update(0, frames.MOST),
-        frames.window_update(1, frames.MOST),
+        frames.window_update(0, frames.MAX_NUMBER),
+        frames.window_update(1, frames.MAX_NUMBER),
         frame(frames.RST_STREAM, 0, 1, b"12"),
         frame(frames.GOAWAY, 0, 0, b"1234567"),
+        frame(frames.PING, 0, 0, b"1234567"),
+        frames.window_update(3, 1),
+        frames.reset(2, frames.CANCEL),
         frame(frames.HEADERS, 0, 1, b"") + frame(frames.CONTINUATION, 0, 1, b"x" * 60_000) * 70,
         b"\xff\xff\xff" + bytes(6),
     ],
 )
-async def test_whoever_breaks_the_rules_is_left(peer: Peer, said: bytes) -> None:
+async def test_whoever_breaks_the_rules_is_left(peer: Http2Peer, said: bytes) -> None:
     stream = peer.call()
     peer.connection.data_received(said)
     assert stream.status is not None
     assert stream.status.code is Code.UNAVAILABLE
-    assert stream.status.details.startswith("it does not keep to HTTP/2: ")
+    assert stream.status.details.startswith("it breaks HTTP/2: ")
     assert peer.wire.closed
 
 
 def test_a_frame_longer_than_allowed_is_refused_by_its_head() -> None:
     with pytest.raises(ProtocolViolated):
         list(FrameReader(10).feed(frame(frames.DATA, 0, 1, b"x" * 11)[:9]))
-
-
-FRAMES = st.builds(
-    frame,
-    st.integers(0, 11),
-    st.integers(0, 255),
-    st.integers(0, 6),
-    st.one_of(st.binary(max_size=40), st.just(message(b"said")), st.just(b"\x88"), st.just(struct.pack(">L", 5))),
-)
-
-
-@given(said=st.lists(st.one_of(FRAMES, st.binary(max_size=30)), max_size=12), pieces_of=st.integers(1, 50))
-async def test_no_peer_can_do_worse_than_end_its_calls(said: list[bytes], pieces_of: int) -> None:
-    peer = Deaf()
-    streams = [peer.call(), peer.call(b"x" * 70_000)]
-    data = b"".join(said)
-    for begin in range(0, len(data), pieces_of):
-        peer.connection.data_received(data[begin : begin + pieces_of])
-    peer.connection.connection_lost(None)
-    for stream in streams:
-        await read(stream)
-        assert stream.status is not None

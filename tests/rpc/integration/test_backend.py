@@ -1,0 +1,173 @@
+"""A backend's client: what becomes of connections and statuses, with gRPC's own server at the other end."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from corral.base.logs import LogOutput, set_up_logs
+from corral.rpc import errors
+from corral.rpc.backend import Backend
+from corral.rpc.grpc_client import Keepalive
+from corral.rpc.messages import ModelOptions, PredictOptions, Reply
+from tests.kit.backends import running_backend
+from tests.kit.loop_time import let_loop_time_pass
+from tests.kit.ports import lasting_port
+
+LONG = timedelta(seconds=60)
+SCRIPT = Path(__file__).with_name("uvloop_process.py")
+
+
+@dataclass
+class Answers:
+    """What a backend on gRPC's own library answers, and when."""
+
+    complaint: str = ""
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def stream(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
+        yield Reply(message=b"first").SerializeToString()
+        await self.go_on.wait()
+        yield Reply(message=b"last").SerializeToString()
+
+    async def health(self, _: bytes, __: Any) -> bytes:
+        return Reply(message=b"OK").SerializeToString()
+
+    async def nonsense(self, _: bytes, __: Any) -> bytes:
+        return b"\xff\xff\xff"
+
+    async def complain(self, _: bytes, context: Any) -> bytes:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.complaint)
+        return b""
+
+    async def twice(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
+        yield b""
+        yield b""
+
+
+@asynccontextmanager
+async def serving(answers: Answers) -> AsyncIterator[Backend]:
+    """A client of a server with these answers."""
+    server = aio.server()
+    handlers: dict[str, Any] = {
+        "PredictStream": grpc.unary_stream_rpc_method_handler(answers.stream),  # type: ignore[arg-type]
+        "Health": grpc.unary_unary_rpc_method_handler(answers.health),  # type: ignore[arg-type]
+        "Predict": grpc.unary_unary_rpc_method_handler(answers.nonsense),  # type: ignore[arg-type]
+        "Embedding": grpc.unary_unary_rpc_method_handler(answers.complain),  # type: ignore[arg-type]
+        "TokenizeString": grpc.unary_stream_rpc_method_handler(answers.twice),  # type: ignore[arg-type]
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("backend.Backend", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with Backend(f"127.0.0.1:{port}") as backend:
+            yield backend
+    finally:
+        await server.stop(None)
+
+
+async def test_nobody_at_the_address_is_gone_at_once() -> None:
+    async with Backend(f"127.0.0.1:{lasting_port()}") as backend:
+        with pytest.raises(errors.BackendGone, match="cannot connect"):
+            await backend.health(timeout=LONG)
+
+
+async def test_a_deadline_that_passes_means_busy() -> None:
+    async with serving(Answers()) as backend:
+        parts = backend.predict_stream(PredictOptions(), timeout=LONG)
+        assert (await anext(parts)).message == b"first"
+        let_loop_time_pass(LONG)
+        with pytest.raises(errors.BackendBusy):
+            await anext(parts)
+
+
+async def test_closing_the_client_ends_a_stream_as_gone() -> None:
+    async with serving(Answers()) as backend:
+        parts = backend.predict_stream(PredictOptions())
+        await anext(parts)
+        await backend.close()
+        with pytest.raises(errors.BackendGone, match="the channel was closed"):
+            await anext(parts)
+
+
+async def test_a_process_that_hangs_in_the_middle_of_a_stream_is_gone() -> None:
+    """Nobody gave a deadline, and TCP sees nothing wrong: pings do."""
+    keepalive = Keepalive()
+    async with running_backend("echo") as echo:
+        await echo.client.load(ModelOptions(Model="m", Options=["hang_after:1"]), timeout=LONG)
+        parts = echo.client.predict_stream(PredictOptions(Prompt="a b"))
+        await anext(parts)
+        os.kill(echo.process.pid, signal.SIGSTOP)
+        reading = asyncio.ensure_future(anext(parts))
+        for seconds in (keepalive.interval_seconds, keepalive.timeout_seconds):
+            let_loop_time_pass(timedelta(seconds=seconds))
+            for _ in range(5):
+                await asyncio.sleep(0)
+        with pytest.raises(errors.BackendGone, match="no answer to a ping within 20 s"):
+            await reading
+
+
+async def test_a_lost_connection_is_replaced_by_the_next_call() -> None:
+    async with serving(Answers()) as backend:
+        await backend.health(timeout=LONG)
+        lost = backend._channel._connection
+        assert lost is not None
+        lost._transport.abort()  # type: ignore[union-attr]
+        await backend.health(timeout=LONG)
+        assert backend._channel._connection is not lost
+
+
+async def test_several_answers_where_one_was_agreed_are_a_failure() -> None:
+    async with serving(Answers()) as backend:
+        with pytest.raises(errors.BackendFailed, match="TokenizeString was answered with several messages"):
+            await backend.tokenize(PredictOptions())
+
+
+async def test_an_answer_that_is_no_message_is_a_failure() -> None:
+    async with serving(Answers()) as backend:
+        with pytest.raises(errors.BackendFailed, match="Predict was answered with something else"):
+            await backend.predict(PredictOptions())
+
+
+@pytest.mark.parametrize("text", ["e" * 70_000, "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 30_000])
+async def test_a_long_text_of_an_error_harms_no_other_call(text: str) -> None:
+    answers = Answers(complaint=text)
+    async with serving(answers) as backend:
+        parts = backend.predict_stream(PredictOptions())
+        assert (await anext(parts)).message == b"first"
+        with pytest.raises(errors.RequestRefused) as refused:
+            await backend.embedding(PredictOptions())
+        assert text.startswith(refused.value.said)
+        answers.go_on.set()
+        assert [part.message async for part in parts] == [b"last"]
+
+
+async def test_the_loop_that_adapters_run_on() -> None:
+    """In a process of its own, because uvloop keeps a pipe for as long as its process lasts."""
+    process = await asyncio.create_subprocess_exec(sys.executable, str(SCRIPT), stderr=asyncio.subprocess.PIPE)
+    _, complaints = await process.communicate()
+    assert (process.returncode, complaints.decode()) == (0, "")
+
+
+def test_no_token_is_in_the_logs(capfd: pytest.CaptureFixture[str]) -> None:
+    """At no level: the library that encodes headers would log them."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        set_up_logs("test", LogOutput(level="debug"))
+        Backend("127.0.0.1:1", token="very-secret")._channel._head("/backend.Backend/Health")
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    assert "very-secret" not in capfd.readouterr().err
