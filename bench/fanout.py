@@ -16,7 +16,7 @@ from bench.fanout_site import Run, Site, StatementLog, open_site
 from bench.readings import MEGABYTE, memory_of
 from bench.report import Row, Table, figure
 from bench.say import say
-from tests.kit.simulated_fleet import Behave, Look, NodeState, names_of
+from tests.kit.simulated_fleet import Behave, LookAtNodes, NodeState, names_of
 
 DATABASES: Final = ("postgres", "sqlite")
 FEW_SECONDS: Final = 0.5
@@ -82,7 +82,7 @@ async def _rounds(site: Site, count: int, scale: Scale, goal: float) -> list[Row
     for _ in range(scale.rounds):
         installs.append((await site.run("install", backend, count=count))[0])
         deletes.append((await site.run("delete", backend, count=count))[0])
-    _check(await site.fleet.do(Look()), backend, scale.rounds)
+    _check(await site.fleet.do(LookAtNodes()), backend, scale.rounds)
     rows.append(_row(f"{count:,} nodes, install", _median(installs), at_most=goal))
     rows.append(_row(f"{count:,} nodes, delete", _median(deletes), at_most=goal))
     return rows
@@ -156,7 +156,7 @@ def _proven(rows: Sequence[Row], verb: str) -> float:
 
 async def _mixed(site: Site, scale: Scale, *, most: float) -> list[Row]:
     """Those that answer, alone, and among those that do not: they may take `most`, as long as all took without."""
-    states = await site.fleet.do(Look())
+    states = await site.fleet.do(LookAtNodes())
     bad = states[:: len(states) // (scale.hanging + scale.dead)][: scale.hanging + scale.dead]
     hanging, dead = bad[: scale.hanging], bad[scale.hanging :]
     ids = {one.node_id for one in states} - {one.node_id for one in bad}

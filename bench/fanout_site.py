@@ -24,7 +24,7 @@ from tests.kit.admin_api import open_session
 from tests.kit.ports import lasting_port
 from tests.kit.postgres import PostgresServer
 from tests.kit.processes import FrontendProcess, said_once
-from tests.kit.simulated_fleet import Behave, Join, SimulatedFleet, Surroundings
+from tests.kit.simulated_fleet import Behave, FleetTarget, Join, SimulatedFleet
 from tests.kit.waiting import eventually
 
 INSTALL_TIMEOUT: Final = "15m"
@@ -159,7 +159,7 @@ async def open_site(kind: str, folder: Path) -> AsyncIterator[Site]:
         frontend = await stack.enter_async_context(FrontendProcess("frontend", session, settings))
         await frontend.until_ready()
         frontend.admin_key = said_once([frontend], lambda one: one.new_keys)
-        surroundings = Surroundings(
+        surroundings = FleetTarget(
             frontend_url=frontend.url,
             registration_token=said_once([frontend], lambda one: one.new_tokens),
             nats_url=nats.worker_url,

@@ -28,7 +28,7 @@ from bench.report import Row, Table
 from bench.say import say
 from bench.up import environment, fleet, frontend_of
 from corral.base.errors import ChildFailed
-from corral.base.processes import Command, Output, Process, start_process
+from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
 from tests.kit.ports import lasting_port
 
 HOST: Final = "127.0.0.1"
@@ -207,11 +207,11 @@ async def _measure(contender: Contender, found: _Found, seconds: float) -> None:
 
 
 @asynccontextmanager
-async def _serving(contender: Contender) -> AsyncIterator[tuple[Process, int]]:
+async def _serving(contender: Contender) -> AsyncIterator[tuple[ChildProcess, int]]:
     """From the start of the process to its first good answer; ended on leaving."""
     port = lasting_port()
     words = [str(port) if word == _PORT else word for word in contender.arguments]
-    command = Command(argv=[contender.python, "-m", *words], env=_environment(), cwd=ROOT, output=Output.TAIL)
+    command = ChildCommand(argv=[contender.python, "-m", *words], env=_environment(), cwd=ROOT, output=Output.TAIL)
     with on_core(0):
         process = start_process(command)
     async with process:
@@ -219,7 +219,7 @@ async def _serving(contender: Contender) -> AsyncIterator[tuple[Process, int]]:
         yield process, port
 
 
-async def _until_it_answers(process: Process, port: int) -> None:
+async def _until_it_answers(process: ChildProcess, port: int) -> None:
     deadline = time.monotonic() + _START_WITHIN_SECONDS
     while True:
         try:

@@ -13,7 +13,7 @@ import msgspec
 from bench.gaps_process import GapsOrder
 from bench.up import environment
 from corral.base.errors import ChildFailed
-from corral.base.processes import Command, Process, Streams, Tail, secret_descriptor, start_process
+from corral.base.processes import ChildCommand, ChildProcess, OutputTail, Streams, secret_descriptor, start_process
 from corral.base.tasks import first_done
 
 _BEGIN_WITHIN_SECONDS: Final = 120.0
@@ -51,15 +51,15 @@ class OpenStreams:
 
     def __init__(self) -> None:
         self._said = bytearray()
-        self._complaints = Tail()
+        self._complaints = OutputTail()
         self._begun = asyncio.Event()
-        self._process: Process | None = None
+        self._process: ChildProcess | None = None
 
     async def start(self, order: GapsOrder) -> None:
         """Returns when every stream has begun."""
         descriptor = secret_descriptor(msgspec.json.encode(order))
         self._process = start_process(
-            Command(
+            ChildCommand(
                 argv=[sys.executable, "-m", "bench.gaps_process", "--order", str(descriptor)],
                 env=environment(),
                 output=Streams(stdout=self._hear, stderr=self._complaints.feed),

@@ -14,7 +14,7 @@ from aiohttp import web
 from bench.up import READY_WITHIN_SECONDS, corral, environment
 from corral.base.errors import BusUnavailable, ChildFailed
 from corral.base.ids import NodeId
-from corral.base.processes import Command, Output, Process, start_process
+from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
@@ -43,7 +43,7 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoneWorker:
-    process: Process
+    process: ChildProcess
     frontend: Frontend
     bus: NatsBus
     """A frontend's side of it."""
@@ -68,7 +68,7 @@ def _reached(frontend: str, nats: NatsServer) -> dict[str, str]:
     return {"CORRAL_REGISTER_TO": frontend, "CORRAL_REGISTRATION_TOKEN": TOKEN, "CORRAL_NATS_URL": nats.worker_url}
 
 
-def _command(folder: Path, http_port: int, settings: Mapping[str, str]) -> Command:
+def _command(folder: Path, http_port: int, settings: Mapping[str, str]) -> ChildCommand:
     own = {
         "CORRAL_DATA": str(folder / "private"),
         "CORRAL_BACKENDS_PATH": str(folder / "backends"),
@@ -76,7 +76,7 @@ def _command(folder: Path, http_port: int, settings: Mapping[str, str]) -> Comma
         "CORRAL_ADDRESS": f"{HOST}:{lasting_port()}",
         "CORRAL_HTTP_ADDRESS": f"{HOST}:{http_port}",
     }
-    return Command(argv=corral("worker"), env=environment({**own, **settings}), output=Output.TAIL)
+    return ChildCommand(argv=corral("worker"), env=environment({**own, **settings}), output=Output.TAIL)
 
 
 @asynccontextmanager
@@ -90,7 +90,7 @@ async def _listening(frontend: Frontend) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def _until_heard(bus: NatsBus, process: Process) -> None:
+async def _until_heard(bus: NatsBus, process: ChildProcess) -> None:
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while True:
         try:

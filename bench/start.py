@@ -14,7 +14,7 @@ from bench.report import Row, Table, figure
 from bench.say import say
 from bench.up import corral, environment, fleet
 from corral.base.errors import ChildFailed
-from corral.base.processes import Command, Output, start_process
+from corral.base.processes import ChildCommand, Output, start_process
 from corral.bus.server import NatsServer
 from tests.kit.ports import lasting_port
 
@@ -55,7 +55,7 @@ async def start(times: int = TIMES, *, cold_starts: int = 1) -> Table:
 
 async def _version() -> float:
     began = time.monotonic()
-    async with start_process(Command(argv=corral("version"), env=environment(), output=Output.TAIL)) as process:
+    async with start_process(ChildCommand(argv=corral("version"), env=environment(), output=Output.TAIL)) as process:
         if await process.wait() != 0:
             raise ChildFailed("corral version failed:\n" + "\n".join(process.tail))
         return time.monotonic() - began
@@ -66,7 +66,7 @@ async def _control(data: Path, nats_url: str) -> tuple[float, float]:
     port = lasting_port()
     settings = {"CORRAL_DATA": str(data), "CORRAL_PORT": str(port), "CORRAL_NATS_URL": nats_url}
     began = time.monotonic()
-    command = Command(argv=corral("control"), env=environment(settings), output=Output.TAIL)
+    command = ChildCommand(argv=corral("control"), env=environment(settings), output=Output.TAIL)
     async with start_process(command) as process:
         while not await _is_ready(port):
             if process.returncode is not None or time.monotonic() > began + _READY_WITHIN_SECONDS:

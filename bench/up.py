@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from bench.simulation import Frontend
 from corral.base.errors import ChildFailed
-from corral.base.processes import Command, Output, Process, start_process
+from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
 from corral.bus.server_config import FRONTEND
 from corral.processes.up_file import UpFile, read_up_file
 
@@ -38,7 +38,7 @@ async def fleet(data: Path, *, workers: int, settings: Mapping[str, str] | None 
     """Ready at once; ended, with everything that belongs to it, on leaving."""
     arguments = corral("up", "--data", str(data), "--port", "0", "--workers", str(workers))
     bare = {"CORRAL_PROVISIONS": str(data / "none")}  # the same fleet on every checkout
-    command = Command(argv=arguments, env=environment({**bare, **(settings or {})}), output=Output.TAIL)
+    command = ChildCommand(argv=arguments, env=environment({**bare, **(settings or {})}), output=Output.TAIL)
     async with start_process(command) as process:
         try:
             yield await _until_ready(data, process)
@@ -47,7 +47,7 @@ async def fleet(data: Path, *, workers: int, settings: Mapping[str, str] | None 
             await process.wait()
 
 
-async def _until_ready(data: Path, process: Process) -> UpFile:
+async def _until_ready(data: Path, process: ChildProcess) -> UpFile:
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while (found := read_up_file(data)) is None:
         if process.returncode is not None or time.monotonic() > deadline:

@@ -20,7 +20,7 @@ from bench.readings import MEGABYTE, ProcessorShare, memory_of
 from bench.report import Row, Table, figure, percentile
 from bench.say import say
 from corral.base.ids import NodeId
-from corral.base.processes import Process
+from corral.base.processes import ChildProcess
 from corral.bus.client import NatsBus
 from corral.wire import subjects
 from tests.kit.backend_scripts import write_serving_backend
@@ -70,7 +70,7 @@ async def running_worker(folder: Path, scale: Scale) -> AsyncIterator[LoneWorker
         yield running
 
 
-async def _at_rest(process: Process, scale: Scale) -> list[Row]:
+async def _at_rest(process: ChildProcess, scale: Scale) -> list[Row]:
     say("worker: at rest")
     share = ProcessorShare(process.pid)
     await asyncio.sleep(scale.idle_seconds)
@@ -121,7 +121,7 @@ async def _while_one_starts(bus: NatsBus, scale: Scale) -> list[Row]:
     ]
 
 
-async def _flooded(process: Process, bus: NatsBus, scale: Scale) -> list[Row]:
+async def _flooded(process: ChildProcess, bus: NatsBus, scale: Scale) -> list[Row]:
     say(f"worker: {scale.flood:,} messages")
     before = memory_of(process.pid).resident
     kinds = [

@@ -12,7 +12,7 @@ from typing import Final
 
 from chaos.round import Workshop
 from corral.base.tasks import end_tasks, start_task
-from tests.kit.asking import PATIENCE_SECONDS, Asked, counted, under_load
+from tests.kit.asking import PATIENCE_SECONDS, StreamOutcome, counted, under_load
 from tests.kit.processes import WorkerProcess
 from tests.kit.serving import ServingFleet, serving_fleet, until_gone
 
@@ -59,7 +59,7 @@ async def _while_idle(fleet: ServingFleet, victim: WorkerProcess) -> str:
     return f"while idle: the next request was answered after {answer.seconds:.1f} s"
 
 
-async def _cut_off(fleet: ServingFleet, victim: WorkerProcess) -> tuple[Asked, float]:
+async def _cut_off(fleet: ServingFleet, victim: WorkerProcess) -> tuple[StreamOutcome, float]:
     """What became of a stream that had begun, and when its worker was killed."""
     begun = asyncio.Event()
     asking = start_task(fleet.question(tokens=_LONG).ask(on_event=begun.set), name="a long stream")

@@ -27,7 +27,7 @@ from corral.processes.installing import InstallingConfig, open_installer
 from corral.worker.installing.backend_directory import BackendDirectory
 from corral.worker.installing.installer import Installer
 from corral.worker.installing.orders import InstallOrder, KeepPrevious
-from corral.worker.installing.progress import Step
+from corral.worker.installing.progress import InstallStep
 
 _ROOT: Final = Path(__file__).absolute().parents[1]
 _SUBREAPER: Final = 36
@@ -108,7 +108,7 @@ def _config(folder: Path, site: Path) -> InstallingConfig:
     )
 
 
-def _unheard(_: Step) -> None:
+def _unheard(_: InstallStep) -> None:
     """Nobody asked."""
 
 

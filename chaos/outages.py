@@ -22,8 +22,8 @@ from chaos.round import Workshop
 from corral.base.tasks import running
 from corral.control import replica_health
 from corral.domain.event import EventKind
-from tests.kit.admin_api import Answer
-from tests.kit.asking import Question, counted, under_load
+from tests.kit.admin_api import AdminAnswer
+from tests.kit.asking import StreamQuestion, counted, under_load
 from tests.kit.postgres import PostgresServer
 from tests.kit.serving import WORKERS, ServingFleet, serving_fleet
 
@@ -89,7 +89,7 @@ def _servers(fleet: ServingFleet, postgres: PostgresServer) -> list[Server]:
     return [*single, Server(name="control, NATS and PostgreSQL together", kill=kill_all, start=start_all)]
 
 
-async def _outage(workshop: Workshop, fleet: ServingFleet, question: Question, server: Server) -> None:
+async def _outage(workshop: Workshop, fleet: ServingFleet, question: StreamQuestion, server: Server) -> None:
     """The load begins before it and ends when everything is well again."""
     async with under_load(question, clients=CLIENTS) as load:
         await load.until_answered(CLIENTS)
@@ -125,7 +125,7 @@ async def _look(fleet: ServingFleet, said: Counter[str]) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _message(answer: Answer) -> str:
+def _message(answer: AdminAnswer) -> str:
     return str(msgspec.json.decode(answer.body)["error"]["message"])
 
 

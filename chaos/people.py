@@ -18,7 +18,7 @@ import msgspec
 
 from corral.domain.backend import Verb
 from corral.wire.operation_views import Changed, OperationAsk, OperationView
-from tests.kit.admin_api import AdminApi, Answer
+from tests.kit.admin_api import AdminAnswer, AdminApi
 
 Place = tuple[str, str]
 """A node's id and a backend."""
@@ -131,14 +131,14 @@ class Person:
         gone = {(told.id, target.node_id) for target in told.targets if target.status == "cancelled"}
         self._ledger.cancelled |= gone
 
-    async def _insist(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def _insist(self, path: str, body: bytes, headers: Mapping[str, str]) -> AdminAnswer:
         while True:
             frontend = self._random.choice(self._frontends)
             sent = {"Authorization": f"Bearer {frontend.admin_key}", "Content-Type": "application/json", **headers}
             try:
                 answer = await frontend.send("POST", path, body, sent)
             except (aiohttp.ClientError, OSError):
-                answer = Answer(status=0, body=b"")
+                answer = AdminAnswer(status=0, body=b"")
             if (answer.status < 300 and answer.status) or answer.status in _REFUSED:
                 return answer
             self._ledger.asked_again += 1

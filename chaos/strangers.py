@@ -18,7 +18,7 @@ import psutil
 
 from chaos.round import Workshop
 from corral.base.tasks import running
-from tests.kit.asking import Asked, Question, counted
+from tests.kit.asking import StreamOutcome, StreamQuestion, counted
 from tests.kit.serving import ServingFleet, serving_fleet
 
 CLIENTS: Final = 50
@@ -61,7 +61,7 @@ async def without_keys(workshop: Workshop) -> None:
         assert peak - at_start < _MOST_MEMORY, f"the gateway grew by {_mib(peak - at_start)}"
 
 
-def _judge(workshop: Workshop, quiet: Sequence[Asked], busy: Sequence[Asked], abuse: "Abuse") -> None:
+def _judge(workshop: Workshop, quiet: Sequence[StreamOutcome], busy: Sequence[StreamOutcome], abuse: "Abuse") -> None:
     failed = [answer for answer in (*quiet, *busy) if not answer.is_served]
     before, after = _p99(quiet), _p99(busy)
     workshop.story.measure(
@@ -73,7 +73,7 @@ def _judge(workshop: Workshop, quiet: Sequence[Asked], busy: Sequence[Asked], ab
     assert all(abuse.times.values()), abuse.times
 
 
-def _p99(answers: Sequence[Asked]) -> float:
+def _p99(answers: Sequence[StreamOutcome]) -> float:
     """In milliseconds."""
     ordered = sorted(answer.seconds for answer in answers)
     return ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)] * 1000 if ordered else 0.0
@@ -95,23 +95,23 @@ def _raise_descriptor_limit(idle: int) -> None:
 
 
 @asynccontextmanager
-async def _client(fleet: ServingFleet, number: int) -> AsyncIterator[Question]:
+async def _client(fleet: ServingFleet, number: int) -> AsyncIterator[StreamQuestion]:
     """The even ones from the abusers' address; the first two with a new connection per request."""
     connector = aiohttp.TCPConnector(local_addr=(_ADDRESSES[number % 2], 0), force_close=number < 2, limit=CLIENTS)
     async with aiohttp.ClientSession(connector=connector) as session:
         question = fleet.question()
-        yield Question(
+        yield StreamQuestion(
             session=session, url=question.url, key=question.key, model=question.model, tokens=question.tokens
         )
 
 
-async def _stream(clients: Sequence[Question], seconds: float) -> list[Asked]:
+async def _stream(clients: Sequence[StreamQuestion], seconds: float) -> list[StreamOutcome]:
     """All answers that were begun in this time, each to its end."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    answers: list[Asked] = []
+    answers: list[StreamOutcome] = []
 
-    async def ask(question: Question) -> None:
+    async def ask(question: StreamQuestion) -> None:
         while loop.time() < end:
             answers.append(await question.ask())
             await asyncio.sleep(_PAUSE_SECONDS)

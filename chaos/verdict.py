@@ -10,9 +10,9 @@ from chaos.people import Ledger, Place, Wish
 from chaos.workers import WorkerState
 from corral.domain.backend import Verb
 from corral.wire.operation_views import OperationView, TargetView
-from tests.kit.simulated_backends import Written
+from tests.kit.simulated_backends import DiskWrite
 
-Journals = Mapping[str, Sequence[Written]]
+Journals = Mapping[str, Sequence[DiskWrite]]
 """By the ids of nodes."""
 
 
@@ -72,11 +72,11 @@ def _fits(wish: Wish, uri: str | None) -> bool:
     return uri is not None and wish.uri in ("", uri)
 
 
-def _renewals(wish: Wish, place: Place, journals: Journals) -> list[Written]:
+def _renewals(wish: Wish, place: Place, journals: Journals) -> list[DiskWrite]:
     return [one for one in journals[place[0]] if one.operation == wish.operation]
 
 
-def _was_true(wish: Wish, target: TargetView, journal: Sequence[Written]) -> bool:
+def _was_true(wish: Wish, target: TargetView, journal: Sequence[DiskWrite]) -> bool:
     """Whether the disk was as wished at some moment between the wish and the success."""
     told_at = datetime.fromisoformat(target.changed_at)
     if wish.must_renew:
@@ -84,7 +84,7 @@ def _was_true(wish: Wish, target: TargetView, journal: Sequence[Written]) -> boo
     return any(_fits(wish, uri) for uri in _between(wish, journal, told_at))
 
 
-def _between(wish: Wish, journal: Sequence[Written], until: datetime) -> Iterator[str | None]:
+def _between(wish: Wish, journal: Sequence[DiskWrite], until: datetime) -> Iterator[str | None]:
     """What was there, from when the wish was spoken until it was told to be fulfilled."""
     mine = [one for one in journal if one.backend == wish.backend and one.at <= until]
     before = [one for one in mine if one.at < wish.asked_at]

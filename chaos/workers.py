@@ -24,8 +24,8 @@ from corral.base.tasks import end_tasks, start_task, task_group
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.port import Bus
-from tests.kit.simulated_backends import Faults, Written
-from tests.kit.simulated_node import Identity, SimulatedNode
+from tests.kit.simulated_backends import DiskWrite, Faults
+from tests.kit.simulated_node import SimulatedIdentity, SimulatedNode
 
 _ROOT: Final = Path(__file__).parents[1]
 _MOST_IN_A_LINE: Final = 64 * 1024 * 1024
@@ -96,7 +96,7 @@ class WorkerState(msgspec.Struct, kw_only=True):
     is_corral: bool
     disk: dict[str, str]
     """Where each backend comes from."""
-    journal: list[Written]
+    journal: list[DiskWrite]
     requests: list[tuple[str, dict[str, object]]]
     returned_at: datetime | None
     """When its heartbeat was answered after it had been away."""
@@ -183,7 +183,7 @@ def _workers(surroundings: Surroundings, session: aiohttp.ClientSession, bus: Bu
             surroundings.registration_token,
             name,
             timedelta(seconds=surroundings.interval_seconds),
-            identity=Identity() if is_corral else Identity(secret=""),
+            identity=SimulatedIdentity() if is_corral else SimulatedIdentity(secret=""),
         )
         yield Worker(node, urls, bus, is_corral=is_corral)
 

@@ -30,7 +30,7 @@ from corral.processes.exit_codes import MEANINGS, NOT_WORTH_A_RESTART
 from corral.processes.settings_sources import Setting, settings_of
 from corral.processes.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
 from corral.wire.gateway_counters import PER_GATEWAY, REPORT_AGE, UP
-from corral.wire.metrics import Description
+from corral.wire.metrics import MetricDescription
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "docs" / "reference"
@@ -346,7 +346,7 @@ and its age. While control is away, a gateway shows its own series and says so i
 """
 
 
-def metrics_table(metrics: Iterable[Description]) -> str:
+def metrics_table(metrics: Iterable[MetricDescription]) -> str:
     rows = ([code(one.name), one.kind.value, ", ".join(map(code, one.labels)), one.help] for one in metrics)
     return table(["metric", "kind", "labels", "meaning"], rows)
 

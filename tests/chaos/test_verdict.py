@@ -11,7 +11,7 @@ from chaos.workers import WorkerState
 from corral.domain.backend import Verb
 from corral.wire.operation_views import OperationView, TargetView
 from corral.wire.times import format_time
-from tests.kit.simulated_backends import Written
+from tests.kit.simulated_backends import DiskWrite
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 ASKED, DONE, TOLD = (START + timedelta(seconds=seconds) for seconds in (1, 2, 3))
@@ -20,9 +20,9 @@ INSTALL = Wish(
 )
 DELETE = replace(INSTALL, verb=Verb.DELETE)
 REINSTALL = replace(INSTALL, must_renew=True)
-DOWNLOAD = Written(at=DONE, backend="echo", uri="oci://gallery/echo", operation="op")
+DOWNLOAD = DiskWrite(at=DONE, backend="echo", uri="oci://gallery/echo", operation="op")
 EARLIER = replace(DOWNLOAD, at=START, operation="earlier")
-REMOVAL = Written(at=DONE, backend="echo")
+REMOVAL = DiskWrite(at=DONE, backend="echo")
 
 
 def ledger(wish: Wish) -> Ledger:
@@ -31,7 +31,7 @@ def ledger(wish: Wish) -> Ledger:
     return known
 
 
-def worker(*journal: Written) -> WorkerState:
+def worker(*journal: DiskWrite) -> WorkerState:
     disk = {one.backend: one.uri for one in journal if one.uri}
     if journal and not journal[-1].uri:
         del disk[journal[-1].backend]
@@ -84,13 +84,13 @@ FALSE = [
 
 
 @pytest.mark.parametrize(("wish", "journal"), TRUE)
-def test_what_is_as_wished_passes(wish: Wish, journal: list[Written]) -> None:
+def test_what_is_as_wished_passes(wish: Wish, journal: list[DiskWrite]) -> None:
     assert verdict.all_is_as_it_was_last_wished(ledger(wish), [worker(*journal)]) == 1
     assert verdict.no_success_without_proof(ledger(wish), [operation()], [worker(*journal)]) == 1
 
 
 @pytest.mark.parametrize(("wish", "journal"), FALSE)
-def test_what_is_not_as_wished_is_found(wish: Wish, journal: list[Written]) -> None:
+def test_what_is_not_as_wished_is_found(wish: Wish, journal: list[DiskWrite]) -> None:
     with pytest.raises(AssertionError):
         verdict.all_is_as_it_was_last_wished(ledger(wish), [worker(*journal)])
     with pytest.raises(AssertionError, match="no proof"):

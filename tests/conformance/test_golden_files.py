@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from corral.worker.processes.backend_logs import Stream
-from tests.kit.file_worker import Answer, FileWorker, open_file_worker
-from tests.kit.golden import Recorded, read_recording
+from corral.worker.processes.backend_logs import OutputStream
+from tests.kit.file_worker import FileAnswer, FileWorker, open_file_worker
+from tests.kit.golden import GoldenMessage, read_recording
 
 VECTORS = Path(__file__).parent / "vectors" / "files.json"
 
@@ -32,7 +32,7 @@ async def worker(tmp_path: Path) -> AsyncIterator[FileWorker]:
         yield worker
 
 
-async def play(worker: FileWorker, recording: list[Recorded]) -> dict[str, list[str]]:
+async def play(worker: FileWorker, recording: list[GoldenMessage]) -> dict[str, list[str]]:
     """By note: where the answers differ."""
     found = {}
     for recorded in recording:
@@ -51,7 +51,7 @@ def leave_as_after_a_crash(path: Path, data: bytes) -> None:
     path.with_name(f"{path.name}.sha256.target").write_text(sha256(data).hexdigest())
 
 
-async def send(worker: FileWorker, message: Mapping[str, Any]) -> Answer:
+async def send(worker: FileWorker, message: Mapping[str, Any]) -> FileAnswer:
     headers = dict(message.get("headers", {}))
     token = headers.pop("Authorization", "Bearer tok")
     return await worker.ask(
@@ -77,7 +77,7 @@ def body_of(message: Mapping[str, Any]) -> bytes | None:
     return bytes(number % 256 for number in range(start, start + length))
 
 
-def compared(worker: FileWorker, message: Mapping[str, Any], answer: Answer) -> list[str]:
+def compared(worker: FileWorker, message: Mapping[str, Any], answer: FileAnswer) -> list[str]:
     differences = []
     if answer.status != message["status"]:
         differences.append(f"status {answer.status} instead of {message['status']}")
@@ -99,7 +99,7 @@ def normal(worker: FileWorker, wanted: Any) -> str:
     return re.sub(r"-\d+\.tmp", "-N.tmp", text)
 
 
-def ours(worker: FileWorker, answer: Answer, wanted: Any) -> str:
+def ours(worker: FileWorker, answer: FileAnswer, wanted: Any) -> str:
     if isinstance(wanted, str) and wanted.startswith("<") and not wanted.startswith("<a "):
         return ""
     text = answer.body.decode().replace(f"{worker.root.parent.parent}/secret", "SOMEWHERE")
@@ -107,7 +107,7 @@ def ours(worker: FileWorker, answer: Answer, wanted: Any) -> str:
     return re.sub(r"-\d+\.tmp", "-N.tmp", text)
 
 
-def answered_by_localai(path: Path) -> list[Recorded]:
+def answered_by_localai(path: Path) -> list[GoldenMessage]:
     return [one for one in read_recording(path) if one.message["direction"] == "Python frontend -> LocalAI worker"]
 
 
@@ -147,7 +147,7 @@ async def test_whatever_a_localai_frontend_stages_arrives(worker: FileWorker, go
 
 async def test_every_recorded_request_for_logs_is_answered_alike(worker: FileWorker, golden: Path) -> None:
     for key in ("custom#0", "dirb#0", "img2#0", "m1#0", "m1#1", "m2#0", "m3#0", "m4#0", "mock#0"):
-        worker.logs.of(key).add(Stream.STDOUT, f"this is {key}")
+        worker.logs.of(key).add(OutputStream.STDOUT, f"this is {key}")
     recording = [one for one in read_recording(golden / "http_logs.json") if one.message["method"] != "WS"]
     assert len(recording) == 7
 
@@ -165,13 +165,13 @@ async def test_every_recorded_request_for_logs_is_answered_alike(worker: FileWor
 
 async def test_every_recorded_live_log_is_answered_alike(worker: FileWorker, golden: Path) -> None:
     log = worker.logs.of("m1#0")
-    log.add(Stream.STDOUT, "first")
+    log.add(OutputStream.STDOUT, "first")
     recording = [one.message for one in read_recording(golden / "http_logs.json") if one.message["method"] == "WS"]
     first, live, *refused = recording
 
     async with worker.session.ws_connect(worker.url + first["path"], headers=first["headers"]) as socket:
         initial = json.loads(await socket.receive_str())
-        log.add(Stream.STDOUT, "second")
+        log.add(OutputStream.STDOUT, "second")
         line = json.loads(await socket.receive_str())
 
     assert set(initial) == set(first["first_frame"])

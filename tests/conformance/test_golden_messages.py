@@ -14,12 +14,12 @@ import pytest
 from corral.domain.node import NodeStatus
 from corral.wire.broadcasts import NodeProgressStatus
 from corral.wire.progress import Phase, size_text
-from corral.worker.processes.backend_logs import Stream
+from corral.worker.processes.backend_logs import OutputStream
 from tests.kit import http_forms, wire_forms
-from tests.kit.wire_forms import Differs, NoForm, Tally
+from tests.kit.wire_forms import Differs, MessageTally, NoForm
 
 VECTORS = Path(__file__).parent / "vectors" / "messages.json"
-Hold = Callable[[dict[str, Any], Tally], str]
+Hold = Callable[[dict[str, Any], MessageTally], str]
 
 ELSEWHERE = {"grpc.json": "test_golden_grpc.py"}
 """Recordings that another test reads."""
@@ -34,22 +34,22 @@ HOLDERS: dict[str, Hold] = {
 """By the beginning of a recording's name; the longest that fits."""
 
 COUNTS = {
-    "http_admin.json": Tally(read=51, written=47, plain=20),
-    "http_files.json": Tally(read=77, written=40, refused=8, plain=66),
-    "http_heartbeat.json": Tally(read=25, written=17, refused=1, plain=3),
-    "http_inference.json": Tally(read=12),
-    "http_logs.json": Tally(read=2, written=2, plain=9),
-    "http_register.json": Tally(read=47, written=29, refused=2, unread=1),
-    "nats_bad_input.json": Tally(read=75, written=46, refused=16, unread=3, unanswered=3),
-    "nats_delete.json": Tally(read=25, written=15, unread=1),
-    "nats_files_s3.json": Tally(read=62, written=39, refused=7, unread=3),
-    "nats_gallery_broadcasts.json": Tally(read=23, written=23),
-    "nats_install.json": Tally(read=83, written=54, unread=2),
-    "nats_list.json": Tally(read=8, written=8, unread=8),
-    "nats_models.json": Tally(read=54, written=32, unread=10, notes=1),
-    "nats_staging_progress.json": Tally(read=10, written=10),
-    "nats_stop.json": Tally(read=44, written=27, refused=2, unread=16, unanswered=1),
-    "nats_upgrade.json": Tally(read=21, written=15, unread=1),
+    "http_admin.json": MessageTally(read=51, written=47, plain=20),
+    "http_files.json": MessageTally(read=77, written=40, refused=8, plain=66),
+    "http_heartbeat.json": MessageTally(read=25, written=17, refused=1, plain=3),
+    "http_inference.json": MessageTally(read=12),
+    "http_logs.json": MessageTally(read=2, written=2, plain=9),
+    "http_register.json": MessageTally(read=47, written=29, refused=2, unread=1),
+    "nats_bad_input.json": MessageTally(read=75, written=46, refused=16, unread=3, unanswered=3),
+    "nats_delete.json": MessageTally(read=25, written=15, unread=1),
+    "nats_files_s3.json": MessageTally(read=62, written=39, refused=7, unread=3),
+    "nats_gallery_broadcasts.json": MessageTally(read=23, written=23),
+    "nats_install.json": MessageTally(read=83, written=54, unread=2),
+    "nats_list.json": MessageTally(read=8, written=8, unread=8),
+    "nats_models.json": MessageTally(read=54, written=32, unread=10, notes=1),
+    "nats_staging_progress.json": MessageTally(read=10, written=10),
+    "nats_stop.json": MessageTally(read=44, written=27, refused=2, unread=16, unanswered=1),
+    "nats_upgrade.json": MessageTally(read=21, written=15, unread=1),
 }
 """Requests, answers and events of each recording. A message that falls out of the comparison changes a number."""
 
@@ -63,7 +63,7 @@ def holder(name: str) -> Hold:
     return HOLDERS[max((start for start in HOLDERS if name.startswith(start)), key=len)]
 
 
-def problems_of(name: str, messages: list[dict[str, Any]], tally: Tally) -> Iterator[str]:
+def problems_of(name: str, messages: list[dict[str, Any]], tally: MessageTally) -> Iterator[str]:
     for number, message in enumerate(messages):
         if message.get("direction") == "note":
             tally.notes += 1
@@ -78,7 +78,7 @@ def test_every_recorded_message_is_read_and_written_alike(golden: Path) -> None:
     found, problems = {}, []
     for path in sorted(golden.glob("*.json")):
         if path.name not in ELSEWHERE:
-            found[path.name] = Tally()
+            found[path.name] = MessageTally()
             problems += problems_of(path.name, messages_in(path), found[path.name])
 
     assert problems == []
@@ -92,9 +92,9 @@ def test_what_is_read_elsewhere_is_read_there(golden: Path) -> None:
 
 
 def test_our_own_vectors_are_read_and_written_alike() -> None:
-    tally = Tally()
+    tally = MessageTally()
     assert list(problems_of("vectors", messages_in(VECTORS), tally)) == []
-    assert tally == Tally(read=117, written=109, refused=20, unread=6, plain=10, unanswered=2)
+    assert tally == MessageTally(read=117, written=109, refused=20, unread=6, plain=10, unanswered=2)
 
 
 def test_our_own_vectors_have_every_kind_of_message() -> None:
@@ -109,9 +109,9 @@ def test_our_own_vectors_have_every_kind_of_message() -> None:
 def test_a_message_without_a_form_is_noticed() -> None:
     message = {"direction": "LocalAI frontend -> LocalAI worker", "subject": "nodes.n.backend.new", "bytes": "{}"}
     with pytest.raises(NoForm):
-        wire_forms.hold_message(message, Tally())
+        wire_forms.hold_message(message, MessageTally())
     with pytest.raises(NoForm):
-        http_forms.hold_exchange({"method": "GET", "path": "/new", "status": 200, "response": {}}, Tally())
+        http_forms.hold_exchange({"method": "GET", "path": "/new", "status": 200, "response": {}}, MessageTally())
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_recorded_words_are_ours(golden: Path) -> None:
     assert nodes == {"healthy", "pending"}
     assert nodes <= {str(status) for status in NodeStatus}
     lines = re.findall(r'"stream": "(\w+)"', (golden / "http_logs.json").read_text(encoding="utf-8"))
-    assert set(lines) <= {str(stream) for stream in Stream} == {"stdout", "stderr"}
+    assert set(lines) <= {str(stream) for stream in OutputStream} == {"stdout", "stderr"}
 
 
 def registrations(golden: Path) -> list[dict[str, Any]]:

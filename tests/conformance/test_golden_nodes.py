@@ -12,7 +12,7 @@ from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import Frontend, frontend_config, open_frontend
-from tests.kit.golden import Player, Recorded, read_recording
+from tests.kit.golden import GoldenMessage, Player, read_recording
 
 VECTORS = Path(__file__).parent / "vectors" / "nodes.json"
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
@@ -49,7 +49,7 @@ async def player(database: Database, bus: Bus, tmp_path: Path) -> AsyncIterator[
         yield Player(frontends={False: one, True: other})
 
 
-async def play(player: Player, recording: list[Recorded]) -> dict[str, list[str]]:
+async def play(player: Player, recording: list[GoldenMessage]) -> dict[str, list[str]]:
     return {str(recorded): found for recorded in recording if (found := await player.play(recorded))}
 
 
@@ -85,20 +85,20 @@ async def test_every_recorded_node_administration_is_answered_alike(player: Play
     assert set(found) == {str(recorded) for recorded in recording if _is_deliberate(recorded)}, found
 
 
-def _is_localai_s_answer(recorded: Recorded) -> bool:
+def _is_localai_s_answer(recorded: GoldenMessage) -> bool:
     return bool(recorded.message["direction"].endswith("LocalAI frontend"))
 
 
-def _is_deliberate(recorded: Recorded) -> bool:
+def _is_deliberate(recorded: GoldenMessage) -> bool:
     return (recorded.file, recorded.message.get("note", "")) in DELIBERATE
 
 
-def _is_built(recorded: Recorded) -> bool:
+def _is_built(recorded: GoldenMessage) -> bool:
     path = recorded.message["path"]
     return path.startswith("/api/nodes") and not any(part in path for part in NOT_YET)
 
 
-async def _accepts_what_workers_send(player: Player, recording: list[Recorded]) -> None:
+async def _accepts_what_workers_send(player: Player, recording: list[GoldenMessage]) -> None:
     """The answers here came from a throw-away peer; the requests are a real worker's."""
     for recorded in recording:
         if "register" in recorded.message["path"]:
@@ -114,7 +114,7 @@ async def _pending_node(player: Player, recorded_id: str) -> None:
     player.ours[recorded_id] = _object(answer.json())["id"]
 
 
-async def _known_nodes(player: Player, recorded: Recorded) -> None:
+async def _known_nodes(player: Player, recorded: GoldenMessage) -> None:
     """Nodes that the recording takes for granted: the two of the list, and others when they are first spoken of."""
     message = recorded.message
     if message["path"] == "/api/nodes" and message["status"] == 200:

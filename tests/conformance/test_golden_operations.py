@@ -21,9 +21,9 @@ from corral.state.db import Database
 from corral.wire import go_json, subjects
 from corral.wire.inventory import InstalledBackend
 from corral.wire.progress import InstallProgress
-from tests.kit.asgi import Answer
+from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
-from tests.kit.golden import Recorded, differences_between, read_recording
+from tests.kit.golden import GoldenMessage, differences_between, read_recording
 from tests.kit.shelf import Shelf
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.waiting import eventually
@@ -67,7 +67,7 @@ async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
 class Stage:
     """A fleet that is made to stand as the recorded one did, and which of our ids stands for which recorded one."""
 
-    def __init__(self, world: World, recorded: Recorded) -> None:
+    def __init__(self, world: World, recorded: GoldenMessage) -> None:
         self.world = world
         self.message = recorded.message
         self.ours: dict[str, str] = {}
@@ -98,7 +98,7 @@ class Stage:
         got = json.loads(TIME.sub('"<time>"', answer.body.decode()))
         return problems + differences_between(_anonymous(wanted), _anonymous(got), "$")
 
-    async def _asked(self) -> Answer:
+    async def _asked(self) -> AsgiAnswer:
         message = self.message
         asking = self.world.frontend.call(message["method"], self.translated(message["path"]), message.get("request"))
         if not self.waits:
@@ -311,7 +311,7 @@ OURS = re.compile(
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "http_admin.json"
 
 
-def recorded_exchanges() -> list[Recorded]:
+def recorded_exchanges() -> list[GoldenMessage]:
     """None where the recordings are not beside the checkout; another test says so in CI."""
     if not GOLDEN.is_file():
         return []
@@ -321,7 +321,7 @@ def recorded_exchanges() -> list[Recorded]:
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("recorded", recorded_exchanges(), ids=lambda one: f"{one.index} {one.message.get('note', '')}")
-async def test_a_recorded_exchange_is_answered_alike(world: World, recorded: Recorded) -> None:
+async def test_a_recorded_exchange_is_answered_alike(world: World, recorded: GoldenMessage) -> None:
     note = recorded.message.get("note", "")
     stage = Stage(world, recorded)
     await PREPARED[note](stage)

@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from tests.kit.recorded_worker import SUBJECTS, Question, differences, questions
+from tests.kit.recorded_worker import SUBJECTS, RecordedRequest, differences, questions
 
 VECTORS = Path(__file__).parent / "vectors" / "worker.json"
 FILES = ("install", "upgrade", "stop", "delete", "list", "models", "bad_input")
@@ -36,7 +36,7 @@ RECORDED = Counter(
 """How many there are in the recordings: a change of this number is a change of what was compared."""
 
 
-async def played(asked: list[Question], folder: Path) -> dict[str, list[str]]:
+async def played(asked: list[RecordedRequest], folder: Path) -> dict[str, list[str]]:
     """The notes of those that differ, and how."""
     found = {}
     for number, question in enumerate(asked):

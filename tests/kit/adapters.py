@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from corral.base.clock import Clock
-from corral.base.processes import Command, Output, Process, start_process
+from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
 from corral.rpc.adapter_link import AdapterLink
 from corral.worker.config import AdapterConfig
 from corral.worker.membership.addresses import HostPort
@@ -19,13 +19,13 @@ from corral.worker.processes.ports import Ports
 class RunningAdapter:
     """Ready, and told of nothing yet."""
 
-    process: Process
+    process: ChildProcess
     link: AdapterLink
     url: str
 
 
-def adapter_command(descriptor: int, place: HostPort, **variables: str) -> Command:
-    return Command(
+def adapter_command(descriptor: int, place: HostPort, **variables: str) -> ChildCommand:
+    return ChildCommand(
         argv=[sys.executable, "-m", "corral.processes.adapter", "--orders", str(descriptor), "--listen", str(place)],
         env={"PATH": os.defpath, **variables},
         handed_over=[descriptor],

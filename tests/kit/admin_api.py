@@ -20,7 +20,7 @@ def open_session() -> aiohttp.ClientSession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AdminAnswer:
     """What a frontend answered over HTTP."""
 
     status: int
@@ -54,16 +54,16 @@ class AdminApi:
         self.admin_key = key
         self._session = session
 
-    async def call(self, method: str, path: str, body: object = None, *, key: str | None = None) -> Answer:
+    async def call(self, method: str, path: str, body: object = None, *, key: str | None = None) -> AdminAnswer:
         """`key` is the bearer, the administrator's by default."""
         headers = {"Authorization": f"Bearer {key or self.admin_key}", "Content-Type": "application/json"}
         return await self.send(method, path, b"" if body is None else msgspec.json.encode(body), headers)
 
-    async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> AdminAnswer:
         """The same, in bytes."""
         request = self._session.request(method, self.url + path, data=body, headers=headers)
         async with await within_patience(request, lambda: f"an answer to {method} {path}") as response:
-            return Answer(status=response.status, body=await response.read())
+            return AdminAnswer(status=response.status, body=await response.read())
 
     async def nodes(self) -> dict[NodeId, NodeDetail]:
         """Every node as this frontend sees it now."""
@@ -106,7 +106,7 @@ class AdminApi:
             await within_patience(response.content.readline(), lambda: "the stream to begin")
             yield EventStream(response)
 
-    async def _good(self, method: str, path: str, body: object = None) -> Answer:
+    async def _good(self, method: str, path: str, body: object = None) -> AdminAnswer:
         answer = await self.call(method, path, body)
         if answer.status >= 400:
             raise AssertionError(f"{method} {path} at {self.url}: {answer.status} {answer.body!r}")

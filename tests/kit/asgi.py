@@ -14,7 +14,7 @@ from tests.kit.patience import within_patience
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AsgiAnswer:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -25,7 +25,7 @@ class Answer:
 
 async def call(
     app: ASGIApp, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
-) -> Answer:
+) -> AsgiAnswer:
     """The whole answer; for streams that never end use `open_stream`."""
     sent: list[Message] = []
     received = _body(body)
@@ -38,7 +38,7 @@ async def call(
 
     await app(_scope(method, url, headers or {}), receive, send)
     start = next(message for message in sent if message["type"] == "http.response.start")
-    return Answer(
+    return AsgiAnswer(
         status=start["status"],
         headers={name.decode(): value.decode() for name, value in start["headers"]},
         body=b"".join(message.get("body", b"") for message in sent if message["type"] == "http.response.body"),
@@ -69,7 +69,7 @@ async def _body(body: bytes) -> AsyncIterator[Message]:
         yield {"type": "http.disconnect"}
 
 
-class Stream:
+class AsgiStream:
     """An answer that goes on, as it comes."""
 
     def __init__(self) -> None:
@@ -93,9 +93,9 @@ class Stream:
 
 
 @asynccontextmanager
-async def open_stream(app: ASGIApp, url: str, *, headers: Mapping[str, str]) -> AsyncIterator[Stream]:
+async def open_stream(app: ASGIApp, url: str, *, headers: Mapping[str, str]) -> AsyncIterator[AsgiStream]:
     """A GET whose client leaves at the end of the block."""
-    stream, left = Stream(), asyncio.Event()
+    stream, left = AsgiStream(), asyncio.Event()
 
     async def receive() -> Message:
         await left.wait()

@@ -21,7 +21,7 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StreamOutcome:
     """One streamed question, and what became of it."""
 
     began: float
@@ -56,7 +56,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class StreamQuestion:
     """Whom to ask what."""
 
     session: aiohttp.ClientSession
@@ -66,7 +66,7 @@ class Question:
     text: str = "Tell me a long story."
     tokens: int = 2
 
-    async def ask(self, *, on_event: Callable[[], None] = lambda: None) -> Asked:
+    async def ask(self, *, on_event: Callable[[], None] = lambda: None) -> StreamOutcome:
         """Ask, and read to whatever end comes."""
         began = time.monotonic()
         status = events = 0
@@ -85,7 +85,9 @@ class Question:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             problem = f"{type(error).__name__}: {error}"
         seconds = time.monotonic() - began
-        return Asked(began=began, seconds=seconds, status=status, events=events, is_done=is_done, problem=problem)
+        return StreamOutcome(
+            began=began, seconds=seconds, status=status, events=events, is_done=is_done, problem=problem
+        )
 
     def _post(self) -> "aiohttp.client._RequestContextManager":
         body = {
@@ -103,11 +105,11 @@ class Question:
 class Load:
     """Clients that ask one after another until the end."""
 
-    answers: list[Asked] = field(default_factory=list)
+    answers: list[StreamOutcome] = field(default_factory=list)
     _answered: asyncio.Condition = field(default_factory=asyncio.Condition)
     _ending: bool = False
 
-    async def client(self, question: Question) -> None:
+    async def client(self, question: StreamQuestion) -> None:
         while not self._ending:
             self.answers.append(await question.ask())
             async with self._answered:
@@ -124,18 +126,18 @@ class Load:
         async with asyncio.timeout(PATIENCE_SECONDS), self._answered:
             await self._answered.wait_for(lambda: len(self.answers) >= count)
 
-    async def until_served(self, *, since: float) -> Asked:
+    async def until_served(self, *, since: float) -> StreamOutcome:
         """The first whole answer that ended after this moment."""
         async with asyncio.timeout(PATIENCE_SECONDS), self._answered:
             await self._answered.wait_for(lambda: bool(self._served_after(since)))
         return min(self._served_after(since), key=lambda answer: answer.ended)
 
-    def _served_after(self, moment: float) -> list[Asked]:
+    def _served_after(self, moment: float) -> list[StreamOutcome]:
         return [answer for answer in self.answers if answer.is_served and answer.ended > moment]
 
 
 @asynccontextmanager
-async def under_load(question: Question, *, clients: int) -> AsyncIterator[Load]:
+async def under_load(question: StreamQuestion, *, clients: int) -> AsyncIterator[Load]:
     """So many clients ask while the block runs; afterwards all answers are there."""
     load = Load()
     async with task_group() as group:
@@ -147,6 +149,6 @@ async def under_load(question: Question, *, clients: int) -> AsyncIterator[Load]
             load.end()
 
 
-def counted(answers: Sequence[Asked]) -> str:
+def counted(answers: Sequence[StreamOutcome]) -> str:
     """How many ended how, in words."""
     return ", ".join(f"{count} {how}" for how, count in Counter(one.shown for one in answers).most_common()) or "none"

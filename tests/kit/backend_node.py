@@ -18,18 +18,18 @@ from corral.worker.files.model_files import ModelFiles
 from corral.worker.handlers import BackendHandlers
 from corral.worker.installing.backend_directory import BackendDirectory
 from corral.worker.installing.installer import Installer
-from corral.worker.installing.orders import KeepPrevious, Source
-from corral.worker.installing.progress import InstallReports, Publisher, Step
+from corral.worker.installing.orders import InstallSource, KeepPrevious
+from corral.worker.installing.progress import InstallReports, InstallStep, ProgressPublisher
 from corral.worker.installing.sources.directory import DirectorySource
 from corral.worker.model_handlers import ModelHandlers
-from corral.worker.models import Models
+from corral.worker.models import WorkerModels
 from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.backend_logs import BackendLogs
 from corral.worker.processes.listening import accepts_connections
 from corral.worker.processes.ports import Ports, can_listen
 from corral.worker.processes.process import MARK_VARIABLE, Connect, Ending, Launch
 from corral.worker.processes.remains import Remains
-from corral.worker.processes.supervisor import Supervisor, Surroundings
+from corral.worker.processes.supervisor import ProcessDefaults, Supervisor
 from corral.worker.processes.unused import UnusedProcesses
 from tests.kit.adapters import adapters_on
 from tests.kit.backends import BACKENDS
@@ -38,7 +38,7 @@ from tests.kit.clock import ManualClock
 NODE = NodeId("11111111-2222-4333-8444-555555555555")
 
 
-class Exits:
+class RecordedExits:
     """Hears of processes that ended by themselves."""
 
     def __init__(self) -> None:
@@ -76,18 +76,18 @@ class BackendNode:
     listens: Callable[[str], Awaitable[bool]] = accepts_connections
     connect: Connect = connect_to_backend
     system: Path = BACKENDS
-    sources: Sequence[Source] = field(default_factory=lambda: [DirectorySource()])
+    sources: Sequence[InstallSource] = field(default_factory=lambda: [DirectorySource()])
     keep: KeepPrevious = field(default_factory=KeepPrevious)
     capability: str = "default"
     advertised: str = "127.0.0.1:1"
-    publisher: Publisher = field(default_factory=Published)
+    publisher: ProgressPublisher = field(default_factory=Published)
     adapters: Callable[[Ports], Adapters] | None = None
 
     def __post_init__(self) -> None:
         self.installed = self.folder / "backends"
         self.models_folder = self.folder / "models"
         self.logs = BackendLogs(self.clock)
-        self.exits = Exits()
+        self.exits = RecordedExits()
         self.remains = Remains(self.folder / "processes", mark_variable=MARK_VARIABLE)
         ports = Ports(self.ranges, clock=self.clock, is_free=self.is_free)
         self.supervisor = self._supervisor(ports)
@@ -140,7 +140,7 @@ class BackendNode:
         return answers[0] if answers else None
 
     def _supervisor(self, ports: Ports) -> Supervisor:
-        surroundings = Surroundings(
+        surroundings = ProcessDefaults(
             bind_host="127.0.0.1",
             environment=self.environment,
             token=lambda: self.token,
@@ -161,12 +161,12 @@ class BackendNode:
         of_backends = BackendHandlers(
             self.backends, reports=reports, changed=self.note_change, advertised=self.advertised
         )
-        models = Models(self.supervisor, connect=self.connect, free_within=self.limits.free_within)
+        models = WorkerModels(self.supervisor, connect=self.connect, free_within=self.limits.free_within)
         of_models = ModelHandlers(models, ModelFiles(self.models_folder))
         return {subject(NODE): handler for subject, handler in {**of_backends.table(), **of_models.table()}.items()}
 
 
-def _unheard(_: Step) -> None:
+def _unheard(_: InstallStep) -> None:
     """Nobody asked."""
 
 

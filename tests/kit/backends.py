@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from corral.base.processes import Command, Output, Process, start_process
+from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
 from corral.rpc.backend import Backend
 from corral.rpc.errors import BackendGone
 from tests.kit.ports import lasting_port
@@ -28,7 +28,7 @@ _LOOK_SECONDS: Final = 0.02
 class RunningBackend:
     """A process that is ready, and a client of it."""
 
-    process: Process
+    process: ChildProcess
     client: Backend
     http_url: str = ""
     front_url: str = ""
@@ -38,7 +38,7 @@ class RunningBackend:
         return self.client.address
 
 
-def backend_command(name: str, *words: str, env: Mapping[str, str] | None = None) -> Command:
+def backend_command(name: str, *words: str, env: Mapping[str, str] | None = None) -> ChildCommand:
     """`run.sh` as a worker runs it: with the Python of its own that set-up gave it, or with this one."""
     folder = BACKENDS / name
     python = {} if (folder / "venv").exists() else {"CORRAL_BACKEND_PYTHON": sys.executable}
@@ -49,7 +49,7 @@ def backend_command(name: str, *words: str, env: Mapping[str, str] | None = None
         **python,
         **(env or {}),
     }
-    return Command(argv=["./run.sh", *words], env=environment, cwd=folder, output=Output.TAIL)
+    return ChildCommand(argv=["./run.sh", *words], env=environment, cwd=folder, output=Output.TAIL)
 
 
 @asynccontextmanager
@@ -66,7 +66,7 @@ async def running_backend(
         yield RunningBackend(process=process, client=client, http_url=f"http://{http}", front_url=f"http://{front}")
 
 
-async def until_healthy(client: Backend, process: Process) -> None:
+async def until_healthy(client: Backend, process: ChildProcess) -> None:
     """Across processes there is no event to wait for: look again until it answers."""
     async with asyncio.timeout(SOON.total_seconds()):
         while True:

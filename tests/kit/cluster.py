@@ -36,7 +36,7 @@ from corral.worker.membership.addresses import AddressConfig
 from tests.kit.admin_api import open_session
 from tests.kit.clock import ManualClock
 from tests.kit.member_clock import MemberClock
-from tests.kit.members import LOOPBACK, ClusterFrontend, ClusterWorker, Expected, Member
+from tests.kit.members import LOOPBACK, ClusterFrontend, ClusterWorker, Expected, FleetMember
 from tests.kit.patience import within_patience
 from tests.kit.ports import lasting_port
 from tests.kit.relay import Relay
@@ -67,7 +67,7 @@ class NodeStatusChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedEvent:
     """An event of this kind; of any node unless one is named."""
 
     kind: EventKind
@@ -127,7 +127,7 @@ class Cluster:
         return self.frontends[0].config.liveness
 
     @property
-    def members(self) -> Iterable[Member]:
+    def members(self) -> Iterable[FleetMember]:
         return [*self.frontends, *self.workers.values()]
 
     def frontend(self, number: int = 1) -> ClusterFrontend:

@@ -35,7 +35,7 @@ class EngineRequest:
         return values[0] if values else None
 
 
-class Connection:
+class EngineConnection:
     """What a behaviour answers on."""
 
     def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,7 +62,7 @@ class Connection:
         self._writer.transport.abort()
 
 
-Behaviour = Callable[[EngineRequest, Connection], Awaitable[bool]]
+Behaviour = Callable[[EngineRequest, EngineConnection], Awaitable[bool]]
 """Answers one request; False ends the connection."""
 
 
@@ -75,7 +75,7 @@ def json_answer(body: bytes, *, status: int = 200, head: bytes = b"") -> bytes:
     return lines + head + b"\r\n" + body
 
 
-async def streaming(_: EngineRequest, connection: Connection) -> bool:
+async def streaming(_: EngineRequest, connection: EngineConnection) -> bool:
     """A short stream, event by event, with usage."""
     await connection.send(STREAM_HEAD)
     for event in (*EVENTS, LAST_EVENT, DONE):
@@ -84,7 +84,7 @@ async def streaming(_: EngineRequest, connection: Connection) -> bool:
     return True
 
 
-async def answering(request: EngineRequest, connection: Connection) -> bool:
+async def answering(request: EngineRequest, connection: EngineConnection) -> bool:
     """One whole answer that tells how long the body was."""
     text = b'{"got":%d,"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}' % len(request.body)
     await connection.send(json_answer(text))
@@ -92,7 +92,7 @@ async def answering(request: EngineRequest, connection: Connection) -> bool:
 
 
 @dataclass(slots=True)
-class Pace:
+class GuidedStream:
     """A stream that a test leads by the hand: each event waits to be let go."""
 
     first: bytes = EVENTS[0]
@@ -100,7 +100,7 @@ class Pace:
     """Released once per stream that has sent its first event."""
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def __call__(self, _: EngineRequest, connection: Connection) -> bool:
+    async def __call__(self, _: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(STREAM_HEAD + chunk(self.first))
         self.begun.release()
         gone = start_task(connection.until_gone(), name="gone")
@@ -174,7 +174,7 @@ class StubEngine:
         assert task is not None
         self.accepted += 1
         self._serving[task] = writer
-        connection = Connection(self.accepted, reader, writer)
+        connection = EngineConnection(self.accepted, reader, writer)
         try:
             while (request := await self._read(connection)) is not None:
                 self.requests.append(request)
@@ -188,7 +188,7 @@ class StubEngine:
             del self._serving[task]
             self._changed.set()
 
-    async def _answer(self, request: EngineRequest, connection: Connection) -> bool:
+    async def _answer(self, request: EngineRequest, connection: EngineConnection) -> bool:
         try:
             going_on = await self.behave(request, connection)
         except ConnectionError:
@@ -198,7 +198,7 @@ class StubEngine:
             self.unfinished += 1
         return going_on
 
-    async def _read(self, connection: Connection) -> EngineRequest | None:
+    async def _read(self, connection: EngineConnection) -> EngineRequest | None:
         try:
             raw = await connection.reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError as error:

@@ -19,16 +19,16 @@ from corral.worker.config import FilesConfig
 from corral.worker.files.serving import FileServing
 from corral.worker.http import HttpServer
 from corral.worker.membership.addresses import HostPort
-from corral.worker.membership.presence import Member, Presence
+from corral.worker.membership.presence import AcceptedRegistration, Presence
 from corral.worker.processes.backend_logs import BackendLogs
 from corral.worker.processes.log_routes import LiveTimes, LogRoutes
-from corral.worker.readiness import Readiness
+from corral.worker.readiness import WorkerReadiness
 from tests.kit.clock import ManualClock
 
 TOKEN: Final = "tok"
 
 
-class Link:
+class StubLink:
     """Whether NATS is there."""
 
     connected = True
@@ -36,7 +36,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FileAnswer:
     status: int
     headers: Mapping[str, str]
     """By names in any letter case."""
@@ -51,7 +51,7 @@ class FileWorker:
         self.staging = root / "staging"
         self.data = root / "data"
         self.root = root
-        self.link = Link()
+        self.link = StubLink()
         self.logs = logs
         self.session = session
         self.port = port
@@ -65,7 +65,7 @@ class FileWorker:
         headers: Mapping[str, str] | None = None,
         body: bytes | AsyncIterable[bytes] | None = None,
         token: str | None = TOKEN,
-    ) -> Answer:
+    ) -> FileAnswer:
         """The path goes out exactly as it is given."""
         own = {} if token is None else {"Authorization": f"Bearer {token}"}
         url = URL(self.url + path, encoded=True)
@@ -76,7 +76,7 @@ class FileWorker:
             data=io.BytesIO(body) if isinstance(body, bytes) else body,
             allow_redirects=False,
         ) as answer:
-            return Answer(answer.status, answer.headers, await answer.read())
+            return FileAnswer(answer.status, answer.headers, await answer.read())
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A bare connection, for what no HTTP client would send."""
@@ -89,13 +89,13 @@ async def open_file_worker(
 ) -> AsyncIterator[FileWorker]:
     """A worker that is registered; its directories are made below `root`. Its clock begins now: files carry times."""
     presence, time = Presence(), clock or ManualClock(datetime.now(UTC))
-    presence.member = Member(node_id=NodeId("n1"), bearer="b")
+    presence.member = AcceptedRegistration(node_id=NodeId("n1"), bearer="b")
     logs = BackendLogs(time)
-    link = Link()
+    link = StubLink()
     async with FileServing(config or FilesConfig(), models=root / "models", clock=time) as files:
         server = HttpServer(
             address=HostPort("127.0.0.1", 0),
-            readiness=Readiness(presence, link),
+            readiness=WorkerReadiness(presence, link),
             bearers=lambda: ("own-secret", TOKEN),
             routes=(files.routes, LogRoutes(logs, times=times)),
         )

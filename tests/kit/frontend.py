@@ -22,7 +22,7 @@ from corral.processes.control_wiring import Stores, wire
 from corral.state.db import Database
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
-from tests.kit.asgi import Answer, call
+from tests.kit.asgi import AsgiAnswer, call
 
 REGISTRATION_TOKEN = "tok"
 TRUSTED_TOKEN = "trusted-token-of-this-test"
@@ -52,7 +52,7 @@ class Frontend:
 
     async def call(
         self, method: str, url: str, body: object = None, *, key: str | None = None, **headers: str
-    ) -> Answer:
+    ) -> AsgiAnswer:
         """`key` is the bearer, the administrator's by default; an empty one sends no header."""
         bearer = self.admin_key if key is None else key
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -64,7 +64,7 @@ class Frontend:
             sent.setdefault("content-type", "application/json")
         return await call(self.app, method, url, headers=sent, body=data)
 
-    async def register(self, body: Mapping[str, object], *, token: str = REGISTRATION_TOKEN) -> Answer:
+    async def register(self, body: Mapping[str, object], *, token: str = REGISTRATION_TOKEN) -> AsgiAnswer:
         return await self.call("POST", "/api/node/register", {"token": token, **body}, key=token)
 
     async def settle(self) -> None:

@@ -17,12 +17,12 @@ from corral.oci.config import ImagesConfig
 from corral.oci.digests import digest_of
 from corral.oci.network import Network
 from corral.worker.installing.orders import Delivered, Fetching
-from corral.worker.installing.progress import Step
+from corral.worker.installing.progress import InstallStep
 from corral.worker.installing.sources.directory import DirectorySource
 from corral.worker.installing.sources.gallery import GalleryBackends
-from corral.worker.installing.sources.pulling import Artefact, Pulls
+from corral.worker.installing.sources.pulling import PullArtefact, Pulls
 from corral.worker.installing.sources.uris import UriSource
-from corral.worker.processes.process import Link
+from corral.worker.processes.process import BackendLink
 from tests.kit.backend_node import SleepingNode
 from tests.kit.images import a_layer
 
@@ -49,15 +49,15 @@ class WrittenPulls(Pulls):
     """Delivers without a process and without a registry, for tests of what comes before and after."""
 
     def __init__(self) -> None:
-        self.asked: list[Artefact] = []
+        self.asked: list[PullArtefact] = []
 
-    async def fetch(self, artefact: Artefact, fetching: Fetching) -> Delivered:
+    async def fetch(self, artefact: PullArtefact, fetching: Fetching) -> Delivered:
         self.asked.append(artefact)
         digest = digest_of(" ".join(artefact.uris).encode())
         if digest in fetching.have:
             return Delivered(digest=digest, is_unchanged=True)
         (fetching.into / "run.sh").write_bytes(SLEEPS)
-        fetching.report(Step(what="written", done=len(SLEEPS), total=len(SLEEPS)))
+        fetching.report(InstallStep(what="written", done=len(SLEEPS), total=len(SLEEPS)))
         return Delivered(digest=digest, platform_digest=digest)
 
 
@@ -92,7 +92,7 @@ class GalleryNode(SleepingNode):
     )
     gallery_url: str = ""
     """Instead of the file."""
-    link: Callable[[], Link] = Mute
+    link: Callable[[], BackendLink] = Mute
     """How one talks to the backends from now on."""
     is_pulling: bool = True
     """Else nothing is fetched, and every artefact is a backend at once."""

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 
 
-class Held:
+class ClosedGate:
     """One point that is closed at the moment."""
 
     def __init__(self) -> None:
@@ -54,14 +54,14 @@ class Gates:
     """All points of one test; each is open unless held."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, ClosedGate] = {}
 
     @asynccontextmanager
-    async def held_inside(self, point: str) -> AsyncIterator[Held]:
+    async def held_inside(self, point: str) -> AsyncIterator[ClosedGate]:
         """Close the point; whoever comes meanwhile waits there, at most until the end of the block."""
         if point in self._held:
             raise RuntimeError(f"the point {point!r} is held already")
-        held = self._held[point] = Held()
+        held = self._held[point] = ClosedGate()
         try:
             yield held
         finally:

@@ -42,7 +42,7 @@ PATIENCE: Final = 60.0
 """How long a test waits for anything before it counts as a hang."""
 
 
-class Answer(NamedTuple):
+class ClientAnswer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -88,17 +88,17 @@ class RawClient:
         assert version == "HTTP/1.1", line
         return int(status), {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in fields)}
 
-    async def read_answer(self, *, is_head: bool = False) -> Answer:
+    async def read_answer(self, *, is_head: bool = False) -> ClientAnswer:
         """IncompleteReadError when not even a head comes."""
         async with asyncio.timeout(PATIENCE):
             status, headers = await self.read_head()
             if is_head or status in (204, 304):
-                return Answer(status, headers, b"", is_whole=True)
+                return ClientAnswer(status, headers, b"", is_whole=True)
             try:
-                return Answer(status, headers, await self._read_body(headers), is_whole=True)
+                return ClientAnswer(status, headers, await self._read_body(headers), is_whole=True)
             except (asyncio.IncompleteReadError, ConnectionError) as error:
                 partial = error.partial if isinstance(error, asyncio.IncompleteReadError) else b""
-                return Answer(status, headers, partial, is_whole=False)
+                return ClientAnswer(status, headers, partial, is_whole=False)
 
     async def _read_body(self, headers: Mapping[str, str]) -> bytes:
         if "transfer-encoding" in headers:
@@ -252,7 +252,7 @@ class StubControl:
 
 
 @dataclass(kw_only=True)
-class World:
+class GatewayWorld:
     """A gateway, its control, and its engines; the first engine serves the model `echo`."""
 
     gateway: Gateway
@@ -267,7 +267,7 @@ class World:
     def client(self) -> contextlib.AbstractAsyncContextManager[RawClient]:
         return RawClient.open(self.port)
 
-    async def ask(self, data: bytes, *, is_head: bool = False) -> Answer:
+    async def ask(self, data: bytes, *, is_head: bool = False) -> ClientAnswer:
         """One request on a connection of its own."""
         async with self.client() as client:
             await client.send(data)
@@ -312,7 +312,7 @@ async def world(
     limit: int = 0,
     control_tls: ssl.SSLContext | None = None,
     **more: Any,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[GatewayWorld]:
     """Everything is connected, and the gateway has its view. `more` is told to the gateway as it is."""
     control = StubControl()
     control.tls = control_tls
@@ -333,6 +333,6 @@ async def world(
             **more,
         )
         gateway = await stack.enter_async_context(open_gateway(config))
-        made = World(gateway=gateway, control=control, engines=stubs, port=gateway.port)
+        made = GatewayWorld(gateway=gateway, control=control, engines=stubs, port=gateway.port)
         await made.until(lambda: gateway.services.directory.version is not None)
         yield made

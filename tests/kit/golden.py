@@ -21,7 +21,7 @@ _FREE = frozenset({"id", "api_token", "node_id", *_TIMES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class GoldenMessage:
     file: str
     index: int
     message: Mapping[str, Any]
@@ -34,9 +34,9 @@ class Recorded:
         return f"{self.file}[{self.index}] {' '.join(self.route)} ({self.message.get('note', '')})"
 
 
-def read_recording(path: Path) -> list[Recorded]:
+def read_recording(path: Path) -> list[GoldenMessage]:
     messages = json.loads(path.read_text(encoding="utf-8"))["messages"]
-    return [Recorded(file=path.name, index=index, message=message) for index, message in enumerate(messages)]
+    return [GoldenMessage(file=path.name, index=index, message=message) for index, message in enumerate(messages)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Player:
     """By whether new nodes are approved at once."""
     ours: dict[str, str] = field(default_factory=dict)
 
-    async def play(self, recorded: Recorded) -> list[str]:
+    async def play(self, recorded: GoldenMessage) -> list[str]:
         """Send the request; returns the differences, none when the answers are alike."""
         message = recorded.message
         answer = await self._send(message)

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 
-class Held:
+class HeldCall:
     """Stops whoever comes by, in a thread, until it may go on."""
 
     def __init__(self, work: Callable[..., object]) -> None:
@@ -25,10 +25,10 @@ class Held:
 
 
 @contextmanager
-def held(module: ModuleType, name: str) -> Iterator[Held]:
+def held(module: ModuleType, name: str) -> Iterator[HeldCall]:
     """Whatever happens, it goes on in the end: nobody could stop the thread."""
     with pytest.MonkeyPatch.context() as patch:
-        holding = Held(getattr(module, name))
+        holding = HeldCall(getattr(module, name))
         patch.setattr(module, name, holding)
         try:
             yield holding

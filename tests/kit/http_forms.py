@@ -32,7 +32,7 @@ from corral.wire.registration import (
     ReplicaInFlight,
 )
 from corral.wire.view import Loading
-from tests.kit.wire_forms import Differs, NoForm, Recorded, Struct, Tally, differing, hold, must_refuse
+from tests.kit.wire_forms import Differs, MessageTally, NoForm, RecordedMessage, Struct, differing, hold, must_refuse
 
 _ID = "[^/]+"
 
@@ -110,7 +110,7 @@ TYPED_ELSEWHERE: Mapping[str, str] = {
 """Answers of the administrators' routes that have no struct in `protocol/`, and why. Their refusals are read."""
 
 
-def hold_exchange(message: Recorded, tally: Tally) -> str:
+def hold_exchange(message: RecordedMessage, tally: MessageTally) -> str:
     """A worker's or an administrator's call to a frontend; the path that was called."""
     status, path = message["status"], message["path"]
     route = _route(message)
@@ -128,7 +128,7 @@ def hold_exchange(message: Recorded, tally: Tally) -> str:
     return str(path)
 
 
-def _route(message: Recorded) -> Route | None:
+def _route(message: RecordedMessage) -> Route | None:
     fits = (
         route
         for route in ROUTES
@@ -137,7 +137,7 @@ def _route(message: Recorded) -> Route | None:
     return next(fits, None)
 
 
-def _hold_body(struct: Struct, message: Recorded, tally: Tally) -> None:
+def _hold_body(struct: Struct, message: RecordedMessage, tally: MessageTally) -> None:
     """A heartbeat of a wrong type is refused as a whole here; the route then takes what can be read of it."""
     data = _bytes(message["request"])
     answer = message.get("response", {})
@@ -150,7 +150,7 @@ def _hold_body(struct: Struct, message: Recorded, tally: Tally) -> None:
         hold(data, struct, tally, ours=message["direction"].startswith("LocalAI worker"))
 
 
-def _hold_answer(route: Route, message: Recorded, tally: Tally) -> None:
+def _hold_answer(route: Route, message: RecordedMessage, tally: MessageTally) -> None:
     ours = message["direction"].endswith("LocalAI frontend")
     struct = ReplicaInFlight if route.answer is LocalAiReplicaRow and not ours else route.answer
     documents = message["response"] if route.is_list else [message["response"]]
@@ -160,7 +160,7 @@ def _hold_answer(route: Route, message: Recorded, tally: Tally) -> None:
         tally.plain += 1
 
 
-def hold_file_exchange(message: Recorded, tally: Tally) -> str:
+def hold_file_exchange(message: RecordedMessage, tally: MessageTally) -> str:
     """A call to a worker's HTTP port about files."""
     answered_by_localai = message["direction"].endswith("LocalAI worker")
     if message["method"] == "PUT":
@@ -170,7 +170,7 @@ def hold_file_exchange(message: Recorded, tally: Tally) -> str:
     return str(message["path"])
 
 
-def _hold_upload(message: Recorded, tally: Tally) -> None:
+def _hold_upload(message: RecordedMessage, tally: MessageTally) -> None:
     headers = message.get("headers", {})
     if str(message.get("response", "")).startswith("invalid Content-Range"):
         try:
@@ -185,7 +185,7 @@ def _hold_upload(message: Recorded, tally: Tally) -> None:
         _same_headers(_without(headers, "authorization", "content-length"), head.headers(), tally)
 
 
-def _file_answer(method: str, path: str, status: int) -> Callable[[Recorded, Tally, bool], None]:
+def _file_answer(method: str, path: str, status: int) -> Callable[[RecordedMessage, MessageTally, bool], None]:
     if path.startswith(file_transfer.FILES):
         match method, status:
             case "HEAD", 200:
@@ -199,14 +199,14 @@ def _file_answer(method: str, path: str, status: int) -> Callable[[Recorded, Tal
     return _plain
 
 
-def _hold_file_head(message: Recorded, tally: Tally, ours: bool) -> None:
+def _hold_file_head(message: RecordedMessage, tally: MessageTally, ours: bool) -> None:
     head = file_transfer.FileHead.parse(message["response_headers"])
     tally.read += 1
     if ours:
         _same_headers(_folded(message["response_headers"]), head.headers(), tally)
 
 
-def _hold_position(message: Recorded, tally: Tally, ours: bool) -> None:
+def _hold_position(message: RecordedMessage, tally: MessageTally, ours: bool) -> None:
     size = file_transfer.size_told(message["response_headers"])
     total = file_transfer.UploadHead.parse(message["headers"]).range
     tally.read += 1
@@ -219,19 +219,19 @@ def _hold_position(message: Recorded, tally: Tally, ours: bool) -> None:
     _same_headers(_without(message["response_headers"], "content-type", "content-length"), written, tally)
 
 
-def _body_of(struct: Struct) -> Callable[[Recorded, Tally, bool], None]:
-    def hold_body(message: Recorded, tally: Tally, ours: bool) -> None:
+def _body_of(struct: Struct) -> Callable[[RecordedMessage, MessageTally, bool], None]:
+    def hold_body(message: RecordedMessage, tally: MessageTally, ours: bool) -> None:
         hold(_bytes(message.get("response", message.get("accepted_response"))), struct, tally, ours=ours)
 
     return hold_body
 
 
-def _plain(message: Recorded, tally: Tally, _: bool) -> None:
+def _plain(message: RecordedMessage, tally: MessageTally, _: bool) -> None:
     """A body of bytes, or a refusal in words, which the player of the routes compares."""
     tally.plain += 1
 
 
-def hold_log_exchange(message: Recorded, tally: Tally) -> str:
+def hold_log_exchange(message: RecordedMessage, tally: MessageTally) -> str:
     """A call to a worker's HTTP port about logs."""
     if "first_frame" in message:
         hold_frame(message["first_frame"], InitialLines, tally)
@@ -242,14 +242,14 @@ def hold_log_exchange(message: Recorded, tally: Tally) -> str:
     return str(message["path"])
 
 
-def hold_frame(frame: Mapping[str, Any], struct: Struct, tally: Tally) -> None:
+def hold_frame(frame: Mapping[str, Any], struct: Struct, tally: MessageTally) -> None:
     kind = frame["type"]
     if kind != struct.__struct_config__.tag:
         raise Differs(f"{struct.__struct_config__.tag} instead of {kind}")
     hold(_bytes(frame), struct, tally, ours=True)
 
 
-def hold_inference(message: Recorded, tally: Tally) -> str:
+def hold_inference(message: RecordedMessage, tally: MessageTally) -> str:
     """A client's question. Answers come from engines; only what a frontend says itself is compared."""
     request = EmbeddingRequest if message["path"].endswith("embeddings") else ChatRequest
     parse(_bytes(message["request"]), request)
@@ -276,7 +276,7 @@ def _without(headers: Mapping[str, str], *names: str) -> dict[str, str]:
     return {name: value for name, value in _folded(headers).items() if name not in names}
 
 
-def _same_headers(wanted: Mapping[str, str], got: Mapping[str, str], tally: Tally) -> None:
+def _same_headers(wanted: Mapping[str, str], got: Mapping[str, str], tally: MessageTally) -> None:
     if found := list(differing(dict(wanted), _folded(got))):
         raise Differs("; ".join(found))
     tally.written += 1

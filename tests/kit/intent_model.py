@@ -12,15 +12,23 @@ from corral.base.ids import NodeId, OperationId
 from corral.domain import intent as intents
 from corral.domain import intent_steps
 from corral.domain.backend import Artefact, Proven, Verb, Wish, prove
-from corral.domain.fleet_rule import FleetRule, Names, contradicting
+from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
 from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed
 from corral.domain.intent_steps import Rest, Send
 from corral.domain.operation import FINAL, Target, TargetStatus, status_of
 from tests.kit.clock import START
-from tests.kit.intent_model_parts import Answer, Deed, Frontend, Key, Request, Work, Worker
+from tests.kit.intent_model_parts import (
+    ClaimedIntent,
+    IntentKey,
+    ModelledAnswer,
+    ModelledFrontend,
+    Request,
+    Worker,
+    WorkerConduct,
+)
 
 POLICY: Final = IntentPolicy()
-NAMES: Final = Names(catalogue=None)
+NAMES: Final = NameResolver(catalogue=None)
 
 
 class FleetModel:
@@ -28,22 +36,22 @@ class FleetModel:
         self.now = START
         # Few, so that stories soon come to the same place twice: what happens at one has no part in another.
         self.workers = {"c": Worker(name="c", is_corral=True), "l": Worker(name="l", is_corral=False)}
-        self.frontends = [Frontend(number=0), Frontend(number=1)]
-        self.stored: dict[Key, Intent] = {}
+        self.frontends = [ModelledFrontend(number=0), ModelledFrontend(number=1)]
+        self.stored: dict[IntentKey, Intent] = {}
         self.targets: dict[OperationId, dict[str, Target]] = {}
-        self.answers: list[Answer] = []
+        self.answers: list[ModelledAnswer] = []
         self.digest = "sha256:1"
         self.operations = 0
-        self.serial_at_acceptance: dict[tuple[Key, int], int] = {}
-        self.sent: dict[tuple[Key, int], int] = {}
-        self.told: set[tuple[Key, int]] = set()
+        self.serial_at_acceptance: dict[tuple[IntentKey, int], int] = {}
+        self.sent: dict[tuple[IntentKey, int], int] = {}
+        self.told: set[tuple[IntentKey, int]] = set()
         """Places and generations of which their node said that it is done."""
-        self.deceived: set[Key] = set()
+        self.deceived: set[IntentKey] = set()
         """Where a node said last that a model's files are gone, and had deleted nothing."""
         self.rules: dict[str, FleetRule] = {}
         """By name, which is that of their backend here."""
         self.started_by_rules = 0
-        self.touched: set[Key] = set()
+        self.touched: set[IntentKey] = set()
         """Where somebody has deleted something by hand: nobody but a rule mends that."""
 
     # People.
@@ -95,7 +103,7 @@ class FleetModel:
         self._put(place, intents.supersede(old, fresh))
         self.serial_at_acceptance[place, self.stored[place].generation] = self.workers[node].serials.get(wish.key, 0)
 
-    def cancel(self, place: Key) -> None:
+    def cancel(self, place: IntentKey) -> None:
         known = self.stored.get(place)
         if known is None or not intents.may_cancel(known):
             return
@@ -104,12 +112,12 @@ class FleetModel:
             return
         self.take_back(place)
 
-    def take_back(self, place: Key) -> None:
+    def take_back(self, place: IntentKey) -> None:
         known = self.stored[place]
         if intents.may_cancel(known):
             self._put(place, intents.cancel(known, "cancelled", self.now))
 
-    def retry(self, place: Key) -> None:
+    def retry(self, place: IntentKey) -> None:
         known = self.stored.get(place)
         if known is not None and intents.may_retry(known):
             self._put(place, intents.retry(known, self.now))
@@ -122,14 +130,14 @@ class FleetModel:
             case LoadNeed.FREE | LoadNeed.REFUSED:
                 pass
 
-    def delete_by_hand(self, place: Key) -> None:
+    def delete_by_hand(self, place: IntentKey) -> None:
         """On the machine, where no frontend sees it."""
         self.touched.add(place)
         self.workers[place[0]].disk.pop(place[1], None)
 
     # Frontends.
 
-    def step(self, number: int, place: Key, *, crash_before_sending: bool = False) -> None:
+    def step(self, number: int, place: IntentKey, *, crash_before_sending: bool = False) -> None:
         """Claim, look, and send or not."""
         frontend, known = self.frontends[number], self.stored.get(place)
         if known is None or not intents.is_due(known, self.now, POLICY) or place in frontend.working:
@@ -150,7 +158,7 @@ class FleetModel:
             case Send(intent=sent, force=force):
                 self._send(place, frontend, sent, force=force, crash=crash_before_sending)
 
-    def _send(self, place: Key, frontend: Frontend, sent: Intent, *, force: bool, crash: bool) -> None:
+    def _send(self, place: IntentKey, frontend: ModelledFrontend, sent: Intent, *, force: bool, crash: bool) -> None:
         worker = self.workers[place[0]]
         assert sent.state is IntentState.OPEN
         assert sent.outstanding is not None
@@ -168,7 +176,7 @@ class FleetModel:
             accepted_at=sent.accepted_at,
             until=sent.outstanding.until,
         )
-        frontend.working[place] = Work(intent=sent, request=request)
+        frontend.working[place] = ClaimedIntent(intent=sent, request=request)
         if crash:
             self.crash(frontend.number)
         elif not worker.up:
@@ -220,7 +228,7 @@ class FleetModel:
                 del frontend.working[place]
                 self._release(place, frontend, intent_steps.timed_out(work.intent, self.now, POLICY))
 
-    def _release(self, place: Key, frontend: Frontend, settled: Intent) -> None:
+    def _release(self, place: IntentKey, frontend: ModelledFrontend, settled: Intent) -> None:
         """As the database does it: only the holder of the lease, and only on the generation that it worked on."""
         known = self.stored[place]
         if known.lease_token != frontend.token:
@@ -241,7 +249,7 @@ class FleetModel:
 
     # Workers, the bus, time.
 
-    def work(self, node: str, index: int, deed: Deed) -> None:
+    def work(self, node: str, index: int, deed: WorkerConduct) -> None:
         """Take a request from the door: a Corral worker the first of each backend, a LocalAI worker any."""
         worker = self.workers[node]
         if not worker.up or not worker.door:
@@ -250,15 +258,15 @@ class FleetModel:
         if worker.is_corral:
             request = next(one for one in worker.door if one.key == request.key)
         worker.door.remove(request)
-        does = deed in (Deed.HONEST, Deed.MODEST)
+        does = deed in (WorkerConduct.HONEST, WorkerConduct.MODEST)
         error = worker.do(request, self.now, self.digest) if does else None
         if does:
             self.deceived.discard((node, request.key))
-        if deed is Deed.BOASTS:
+        if deed is WorkerConduct.BOASTS:
             self.deceived.add((node, request.key))
-        if deed in (Deed.REFUSES, Deed.MODEST):
+        if deed in (WorkerConduct.REFUSES, WorkerConduct.MODEST):
             error = error or "no"
-        self.answers.append(Answer(request=request, node=node, error=error))
+        self.answers.append(ModelledAnswer(request=request, node=node, error=error))
 
     def go_down(self, node: str) -> None:
         self.workers[node].up = False
@@ -304,7 +312,7 @@ class FleetModel:
 
     # The oracle.
 
-    def _put(self, place: Key, intent: Intent) -> None:
+    def _put(self, place: IntentKey, intent: Intent) -> None:
         old = self.stored.get(place)
         if old is not None:
             assert intent.generation in (old.generation, old.generation + 1)
@@ -321,7 +329,7 @@ class FleetModel:
                 known, status=status_of(intent), waits_for_node=intent.waits_for_node, message=intent.message
             )
 
-    def is_true(self, place: Key, intent: Intent) -> bool:
+    def is_true(self, place: IntentKey, intent: Intent) -> bool:
         """Whether the disk is as wished, which only the oracle knows."""
         worker, key = self.workers[place[0]], place[1]
         if intent.wish.verb is Verb.REMOVE:

@@ -7,7 +7,7 @@ from corral.domain.fleet_rule import is_met
 from corral.domain.intent import Intent, IntentState
 from corral.domain.operation import OperationState, TargetStatus, state_of
 from tests.kit.intent_model import FleetModel
-from tests.kit.intent_model_parts import Deed
+from tests.kit.intent_model_parts import WorkerConduct
 from tests.kit.intent_model_rules import enforce
 
 
@@ -37,7 +37,7 @@ def _work_off(model: FleetModel) -> None:
         model.step(0, place)
     for worker in model.workers.values():
         while worker.door:
-            model.work(worker.name, 0, Deed.HONEST)
+            model.work(worker.name, 0, WorkerConduct.HONEST)
     while model.answers:
         model.hear(0)
     model.pass_time(timedelta(minutes=1))

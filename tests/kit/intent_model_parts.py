@@ -9,10 +9,10 @@ from corral.domain.backend import Artefact, BackendEntry, Inventory, Verb, Wish
 from corral.domain.fleet_rule import FleetRule
 from corral.domain.intent import Intent
 
-Key = tuple[str, str]
+IntentKey = tuple[str, str]
 
 
-class Deed(StrEnum):
+class WorkerConduct(StrEnum):
     """What a worker does with a request, and what it says."""
 
     HONEST = "honest"
@@ -87,7 +87,7 @@ class Worker:
 
 
 @dataclass(kw_only=True)
-class Work:
+class ClaimedIntent:
     """An intent that a frontend has claimed, with its request open."""
 
     intent: Intent
@@ -103,10 +103,10 @@ class Decision:
 
 
 @dataclass(kw_only=True)
-class Frontend:
+class ModelledFrontend:
     number: int
     life: int = 0
-    working: dict[Key, Work] = field(default_factory=dict)
+    working: dict[IntentKey, ClaimedIntent] = field(default_factory=dict)
     decided: list[Decision] = field(default_factory=list)
 
     @property
@@ -115,7 +115,7 @@ class Frontend:
 
 
 @dataclass(kw_only=True)
-class Answer:
+class ModelledAnswer:
     request: Request
     node: str
     error: str | None

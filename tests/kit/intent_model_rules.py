@@ -4,7 +4,7 @@ from corral.domain.backend import Artefact, Verb, Wish
 from corral.domain.fleet_rule import FleetRule, is_missing
 from corral.domain.intent import IntentState
 from tests.kit.intent_model import FleetModel
-from tests.kit.intent_model_parts import Decision, Key
+from tests.kit.intent_model_parts import Decision, IntentKey
 
 
 def demand(model: FleetModel, key: str, selector: dict[str, str], *, uri: str = "") -> None:
@@ -52,6 +52,6 @@ def _is_awaited(model: FleetModel, rule: FleetRule, node: str) -> bool:
     return known.state in (IntentState.OPEN, IntentState.BLOCKED)
 
 
-def _generation(model: FleetModel, place: Key) -> int:
+def _generation(model: FleetModel, place: IntentKey) -> int:
     known = model.stored.get(place)
     return 0 if known is None else known.generation

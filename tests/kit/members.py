@@ -17,7 +17,7 @@ from corral.processes.control_loops import Control
 from corral.processes.exit_codes import ExitCode
 from corral.processes.worker import run_worker
 from corral.worker.config import WorkerConfig
-from tests.kit.admin_api import AdminApi, Answer, EventStream
+from tests.kit.admin_api import AdminAnswer, AdminApi, EventStream
 from tests.kit.member_clock import MemberClock
 from tests.kit.patience import within_patience
 from tests.kit.relay import Relay
@@ -55,7 +55,7 @@ class _Joined:
         return event.kind in _JOINED and event.data.get("name") == self.name
 
 
-class Member:
+class FleetMember:
     """One process of the fleet, as a task. It can be started again after it ended."""
 
     def __init__(self, name: str, clock: MemberClock, loops: int) -> None:
@@ -107,13 +107,13 @@ class Member:
             self.clock.notify()
 
 
-class ClusterFrontend(Member, AdminApi):
+class ClusterFrontend(FleetMember, AdminApi):
     """A control process: the composition of `processes/control.py`, talked to over HTTP."""
 
     def __init__(
         self, name: str, config: ControlConfig, *, clock: MemberClock, session: aiohttp.ClientSession, wire: Relay
     ) -> None:
-        Member.__init__(self, name, clock, FRONTEND_LOOPS)
+        FleetMember.__init__(self, name, clock, FRONTEND_LOOPS)
         AdminApi.__init__(self, session, f"http://{LOOPBACK}:{config.port}")
         self.config = config
         self.nats_wire = wire
@@ -184,7 +184,7 @@ class ClusterFrontend(Member, AdminApi):
             ready.set_exception(error)
 
 
-class ClusterWorker(Member):
+class ClusterWorker(FleetMember):
     """A worker process: the composition of `processes/worker.py`."""
 
     def __init__(
@@ -220,10 +220,10 @@ class ClusterWorker(Member):
     def go_on(self) -> None:
         self.clock.thaw()
 
-    async def ask(self, path: str) -> Answer:
+    async def ask(self, path: str) -> AdminAnswer:
         """Call the worker's own HTTP server."""
         async with self._session.get(f"http://{self.config.addresses.http_addr}{path}") as response:
-            return Answer(status=response.status, body=await response.read())
+            return AdminAnswer(status=response.status, body=await response.read())
 
     async def _live(self) -> None:
         self.exit_code = await run_worker(self.config, self._stop_asked, clock=self.clock)

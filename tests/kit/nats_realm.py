@@ -20,7 +20,7 @@ _ACCOUNT: Final = {"limits": {**_UNLIMITED, "imports": -1, "exports": -1, "wildc
 
 
 @dataclass
-class Key:
+class NatsKey:
     """An nkey that signs JWTs."""
 
     seed: str
@@ -31,7 +31,7 @@ class Key:
         seed = nkeys.encode_seed(secrets.token_bytes(32), prefix)
         return cls(seed.decode(), nkeys.from_seed(bytearray(seed)).public_key.decode())
 
-    def sign(self, subject: "Key", claims: Mapping[str, object], **standard: object) -> str:
+    def sign(self, subject: "NatsKey", claims: Mapping[str, object], **standard: object) -> str:
         """A NATS JWT: this key says something about the subject."""
         body: dict[str, Any] = {"jti": secrets.token_hex(8), "iat": int(time.time()), "iss": self.public}
         body |= {"name": "test", "sub": subject.public, "nats": {"version": 2, **claims}, **standard}
@@ -44,12 +44,12 @@ class Key:
 @dataclass
 class Realm:
     server: NatsServer
-    account: Key
+    account: NatsKey
 
     @classmethod
     @asynccontextmanager
     async def open(cls, folder: Path) -> AsyncIterator[Self]:
-        operator, account = Key.new(nkeys.PREFIX_BYTE_OPERATOR), Key.new(nkeys.PREFIX_BYTE_ACCOUNT)
+        operator, account = NatsKey.new(nkeys.PREFIX_BYTE_OPERATOR), NatsKey.new(nkeys.PREFIX_BYTE_ACCOUNT)
         extra = {
             "authorization": {"timeout": 5},
             "operator": operator.sign(operator, {"type": "operator"}),
@@ -65,7 +65,7 @@ class Realm:
 
     def stranger(self) -> "Realm":
         """Makes users that this server does not know."""
-        return Realm(self.server, Key.new(nkeys.PREFIX_BYTE_ACCOUNT))
+        return Realm(self.server, NatsKey.new(nkeys.PREFIX_BYTE_ACCOUNT))
 
     def user(self, *, lives: float = 3600) -> UserJwt:
         """Who may do everything."""
@@ -80,7 +80,7 @@ class Realm:
     def _user(
         self, publish: Mapping[str, Sequence[str]], subscribe: Mapping[str, Sequence[str]], lives: float
     ) -> UserJwt:
-        key = Key.new(nkeys.PREFIX_BYTE_USER)
+        key = NatsKey.new(nkeys.PREFIX_BYTE_USER)
         claims = {"type": "user", "pub": publish, "sub": subscribe, "issuer_account": self.account.public, **_UNLIMITED}
         return UserJwt(self.account.sign(key, claims, exp=int(time.time() + lives)), key.seed)
 

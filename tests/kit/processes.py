@@ -12,7 +12,7 @@ from typing import Final, Self
 import aiohttp
 import psutil
 
-from corral.base.processes import Command, Output, Process, start_process
+from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
 from corral.processes.own_program import own_command
 from tests.kit.admin_api import AdminApi
 from tests.kit.ports import lasting_port, lasting_range
@@ -33,7 +33,7 @@ class CorralProcess:
         self.name = name
         self._arguments = arguments
         self._environment = {"PATH": os.environ.get("PATH", os.defpath), **environment}
-        self._process: Process | None = None
+        self._process: ChildProcess | None = None
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -44,7 +44,7 @@ class CorralProcess:
 
     def start(self) -> None:
         """Start, again if it has ended."""
-        command = Command(argv=own_command(*self._arguments), env=self._environment, output=Output.TAIL)
+        command = ChildCommand(argv=own_command(*self._arguments), env=self._environment, output=Output.TAIL)
         self._process = start_process(command)
 
     @property
@@ -82,7 +82,7 @@ class CorralProcess:
         os.killpg(self._running.pid, signal.SIGCONT)
 
     @property
-    def _running(self) -> Process:
+    def _running(self) -> ChildProcess:
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         return self._process

@@ -17,7 +17,7 @@ from corral.oci.config import ImagesConfig
 from corral.wire.replica import ProcessKey
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing.backend_metadata import Metadata
-from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, Found, InstallOrder
+from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, InstallableBackend, InstallOrder
 from corral.worker.installing.sources.directory import DirectorySource
 from corral.worker.installing.sources.pulling import Pulls
 from corral.worker.installing.sources.uris import UriSource
@@ -53,7 +53,7 @@ _BACKENDS: Final = ("mock", "custom", "ext", "dirb", "img2", "ext0", "ext1", "cp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class RecordedRequest:
     subject: str
     """Without the node."""
     data: bytes
@@ -73,7 +73,7 @@ class Question:
         return {name.lower(): value for name, value in found.items()} if isinstance(found, dict) else {}
 
 
-def questions(path: Path) -> list[Question]:
+def questions(path: Path) -> list[RecordedRequest]:
     """Those that a worker of LocalAI's answered, or would have answered had it known the subject."""
     found = []
     for message in json.loads(path.read_text(encoding="utf-8"))["messages"]:
@@ -81,14 +81,16 @@ def questions(path: Path) -> list[Question]:
         is_asked = message.get("direction", "").endswith("-> LocalAI worker") and subject.split(".")[0] != "files"
         if is_asked and ("reply" in message or message.get("outcome") == "no responders"):
             data = message.get("bytes", "").encode()
-            found.append(Question(subject=subject, data=data, reply=message.get("reply"), note=message.get("note", "")))
+            found.append(
+                RecordedRequest(subject=subject, data=data, reply=message.get("reply"), note=message.get("note", ""))
+            )
     return found
 
 
 class RecordedSource:
     """What the recorded gallery and registry had."""
 
-    async def find(self, order: InstallOrder) -> Found | None:
+    async def find(self, order: InstallOrder) -> InstallableBackend | None:
         name = order.name if order.uri else order.backend.rpartition("@")[2].lower()
         if order.uri.startswith(_IMAGE) and name:
             return self._found(Metadata(name=name, alias=order.alias, uri=order.uri))
@@ -102,11 +104,11 @@ class RecordedSource:
             case "broken" | "plainhttp":
                 raise CannotInstall(f'failed to download backend "{name}"')
             case "norun":
-                return Found(metadata=Metadata(name=name), fetch=_fetch_nothing)
+                return InstallableBackend(metadata=Metadata(name=name), fetch=_fetch_nothing)
         return None
 
-    def _found(self, metadata: Metadata, meta: Metadata | None = None) -> Found:
-        return Found(metadata=metadata, fetch=_fetch, meta=meta)
+    def _found(self, metadata: Metadata, meta: Metadata | None = None) -> InstallableBackend:
+        return InstallableBackend(metadata=metadata, fetch=_fetch, meta=meta)
 
 
 async def _fetch(fetching: Fetching) -> Delivered:
@@ -121,7 +123,7 @@ async def _fetch_nothing(fetching: Fetching) -> Delivered:
     return Delivered()
 
 
-class _Link:
+class _StubBackend:
     """A backend that is healthy, unless nothing shall become ready, and cannot free a model."""
 
     def __init__(self, *, is_healthy: bool) -> None:
@@ -145,7 +147,7 @@ class RecordedNode(SleepingNode):
         super().__init__(
             folder=folder,
             limits=SupervisionConfig() if becomes_ready else SupervisionConfig(ready_within=timedelta(seconds=1)),
-            connect=lambda *_: _Link(is_healthy=becomes_ready),
+            connect=lambda *_: _StubBackend(is_healthy=becomes_ready),
             system=folder / "system",
             sources=[DirectorySource(), RecordedSource(), UriSource(pulls)],
             advertised=advertised,
@@ -199,7 +201,7 @@ class RecordedNode(SleepingNode):
         (self.installed / name / "metadata.json").write_text(json.dumps(told))
 
 
-async def differences(question: Question, folder: Path) -> list[str]:
+async def differences(question: RecordedRequest, folder: Path) -> list[str]:
     """Ask it; how our answer differs, in no way when the list is empty."""
     reply = question.reply or {}
     becomes_ready = not any(words in str(reply.get("error")) for words in ("died during", "did not become"))
@@ -218,11 +220,11 @@ async def differences(question: Question, folder: Path) -> list[str]:
         return _compared(question.reply, ours)
 
 
-def _full(question: Question) -> str:
+def _full(question: RecordedRequest) -> str:
     return f"nodes.{NODE}.{question.subject}"
 
 
-async def _prepared(node: RecordedNode, question: Question) -> bytes:
+async def _prepared(node: RecordedNode, question: RecordedRequest) -> bytes:
     """Processes and directories as they were before the question; the question with our paths and ports."""
     request, reply = question.request, question.reply or {}
     backend = str(request.get("backend", ""))
@@ -241,7 +243,7 @@ async def _prepared(node: RecordedNode, question: Question) -> bytes:
     return await _with_our_port(node, question, data)
 
 
-async def _with_our_port(node: RecordedNode, question: Question, data: bytes) -> bytes:
+async def _with_our_port(node: RecordedNode, question: RecordedRequest, data: bytes) -> bytes:
     if question.subject != "model.stop" or not question.reply["matched"]:
         return data
     key = ProcessKey.parse(question.request["process_key"])

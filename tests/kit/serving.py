@@ -17,7 +17,7 @@ from corral.domain.replica import ReplicaState
 from corral.wire.model_views import ModelView
 from corral.wire.replica_views import ReplicaView
 from tests.kit.admin_api import open_session
-from tests.kit.asking import Question
+from tests.kit.asking import StreamQuestion
 from tests.kit.models import write_model
 from tests.kit.ports import lasting_port
 from tests.kit.process_lists import words_of
@@ -46,9 +46,9 @@ class ServingFleet:
     backends: Path
     """The directory of backends that all workers share, beside those that ship with Corral."""
 
-    def question(self, *, model: str = MODEL, tokens: int = 4) -> Question:
+    def question(self, *, model: str = MODEL, tokens: int = 4) -> StreamQuestion:
         """For the gateway."""
-        return Question(
+        return StreamQuestion(
             session=self.session, url=self.gateway.url, key=self.gateway.admin_key, model=model, tokens=tokens
         )
 

@@ -1,7 +1,7 @@
 """A gallery that is always at hand: for frontends that shall know backends without reading any index."""
 
 from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
+from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.readings import GalleryReading, Readings
 
 
@@ -9,7 +9,7 @@ class Shelf:
     """Gives the same entries to whoever looks."""
 
     def __init__(self, source: GallerySource, *entries: GalleryEntry) -> None:
-        self._gallery = Gallery(source=source, entries=entries)
+        self._gallery = GalleryContent(source=source, entries=entries)
         self.closed = False
         """Whether nothing can be read."""
 

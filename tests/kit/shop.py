@@ -15,7 +15,7 @@ from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
 from corral.oci.config import ImagesConfig
 from corral.oci.manifests import Descriptor
-from corral.oci.platforms import Platform
+from corral.oci.platforms import ImagePlatform
 from tests.kit.clock import HurriedClock
 from tests.kit.images import a_layer
 from tests.kit.registry import FakeRegistry
@@ -43,7 +43,7 @@ class Shop:
         """Move the tag of a backend to an image of these layers, for these platforms."""
         members = [
             self.registry.add_image(
-                f"backends/{backend}", layers or [LAYER], platform=Platform(os=os, architecture=architecture)
+                f"backends/{backend}", layers or [LAYER], platform=ImagePlatform(os=os, architecture=architecture)
             )
             for os, architecture in (platform.split("/") for platform in platforms)
         ]

@@ -27,7 +27,7 @@ from corral.wire.times import format_time
 _GALLERY: Final = "http://gallery/index.yaml"
 _KNOWN_TO_LOCALAI: Final = ("oci://", "ocifile://", "/", "quay.io/", "ghcr.io/", "docker.io/")
 
-Deed = Callable[[], str]
+DiskChange = Callable[[], str]
 """Changes the disk; returns the error."""
 
 
@@ -55,7 +55,7 @@ class Faults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class DiskWrite:
     """What truly happened to the disk."""
 
     at: datetime
@@ -83,7 +83,7 @@ class SimulatedBackends:
     """The alias of each backend that has one."""
     written: Counter[str] = field(default_factory=Counter)
     """How often each backend was downloaded."""
-    journal: list[Written] = field(default_factory=list)
+    journal: list[DiskWrite] = field(default_factory=list)
     digest: str = "sha256:1"
     """Of what it downloads next."""
     version: str = ""
@@ -168,7 +168,7 @@ class SimulatedBackends:
             told = [_undated(one) if self.faults.undated else one for one in self.disk.values()]
             await message.respond(msgspec.json.encode(ListReply(backends=told or None)))
 
-    async def _do(self, name: str, deed: Deed) -> str:
+    async def _do(self, name: str, deed: DiskChange) -> str:
         with self._mortal():
             if self.is_corral:
                 async with self._locks[name]:
@@ -187,7 +187,7 @@ class SimulatedBackends:
         finally:
             self._at_work.discard(task)
 
-    async def _do_now(self, deed: Deed) -> str:
+    async def _do_now(self, deed: DiskChange) -> str:
         self.begun.set()
         await self.gate.wait()
         await asyncio.sleep(self.work_seconds)
@@ -206,7 +206,7 @@ class SimulatedBackends:
     def _is_there(self, request: InstallRequest) -> bool:
         return _name(request) in self.disk and not request.force
 
-    def _download(self, request: InstallRequest | UpgradeRequest) -> Deed:
+    def _download(self, request: InstallRequest | UpgradeRequest) -> DiskChange:
         """What will be written once the work is done."""
         name, operation = _name(request), request.op_id
         is_repeated = bool(operation) and self._shown.get(name) == operation
@@ -217,7 +217,7 @@ class SimulatedBackends:
             uri = request.uri or _gallery_uri(name)
             self._write(name, uri)
             self._rename(name, request.alias)
-            done = Written(at=self.clock.now(), backend=name, uri=uri, operation=operation, is_repeated=is_repeated)
+            done = DiskWrite(at=self.clock.now(), backend=name, uri=uri, operation=operation, is_repeated=is_repeated)
             self.journal.append(done)
             return ""
 
@@ -263,7 +263,7 @@ class SimulatedBackends:
     def _delete(self, name: str) -> str:
         if self.disk.pop(name, None) is None:
             return f'backend "{name}": backend not found'
-        self.journal.append(Written(at=self.clock.now(), backend=name))
+        self.journal.append(DiskWrite(at=self.clock.now(), backend=name))
         return ""
 
 

@@ -24,13 +24,13 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from tests.kit.commanded import MOST_IN_A_LINE, InputEnded, ended_with_the_input, open_input, tell
 from tests.kit.simulated_backends import SimulatedBackends
-from tests.kit.simulated_node import Identity, SimulatedNode
+from tests.kit.simulated_node import SimulatedIdentity, SimulatedNode
 
 _JOINING_AT_ONCE: Final = 8
 _CLOCK: Final = SystemClock()
 
 
-class Surroundings(msgspec.Struct, kw_only=True):
+class FleetTarget(msgspec.Struct, kw_only=True):
     """Where the nodes go; the first line of the input."""
 
     frontend_url: str
@@ -58,11 +58,11 @@ class Behave(msgspec.Struct, kw_only=True, tag="behave"):
     """Otherwise NATS says that nobody is there."""
 
 
-class Look(msgspec.Struct, kw_only=True, tag="look"):
+class LookAtNodes(msgspec.Struct, kw_only=True, tag="look"):
     """Tell how the nodes are."""
 
 
-Command: TypeAlias = Join | Behave | Look
+FleetCommand: TypeAlias = Join | Behave | LookAtNodes
 
 
 class NodeState(msgspec.Struct, kw_only=True):
@@ -88,20 +88,20 @@ class _Member:
 class _Crowd:
     """All nodes of one process."""
 
-    def __init__(self, surroundings: Surroundings, session: aiohttp.ClientSession, bus: NatsBus) -> None:
+    def __init__(self, surroundings: FleetTarget, session: aiohttp.ClientSession, bus: NatsBus) -> None:
         self._surroundings = surroundings
         self._session = session
         self._bus = bus
         self._members: list[_Member] = []
 
-    async def obey(self, command: Command, beating: asyncio.TaskGroup) -> list[NodeState]:
+    async def obey(self, command: FleetCommand, beating: asyncio.TaskGroup) -> list[NodeState]:
         match command:
             case Join():
                 for place, node in enumerate(nodes := await self._join(command)):
                     beating.create_task(_beat(node, command.interval_seconds * place / len(nodes)))
             case Behave():
                 await self._behave(command)
-            case Look():
+            case LookAtNodes():
                 pass
         return [_state(one) for one in self._members]
 
@@ -131,7 +131,7 @@ class _Crowd:
             surroundings.registration_token,
             f"node-{number:05d}",
             timedelta(seconds=command.interval_seconds),
-            identity=Identity() if command.is_corral else Identity(secret=""),
+            identity=SimulatedIdentity() if command.is_corral else SimulatedIdentity(secret=""),
         )
 
     async def _behave(self, command: Behave) -> None:
@@ -172,7 +172,7 @@ def _state(member: _Member) -> NodeState:
 class SimulatedFleet:
     """The process, as whoever started it sees it. Use it as a context."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, surroundings: FleetTarget) -> None:
         self._surroundings = surroundings
         self._process: Process | None = None
 
@@ -194,7 +194,7 @@ class SimulatedFleet:
     def pid(self) -> int:
         return self._running.pid
 
-    async def do(self, command: Command) -> list[NodeState]:
+    async def do(self, command: FleetCommand) -> list[NodeState]:
         """Returns when it is done, with how all nodes are then. RuntimeError when the process has ended instead; it
         told why on standard error."""
         self._write(command)
@@ -224,7 +224,7 @@ def names_of(states: Sequence[NodeState]) -> list[str]:
 async def simulate() -> None:
     """The life of the process: until its input ends."""
     reader = await open_input()
-    surroundings = msgspec.json.decode(await reader.readline(), type=Surroundings)
+    surroundings = msgspec.json.decode(await reader.readline(), type=FleetTarget)
     with ended_with_the_input():
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(aiohttp.ClientSession())
@@ -232,7 +232,7 @@ async def simulate() -> None:
             crowd = _Crowd(surroundings, session, bus)
             async with asyncio.TaskGroup() as beating:
                 while line := await reader.readline():
-                    states = await crowd.obey(msgspec.json.decode(line, type=Command), beating)
+                    states = await crowd.obey(msgspec.json.decode(line, type=FleetCommand), beating)
                     tell(msgspec.json.encode(states))
                 raise InputEnded
 

@@ -31,7 +31,7 @@ _FORGOTTEN: Final = frozenset({401, 404})
 
 
 @dataclass(slots=True, kw_only=True)
-class Identity:
+class SimulatedIdentity:
     """Who a node says it is. A node without a secret is known by its name, as LocalAI's workers are."""
 
     secret: str = field(default_factory=new_secret, repr=False)
@@ -49,7 +49,7 @@ class SimulatedNode:
         name: str,
         interval: timedelta = timedelta(seconds=10),
         *,
-        identity: Identity | None = None,
+        identity: SimulatedIdentity | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.url = url
@@ -66,7 +66,7 @@ class SimulatedNode:
         self._session = session
         self._token = token
         self._interval = interval
-        self._identity = identity or Identity()
+        self._identity = identity or SimulatedIdentity()
         self._clock = clock or SystemClock()
 
     @property

@@ -9,9 +9,9 @@ from corral.bus.port import Bus, Message
 from corral.wire import subjects
 from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
 from corral.wire.install import InstallReply, InstallRequest
-from corral.wire.model_commands import ModelDeleteRequest, Outcome
+from corral.wire.model_commands import ModelCommandReply, ModelDeleteRequest
 from corral.wire.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
-from tests.kit.simulated_backends import Deed, SimulatedBackends
+from tests.kit.simulated_backends import DiskChange, SimulatedBackends
 
 
 @dataclass(kw_only=True)
@@ -65,7 +65,7 @@ class SimulatedWorker(SimulatedBackends):
         self.requests.append(("delete", request))
         await self._change(message, request.backend, lambda: self._delete(request.backend))
 
-    async def _change(self, message: Message, name: str, deed: Deed) -> None:
+    async def _change(self, message: Message, name: str, deed: DiskChange) -> None:
         """Ends processes before it does anything else, as real ones do, and starts none."""
         stopped = self._end(name)
         error = await self._do(name, deed)
@@ -85,7 +85,7 @@ class SimulatedWorker(SimulatedBackends):
         self.requests.append(("remove", name))
         if not self.faults.refusal:
             self.models.discard(name)
-        await self._answer(message, Outcome(success=not self.faults.refusal, error=self.faults.refusal))
+        await self._answer(message, ModelCommandReply(success=not self.faults.refusal, error=self.faults.refusal))
 
     def _start(self, request: InstallRequest) -> _Process:
         key = str(request.process_key)

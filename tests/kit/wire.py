@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from corral.base.clock import SystemClock
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
-from corral.gateway.dispatch import Dispatcher, Tasks
+from corral.gateway.dispatch import RequestDispatcher, Tasks
 from corral.gateway.exchange import Services
 from corral.gateway.pool import Pool
 from corral.gateway.relay import ClientConnection
@@ -136,7 +136,7 @@ class WireGateway:
             control=CONTROL,
             pool=self.pool,
             directory=directory,
-            dispatcher=Dispatcher(config, directory, _Nobody(), tasks),
+            dispatcher=RequestDispatcher(config, directory, _Nobody(), tasks),
             ledger=Ledger("g"),
             tasks=tasks,
         )

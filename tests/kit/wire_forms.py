@@ -17,12 +17,18 @@ from corral.wire import broadcasts, go_json, subjects
 from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
 from corral.wire.install import InstallReply, InstallRequest
 from corral.wire.inventory import ListReply
-from corral.wire.model_commands import ModelDeleteRequest, ModelStopReply, ModelStopRequest, Outcome, UnloadRequest
+from corral.wire.model_commands import (
+    ModelCommandReply,
+    ModelDeleteRequest,
+    ModelStopReply,
+    ModelStopRequest,
+    UnloadRequest,
+)
 from corral.wire.object_files import EnsureRequest, ListedFiles, ListRequest, LocalPathReply, StageReply, StageRequest
 from corral.wire.progress import InstallProgress
 from corral.wire.replica import RunningReply, StopRequest
 
-Recorded = Mapping[str, Any]
+RecordedMessage = Mapping[str, Any]
 Struct = type[msgspec.Struct]
 
 
@@ -35,7 +41,7 @@ class Differs(AssertionError):
 
 
 @dataclass(slots=True)
-class Tally:
+class MessageTally:
     """What was done with messages; each is counted at least once."""
 
     read: int = 0
@@ -56,7 +62,7 @@ class Tally:
         return ", ".join(f"{getattr(self, field.name)} {field.name}" for field in fields(self))
 
 
-class Form(NamedTuple):
+class SubjectForm(NamedTuple):
     """One subject. Without a request the payload is never looked at; without a reply nothing is answered."""
 
     subject: Callable[[str, str], str]
@@ -73,33 +79,33 @@ def _fixed(subject: str) -> Callable[[str, str], str]:
     return lambda *_: subject
 
 
-FORMS: Mapping[str, Form] = {
-    "nodes.*.backend.install": Form(_of_node(subjects.backend_install), InstallRequest, InstallReply),
-    "nodes.*.backend.install.*.progress": Form(
+FORMS: Mapping[str, SubjectForm] = {
+    "nodes.*.backend.install": SubjectForm(_of_node(subjects.backend_install), InstallRequest, InstallReply),
+    "nodes.*.backend.install.*.progress": SubjectForm(
         lambda node, operation: subjects.install_progress(NodeId(node), operation), InstallProgress
     ),
-    "nodes.*.backend.upgrade": Form(_of_node(subjects.backend_upgrade), UpgradeRequest, ChangeReply),
-    "nodes.*.backend.delete": Form(_of_node(subjects.backend_delete), DeleteRequest, ChangeReply),
-    "nodes.*.backend.list": Form(_of_node(subjects.backend_list), None, ListReply),
-    "nodes.*.backend.stop": Form(_of_node(subjects.backend_stop), StopRequest),
-    "nodes.*.models.running": Form(_of_node(subjects.models_running), None, RunningReply),
-    "nodes.*.model.unload": Form(_of_node(subjects.model_unload), UnloadRequest, Outcome),
-    "nodes.*.model.stop": Form(_of_node(subjects.model_stop), ModelStopRequest, ModelStopReply),
-    "nodes.*.model.delete": Form(_of_node(subjects.model_delete), ModelDeleteRequest, Outcome),
-    "nodes.*.stop": Form(_of_node(subjects.node_stop), None),
-    "nodes.*.files.ensure": Form(_of_node(subjects.files_ensure), EnsureRequest, LocalPathReply),
-    "nodes.*.files.stage": Form(_of_node(subjects.files_stage), StageRequest, StageReply),
-    "nodes.*.files.temp": Form(_of_node(subjects.files_temp), None, LocalPathReply),
-    "nodes.*.files.listdir": Form(_of_node(subjects.files_list), ListRequest, ListedFiles),
-    "staging.*.progress": Form(lambda model, _: subjects.staging_progress(model), broadcasts.StagingProgress),
-    "gallery.*.progress": Form(lambda job, _: subjects.operation_progress(job), broadcasts.OperationProgress),
-    "gallery.*.cancel": Form(lambda job, _: subjects.operation_cancel(job), broadcasts.OperationCancel),
-    "gallery.opcache.start": Form(_fixed(subjects.OPERATION_START), broadcasts.OperationMark),
-    "gallery.opcache.end": Form(_fixed(subjects.OPERATION_END), broadcasts.OperationMark),
-    "cache.invalidate.models": Form(_fixed(subjects.INVALIDATE_MODELS), broadcasts.Invalidation),
-    "cache.invalidate.backends": Form(_fixed(subjects.INVALIDATE_BACKENDS), broadcasts.Invalidation),
-    "prefixcache.observe": Form(_fixed(subjects.PREFIX_OBSERVED), broadcasts.PrefixObserved),
-    "prefixcache.invalidate": Form(_fixed(subjects.PREFIX_FORGOTTEN), broadcasts.PrefixForgotten),
+    "nodes.*.backend.upgrade": SubjectForm(_of_node(subjects.backend_upgrade), UpgradeRequest, ChangeReply),
+    "nodes.*.backend.delete": SubjectForm(_of_node(subjects.backend_delete), DeleteRequest, ChangeReply),
+    "nodes.*.backend.list": SubjectForm(_of_node(subjects.backend_list), None, ListReply),
+    "nodes.*.backend.stop": SubjectForm(_of_node(subjects.backend_stop), StopRequest),
+    "nodes.*.models.running": SubjectForm(_of_node(subjects.models_running), None, RunningReply),
+    "nodes.*.model.unload": SubjectForm(_of_node(subjects.model_unload), UnloadRequest, ModelCommandReply),
+    "nodes.*.model.stop": SubjectForm(_of_node(subjects.model_stop), ModelStopRequest, ModelStopReply),
+    "nodes.*.model.delete": SubjectForm(_of_node(subjects.model_delete), ModelDeleteRequest, ModelCommandReply),
+    "nodes.*.stop": SubjectForm(_of_node(subjects.node_stop), None),
+    "nodes.*.files.ensure": SubjectForm(_of_node(subjects.files_ensure), EnsureRequest, LocalPathReply),
+    "nodes.*.files.stage": SubjectForm(_of_node(subjects.files_stage), StageRequest, StageReply),
+    "nodes.*.files.temp": SubjectForm(_of_node(subjects.files_temp), None, LocalPathReply),
+    "nodes.*.files.listdir": SubjectForm(_of_node(subjects.files_list), ListRequest, ListedFiles),
+    "staging.*.progress": SubjectForm(lambda model, _: subjects.staging_progress(model), broadcasts.StagingProgress),
+    "gallery.*.progress": SubjectForm(lambda job, _: subjects.operation_progress(job), broadcasts.OperationProgress),
+    "gallery.*.cancel": SubjectForm(lambda job, _: subjects.operation_cancel(job), broadcasts.OperationCancel),
+    "gallery.opcache.start": SubjectForm(_fixed(subjects.OPERATION_START), broadcasts.OperationMark),
+    "gallery.opcache.end": SubjectForm(_fixed(subjects.OPERATION_END), broadcasts.OperationMark),
+    "cache.invalidate.models": SubjectForm(_fixed(subjects.INVALIDATE_MODELS), broadcasts.Invalidation),
+    "cache.invalidate.backends": SubjectForm(_fixed(subjects.INVALIDATE_BACKENDS), broadcasts.Invalidation),
+    "prefixcache.observe": SubjectForm(_fixed(subjects.PREFIX_OBSERVED), broadcasts.PrefixObserved),
+    "prefixcache.invalidate": SubjectForm(_fixed(subjects.PREFIX_FORGOTTEN), broadcasts.PrefixForgotten),
 }
 """By their subjects as LocalAI spells them, with stars for the variable parts."""
 
@@ -117,7 +123,7 @@ def pattern_of(subject: str) -> tuple[str, list[str]]:
     return ".".join("*" if number in places else part for number, part in enumerate(parts)), values
 
 
-def hold_message(message: Recorded, tally: Tally) -> str:
+def hold_message(message: RecordedMessage, tally: MessageTally) -> str:
     """Hold one message of NATS against its form; which form it was."""
     pattern, values = pattern_of(message["subject"])
     if pattern in NOBODY_LISTENS:
@@ -133,7 +139,7 @@ def hold_message(message: Recorded, tally: Tally) -> str:
     return pattern
 
 
-def _hold_request(pattern: str, form: Form, message: Recorded, tally: Tally) -> None:
+def _hold_request(pattern: str, form: SubjectForm, message: RecordedMessage, tally: MessageTally) -> None:
     data = message["bytes"].encode()
     if form.request is None or (pattern == "nodes.*.backend.stop" and not data):
         tally.unread += 1
@@ -143,7 +149,7 @@ def _hold_request(pattern: str, form: Form, message: Recorded, tally: Tally) -> 
         hold(data, form.request, tally, ours=message["direction"].startswith("LocalAI"))
 
 
-def _is_unreadable(message: Recorded) -> bool:
+def _is_unreadable(message: RecordedMessage) -> bool:
     """By what LocalAI answered; where it answers nothing, by what Python's own reader says."""
     if "reply" in message:
         return str(message["reply"].get("error", "")).startswith("invalid request")
@@ -153,7 +159,7 @@ def _is_unreadable(message: Recorded) -> bool:
         return True
 
 
-def _hold_reply(form: Form, message: Recorded, tally: Tally) -> None:
+def _hold_reply(form: SubjectForm, message: RecordedMessage, tally: MessageTally) -> None:
     if "outcome" in message:
         tally.unanswered += 1
     for name, ours in (("reply", True), ("accepted_reply", False)):
@@ -163,7 +169,7 @@ def _hold_reply(form: Form, message: Recorded, tally: Tally) -> None:
             hold(json.dumps(message[name]).encode(), form.reply, tally, ours=ours)
 
 
-def hold(data: bytes, struct: Struct, tally: Tally, *, ours: bool) -> msgspec.Struct:
+def hold(data: bytes, struct: Struct, tally: MessageTally, *, ours: bool) -> msgspec.Struct:
     """Read, and where Corral could be the sender write again."""
     message = go_json.decode(data, struct)
     tally.read += 1
@@ -175,7 +181,7 @@ def hold(data: bytes, struct: Struct, tally: Tally, *, ours: bool) -> msgspec.St
     return message
 
 
-def must_refuse(data: bytes, struct: Struct, tally: Tally) -> None:
+def must_refuse(data: bytes, struct: Struct, tally: MessageTally) -> None:
     try:
         message = go_json.decode(data, struct)
     except InvalidInput:

@@ -13,7 +13,7 @@ from corral.adapter.calls import detokenize, embeddings, rerank, tokenize, voice
 from corral.adapter.chat import chat, completions
 from corral.adapter.errors import document_of, failure_of
 from corral.adapter.forms import MAX_BODY_BYTES, read_body
-from corral.adapter.replicas import KeyUnknown, Replicas, Served
+from corral.adapter.replicas import KeyUnknown, Served, ServedReplicas
 from corral.adapter.scratch import Scratch
 from corral.adapter.streams import stream_events
 from corral.base.clock import Clock
@@ -21,10 +21,10 @@ from corral.base.errors import CorralError
 
 _JSON: Final = "application/json"
 
-Answer = bytes | AsyncGenerator[bytes, None]
-Translate = Callable[[Served, bytes, Clock], Awaitable[Answer]]
+AdapterReply = bytes | AsyncGenerator[bytes, None]
+Translate = Callable[[Served, bytes, Clock], Awaitable[AdapterReply]]
 """Handles a JSON request; answers with JSON or with a stream of events."""
-Exchange = Callable[[Served, web.Request, Scratch], Awaitable[web.StreamResponse]]
+AudioHandler = Callable[[Served, web.Request, Scratch], Awaitable[web.StreamResponse]]
 """Handles a request with audio, which backends read and write as files."""
 Handle = Callable[[web.Request, Served], Awaitable[web.StreamResponse]]
 
@@ -32,7 +32,7 @@ Handle = Callable[[web.Request, Served], Awaitable[web.StreamResponse]]
 class AdapterApp:
     """Serves all replicas that the adapter's parent has registered."""
 
-    def __init__(self, replicas: Replicas, clock: Clock, scratch: Scratch) -> None:
+    def __init__(self, replicas: ServedReplicas, clock: Clock, scratch: Scratch) -> None:
         self._replicas = replicas
         self._clock = clock
         self._scratch = scratch
@@ -79,7 +79,7 @@ class AdapterApp:
 
         return handle
 
-    def _exchanging(self, exchange: Exchange) -> Handle:
+    def _exchanging(self, exchange: AudioHandler) -> Handle:
         async def handle(request: web.Request, served: Served) -> web.StreamResponse:
             return await exchange(served, request, self._scratch)
 
@@ -108,7 +108,7 @@ _ROUTES: Final[dict[str, Translate]] = {
 """The last two have no version prefix, as in llama.cpp's own server."""
 _ASKED_IN: Final = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 """Name of the field that holds the prompt; `input` for other routes."""
-_SOUND_ROUTES: Final[dict[str, Exchange]] = {
+_SOUND_ROUTES: Final[dict[str, AudioHandler]] = {
     "/v1/audio/speech": speech,
     "/v1/audio/transcriptions": transcriptions,
 }

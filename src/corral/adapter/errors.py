@@ -33,27 +33,27 @@ _TELLING: Final = (errors.RequestRefused, errors.BackendFailed)
 """Errors whose text may say what the client did wrong: backends in other languages fail where they should refuse."""
 
 
-class Failure(NamedTuple):
+class ErrorAnswer(NamedTuple):
     status: int
     kind: str
     code: str
     param: str | None
 
 
-def failure_of(error: CorralError, *, about: str = "messages") -> Failure:
+def failure_of(error: CorralError, *, about: str = "messages") -> ErrorAnswer:
     """Return status, type and code for an error. `about` is the name of the field that holds the prompt."""
     if isinstance(error, _TELLING) and (fault := refusal_in(error.said, about=about)):
-        return Failure(400, _INVALID, *fault)
+        return ErrorAnswer(400, _INVALID, *fault)
     param = error.field or None if isinstance(error, InvalidInput) else None
     if isinstance(error, errors.NotOffered):
-        return Failure(400, _INVALID, "unsupported_by_model", "model")
+        return ErrorAnswer(400, _INVALID, "unsupported_by_model", "model")
     for error_class, status, kind in _TABLE:
         if isinstance(error, error_class):
-            return Failure(status, kind, error.code, param)
-    return Failure(500, _SERVER, error.code, param)
+            return ErrorAnswer(status, kind, error.code, param)
+    return ErrorAnswer(500, _SERVER, error.code, param)
 
 
-def document_of(error: CorralError, failure: Failure) -> bytes:
+def document_of(error: CorralError, failure: ErrorAnswer) -> bytes:
     """Return the error body. It contains what the backend said, but never the backend's address."""
     return error_document(words_of(error), kind=failure.kind, code=failure.code, param=failure.param)
 

@@ -44,7 +44,7 @@ _WRITE_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class UploadForm:
     fields: Mapping[str, list[str]]
     file: Path
 
@@ -53,7 +53,7 @@ class Form:
         return self.fields.get(name, [default])[-1]
 
 
-async def read_form(request: web.Request, folder: Path) -> Form:
+async def read_form(request: web.Request, folder: Path) -> UploadForm:
     """Read the form and store its file in `folder`. Raise InvalidInput when it is malformed."""
     if request.content_type != "multipart/form-data":
         raise InvalidInput("", f"the body must be multipart/form-data, and is {request.content_type}")
@@ -73,7 +73,7 @@ async def read_form(request: web.Request, folder: Path) -> Form:
         raise InvalidInput("", f"the form cannot be read: {error}") from error
     if file is None:
         raise InvalidInput(_FILE, "is missing: send the sound as a file")
-    return Form(fields=fields, file=file)
+    return UploadForm(fields=fields, file=file)
 
 
 async def _stored(part: BodyPartReader, folder: Path) -> Path:

@@ -6,8 +6,8 @@ import socket
 
 import msgspec
 
-from corral.adapter.replicas import Replicas
-from corral.wire.adapter import ORDER_BYTES, Done, Forget, Listening, Order, Serve, Word
+from corral.adapter.replicas import ServedReplicas
+from corral.wire.adapter import ORDER_BYTES, AdapterOrder, Done, Forget, Listening, Serve, Word
 
 log = logging.getLogger(__name__)
 
@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 class Orders:
     """The adapter's end of the descriptor."""
 
-    def __init__(self, descriptor: int, replicas: Replicas) -> None:
+    def __init__(self, descriptor: int, replicas: ServedReplicas) -> None:
         self._descriptor = descriptor
         self._replicas = replicas
-        self._decoder = msgspec.json.Decoder(Order)
+        self._decoder = msgspec.json.Decoder(AdapterOrder)
 
     async def run(self, listening: Listening) -> None:
         """Report the listening address, then execute orders until the parent closes its end or dies."""
@@ -33,7 +33,7 @@ class Orders:
         finally:
             writer.close()
 
-    async def _obey(self, order: Order) -> Done:
+    async def _obey(self, order: AdapterOrder) -> Done:
         match order:
             case Serve(number=number, replica=replica):
                 await self._replicas.serve(replica)

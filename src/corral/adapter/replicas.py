@@ -26,7 +26,7 @@ class Served:
         return self.replica.model
 
 
-class Replicas:
+class ServedReplicas:
     """Owns one gRPC channel for each replica."""
 
     def __init__(self) -> None:

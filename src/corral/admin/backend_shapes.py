@@ -23,7 +23,7 @@ from corral.wire.times import format_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class InstalledOnNode:
     """A backend on one node, in the node's words."""
 
     seen: SeenNode
@@ -40,13 +40,15 @@ class Reported:
     at: datetime
 
     @cached_property
-    def by_name(self) -> dict[str, list[Held]]:
+    def by_name(self) -> dict[str, list[InstalledOnNode]]:
         """Sorted by name; the nodes of each in their own order."""
-        found: dict[str, list[Held]] = {}
+        found: dict[str, list[InstalledOnNode]] = {}
         for seen in self.nodes:
             if (report := self.known.get(seen.node.id)) is not None:
                 for entry in report.entries:
-                    found.setdefault(entry.name, []).append(Held(seen=seen, entry=entry, said=report.seen_at))
+                    found.setdefault(entry.name, []).append(
+                        InstalledOnNode(seen=seen, entry=entry, said=report.seen_at)
+                    )
         return dict(sorted(found.items()))
 
     @cached_property
@@ -80,7 +82,7 @@ def backend_rows(reported: Reported) -> list[BackendRow]:
     return [_row(name, held, reported) for name, held in reported.by_name.items()]
 
 
-def _row(name: str, held: Sequence[Held], reported: Reported) -> BackendRow:
+def _row(name: str, held: Sequence[InstalledOnNode], reported: Reported) -> BackendRow:
     first = held[0].entry
     metadata = BackendMetadata(
         name=name,
@@ -99,7 +101,7 @@ def _row(name: str, held: Sequence[Held], reported: Reported) -> BackendRow:
     )
 
 
-def node_rows(held: Sequence[Held], reported: Reported) -> list[BackendNodeRow]:
+def node_rows(held: Sequence[InstalledOnNode], reported: Reported) -> list[BackendNodeRow]:
     return [
         BackendNodeRow(
             node_id=one.seen.node.id,
@@ -143,7 +145,7 @@ def fleet_backends(reported: Reported) -> FleetBackends:
     return FleetBackends(items=items, unheard=reported.unheard)
 
 
-def _node_view(held: Held, reported: Reported) -> NodeBackendView:
+def _node_view(held: InstalledOnNode, reported: Reported) -> NodeBackendView:
     return NodeBackendView(
         node_id=held.seen.node.id,
         node_name=held.seen.node.name,

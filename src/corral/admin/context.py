@@ -29,13 +29,13 @@ from corral.control.operations import Operations
 from corral.control.peer_operations import PeerOperations
 from corral.control.planning import CatalogueSource
 from corral.control.progress import ProgressBoard
-from corral.control.readiness import Readiness
-from corral.control.registry import Registry
+from corral.control.readiness import ControlReadiness
+from corral.control.registry import NodeRegistry
 from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper
 from corral.state.db import Database
 from corral.state.events import Events
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class AdminContext:
     bus: Bus
     database: Database
     authenticator: Authenticator
-    registry: Registry
+    registry: NodeRegistry
     fleet: Fleet
     heartbeats: Heartbeats
     hearing: HearingKeeper
@@ -58,7 +58,7 @@ class AdminContext:
     node_models: NodeModels
     node_logs: NodeLogs
     loads: Loads
-    replicas: Replicas
+    replicas: ReplicaStore
     operations: Operations
     fleet_rules: FleetRules
     inventory: InventoryKeeper
@@ -68,7 +68,7 @@ class AdminContext:
     watch: OperationWatch
     peers: PeerOperations
     view: ViewKeeper
-    readiness: Readiness
+    readiness: ControlReadiness
     brake: Brake
     gateways: GatewayReports
     shares: GatewayShares

@@ -13,7 +13,7 @@ from corral.admin.operations_native import planned_view
 from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.errors import InvalidInput
 from corral.control.fleet_rules import RuleStanding
-from corral.control.rule_places import Place
+from corral.control.rule_places import RulePlace
 from corral.control.rule_pruning import Prune
 from corral.domain.backend import Artefact
 from corral.domain.fleet_rule import FleetRule, SetChange, revision_of
@@ -113,7 +113,7 @@ def _rule_view(standing: RuleStanding) -> RuleView:
     )
 
 
-def _unmet_view(place: Place) -> UnmetView:
+def _unmet_view(place: RulePlace) -> UnmetView:
     return UnmetView(
         rule=place.rule.name,
         node_name=place.seen.node.name,
@@ -123,7 +123,7 @@ def _unmet_view(place: Place) -> UnmetView:
     )
 
 
-def _message(place: Place) -> str:
+def _message(place: RulePlace) -> str:
     return "" if place.intent is None else place.intent.message
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from corral.admin.backend_shapes import Held, Reported, node_rows
+from corral.admin.backend_shapes import InstalledOnNode, Reported, node_rows
 from corral.control.operation_status import cache_key
 from corral.domain.backend import Verb
 from corral.domain.backend_catalogue import BackendCatalogue
@@ -20,7 +20,7 @@ from corral.wire.gallery_pages import AvailableBackend, GalleryItem, GalleryPage
 from corral.wire.gallery_views import FitView, FleetGalleryListing, FleetOfferView, NodesFitView
 from corral.wire.install import Gallery
 
-Installed = Mapping[str, Sequence[Held]]
+InstalledByName = Mapping[str, Sequence[InstalledOnNode]]
 
 
 def gallery_page(
@@ -91,7 +91,7 @@ def _gallery(source: GallerySource) -> Gallery:
 
 
 def available_backends(
-    catalogue: BackendCatalogue, capabilities: Iterable[str], installed: Installed
+    catalogue: BackendCatalogue, capabilities: Iterable[str], installed: InstalledByName
 ) -> list[AvailableBackend]:
     galleries = {gallery.name: _gallery(gallery.source) for gallery in catalogue.galleries}
     return [
@@ -115,7 +115,7 @@ def available_backends(
     ]
 
 
-def known_backends(catalogue: BackendCatalogue, installed: Installed) -> list[KnownBackend]:
+def known_backends(catalogue: BackendCatalogue, installed: InstalledByName) -> list[KnownBackend]:
     """Without the builds that a meta backend stands for, unless some node has them."""
     builds = meta_by_build(catalogue.entries)
     described = {

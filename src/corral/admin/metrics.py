@@ -20,32 +20,41 @@ from corral.control.gateway_reports import SeenGateway
 from corral.domain.load_job import LoadState
 from corral.domain.replica import ReplicaState
 from corral.wire.gateway_counters import REPORT_AGE, UP, families
-from corral.wire.metrics import Description, Family, Kind, Sample, render
+from corral.wire.metrics import MetricDescription, MetricFamily, MetricKind, Sample, render
 
-_BUILD: Final = Description("corral_build_info", Kind.GAUGE, "Version of this frontend; always 1.", ("version",))
-_NATS: Final = Description("corral_nats_connected", Kind.GAUGE, "1 while NATS is connected.")
-_DATABASE: Final = Description("corral_database_up", Kind.GAUGE, "1 while the database answers.")
-_BRAKE: Final = Description(
+_BUILD: Final = MetricDescription(
+    "corral_build_info", MetricKind.GAUGE, "Version of this frontend; always 1.", ("version",)
+)
+_NATS: Final = MetricDescription("corral_nats_connected", MetricKind.GAUGE, "1 while NATS is connected.")
+_DATABASE: Final = MetricDescription("corral_database_up", MetricKind.GAUGE, "1 while the database answers.")
+_BRAKE: Final = MetricDescription(
     "corral_brake_held",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     "1 while nothing is evicted or rescheduled, because many nodes went silent together.",
 )
-_NODES: Final = Description("corral_nodes", Kind.GAUGE, "Nodes by status.", ("status",))
-_REPLICAS: Final = Description(
-    "corral_replicas", Kind.GAUGE, "Replicas by state; those that ended stay for a day.", ("state",)
+_NODES: Final = MetricDescription("corral_nodes", MetricKind.GAUGE, "Nodes by status.", ("status",))
+_REPLICAS: Final = MetricDescription(
+    "corral_replicas", MetricKind.GAUGE, "Replicas by state; those that ended stay for a day.", ("state",)
 )
-_LOAD_JOBS: Final = Description("corral_load_jobs", Kind.GAUGE, "Cold loads that are not done, by state.", ("state",))
-_MODELS: Final = Description(
-    "corral_models", Kind.GAUGE, "Models in the models directory that are `usable`, and those `passed_over`.", ("kind",)
+_LOAD_JOBS: Final = MetricDescription(
+    "corral_load_jobs", MetricKind.GAUGE, "Cold loads that are not done, by state.", ("state",)
 )
-_LAST_EVENT: Final = Description("corral_last_event", Kind.GAUGE, "Sequence number of the newest event.")
-_EVENTS: Final = Description(
+_MODELS: Final = MetricDescription(
+    "corral_models",
+    MetricKind.GAUGE,
+    "Models in the models directory that are `usable`, and those `passed_over`.",
+    ("kind",),
+)
+_LAST_EVENT: Final = MetricDescription("corral_last_event", MetricKind.GAUGE, "Sequence number of the newest event.")
+_EVENTS: Final = MetricDescription(
     "corral_events_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Events of the fleet by kind, such as `model.loaded` and `model.load_failed`, since this frontend started.",
     ("kind",),
 )
-_HEARTBEATS: Final = Description("corral_heartbeats_total", Kind.COUNTER, "Heartbeats stored by this frontend.")
+_HEARTBEATS: Final = MetricDescription(
+    "corral_heartbeats_total", MetricKind.COUNTER, "Heartbeats stored by this frontend."
+)
 
 OF_CONTROL: Final = (
     _BUILD,
@@ -70,7 +79,7 @@ async def metrics(context: AdminContext, request: Request, caller: Caller) -> Re
     return Response(generate_latest(registry) + own + gateways, media_type=CONTENT_TYPE_LATEST)
 
 
-async def _own_families(context: AdminContext) -> list[Family]:
+async def _own_families(context: AdminContext) -> list[MetricFamily]:
     catalogue = context.models.catalogue
     try:
         stored = await _stored(context)
@@ -88,7 +97,7 @@ async def _own_families(context: AdminContext) -> list[Family]:
     ]
 
 
-async def _stored(context: AdminContext) -> list[Family]:
+async def _stored(context: AdminContext) -> list[MetricFamily]:
     """What only the database knows."""
     statuses = await context.fleet.count_by_status()
     replicas = await context.replicas.count_by_state()

@@ -10,11 +10,11 @@ from corral.base.errors import InvalidInput
 from corral.control.fleet import read_cursor, write_cursor
 from corral.domain.operation import Operation
 
-Place = tuple[datetime, str]
+OperationCursor = tuple[datetime, str]
 """When an operation was accepted, and its id."""
 
 
-def read_place(query: QueryParams, *, usual: int, most: int) -> tuple[int, Place | None]:
+def read_place(query: QueryParams, *, usual: int, most: int) -> tuple[int, OperationCursor | None]:
     """How many are asked for, and after which one."""
     cursor = query.get("cursor")
     return read_limit(query, usual=usual, most=most), _place(cursor) if cursor else None
@@ -28,7 +28,7 @@ def cut(found: Sequence[Operation], limit: int) -> tuple[Sequence[Operation], st
     return found[:limit], write_cursor(last.accepted_at.isoformat(), last.id)
 
 
-def _place(cursor: str) -> Place:
+def _place(cursor: str) -> OperationCursor:
     at, id = read_cursor(cursor)
     try:
         return datetime.fromisoformat(at), id

@@ -30,7 +30,7 @@ _SKEW: Final = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class WatchCursor:
     """How far a reader is."""
 
     version: int = 0
@@ -76,33 +76,33 @@ class OperationWatch:
     # Places.
 
     @property
-    def here(self) -> Place:
+    def here(self) -> WatchCursor:
         """Where somebody is who has seen everything until now."""
-        return Place(version=self._version, at=self._clock.now())
+        return WatchCursor(version=self._version, at=self._clock.now())
 
-    def name_of(self, place: Place) -> str:
+    def name_of(self, place: WatchCursor) -> str:
         milliseconds = int(place.at.timestamp() * 1000) if place.at is not None else 0
         return f"{self._frontend}:{place.version}:{milliseconds}"
 
-    def place_of(self, name: str) -> Place:
+    def place_of(self, name: str) -> WatchCursor:
         """What a reader calls its place; one that makes no sense is the beginning."""
         frontend, _, numbers = name.partition(":")
         version, _, milliseconds = numbers.partition(":")
         if not all(one.isascii() and one.isdigit() and len(one) < 15 for one in (version, milliseconds)):
-            return Place()
+            return WatchCursor()
         at = datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
-        return Place(version=min(int(version), self._version) if frontend == self._frontend else 0, at=at)
+        return WatchCursor(version=min(int(version), self._version) if frontend == self._frontend else 0, at=at)
 
     # Looks.
 
-    async def one(self, id: OperationId, place: Place) -> list[OperationUpdate]:
+    async def one(self, id: OperationId, place: WatchCursor) -> list[OperationUpdate]:
         """What is new of an operation, all of it for somebody who is at the beginning. NotFound if there is none."""
         async with self._looking:  # across the read on purpose: those who wait share it
             if self._is_due(id) or id not in self._seen:
                 self._take(await self._operations.get(id))
             return self._news([id], place.version)
 
-    async def all(self, place: Place) -> list[OperationUpdate]:
+    async def all(self, place: WatchCursor) -> list[OperationUpdate]:
         """The same of all that are not over, and the end of those that were not when the reader was at its place."""
         async with self._looking:
             if self._is_due(ALL):

@@ -26,7 +26,7 @@ from corral.wire.keys import bearer
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[AdminContext, Request, Caller], Awaitable[Response]]
+RouteHandler = Callable[[AdminContext, Request, Caller], Awaitable[Response]]
 
 
 class Access(StrEnum):
@@ -57,7 +57,7 @@ class Dialect(StrEnum):
 class RouteSpec:
     method: str
     path: str
-    handler: Handler
+    handler: RouteHandler
     access: Access
     summary: str
     codes: Mapping[int, str]

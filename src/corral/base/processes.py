@@ -74,7 +74,7 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ChildCommand:
     """A command to start. Descriptors keep their numbers in the child."""
 
     argv: Sequence[str]
@@ -110,7 +110,7 @@ def secret_from(descriptor: int | None) -> str:
         return file.read(_SECRET_BYTES).decode()
 
 
-def start_process(command: Command) -> "Process":
+def start_process(command: ChildCommand) -> "ChildProcess":
     """Start a child. Needs a running event loop. Nothing is awaited, so no cancellation can lose the child."""
     try:
         return _start(command)
@@ -123,9 +123,9 @@ def start_process(command: Command) -> "Process":
             os.close(descriptor)
 
 
-def _start(command: Command) -> "Process":
+def _start(command: ChildCommand) -> "ChildProcess":
     executable = _find(command)
-    tail = Tail()
+    tail = OutputTail()
     pipes = _Pipes.open(command.output, tail)
     environment = _environment_descriptor(command.env)
     try:
@@ -145,10 +145,10 @@ def _start(command: Command) -> "Process":
         raise
     finally:
         _close_all(end for end in {pipes.stdout, pipes.stderr, environment} if end is not None)
-    return Process(popen, tail, pipes.readers)
+    return ChildProcess(popen, tail, pipes.readers)
 
 
-def _find(command: Command) -> str:
+def _find(command: ChildCommand) -> str:
     """Return the path of the executable, resolved with the child's own PATH and working directory."""
     name = command.argv[0]
     if "/" not in name:
@@ -160,7 +160,7 @@ def _find(command: Command) -> str:
     return path if "/" not in name else name
 
 
-def _argv(command: Command, executable: str, environment: int | None) -> list[str]:
+def _argv(command: ChildCommand, executable: str, environment: int | None) -> list[str]:
     if environment is None:
         return list(command.argv)
     become = [sys.executable, "-I", "-S", "-c", _BECOME]
@@ -179,7 +179,7 @@ def _environment_descriptor(env: Mapping[str, str]) -> int | None:
     return descriptor
 
 
-class Tail:
+class OutputTail:
     """The last lines of an output, bounded in number and length."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class _Pipes:
     readers: Mapping[int, Callable[[bytes], None]] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, output: Output | Streams, tail: Tail) -> Self:
+    def open(cls, output: Output | Streams, tail: OutputTail) -> Self:
         if isinstance(output, Streams):
             reader, writer = _pipe()
             other_reader, other_writer = _pipe()
@@ -231,11 +231,11 @@ def _close_all(descriptors: Iterable[int]) -> None:
         os.close(descriptor)
 
 
-class Process:
+class ChildProcess:
     """A child from its start until it is reaped. Create it with `start_process`."""
 
     def __init__(
-        self, popen: subprocess.Popen[bytes], tail: Tail, outputs: Mapping[int, Callable[[bytes], None]]
+        self, popen: subprocess.Popen[bytes], tail: OutputTail, outputs: Mapping[int, Callable[[bytes], None]]
     ) -> None:
         self._popen = popen
         self._tail = tail

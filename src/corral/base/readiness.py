@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from corral.base.errors import ChildFailed, CorralError
-from corral.base.processes import Command, Process
+from corral.base.processes import ChildCommand, ChildProcess
 from corral.base.tasks import task_group
 
 SHOWN_LINES: Final = 20
@@ -20,7 +20,7 @@ class Child:
     """How to start a child, how to check that it is ready, and how to stop it."""
 
     name: str
-    command: Callable[[], Command]
+    command: Callable[[], ChildCommand]
     """Called before every start, so that descriptors and one-time keys are new each time."""
     ready: Callable[[], Awaitable[None]]
     """Returns once the child works. Cancelled when the child ends before that."""
@@ -30,7 +30,7 @@ class Child:
     """Exit codes after which a restart would fail in the same way, such as a wrong configuration."""
 
 
-async def until_ready(child: Child, process: Process) -> None:
+async def until_ready(child: Child, process: ChildProcess) -> None:
     """Wait until the child is ready. Raise ChildFailed when it ends early, its check fails, or the time is over."""
 
     async def fail_at_exit() -> None:
@@ -63,7 +63,7 @@ def first_of_group() -> Iterator[None]:
         raise error from error.__cause__
 
 
-def _failure(child: Child, process: Process, problem: str, code: int | None) -> ChildFailed:
+def _failure(child: Child, process: ChildProcess, problem: str, code: int | None) -> ChildFailed:
     tail = process.tail[-SHOWN_LINES:]
     text = "".join(f"\n    {line}" for line in tail)
     return ChildFailed(f"{child.name} {problem}{text}", child=child.name, exit_code=code, tail=tail)

@@ -16,11 +16,11 @@ GIVE_UP_SECONDS: Final = 10.0
 """How long a cancelled caller waits for its thread. A hanging disk must not keep the process from ending."""
 
 
-class Stopped(Exception):
+class WorkCancelled(Exception):
     """The work noticed that it was cancelled."""
 
 
-class Wanted:
+class CancelSignal:
     """Lets the work check periodically whether it was cancelled."""
 
     def __init__(self) -> None:
@@ -30,17 +30,17 @@ class Wanted:
         self._unwanted.set()
 
     def check(self) -> None:
-        """Raise `Stopped` when the caller was cancelled."""
+        """Raise `WorkCancelled` when the caller was cancelled."""
         if self._unwanted.is_set():
-            raise Stopped
+            raise WorkCancelled
 
 
-async def in_own_thread(work: Callable[[Wanted], T], *, name: str) -> T:
+async def in_own_thread(work: Callable[[CancelSignal], T], *, name: str) -> T:
     """Return or raise what the work does. Cancelling the caller signals the work, and waits a bounded time for its
     end."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
-    signal = Wanted()
+    signal = CancelSignal()
     threading.Thread(target=_run, args=(work, signal, outcome, loop), name=name, daemon=True).start()
     try:
         await asyncio.wait({outcome})
@@ -54,7 +54,10 @@ async def in_own_thread(work: Callable[[Wanted], T], *, name: str) -> T:
 
 
 def _run(
-    work: Callable[[Wanted], T], signal: Wanted, outcome: "asyncio.Future[T]", loop: asyncio.AbstractEventLoop
+    work: Callable[[CancelSignal], T],
+    signal: CancelSignal,
+    outcome: "asyncio.Future[T]",
+    loop: asyncio.AbstractEventLoop,
 ) -> None:
     result: T | None = None
     error: BaseException | None = None

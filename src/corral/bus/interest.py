@@ -4,7 +4,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from corral.base.errors import BusPermissionDenied, BusUnavailable
-from corral.bus.link import Link, Receive, Remote
+from corral.bus.link import Link, LinkSubscription, Receive
 
 
 class Interest:
@@ -17,7 +17,7 @@ class Interest:
         self.link: Link | None = None
         self.is_refused = False
         """The server of this link said no, though an earlier one had said yes."""
-        self._remote: Remote | None = None
+        self._remote: LinkSubscription | None = None
 
     async def establish(self, link: Link) -> None:
         """Ask once for each link."""
@@ -39,7 +39,7 @@ class Interest:
         with suppress(BusPermissionDenied):
             await self.establish_confirmed(link)
 
-    async def _keep(self, link: Link, remote: Remote) -> None:
+    async def _keep(self, link: Link, remote: LinkSubscription) -> None:
         if self.link is link:
             self._remote = remote
         else:  # given up, or taken over by a newer link, while we waited

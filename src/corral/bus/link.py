@@ -56,7 +56,7 @@ class Arrival:
     """Not a message at all, but the server's word that a request found no listener."""
 
 
-Remote = _NatsSubscription
+LinkSubscription = _NatsSubscription
 """A subscription on one link; only the link looks inside."""
 
 Receive = Callable[[Arrival], Awaitable[None]]
@@ -188,13 +188,13 @@ class Link:
         except (nats.errors.Error, OSError) as error:
             raise BusUnavailable(_text(error)) from error
 
-    async def subscribe(self, subject: str, queue: str, receive: Receive) -> Remote:
+    async def subscribe(self, subject: str, queue: str, receive: Receive) -> LinkSubscription:
         """Ask for messages; a refusal is told to the owner when it comes."""
 
         async def on_message(message: Msg) -> None:
             await receive(_arrival(message))
 
-        remote: Remote | None = None
+        remote: LinkSubscription | None = None
         try:
             with self._translated(), _Cancellable():
                 remote = await self._client.subscribe(
@@ -210,7 +210,7 @@ class Link:
                 await self.unsubscribe(remote)
             raise
 
-    async def subscribe_confirmed(self, subject: str, queue: str, receive: Receive) -> Remote:
+    async def subscribe_confirmed(self, subject: str, queue: str, receive: Receive) -> LinkSubscription:
         """Ask for messages and wait for the server's yes. BusPermissionDenied is its no."""
         with self._listening_for_refusal(subject) as refused:
             remote = await self.subscribe(subject, queue, receive)
@@ -223,12 +223,12 @@ class Link:
                 raise
             return remote
 
-    async def unsubscribe(self, remote: Remote) -> None:
+    async def unsubscribe(self, remote: LinkSubscription) -> None:
         """No more messages; those that wait for their handlers are dropped."""
         with suppress(nats.errors.Error, OSError), _Cancellable():
             await remote.unsubscribe()
 
-    async def drain(self, remote: Remote, within: timedelta) -> None:
+    async def drain(self, remote: LinkSubscription, within: timedelta) -> None:
         """No more messages from the server; those already on their way are handled, within the bound."""
         if self._lost.done():
             return

@@ -17,7 +17,7 @@ FRONTEND_INBOX: Final = "_INBOX.frontend"
 """Where frontends are answered: a part of the inbox that other users can be kept from."""
 _MOST_ANSWERS: Final = 65536
 
-Send = Callable[[str], Awaitable[None]]
+SendRequest = Callable[[str], Awaitable[None]]
 """Sends the request with the given reply subject."""
 
 
@@ -72,7 +72,7 @@ class Replies:
         """What to subscribe to."""
         return f"{self._inbox}.*"
 
-    async def ask(self, subject: str, send: Send, *, timeout: timedelta) -> bytes:
+    async def ask(self, subject: str, send: SendRequest, *, timeout: timedelta) -> bytes:
         """The first answer; NoResponders or BusTimeout when there is none."""
         reply_to = self._next_subject()
         waiting = self._open[reply_to] = _One(subject)
@@ -85,7 +85,7 @@ class Replies:
         finally:
             del self._open[reply_to]
 
-    async def collect(self, subject: str, send: Send, *, window: timedelta, at_most: int | None) -> list[bytes]:
+    async def collect(self, subject: str, send: SendRequest, *, window: timedelta, at_most: int | None) -> list[bytes]:
         """All answers within the window, or the first `at_most` of them."""
         answers: list[bytes] = []
         reply_to = self._next_subject()

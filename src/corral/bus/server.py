@@ -21,7 +21,7 @@ from typing import Final, Self
 from corral.base.errors import AddressInUse, ChildFailed, InvalidInput, PathNotUsable
 from corral.base.ids import new_secret
 from corral.base.private_files import make_private_directory, read_private, write_private
-from corral.base.processes import Command, Output, Process, start_process
+from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
 from corral.base.readiness import Child, until_ready
 from corral.bus.endpoints import DEFAULT_PORT
 from corral.bus.server_config import FRONTEND, WORKER, ClusterMember, Passwords, config_text
@@ -71,7 +71,7 @@ class NatsServer:
         self._port: int | None = None
         self._passwords: Passwords | None = None
         self._cluster: ClusterMember | None = None
-        self._process: Process | None = None
+        self._process: ChildProcess | None = None
 
     @property
     def port(self) -> int:
@@ -101,7 +101,7 @@ class NatsServer:
         return f"nats://{user}:{password}@{host}:{self.port}"
 
     @property
-    def process(self) -> Process | None:
+    def process(self) -> ChildProcess | None:
         """What runs between `start` and `stop`."""
         return self._process
 
@@ -185,7 +185,7 @@ class NatsServer:
     def _local_host(self) -> str:
         return _WILDCARDS.get(self._host, self._host)
 
-    async def _start(self) -> Process:
+    async def _start(self) -> ChildProcess:
         process = start_process(self._command())
         try:
             await until_ready(self.child, process)
@@ -201,9 +201,9 @@ class NatsServer:
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _LAST_LOOK_SECONDS)
 
-    def _command(self) -> Command:
+    def _command(self) -> ChildCommand:
         executable = self._executable or find_nats_server()
-        return Command(argv=[str(executable), "--config", str(self._config_file)], env={}, output=Output.TAIL)
+        return ChildCommand(argv=[str(executable), "--config", str(self._config_file)], env={}, output=Output.TAIL)
 
     @property
     def _config_file(self) -> Path:

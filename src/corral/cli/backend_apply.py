@@ -16,7 +16,7 @@ from corral.cli.output import console, json_option, print_json, say, show
 from corral.processes.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.wire.fleet_rule_views import AppliedRules, RuleAsk, RulesAsk, RuleSetView
     from corral.wire.operation_views import OperationView
 
@@ -107,13 +107,13 @@ def delete_rule(name: str) -> None:
     say(f"The fleet rule {name} is deleted. What it demanded is left as it is.")
 
 
-def _known(client: "Client") -> "RuleSetView":
+def _known(client: "ApiClient") -> "RuleSetView":
     from corral.wire.fleet_rule_views import RuleSetView
 
     return client.get(_PATH, RuleSetView)
 
 
-def _put(client: "Client", rules: "Sequence[RuleAsk]", prune: str) -> "tuple[AppliedRules, list[str]]":
+def _put(client: "ApiClient", rules: "Sequence[RuleAsk]", prune: str) -> "tuple[AppliedRules, list[str]]":
     """What came of it, and which rules were kept. Whoever changes the rules at the same time loses nothing."""
     from corral.wire.fleet_rule_views import AppliedRules
 
@@ -144,7 +144,7 @@ def _whole_set(known: "RuleSetView", rules: "Sequence[RuleAsk]", prune: str) -> 
     return RulesAsk(rules=[*rules, *beside], prune=prune), [one.name for one in beside]
 
 
-def _show_plan(client: "Client", rules: "Sequence[RuleAsk]", prune: str, *, as_json: bool) -> None:
+def _show_plan(client: "ApiClient", rules: "Sequence[RuleAsk]", prune: str, *, as_json: bool) -> None:
     from corral.cli.fleet_rule_words import changes, doubt_lines, plan_parts
     from corral.wire.fleet_rule_views import RulesPlan
 

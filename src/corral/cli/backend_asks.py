@@ -9,7 +9,7 @@ from corral.base.errors import InvalidInput
 from corral.cli.node_names import complete_node, find_nodes
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.wire.operation_views import OperationAsk, OperationView
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,7 +56,7 @@ def read_labels(labels: Sequence[str]) -> dict[str, str]:
 
 
 def make_ask(
-    client: "Client", verb: str, backend: str, *, nodes: Sequence[str], labels: Sequence[str], **source: Any
+    client: "ApiClient", verb: str, backend: str, *, nodes: Sequence[str], labels: Sequence[str], **source: Any
 ) -> "OperationAsk":
     """The body of the call; `source` is uri, name, alias and force of an install."""
     from corral.wire.operation_views import OperationAsk
@@ -84,7 +84,7 @@ def external(backend: str, *, uri: str, name: str, alias: str) -> dict[str, str]
     return {"backend": "", "uri": uri, "name": name or backend, "alias": alias}
 
 
-def start(client: "Client", ask: "OperationAsk") -> "OperationView":
+def start(client: "ApiClient", ask: "OperationAsk") -> "OperationView":
     from corral.cli.operation_names import PATH
     from corral.cli.operation_start import accepted_once
     from corral.wire.operation_views import OperationView

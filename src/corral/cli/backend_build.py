@@ -13,7 +13,7 @@ from corral.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
     from corral.cli.backend_wishes import Wishes
-    from corral.imaging.build import Build, BuildOrder
+    from corral.imaging.build import BuildOrder, BuiltBackend
     from corral.oci.references import Reference
 
 _FILE: Final = click.Path(path_type=Path)
@@ -94,7 +94,7 @@ def build(directory: Path, as_json: bool, **given: Any) -> None:
         print_json(_report(made))
 
 
-async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | None", *, told: bool) -> "Build":
+async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | None", *, told: bool) -> "BuiltBackend":
     """The layout is made in any case; without --output it goes again when all else is made of it."""
     import tempfile
 
@@ -131,7 +131,7 @@ async def _push(layout: Path, reference: "Reference", *, mount_from: str, told: 
         say(pushed_sentence(result))
 
 
-def _tell(made: "Build") -> None:
+def _tell(made: "BuiltBackend") -> None:
     from corral.base.sizes import format_size
 
     version = f" {made.description.version}" if made.description.version else ""
@@ -144,7 +144,7 @@ def _tell(made: "Build") -> None:
     say(made.digest)
 
 
-def _report(made: "Build") -> dict[str, object]:
+def _report(made: "BuiltBackend") -> dict[str, object]:
     return {
         "name": made.description.name,
         "version": made.description.version,

@@ -10,7 +10,7 @@ import msgspec
 from corral.base.words import listed
 from corral.cli.humane import age, size
 from corral.cli.output import Column, plain, table
-from corral.domain.upgrades import Build, is_alike, usual_build
+from corral.domain.upgrades import BuildIdentity, is_alike, usual_build
 from corral.wire.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Row:
     """One build of one backend, and the nodes that have it."""
 
     name: str
-    build: Build
+    build: BuildIdentity
     is_system: bool
     nodes: list[NodeBackendView]
     differs: bool
@@ -39,7 +39,7 @@ def rows(found: FleetBackends) -> list[Row]:
 
 def _rows_of(backend: FleetBackendView) -> list[Row]:
     usual = usual_build((build_of(node), node.installed_at) for node in backend.nodes) or ("", "")
-    groups: dict[tuple[Build, bool], list[NodeBackendView]] = {}
+    groups: dict[tuple[BuildIdentity, bool], list[NodeBackendView]] = {}
     for node in backend.nodes:
         groups.setdefault((build_of(node), node.is_system), []).append(node)
     ordered = sorted(groups.items(), key=lambda item: (item[0][0] != usual, -len(item[1])))
@@ -49,7 +49,7 @@ def _rows_of(backend: FleetBackendView) -> list[Row]:
     ]
 
 
-def build_of(node: NodeBackendView) -> Build:
+def build_of(node: NodeBackendView) -> BuildIdentity:
     return node.version, node.digest
 
 

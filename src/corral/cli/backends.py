@@ -19,7 +19,7 @@ from corral.domain.backend import BACKEND_VERBS, Verb
 from corral.processes.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.wire.operation_views import FleetBackends, OperationAsk, OperationView
 
 
@@ -74,7 +74,7 @@ def outdated(refresh: bool, as_json: bool) -> int:
     return ExitCode.OK if found.checked_at and not found.problem else ExitCode.UNAVAILABLE
 
 
-def _installed(client: "Client", nodes: Sequence[str], *, refresh: bool) -> "FleetBackends":
+def _installed(client: "ApiClient", nodes: Sequence[str], *, refresh: bool) -> "FleetBackends":
     from corral.cli.backend_tables import only_on
     from corral.wire.operation_views import FleetBackends
 
@@ -154,7 +154,7 @@ def upgrade(
     return ExitCode.FAILED if refused else code
 
 
-def _upgradeable(client: "Client", nodes: Sequence[str], labels: Sequence[str]) -> list[str]:
+def _upgradeable(client: "ApiClient", nodes: Sequence[str], labels: Sequence[str]) -> list[str]:
     """What came neither with the system nor only points to another backend, on the nodes that are meant."""
     from corral.cli.backend_tables import only_on
 
@@ -165,7 +165,7 @@ def _upgradeable(client: "Client", nodes: Sequence[str], labels: Sequence[str]) 
     return [one.name for one in found.items if not one.is_meta and not all(node.is_system for node in one.nodes)]
 
 
-def _started(client: "Client", asks: "Sequence[OperationAsk]") -> "tuple[list[OperationView], list[str]]":
+def _started(client: "ApiClient", asks: "Sequence[OperationAsk]") -> "tuple[list[OperationView], list[str]]":
     """What was accepted, and why the rest was not: one refusal does not hinder the others."""
     accepted, refused = [], []
     for ask in asks:

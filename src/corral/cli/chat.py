@@ -17,7 +17,7 @@ from corral.cli.model_names import complete_model
 from corral.cli.options import CorralCommand
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
 
 _PATH = "/v1/chat/completions"
 _HELP = """\
@@ -80,7 +80,7 @@ def _piped() -> str | None:
     return line.rstrip("\n") if line else None
 
 
-def _interruptible(client: "Client", model: str, talk: list[dict[str, str]]) -> str:
+def _interruptible(client: "ApiClient", model: str, talk: list[dict[str, str]]) -> str:
     parts: list[str] = []
     try:
         with closing(_parts(client, model, talk)) as answer:
@@ -95,7 +95,7 @@ def _interruptible(client: "Client", model: str, talk: list[dict[str, str]]) -> 
     return "".join(parts)
 
 
-def _answer(client: "Client", model: str, talk: list[dict[str, str]]) -> None:
+def _answer(client: "ApiClient", model: str, talk: list[dict[str, str]]) -> None:
     with closing(_parts(client, model, talk)) as answer:
         for part in answer:
             click.echo(_harmless(part), nl=False)
@@ -107,7 +107,7 @@ def _harmless(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
 
 
-def _parts(client: "Client", model: str, talk: list[dict[str, str]]) -> Generator[str, None, None]:
+def _parts(client: "ApiClient", model: str, talk: list[dict[str, str]]) -> Generator[str, None, None]:
     """The answer as it comes. Whoever stops reading closes it: that is how the model is told to stop."""
     body = {"model": model, "messages": talk, "stream": True}
     with (

@@ -49,7 +49,7 @@ class FrontendFailed(PeerUnavailable):
         super().__init__(f"{target.url} failed to answer ({status}): {said}; try again, or see `corral doctor`")
 
 
-class Client:
+class ApiClient:
     """One frontend. A connection per call: commands are short."""
 
     def __init__(self, target: FrontendTarget) -> None:

@@ -7,7 +7,7 @@ from corral.cli.options import settings_options
 from corral.processes.settings_table import ClientSettings
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,9 +17,9 @@ def connected(function: F) -> F:
     return settings_options(ClientSettings)(function)
 
 
-def open_client() -> "Client":
+def open_client() -> "ApiClient":
     """A client of the frontend that the running command means."""
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.cli.frontend_target import frontend_target
 
-    return Client(frontend_target())
+    return ApiClient(frontend_target())

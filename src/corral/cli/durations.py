@@ -8,7 +8,7 @@ import click
 from corral.base.durations import parse_duration
 
 
-class Duration(click.ParamType[timedelta]):
+class DurationParameter(click.ParamType[timedelta]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
@@ -21,5 +21,5 @@ class Duration(click.ParamType[timedelta]):
 def duration_text(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """For a flag whose text is passed on: what is no duration is refused by the name of the flag."""
     if value:
-        Duration().convert(value, parameter, context)
+        DurationParameter().convert(value, parameter, context)
     return value

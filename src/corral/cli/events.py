@@ -16,7 +16,7 @@ from corral.cli.options import CorralCommand, warn
 from corral.cli.output import json_option, plain, print_json_line, print_json_list, show
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.wire.node_views import EventView
 
 _PATH = "/api/v1/events"
@@ -53,7 +53,7 @@ def events(follow: bool, last: int, node: str, as_json: bool) -> None:
             return
 
 
-def _past(client: "Client", last: int) -> "list[EventView]":
+def _past(client: "ApiClient", last: int) -> "list[EventView]":
     from corral.wire.node_views import EventView
 
     return client.get(_PATH, list[EventView], [("limit", str(last))]) if last else []
@@ -63,7 +63,7 @@ def _is_of(event: "EventView", node: str) -> bool:
     return not node or (event.node_id or "").startswith(node)
 
 
-def follow_events(client: "Client", *, after: int | None) -> "Iterator[EventView]":
+def follow_events(client: "ApiClient", *, after: int | None) -> "Iterator[EventView]":
     """Events as they come, without a gap: after a break the stream goes on where it ended."""
     import msgspec
 

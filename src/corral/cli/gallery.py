@@ -19,9 +19,9 @@ from corral.processes.settings_table import (
 )
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.cli.gallery_survey import Survey
-    from corral.processes.settings_sources import Sources
+    from corral.processes.settings_sources import SettingSources
     from corral.wire.gallery_views import (
         BackendView,
         FitView,
@@ -189,7 +189,7 @@ def refresh(local: bool, as_json: bool) -> int:
     return ExitCode.UNAVAILABLE if failed else ExitCode.OK
 
 
-def _fleet(*, local: bool) -> "Client | None":
+def _fleet(*, local: bool) -> "ApiClient | None":
     """The fleet to ask; None when this machine is meant, or there is no fleet."""
     from corral.cli.frontend_target import NoFrontendKnown
 
@@ -211,7 +211,7 @@ def _machine_flags() -> set[str]:
     return {one.flag for one in settings if one.name in _OF_MACHINES and one.flag and one.flag != "--data"}
 
 
-def _survey(take: "Callable[[Sources], Survey] | None" = None) -> "Survey":
+def _survey(take: "Callable[[SettingSources], Survey] | None" = None) -> "Survey":
     from corral.cli.gallery_survey import survey
 
     found = sources()

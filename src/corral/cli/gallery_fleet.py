@@ -8,18 +8,18 @@ from corral.cli.output import Column, plain
 from corral.wire.gallery_views import FleetGalleryListing, FleetOfferView, NodesFitView
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
 
 _PATH: Final = "/api/v1/galleries"
 
 
-def offered(client: "Client", *, term: str = "", refresh: bool = False) -> FleetGalleryListing:
+def offered(client: "ApiClient", *, term: str = "", refresh: bool = False) -> FleetGalleryListing:
     """All that the fleet's galleries have, or what mentions all words of the term."""
     query = [("term", term)] if term else []
     return client.get(_PATH, FleetGalleryListing, [*query, ("refresh", "1")] if refresh else query)
 
 
-def offer(client: "Client", name: str) -> FleetOfferView:
+def offer(client: "ApiClient", name: str) -> FleetOfferView:
     """One backend; NotFound says which names are near."""
     return client.get(f"{_PATH}/backends/{quote(name, safe='')}", FleetOfferView)
 
@@ -28,12 +28,12 @@ def fits_somewhere(view: FleetOfferView) -> bool:
     return any(fit.verdict == "fits" for fit in view.fits)
 
 
-def whose(client: "Client") -> str:
+def whose(client: "ApiClient") -> str:
     """Says below a list that it is about the fleet."""
     return f"This is for the nodes of the fleet at {client.target.url}; --local tells it for this machine."
 
 
-def fit_facts(client: "Client", view: FleetOfferView) -> list[tuple[str, str]]:
+def fit_facts(client: "ApiClient", view: FleetOfferView) -> list[tuple[str, str]]:
     """Which nodes can use a backend, for the page of one."""
     fits = [("Fits", f"{_verdict(fit)} on {listed(fit.nodes)}: {fit.build or fit.reason}") for fit in view.fits]
     would = dict.fromkeys(name for fit in view.fits for name in fit.would_fit)

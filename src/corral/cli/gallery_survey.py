@@ -19,7 +19,7 @@ from corral.galleries.readings import Readings
 from corral.galleries.views import entry_view, fit_view, gallery_views
 from corral.processes.configs.backends import galleries_config, images_config
 from corral.processes.configs.machine import machine_config
-from corral.processes.settings_sources import Sources, resolve
+from corral.processes.settings_sources import SettingSources, resolve
 from corral.processes.settings_table import GallerySettings, ImageSettings
 from corral.processes.this_machine import measure
 from corral.wire.gallery_views import BackendView, FitView, GalleryListing, GalleryView
@@ -54,19 +54,19 @@ class Survey:
         return gallery_views(self.readings, self.now)
 
 
-def survey(sources: Sources) -> Survey:
+def survey(sources: SettingSources) -> Survey:
     """Read the galleries, as new as they need to be, and look at the machine."""
     with quiet():
         return asyncio.run(_survey(sources, Galleries.read))
 
 
-def fresh_survey(sources: Sources) -> Survey:
+def fresh_survey(sources: SettingSources) -> Survey:
     """The same, after asking every place for something new."""
     with quiet():
         return asyncio.run(_survey(sources, Galleries.refresh))
 
 
-async def _survey(sources: Sources, read: Callable[[Galleries], Coroutine[None, None, Readings]]) -> Survey:
+async def _survey(sources: SettingSources, read: Callable[[Galleries], Coroutine[None, None, Readings]]) -> Survey:
     config = galleries_config(resolve(GallerySettings, sources))
     machine = machine_config(sources)
     images = images_config(resolve(ImageSettings, sources), sources.environment)

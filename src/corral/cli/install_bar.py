@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from corral.cli.output import printable
 
 if TYPE_CHECKING:
-    from corral.worker.installing.progress import Report, Step
+    from corral.worker.installing.progress import InstallStep, Report
 
 
 @contextmanager
@@ -27,12 +27,12 @@ def install_bar(name: str) -> "Iterator[Report]":
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
         task, onward = bar.add_task(printable(name), phase="resolving", total=None), Onward()
 
-        def report(step: "Step") -> None:
+        def report(step: "InstallStep") -> None:
             told = onward.after(step)
             bar.update(task, completed=told.done, total=told.total or None, phase=told.phase.value)
 
         yield report
 
 
-def _unseen(_: "Step") -> None:
+def _unseen(_: "InstallStep") -> None:
     """Nobody looks."""

@@ -7,14 +7,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from corral.base.errors import CorralError
-from corral.cli.client import Client
+from corral.cli.client import ApiClient
 from corral.cli.node_names import quick_client
 from corral.wire.operation_views import FleetBackends
 
 _PATH: Final = "/api/v1/backends"
 
 
-def unheard_of(client: Client, backend: str) -> list[str]:
+def unheard_of(client: ApiClient, backend: str) -> list[str]:
     """A warning when no node has told of a backend with this name: it may be mistyped."""
     known = [one.name for one in client.get(_PATH, FleetBackends).items]
     name = backend.rpartition("@")[2]

@@ -19,9 +19,9 @@ from corral.domain.key import Scope
 from corral.processes.settings_table import FrontendSettings
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.control.config import ControlConfig
-    from corral.processes.settings_sources import Sources
+    from corral.processes.settings_sources import SettingSources
     from corral.wire.node_views import KeyView
 
 _OF_THE_DATABASE: Final = frozenset({"data", "database", "secrets_key_file", "credentials_file"})
@@ -96,7 +96,7 @@ def _expiry(key: "KeyView", now: datetime) -> str:
     return moment(key.expires_at, now) if key.expires_at else "never"
 
 
-def _all_keys(client: "Client") -> "list[KeyView]":
+def _all_keys(client: "ApiClient") -> "list[KeyView]":
     from corral.wire.node_views import KeyView
 
     return client.get("/api/v1/keys", list[KeyView])
@@ -161,7 +161,7 @@ def reset_admin(as_json: bool) -> None:
     click.echo("This is the administrator key now; the one before is revoked. It is not shown again.", err=True)
 
 
-def _reset_config(sources: "Sources") -> "ControlConfig":
+def _reset_config(sources: "SettingSources") -> "ControlConfig":
     """The database's settings. A credentials file of `corral up` is kept right, too."""
     from dataclasses import replace
 
@@ -181,7 +181,7 @@ def _reset_config(sources: "Sources") -> "ControlConfig":
 
 def _tell_up(data: Path, key: str) -> None:
     """A running `corral up` says the key in its file; it must not say the old one, nor one that is refused."""
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.cli.frontend_target import FrontendTarget
     from corral.processes.up_file import NAME, read_up_file, write_up_file
 
@@ -191,11 +191,11 @@ def _tell_up(data: Path, key: str) -> None:
     running.keys.admin = key
     write_up_file(data, running)
     target = FrontendTarget(url=running.url, key=key, origin=str(data / NAME), timeout=_ACCEPTED_WITHIN)
-    if _is_refused(Client(target)):
+    if _is_refused(ApiClient(target)):
         warn([f"{running.url} does not accept the new key yet; try it in a few seconds"])
 
 
-def _is_refused(client: "Client") -> bool:
+def _is_refused(client: "ApiClient") -> bool:
     """Whether a key that was made in the database is still unknown to the running fleet after some time. Where nothing
     listens, nobody refuses it."""
     import time

@@ -15,7 +15,7 @@ from corral.cli.humane import size
 from corral.cli.output import printable
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.wire.model_views import LoadJobView, ModelView
 
 _FIRST_LOOK_SECONDS: Final = 0.7
@@ -51,7 +51,7 @@ class _StatusLine:
 
 
 @contextmanager
-def load_shown(client: "Client", model: str) -> Iterator[Callable[[], None]]:
+def load_shown(client: "ApiClient", model: str) -> Iterator[Callable[[], None]]:
     """Show the load on standard error until the given function is called, or the block ends.
 
     Nothing is shown where standard error is no terminal, or where the key may not see models. Nobody waits for a
@@ -68,7 +68,7 @@ def load_shown(client: "Client", model: str) -> Iterator[Callable[[], None]]:
         line.end()
 
 
-def _watch(client: "Client", model: str, line: _StatusLine) -> None:
+def _watch(client: "ApiClient", model: str, line: _StatusLine) -> None:
     from corral.wire.model_views import ModelView
 
     pause = _FIRST_LOOK_SECONDS

@@ -17,7 +17,7 @@ from corral.cli.options import CorralCommand, warn
 from corral.cli.output import json_option, print_json_line, printable
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.wire.log_lines import LogLine
     from corral.wire.node_views import NodeDetail
 
@@ -75,27 +75,27 @@ def logs(name: str, follow: bool, last: int, as_json: bool) -> None:
         warn([f"nothing was written by {name} yet"])
 
 
-Written = tuple[LogSource, "LogLine"]
+SourcedLine = tuple[LogSource, "LogLine"]
 
 
 @dataclass(slots=True)
 class Following:
     """The lines of a model or a node, each of them once. Workers that cannot be asked are named once."""
 
-    client: "Client"
+    client: "ApiClient"
     name: str
     is_several: bool = False
     _seen: "dict[LogSource, LogLine]" = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
 
-    def look(self) -> list[Written]:
+    def look(self) -> list[SourcedLine]:
         """What was written since the last look, in the order of time."""
         found = sources_of(self.client, self.name)
         self.is_several = len(found) > 1
         written = [(source, line) for source in found for line in self._new_lines(source)]
         return sorted(written, key=lambda one: one[1].timestamp)
 
-    def later(self) -> Iterator[list[Written]]:
+    def later(self) -> Iterator[list[SourcedLine]]:
         """For ever; a frontend that is away is asked again."""
         failures = 0
         while True:
@@ -151,7 +151,7 @@ def _after(lines: "Sequence[LogLine]", last: "LogLine | None") -> "Sequence[LogL
     return [line for line in lines if line.timestamp > last.timestamp]
 
 
-def sources_of(client: "Client", name: str) -> list[LogSource]:
+def sources_of(client: "ApiClient", name: str) -> list[LogSource]:
     """The processes that a name means: those of a model on all nodes, or those of all models on a node."""
     from corral.cli.node_names import all_nodes, choose
 
@@ -167,7 +167,7 @@ def sources_of(client: "Client", name: str) -> list[LogSource]:
     return of_model
 
 
-def _of_model(client: "Client", name: str, nodes: "Iterable[NodeDetail]") -> list[LogSource] | None:
+def _of_model(client: "ApiClient", name: str, nodes: "Iterable[NodeDetail]") -> list[LogSource] | None:
     """None when there is no such model. Replicas that are gone are among them: their last lines say why."""
     from corral.wire.model_views import ModelView
 
@@ -181,12 +181,12 @@ def _of_model(client: "Client", name: str, nodes: "Iterable[NodeDetail]") -> lis
     return [LogSource(id, names[id], key) for id, key in sorted(found, key=lambda one: (names[one[0]], one[1]))]
 
 
-def _of_node(client: "Client", node: "NodeDetail") -> list[LogSource]:
+def _of_node(client: "ApiClient", node: "NodeDetail") -> list[LogSource]:
     names = client.get(f"/api/nodes/{node.id}/backend-logs", list[str])
     return [LogSource(node.id, node.name, process) for process in names]
 
 
-def _print(written: Iterable[Written], *, as_json: bool, has_prefix: bool) -> None:
+def _print(written: Iterable[SourcedLine], *, as_json: bool, has_prefix: bool) -> None:
     for source, line in written:
         if as_json:
             fields = {"timestamp": line.timestamp, "stream": line.stream, "text": line.text}

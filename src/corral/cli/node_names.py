@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from corral.base.errors import Conflict, CorralError, NotFound
 from corral.base.words import listed
-from corral.cli.client import Client, Query
+from corral.cli.client import ApiClient, Query
 from corral.wire.node_views import NodeDetail, NodePage
 
 PAGE: Final = 1000
@@ -22,7 +22,9 @@ def _unheard(_: str) -> None:
     """Most commands are not about alarms."""
 
 
-def all_nodes(client: Client, query: Query = (), *, on_alarm: Callable[[str], None] = _unheard) -> Iterator[NodeDetail]:
+def all_nodes(
+    client: ApiClient, query: Query = (), *, on_alarm: Callable[[str], None] = _unheard
+) -> Iterator[NodeDetail]:
     """Every node that fits, page by page; an alarm of the fleet is told beside them."""
     cursor: str | None = ""
     while cursor is not None:
@@ -37,12 +39,12 @@ def all_nodes(client: Client, query: Query = (), *, on_alarm: Callable[[str], No
         cursor = page.next_cursor
 
 
-def find_node(client: Client, reference: str) -> NodeDetail:
+def find_node(client: ApiClient, reference: str) -> NodeDetail:
     """The one node that is meant; NotFound with near names, Conflict with the candidates."""
     return choose(list(all_nodes(client)), reference)
 
 
-def find_nodes(client: Client, references: Sequence[str]) -> list[NodeDetail]:
+def find_nodes(client: ApiClient, references: Sequence[str]) -> list[NodeDetail]:
     """The same for several, none of them twice."""
     known = list(all_nodes(client)) if references else []
     return list({found.id: found for found in (choose(known, one) for one in references)}.values())
@@ -84,7 +86,7 @@ def complete_node(context: click.Context, parameter: click.Parameter, incomplete
     return names or ids
 
 
-def quick_client(context: click.Context) -> Client:
+def quick_client(context: click.Context) -> ApiClient:
     """A client that gives up before anybody at a prompt would."""
     from corral.cli.frontend_target import target_of
     from corral.cli.options import given_flags
@@ -93,4 +95,4 @@ def quick_client(context: click.Context) -> Client:
     from corral.processes.settings_table import ClientSettings
 
     flags = {**given_flags(context), "--timeout": _COMPLETION_TIMEOUT}
-    return Client(target_of(resolve(ClientSettings, gather(flags))))
+    return ApiClient(target_of(resolve(ClientSettings, gather(flags))))

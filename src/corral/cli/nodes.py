@@ -18,7 +18,7 @@ from corral.domain.node import NodeStatus
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.wire.node_views import NodeDetail
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,7 +84,7 @@ def _listing(found: "Sequence[NodeDetail]", *, filtered: bool) -> "RenderableTyp
     return "No node fits." if filtered else "No node has registered yet; `corral worker` starts one."
 
 
-def _watch(client: "Client", query: Sequence[tuple[str, str]]) -> None:
+def _watch(client: "ApiClient", query: Sequence[tuple[str, str]]) -> None:
     """Ask again and again; a frontend that is away for a moment does not end the view."""
     from rich.console import Group
     from rich.live import Live

@@ -7,7 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from corral.base.errors import Conflict, CorralError, NotFound
-from corral.cli.client import Client, operation_path
+from corral.cli.client import ApiClient, operation_path
 from corral.cli.node_names import quick_client
 from corral.wire.operation_views import OperationPage, OperationView
 
@@ -17,7 +17,7 @@ _WHOLE_ID: Final = 36
 _OFFERED: Final = 50
 
 
-def newest_operations(client: Client, *, limit: int | None = None) -> Iterator[OperationView]:
+def newest_operations(client: ApiClient, *, limit: int | None = None) -> Iterator[OperationView]:
     """The newest first, page by page."""
     cursor: str | None = ""
     left = limit
@@ -30,11 +30,11 @@ def newest_operations(client: Client, *, limit: int | None = None) -> Iterator[O
         cursor = page.next_cursor
 
 
-def get_operation(client: Client, id: str) -> OperationView:
+def get_operation(client: ApiClient, id: str) -> OperationView:
     return client.get(operation_path(id), OperationView)
 
 
-def find_operation(client: Client, reference: str) -> OperationView:
+def find_operation(client: ApiClient, reference: str) -> OperationView:
     """The one that is meant, the newest if nothing was said; NotFound or Conflict when that is none, or several."""
     wanted = reference.strip().lower()
     if len(wanted) == _WHOLE_ID:

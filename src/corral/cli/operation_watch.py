@@ -11,8 +11,8 @@ import msgspec
 
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
-from corral.cli.client import Client, operation_path
-from corral.cli.durations import Duration
+from corral.cli.client import ApiClient, operation_path
+from corral.cli.durations import DurationParameter
 from corral.cli.operation_bars import bars
 from corral.cli.operation_words import (
     accepted,
@@ -49,7 +49,7 @@ class Watching:
 def within_option(function: F) -> F:
     return click.option(
         "--within",
-        type=Duration(),
+        type=DurationParameter(),
         metavar="DURATION",
         help="Watch no longer than this, then end with code 2; the operation goes on.",
     )(function)
@@ -61,7 +61,7 @@ def wait_options(function: F) -> F:
     return no_wait(within_option(function))
 
 
-def watched(client: Client, operation: OperationView, watching: Watching) -> int:
+def watched(client: ApiClient, operation: OperationView, watching: Watching) -> int:
     """Show it until it is over, tell how it ended, and return the exit code. Ctrl-C ends only the watching."""
     (last,) = _followed(client, [operation], watching)
     if watching.as_json:
@@ -70,7 +70,7 @@ def watched(client: Client, operation: OperationView, watching: Watching) -> int
 
 
 def watched_all(
-    client: Client,
+    client: ApiClient,
     operations: Sequence[OperationView],
     watching: Watching,
     document: Callable[[list[OperationView]], object] | None = None,
@@ -83,7 +83,7 @@ def watched_all(
     return _told(last, watching)
 
 
-def _followed(client: Client, operations: Sequence[OperationView], watching: Watching) -> list[OperationView]:
+def _followed(client: ApiClient, operations: Sequence[OperationView], watching: Watching) -> list[OperationView]:
     """The last that was seen of each."""
     last = list(operations)
     until = None if watching.within is None else time.monotonic() + watching.within.total_seconds()
@@ -119,7 +119,7 @@ def overall_code(codes: Iterable[ExitCode], *, wait: bool) -> ExitCode:
     return ExitCode.STILL_RUNNING if wait and ExitCode.STILL_RUNNING in found else ExitCode.OK
 
 
-def looks(client: Client, operation: OperationView, *, until: float | None) -> Iterator[OperationView]:
+def looks(client: ApiClient, operation: OperationView, *, until: float | None) -> Iterator[OperationView]:
     """The operation as it is known, then as it is after every change, until it is over or the time is.
 
     A frontend that is about to start again is waited for; PeerUnavailable when that takes too long.
@@ -133,7 +133,7 @@ def looks(client: Client, operation: OperationView, *, until: float | None) -> I
 class _Stream:
     """What a frontend tells of one operation, taken up again where it broke."""
 
-    def __init__(self, client: Client, operation: OperationView) -> None:
+    def __init__(self, client: ApiClient, operation: OperationView) -> None:
         self._client = client
         self._last_event = ""
         self._failures = 0

@@ -16,7 +16,7 @@ from corral.domain.operation import OperationState
 from corral.processes.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from corral.cli.client import Client
+    from corral.cli.client import ApiClient
     from corral.wire.operation_views import Changed, OperationView
 
 _nodes_option = click.option(
@@ -140,7 +140,7 @@ def _nothing(changed: "Changed", sentence: str, *, as_json: bool) -> int:
     return ExitCode.FAILED
 
 
-def _change(client: "Client", operation: "OperationView", verb: str, nodes: Sequence[str]) -> "Changed":
+def _change(client: "ApiClient", operation: "OperationView", verb: str, nodes: Sequence[str]) -> "Changed":
     from corral.cli.client import operation_path
     from corral.wire.operation_views import Changed, NodesAsk
 

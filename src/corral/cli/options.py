@@ -9,7 +9,7 @@ import click
 from corral.base.errors import InvalidInput
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import gather, variable_warnings
-from corral.processes.settings_sources import CONFIG_FLAG, CONFIG_VARIABLE, Group, Setting, Sources, settings_of
+from corral.processes.settings_sources import CONFIG_FLAG, CONFIG_VARIABLE, Group, Setting, SettingSources, settings_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FLAGS = "corral.flags"
@@ -119,7 +119,7 @@ def _declare(declaration: str, *, heading: str, help: str, metavar: str | None, 
     )
 
 
-def sources() -> Sources:
+def sources() -> SettingSources:
     """All that the running command may take its settings from."""
     return gather(given_flags(click.get_current_context()))
 
@@ -143,7 +143,7 @@ def warn(warnings: list[str]) -> None:
         click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {warning}", err=True)
 
 
-def process_sources() -> Sources:
+def process_sources() -> SettingSources:
     """The sources of a command that starts a process; only those tell about variables that mean nothing."""
     found = sources()
     warn(variable_warnings(found))

@@ -13,7 +13,7 @@ from corral.cli.options import CorralCommand, process_sources, settings_options,
 from corral.processes.settings_table import LogSettings, UpSettings, default_data
 
 if TYPE_CHECKING:
-    from corral.processes.settings_sources import Sources
+    from corral.processes.settings_sources import SettingSources
     from corral.processes.up import ReadyFleet
     from corral.processes.up_file import UpKeys
 
@@ -39,7 +39,7 @@ def up() -> int:
     return run_up(settings, logs, found, TerminalWords(lambda *words: client_command(settings, found, *words)))
 
 
-def client_command(settings: UpSettings, sources: "Sources", *words: str) -> str:
+def client_command(settings: UpSettings, sources: "SettingSources", *words: str) -> str:
     """How to call a client of this fleet from the same shell."""
     arguments = [*_program(), *words]
     if settings.data != default_data(sources.environment):

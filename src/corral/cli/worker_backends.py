@@ -14,7 +14,7 @@ from corral.processes.settings_sources import settings_of
 from corral.processes.settings_table import MACHINE_SETTINGS, GallerySettings, ImageSettings, WorkerSettings
 
 if TYPE_CHECKING:
-    from corral.processes.local_backends import Changed, LocalBackend, LocalBackends, LocalConfig, Newer
+    from corral.processes.local_backends import LocalBackend, LocalBackends, LocalChange, LocalConfig, Newer
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -85,7 +85,7 @@ def install(what: str, name: str, alias: str, force: bool, as_json: bool) -> Non
         raise InvalidInput("--name" if name else "--alias", "is for uris; a gallery's backend has its own")
     order = InstallOrder(backend=name if is_uri else what, uri=what if is_uri else "", name=name, alias=alias)
 
-    async def act(local: "LocalBackends") -> "Changed":
+    async def act(local: "LocalBackends") -> "LocalChange":
         with install_bar(what) as report:
             return await local.install(order, report, force=force)
 
@@ -129,7 +129,7 @@ def upgrade(names: tuple[str, ...], every: bool, as_json: bool) -> int:
     if bool(names) == every:
         raise click.UsageError("Name the backends to upgrade, or give --all.")
 
-    async def act(local: "LocalBackends") -> "tuple[list[Changed], list[str]]":
+    async def act(local: "LocalBackends") -> "tuple[list[LocalChange], list[str]]":
         done, failed = [], []
         for name in names or await local.upgradeable():
             try:
@@ -234,7 +234,7 @@ async def _listed(config: "LocalConfig", listed: "Callable[[LocalConfig, str], l
     return await asyncio.to_thread(listed, config, capability)
 
 
-def _tell(changed: "Changed", *, as_json: bool) -> None:
+def _tell(changed: "LocalChange", *, as_json: bool) -> None:
     if as_json:
         print_json(changed)
         return

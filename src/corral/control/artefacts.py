@@ -18,8 +18,8 @@ from corral.domain.gallery import GalleryEntry
 from corral.domain.intent import Intent
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryUnavailable
-from corral.oci.looks import ImageLooks, Look, Member
-from corral.oci.references import Remote, parse_source
+from corral.oci.looks import ImageLook, ImageLooks, PlatformImage
+from corral.oci.references import RegistryImage, parse_source
 
 log = logging.getLogger(__name__)
 
@@ -126,15 +126,15 @@ class MovedTags:
 
 def _host_of(uri: str) -> str:
     source = parse_source(uri)
-    return source.reference.registry if isinstance(source, Remote) else ""
+    return source.reference.registry if isinstance(source, RegistryImage) else ""
 
 
-def _facts(found: Look, uri: str) -> ImageFacts:
+def _facts(found: ImageLook, uri: str) -> ImageFacts:
     return ImageFacts(
         is_index=found.is_index, digest=found.digest, uri=uri, manifests=tuple(map(_manifest, found.members))
     )
 
 
-def _manifest(member: Member) -> ImageManifest:
+def _manifest(member: PlatformImage) -> ImageManifest:
     platform = None if member.platform is None else read_platform(str(member.platform))
     return ImageManifest(platform=platform, digest=member.digest, download_bytes=member.layer_bytes)

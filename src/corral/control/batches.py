@@ -16,7 +16,7 @@ ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
-class _Waiting(Generic[ItemT, ResultT]):
+class _BatchItem(Generic[ItemT, ResultT]):
     __slots__ = ("item", "stored")
 
     def __init__(self, item: ItemT) -> None:
@@ -41,7 +41,7 @@ class Batches(Generic[ItemT, ResultT]):
         self._write_all = write
         self._under_way = under_way
         self._spacing_seconds = spacing_seconds
-        self._queue: list[_Waiting[ItemT, ResultT]] = []
+        self._queue: list[_BatchItem[ItemT, ResultT]] = []
         self._writing = asyncio.Lock()
         self._not_before = 0.0
 
@@ -50,7 +50,7 @@ class Batches(Generic[ItemT, ResultT]):
 
         If cancelled, it is stored only when its transaction is under way already.
         """
-        waiting = _Waiting[ItemT, ResultT](item)
+        waiting = _BatchItem[ItemT, ResultT](item)
         self._queue.append(waiting)
         try:
             async with self._writing:  # across the transaction on purpose: so the others come together, and share

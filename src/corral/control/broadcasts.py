@@ -21,7 +21,7 @@ from corral.control.operation_status import cache_key, operation_status
 from corral.control.progress import ALL, ProgressBoard
 from corral.domain.backend import Verb
 from corral.domain.operation import Operation, Progress
-from corral.state.operations import Operations as OperationStore
+from corral.state.operations import OperationStore
 from corral.wire import subjects
 from corral.wire.broadcasts import (
     Invalidation,

@@ -34,7 +34,7 @@ from corral.domain.intent import Intent, IntentPolicy
 from corral.domain.intent_steps import Rest, Send
 from corral.domain.node import Node, NodeStatus
 from corral.state.events import Events
-from corral.state.intents import Change, Intents
+from corral.state.intents import IntentChange, Intents
 from corral.state.nodes import Nodes
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ _SLOTS: Final = 1024
 _LONG: Final = timedelta(seconds=2)
 _EVENTS: Final = 1000
 
-Place = tuple[NodeId, str]
+ClaimedPlace = tuple[NodeId, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Dispatcher:
         self._token = new_lease_token()
         self._looks = Lane(_SLOTS, patience=_LONG)
         self._sends = {verb: Lane(_SLOTS, patience=_LONG) for verb in Verb}
-        self._working: set[Place] = set()
+        self._working: set[ClaimedPlace] = set()
         self._changes = Batches(self._store, under_way=lambda: len(self._working))
         self._requests = OpenRequests()
         self._heard_of: int | None = None
@@ -175,7 +175,7 @@ class Dispatcher:
             case Send(force=force) if why := await self._tools.rollout.before(intent, node, force=force):
                 await self._rest(intent_steps.held(intent, why, self._clock.now(), self._policy), is_corral=is_corral)
             case Send(intent=sent, force=force):
-                if await self._changes.store(Change(intent=sent, keeps_lease=True, is_corral=is_corral)):
+                if await self._changes.store(IntentChange(intent=sent, keeps_lease=True, is_corral=is_corral)):
                     settled, report = await self._send(sent, force=force, is_corral=is_corral)
                     await self._rest(settled, is_corral=is_corral, seen=report)
 
@@ -223,13 +223,13 @@ class Dispatcher:
         return intent_steps.answered(intent, error, seen, now, self._policy), report
 
     async def _rest(self, intent: Intent, *, is_corral: bool, seen: Inventory | None = None) -> None:
-        if await self._changes.store(Change(intent=intent, keeps_lease=False, is_corral=is_corral, seen=seen)):
+        if await self._changes.store(IntentChange(intent=intent, keeps_lease=False, is_corral=is_corral, seen=seen)):
             _tell(intent)
             self._tools.progress.changed(intent.operation_id)
         else:
             self.poke.ring()  # something newer is wanted there
 
-    async def _store(self, changes: Sequence[Change]) -> list[bool]:
+    async def _store(self, changes: Sequence[IntentChange]) -> list[bool]:
         """Whether each was still ours and wanted."""
         return await self._stores.intents.store(self._token, changes)
 

@@ -53,7 +53,7 @@ _EVERY_NODE: Final = NodeFilter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class SeenNodePage:
     items: list[SeenNode]
     next_cursor: str | None
 
@@ -101,15 +101,15 @@ class Fleet:
         """Those of these nodes whose status is healthy."""
         return {id for id, one in (await self.some(ids)).items() if one.status is NodeStatus.HEALTHY}
 
-    async def page(self, filter: NodeFilter, *, limit: int, cursor: str | None) -> Page:
+    async def page(self, filter: NodeFilter, *, limit: int, cursor: str | None) -> SeenNodePage:
         """At most `limit` nodes in the order of their names, and where to go on."""
         items: list[SeenNode] = []
         async for seen in self._matching(filter, after=read_cursor(cursor) if cursor else None, at_first=limit + 1):
             if len(items) == limit:
                 last = items[-1].node
-                return Page(items=items, next_cursor=write_cursor(last.name, last.id))
+                return SeenNodePage(items=items, next_cursor=write_cursor(last.name, last.id))
             items.append(seen)
-        return Page(items=items, next_cursor=None)
+        return SeenNodePage(items=items, next_cursor=None)
 
     async def count_by_status(self) -> dict[NodeStatus, int]:
         now = self._clock.now()

@@ -13,7 +13,7 @@ from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.control.operations import Operations, Prepared, checked, started_event
 from corral.control.planning import Planned
 from corral.control.rule_enforcer import RuleEnforcer, ask_of, missing
-from corral.control.rule_places import Place, RulePlaces
+from corral.control.rule_places import RulePlace, RulePlaces
 from corral.control.rule_pruning import Prune, RulePruning
 from corral.domain.backend import Verb
 from corral.domain.event import Event, EventKind
@@ -21,7 +21,7 @@ from corral.domain.fleet_rule import FleetRule, SetChange, change, revision_of, 
 from corral.domain.intent import IntentState
 from corral.domain.operation import Operation, TargetStatus
 from corral.state.failures import ConstraintViolated
-from corral.state.fleet_rules import FleetRules as RuleStore
+from corral.state.fleet_rules import FleetRuleStore as RuleStore
 
 ANY_REVISION: Final = "*"
 _TRIES: Final = 5
@@ -36,7 +36,7 @@ class RulesChanged(Conflict):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleStanding:
     rule: FleetRule
-    places: tuple[Place, ...]
+    places: tuple[RulePlace, ...]
     doubt: str = ""
     """Why perhaps nobody can satisfy it; empty when there is no reason to think so."""
 
@@ -64,14 +64,14 @@ class Diff:
 
     change: SetChange
     acts: tuple[PlannedAct, ...]
-    unmet: tuple[Place, ...]
+    unmet: tuple[RulePlace, ...]
     """What is demanded and wanted there already, and not reached yet."""
     doubts: Mapping[str, str]
     """Rules that perhaps nobody can satisfy, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class RuleSetResult:
     change: SetChange
     operations: tuple[Operation, ...]
     """All that brings about what is demanded, or deletes what is not, and is not over."""
@@ -92,7 +92,7 @@ class FleetRules:
 
     async def show(self) -> RuleSet:
         rules = await self._store.all()
-        places: dict[str, list[Place]] = {one.name: [] for one in rules}
+        places: dict[str, list[RulePlace]] = {one.name: [] for one in rules}
         for place in await self._places.of(rules) if rules else []:
             places[place.rule.name].append(place)
         doubts = await self._places.doubts(rules) if rules else {}
@@ -122,7 +122,7 @@ class FleetRules:
         doubts = await self._places.doubts(becomes.rules)
         return Diff(change=becomes, acts=tuple(acts), unmet=tuple(unmet), doubts=doubts)
 
-    async def put(self, wanted: Sequence[FleetRule], *, revision: str, prune: Prune, by: str) -> Applied:
+    async def put(self, wanted: Sequence[FleetRule], *, revision: str, prune: Prune, by: str) -> RuleSetResult:
         """Put this set in place of the one of that revision; RulesChanged when it is another one by now."""
         _check(wanted)
         for _ in range(_TRIES):
@@ -172,20 +172,20 @@ class FleetRules:
         except ConstraintViolated:
             return False
 
-    async def _brought_about(self, becomes: SetChange, deletes: Sequence[Prepared]) -> Applied:
+    async def _brought_about(self, becomes: SetChange, deletes: Sequence[Prepared]) -> RuleSetResult:
         await self._enforcer.converge(becomes.rules)
         places = await self._places.of(becomes.rules)
         ids = {one.intent.operation_id: None for one in places if one.intent is not None and _is_unreached(one)}
         ids |= {one.operation.id: None for one in deletes}
         operations = [await self._operations.get(id) for id in ids]
-        return Applied(
+        return RuleSetResult(
             change=becomes,
             operations=tuple(sorted(operations, key=lambda one: (one.accepted_at, one.id))),
             doubts=await self._places.doubts(becomes.rules),
         )
 
 
-def _is_unreached(place: Place) -> bool:
+def _is_unreached(place: RulePlace) -> bool:
     return place.intent is not None and place.intent.state in (IntentState.OPEN, IntentState.BLOCKED)
 
 

@@ -12,7 +12,7 @@ from corral.base.tasks import Listeners
 from corral.control.replica_health import ReplicaHealth
 from corral.domain.node import NodeLoad
 from corral.domain.replica import SERVING, ReplicaState
-from corral.state.replicas import Place
+from corral.state.replicas import ReplicaPlace
 from corral.wire.gateway_counters import GatewayCounts
 from corral.wire.view import MODEL_GONE, GatewayReport, GatewayShare
 
@@ -107,7 +107,7 @@ class GatewayReports:
             if not gateway.has_left and SILENT_AFTER < now - gateway.heard_at <= GONE_AFTER
         ]
 
-    def node_loads(self, places: Iterable[Place]) -> Mapping[NodeId, NodeLoad]:
+    def node_loads(self, places: Iterable[ReplicaPlace]) -> Mapping[NodeId, NodeLoad]:
         """How much each node has to do, given where the living replicas are."""
         all_heard = self.silent() == 0
         reported = self.in_flight()

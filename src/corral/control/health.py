@@ -9,8 +9,8 @@ from corral.control.feed import Feed
 from corral.control.hearing import HearingKeeper
 from corral.domain.event import Event, EventKind
 from corral.domain.node import LivenessPolicy, Node, NodeStatus, forget_future, next_look, silence, status_of
-from corral.state.node_looks import Verdict
-from corral.state.nodes import Beat, Nodes
+from corral.state.node_looks import NodeLook
+from corral.state.nodes import AcceptedHeartbeat, Nodes
 
 PERIOD: Final = timedelta(seconds=5)
 """Health knows when the next node is due; this is for changes made by a frontend that died before it announced them."""
@@ -54,16 +54,18 @@ class Health:
             return
         now = self._clock.now()
         nodes = await self._nodes.all()
-        await self._nodes.beat([Beat(before=node, node=forget_future(node, now=now), next_look=now) for node in nodes])
+        await self._nodes.beat(
+            [AcceptedHeartbeat(before=node, node=forget_future(node, now=now), next_look=now) for node in nodes]
+        )
         self._jumps = jumps
 
-    def _look(self, node: Node) -> Verdict:
+    def _look(self, node: Node) -> NodeLook:
         now = self._clock.now()
         hearing = self._hearing.current
         status = status_of(node.facts, now, self._policy, hearing)
         look = next_look(node.facts, now, self._policy, hearing)
         if status is node.announced:
-            return Verdict(node=node, next_look=look)
+            return NodeLook(node=node, next_look=look)
         event = Event(
             kind=EventKind.NODE_STATUS,
             at=now,
@@ -76,7 +78,7 @@ class Health:
                 "why": self._why(node, status),
             },
         )
-        return Verdict(node=node, next_look=look, status=status, event=event)
+        return NodeLook(node=node, next_look=look, status=status, event=event)
 
     def _why(self, node: Node, status: NodeStatus) -> str:
         facts = node.facts

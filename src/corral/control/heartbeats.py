@@ -16,7 +16,7 @@ from corral.base.ids import NodeId
 from corral.base.tasks import Poke
 from corral.control.hearing import HearingKeeper
 from corral.domain.node import Heartbeat, LivenessPolicy, Node, beat, next_look, status_of
-from corral.state.nodes import Beat, Nodes
+from corral.state.nodes import AcceptedHeartbeat, Nodes
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Claim(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Waiting:
+class _WaitingHeartbeat:
     node_id: NodeId
     claim: Claim
     read: Callable[[], Heartbeat]
@@ -54,14 +54,14 @@ class Heartbeats:
         self._clock = clock
         self._policy = policy
         self._health = health
-        self._queue: list[_Waiting] = []
+        self._queue: list[_WaitingHeartbeat] = []
         self._arrived = asyncio.Event()
         self.taken = 0
 
     async def beat(self, node_id: NodeId, claim: Claim, read: Callable[[], Heartbeat]) -> Node:
         """Store one heartbeat. NotFound and AccessDenied say why it was not taken: then it is not even read, which
         takes longer than all the rest."""
-        waiting = _Waiting(node_id=node_id, claim=claim, read=read)
+        waiting = _WaitingHeartbeat(node_id=node_id, claim=claim, read=read)
         self._queue.append(waiting)
         self._arrived.set()
         return await waiting.answer
@@ -70,7 +70,7 @@ class Heartbeats:
         """Until cancelled; whoever still waits then is told to come again."""
         loop = asyncio.get_running_loop()
         not_before = loop.time()
-        batch: list[_Waiting] = []
+        batch: list[_WaitingHeartbeat] = []
         try:
             while True:
                 await self._arrived.wait()
@@ -85,7 +85,7 @@ class Heartbeats:
             for waiting in (*batch, *self._queue):
                 _refuse(waiting, DatabaseUnavailable("this frontend is shutting down"))
 
-    async def _take(self, batch: Sequence[_Waiting]) -> None:
+    async def _take(self, batch: Sequence[_WaitingHeartbeat]) -> None:
         """Answer the whole batch: with the stored node, or with the error that kept it from being stored."""
         try:
             known = await self._nodes.load_many({waiting.node_id for waiting in batch})
@@ -98,7 +98,7 @@ class Heartbeats:
             log.exception("heartbeats were not stored", extra={"event": "heartbeats.failed"})
             _refuse_all(batch, error)
 
-    async def _accepts(self, waiting: _Waiting, known: dict[NodeId, Node]) -> bool:
+    async def _accepts(self, waiting: _WaitingHeartbeat, known: dict[NodeId, Node]) -> bool:
         node = known.get(waiting.node_id)
         if node is not None and await waiting.claim.fits(node.secret_hash):
             return True
@@ -108,7 +108,7 @@ class Heartbeats:
             _refuse(waiting, AccessDenied("invalid registration token"))
         return False
 
-    async def _store(self, accepted: Sequence[_Waiting], known: dict[NodeId, Node]) -> None:
+    async def _store(self, accepted: Sequence[_WaitingHeartbeat], known: dict[NodeId, Node]) -> None:
         after = dict(known)
         for waiting in accepted:
             after[waiting.node_id] = beat(after[waiting.node_id], waiting.read(), self._policy, self._hearing.current)
@@ -122,27 +122,27 @@ class Heartbeats:
         if any(self._is_news(beat.node) for beat in beats):
             self._health.ring()
 
-    def _beat_of(self, before: Node, after: Node) -> Beat:
+    def _beat_of(self, before: Node, after: Node) -> AcceptedHeartbeat:
         """Health looks at once when there is something to announce, be it a change that was made before this beat."""
         now = self._clock.now()
         look = now if self._is_news(after) else next_look(after.facts, now, self._policy, self._hearing.current)
-        return Beat(before=before, node=after, next_look=look)
+        return AcceptedHeartbeat(before=before, node=after, next_look=look)
 
     def _is_news(self, node: Node) -> bool:
         """Is its status another one than everybody was last told?"""
         return status_of(node.facts, self._clock.now(), self._policy, self._hearing.current) is not node.announced
 
-    def _answer(self, waiting: _Waiting, node: Node) -> None:
+    def _answer(self, waiting: _WaitingHeartbeat, node: Node) -> None:
         self.taken += 1
         if not waiting.answer.done():
             waiting.answer.set_result(node)
 
 
-def _refuse_all(batch: Sequence[_Waiting], error: Exception) -> None:
+def _refuse_all(batch: Sequence[_WaitingHeartbeat], error: Exception) -> None:
     for waiting in batch:
         _refuse(waiting, error)
 
 
-def _refuse(waiting: _Waiting, error: Exception) -> None:
+def _refuse(waiting: _WaitingHeartbeat, error: Exception) -> None:
     if not waiting.answer.done():
         waiting.answer.set_exception(error)

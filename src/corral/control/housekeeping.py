@@ -7,9 +7,9 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.control.leader_lease import Leader
-from corral.control.registry import Registry
+from corral.control.registry import NodeRegistry
 from corral.state.events import Events
-from corral.state.operations import Operations
+from corral.state.operations import OperationStore
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +30,9 @@ class Housekeeping:
     def __init__(
         self,
         events: Events,
-        operations: Operations,
+        operations: OperationStore,
         leader: Leader,
-        registry: Registry,
+        registry: NodeRegistry,
         clock: Clock,
         *,
         retention: Retention,

@@ -16,7 +16,7 @@ from corral.base.errors import CorralError
 from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_lease_token, new_load_job_id, new_replica_id
 from corral.base.tasks import Poke, poke_or_period, running
 from corral.control.feed import Feed
-from corral.control.loading import Loading, reason_of
+from corral.control.loading import ModelLoader, reason_of
 from corral.control.models import Models
 from corral.control.progress import ProgressBoard
 from corral.control.scheduler import Scheduler
@@ -26,12 +26,12 @@ from corral.domain.load_reason import LoadReason
 from corral.domain.model import ModelSpec
 from corral.domain.node import Node
 from corral.domain.operation import NO_PROGRESS, seconds_left
-from corral.domain.placement import Placement, Refusal, Wanted
+from corral.domain.placement import Placement, PlacementRefusal, PlacementRequest
 from corral.domain.replica import LIVE, Replica, ReplicaState, unserved_reason
 from corral.rpc.errors import BackendError, LoadFailed
 from corral.state.load_jobs import LoadJobs
 from corral.state.nodes import Nodes
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class LoadStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadStores:
     jobs: LoadJobs
-    replicas: Replicas
+    replicas: ReplicaStore
     nodes: Nodes
 
 
@@ -101,7 +101,7 @@ class Loads:
         stores: LoadStores,
         models: Models,
         scheduler: Scheduler,
-        loading: Loading,
+        loading: ModelLoader,
         feed: Feed,
         clock: Clock,
         *,
@@ -309,7 +309,7 @@ class Loads:
         """A reserved place; None when the job was given back or lost."""
         if not tried and (taken_over := await self._taken_over(held)) is not None:
             return taken_over
-        wanted = Wanted(
+        wanted = PlacementRequest(
             model=held.job.model,
             size_bytes=self._models.size_of(held.spec),
             exclude=frozenset(tried),
@@ -317,7 +317,7 @@ class Loads:
         )
         for _ in range(self._policy.attempts):
             choice = await self._scheduler.choose(wanted)
-            if isinstance(choice, Refusal):
+            if isinstance(choice, PlacementRefusal):
                 if tried:
                     await self._give_up(held, "; ".join(tried.values()))
                 else:
@@ -326,7 +326,7 @@ class Loads:
             replica = self._reservation(held, choice)
             if await self._stores.jobs.reserve(held.job, held.token, replica):
                 return replica, choice.node
-        await self._wait(held, Refusal(reasons={"the fleet": "changes faster than a place can be reserved"}))
+        await self._wait(held, PlacementRefusal(reasons={"the fleet": "changes faster than a place can be reserved"}))
         return None
 
     async def _taken_over(self, held: _Held) -> tuple[Replica, Node] | None:
@@ -371,7 +371,7 @@ class Loads:
             log.info("model loaded", extra={"event": "model.loaded", "model": replica.model, "node": node.name})
             await self._feed.announce()
 
-    async def _wait(self, held: _Held, refusal: Refusal) -> None:
+    async def _wait(self, held: _Held, refusal: PlacementRefusal) -> None:
         """No node can take it now: look again soon."""
         now = self._clock.now()
         waiting = replace(

@@ -13,7 +13,7 @@ from corral.base.errors import Conflict, CorralError
 from corral.base.ids import LoadJobId
 from corral.control.load_needs import LoadNeeds
 from corral.control.models import Models
-from corral.control.node_client import Installed, NodeBusy, NodeClient, NodeRefused, NodeTokens, NodeUnreachable
+from corral.control.node_client import NodeBusy, NodeClient, NodeRefused, NodeTokens, NodeUnreachable, StartedBackend
 from corral.domain.load_job import LoadPolicy
 from corral.domain.load_reason import LoadReason
 from corral.domain.model import ModelSpec, load_options, threads_of, with_answer_limit
@@ -75,7 +75,7 @@ class UsualLimits:
     """Of an answer to a request that says nothing of it either; 0 is without limit."""
 
 
-class Loading:
+class ModelLoader:
     """Does, and stores nothing."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Loading:
 
     async def install(
         self, replica: Replica, node: Node, spec: ModelSpec, *, timeout: timedelta, job: LoadJobId, now: datetime
-    ) -> Installed:
+    ) -> StartedBackend:
         """Have a process of the model's backend on the node. Doing this again for the same place finds the same one.
 
         The node reports how far it is under the id of the job.
@@ -111,7 +111,14 @@ class Loading:
         return await self._nodes.install(node.id, request, timeout=timeout)
 
     async def load(
-        self, replica: Replica, node: Node, spec: ModelSpec, installed: Installed, *, policy: LoadPolicy, clock: Clock
+        self,
+        replica: Replica,
+        node: Node,
+        spec: ModelSpec,
+        installed: StartedBackend,
+        *,
+        policy: LoadPolicy,
+        clock: Clock,
     ) -> Replica:
         """Tell the process to load the model; the replica as it is when it serves."""
         address = installed.address or node.address

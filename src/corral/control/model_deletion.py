@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corral.base.errors import CorralError
-from corral.control.model_files import Mark
+from corral.control.model_files import ModelFileMark
 
 
 class FilesLeft(CorralError):
@@ -20,10 +20,10 @@ class FilesLeft(CorralError):
     retryable = True
 
 
-def delete_model(file: Path, mark: Mark, weights: Sequence[str]) -> None:
+def delete_model(file: Path, mark: ModelFileMark, weights: Sequence[str]) -> None:
     """The file, if it is still the one with this mark, and these paths beside it. FilesLeft when some cannot go."""
     try:
-        if Mark.of(file) != mark:
+        if ModelFileMark.of(file) != mark:
             return  # somebody has put another one there; it is looked at anew
         for path in weights:
             _delete(file.parent, path)

@@ -20,10 +20,10 @@ LARGEST_DOCUMENT: Final = 20_000
 
 _LIMITS: Final = YamlLimits(deepest=DEEPEST, most_values=LARGEST_DOCUMENT, things="models")
 
-Found = ModelSpec | ModelProblem
+ModelReading = ModelSpec | ModelProblem
 
 
-class Mark(NamedTuple):
+class ModelFileMark(NamedTuple):
     """What tells a file from another one under its name, or the same one with another content."""
 
     modified: int = 0
@@ -33,7 +33,7 @@ class Mark(NamedTuple):
     inode: int = 0
 
     @classmethod
-    def of(cls, path: Path) -> "Mark":
+    def of(cls, path: Path) -> "ModelFileMark":
         status = path.stat()
         return cls(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
@@ -41,8 +41,8 @@ class Mark(NamedTuple):
 class ReadFile(NamedTuple):
     """What a file held when it had this mark."""
 
-    mark: Mark
-    found: list[Found]
+    mark: ModelFileMark
+    found: list[ModelReading]
 
 
 class _Unusable(Exception):
@@ -51,9 +51,9 @@ class _Unusable(Exception):
 
 def read_file(path: Path, known: ReadFile | None) -> ReadFile:
     """The models in a file; what is known already unless the file is another one by now."""
-    mark = Mark()
+    mark = ModelFileMark()
     try:
-        mark = Mark.of(path)
+        mark = ModelFileMark.of(path)
         if known is not None and known.mark == mark:
             return known
         lines = KeyLines()
@@ -86,7 +86,7 @@ def _document(text: str, lines: KeyLines) -> object:
         raise _Unusable(why(error)) from None
 
 
-def _models(path: Path, document: object, lines: KeyLines) -> Iterator[Found]:
+def _models(path: Path, document: object, lines: KeyLines) -> Iterator[ModelReading]:
     """One model, or a list of them, without those that are switched off."""
     if document is None or document == []:
         yield _problem(path, "is empty")

@@ -30,7 +30,7 @@ from corral.domain.model_removal import RemovedModel, endangered, own_weights
 from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.operation import Operation, Target, status_of
 from corral.state.model_removals import ModelRemovals
-from corral.state.operations import Operations
+from corral.state.operations import OperationStore
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class ModelRemoval:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         removals: ModelRemovals,
-        operations: Operations,
+        operations: OperationStore,
         models: Models,
         fleet: Fleet,
         feed: Feed,

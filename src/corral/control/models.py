@@ -10,7 +10,7 @@ from typing import Final
 
 from corral.base.errors import NotFound
 from corral.base.tasks import Poke
-from corral.control.model_files import Mark, ReadFile, read_file
+from corral.control.model_files import ModelFileMark, ReadFile, read_file
 from corral.domain.model import Catalogue, ModelProblem, ModelSpec, collect, with_last_good
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ def _read_directory(directory: Path, known: Mapping[str, ReadFile]) -> Mapping[s
     found = {path.name: read_file(path, known.get(path.name)) for path in paths[:MOST_FILES]}
     if len(paths) > MOST_FILES:
         problem = f"holds {len(paths)} files, of which the first {MOST_FILES} are read"
-        found[""] = ReadFile(Mark(), [ModelProblem(source=str(directory), problem=problem)])
+        found[""] = ReadFile(ModelFileMark(), [ModelProblem(source=str(directory), problem=problem)])
     return found
 
 

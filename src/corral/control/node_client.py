@@ -30,7 +30,7 @@ from corral.wire import go_json, subjects
 from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
 from corral.wire.install import InstallReply, InstallRequest
 from corral.wire.inventory import InstalledBackend, ListReply
-from corral.wire.model_commands import ModelDeleteRequest, Outcome
+from corral.wire.model_commands import ModelCommandReply, ModelDeleteRequest
 from corral.wire.replica import ReplicaAccess, RunningReply, StopRequest
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class NodeRefused(CorralError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
+class StartedBackend:
     """A process that is ready to be told what to load."""
 
     address: str
@@ -142,7 +142,7 @@ class NodeClient:
         self._health = health
         self._marks = Batches(self._mark)
 
-    async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> Installed:
+    async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> StartedBackend:
         """Have a process of the backend; returns when it is ready. Asking again finds the same process."""
         _, reply = await self._needed(node_id, subjects.backend_install(node_id), request, InstallReply, timeout)
         if not reply.success:
@@ -152,10 +152,10 @@ class NodeClient:
             raise _foreign(node_id, contact, reply.address)
         told = reply.corral
         if told is UNSET:
-            return Installed(address=reply.address)
+            return StartedBackend(address=reply.address)
         if told.url and not contact.has_url(told.url):
             raise _foreign(node_id, contact, told.url)
-        return Installed(
+        return StartedBackend(
             address=reply.address,
             url=told.url,
             key=told.key,
@@ -179,7 +179,7 @@ class NodeClient:
     async def delete_model(self, node_id: NodeId, model: str, *, timeout: timedelta) -> None:
         """Remove what the node has of a model's files; nothing there is as good."""
         request = ModelDeleteRequest(model_name=model)
-        _, outcome = await self._needed(node_id, subjects.model_delete(node_id), request, Outcome, timeout)
+        _, outcome = await self._needed(node_id, subjects.model_delete(node_id), request, ModelCommandReply, timeout)
         if not outcome.success:
             raise NodeRefused(outcome.error or "the node did not say why", node_id=node_id)
 

@@ -18,7 +18,7 @@ from corral.control.unloading import DRAIN_WITHIN
 from corral.domain.event import Event, EventKind
 from corral.domain.process import ReportedProcess
 from corral.domain.replica import LIVE, Replica, ReplicaState
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 
 WITHIN: Final = DRAIN_WITHIN + timedelta(seconds=15)
 """How long a caller is kept waiting. What was begun goes on in any case."""
@@ -34,7 +34,7 @@ class StillRunning(CorralError):
 
 
 class NodeModels:
-    def __init__(self, replicas: Replicas, fleet: Fleet, client: NodeClient, feed: Feed, clock: Clock) -> None:
+    def __init__(self, replicas: ReplicaStore, fleet: Fleet, client: NodeClient, feed: Feed, clock: Clock) -> None:
         self._replicas = replicas
         self._fleet = fleet
         self._client = client

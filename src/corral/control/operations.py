@@ -26,10 +26,9 @@ from corral.domain.intent import Intent, IntentState
 from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.operation import FINAL, Operation, OperationState, Target, status_of
 from corral.oci.errors import SourceInvalid
-from corral.oci.references import Source, default_name, names_an_entry, parse_source
+from corral.oci.references import PullSource, default_name, names_an_entry, parse_source
 from corral.state.failures import ConstraintViolated
-from corral.state.operations import Generations
-from corral.state.operations import Operations as OperationStore
+from corral.state.operations import Generations, OperationStore
 
 __all__ = ["Ask", "Operations", "Planned"]
 
@@ -301,7 +300,7 @@ def _is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None and not text.startswith(".")
 
 
-def _source(uri: str) -> Source:
+def _source(uri: str) -> PullSource:
     if any(character.isspace() for character in uri):
         raise InvalidInput("uri", f"{uri[:100]!r} has blanks")
     if names_an_entry(uri):

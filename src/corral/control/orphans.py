@@ -24,7 +24,7 @@ from corral.domain.process import ReportedProcess
 from corral.domain.reconcile import Explained
 from corral.state.events import Events
 from corral.state.load_jobs import LoadJobs
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ _PRESENT: Final = NodeFilter(
     statuses=frozenset({NodeStatus.HEALTHY, NodeStatus.DRAINING}), types=frozenset({NodeType.BACKEND})
 )
 
-Reports = Mapping[NodeId, list[ReportedProcess]]
+ProcessReports = Mapping[NodeId, list[ReportedProcess]]
 
 
 class Orphans:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
-        replicas: Replicas,
+        replicas: ReplicaStore,
         jobs: LoadJobs,
         events: Events,
         leader: Leader,
@@ -87,7 +87,7 @@ class Orphans:
     async def _explained(self) -> Explained:
         return Explained.by(await self._replicas.living(), await self._jobs.all())
 
-    async def _reports(self, nodes: Mapping[NodeId, Node]) -> Reports:
+    async def _reports(self, nodes: Mapping[NodeId, Node]) -> ProcessReports:
         slots = asyncio.Semaphore(_ASKED_AT_ONCE)
         found: dict[NodeId, list[ReportedProcess]] = {}
 

@@ -15,7 +15,7 @@ from corral.base.ids import NodeId, OperationId
 from corral.control.artefacts import ImageSource, NoImages, facts_of
 from corral.domain.artefacts import is_pulled, is_same_source
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, Verb, Wish, prove, traits_of
-from corral.domain.backend_catalogue import BackendCatalogue, Found, Missing, NotFound
+from corral.domain.backend_catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild
 from corral.domain.fit import (
     Blocked,
     Fits,
@@ -200,7 +200,7 @@ def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, invento
     if catalogue is None:
         return replace(draft, unknown=_NO_GALLERIES)
     found = catalogue.resolve(ask.backend, traits_of(seen.node).effective_capability)
-    if isinstance(found, Found):
+    if isinstance(found, ResolvedBuild):
         return replace(
             draft,
             key=found.key,
@@ -214,7 +214,7 @@ def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, invento
     return replace(draft, hindrance=hindrance, is_unknown=is_unknown, unknown=_NOT_IN_GALLERIES)
 
 
-def _hindrance(ask: Ask, missing: NotFound, catalogue: BackendCatalogue) -> str:
+def _hindrance(ask: Ask, missing: UnresolvedBuild, catalogue: BackendCatalogue) -> str:
     """Why an install cannot succeed; empty when a gallery of the request's own, or one that could not be read, may have
     what ours do not."""
     if ask.verb is not Verb.INSTALL:

@@ -7,7 +7,7 @@ from corral.bus.port import Bus
 from corral.state.db import Database
 
 
-class Readiness:
+class ControlReadiness:
     """The words are for everybody: no address and no reason that a stranger should not read."""
 
     def __init__(self, database: Database, bus: Bus) -> None:

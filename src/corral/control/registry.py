@@ -46,7 +46,7 @@ class Registered:
     is_new: bool
 
 
-class Registry:
+class NodeRegistry:
     """Changes nodes. Names in `by` are those of keys, or `worker` for the node itself."""
 
     def __init__(  # noqa: PLR0913 - each is a collaborator or a setting

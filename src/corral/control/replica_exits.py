@@ -16,7 +16,7 @@ from corral.control.replica_health import ReplicaHealth
 from corral.control.report_intake import ReportIntake, ReportLimits
 from corral.domain.process import port_of
 from corral.domain.replica import Replica, ReplicaState
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 from corral.wire import go_json, subjects
 from corral.wire.keys import hash_secret, same
 from corral.wire.replica import ReplicaExited
@@ -33,7 +33,7 @@ is full, and ten nodes of that kind, are heard; what is dropped is found by the 
 
 
 class ReplicaExits:
-    def __init__(self, replicas: Replicas, health: ReplicaHealth, clock: Clock) -> None:
+    def __init__(self, replicas: ReplicaStore, health: ReplicaHealth, clock: Clock) -> None:
         self._replicas = replicas
         self._health = health
         self._intake = ReportIntake(clock, EXIT_LIMITS, _warn_dropped)

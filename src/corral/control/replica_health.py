@@ -25,7 +25,7 @@ from corral.domain.node import Node, NodeStatus
 from corral.domain.process import ReportedProcess
 from corral.domain.replica import Replica, ReplicaState
 from corral.state.nodes import Nodes
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 from corral.wire.view import MODEL_GONE
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _CHECK_WITHIN: Final = timedelta(seconds=2)
 class ReplicaHealth:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
-        replicas: Replicas,
+        replicas: ReplicaStore,
         nodes: Nodes,
         fleet: Fleet,
         client: NodeClient,

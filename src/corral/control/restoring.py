@@ -18,7 +18,7 @@ from corral.domain.node import Node, NodeStatus
 from corral.domain.rollout import Aftermath, Restoration, Restore, restore
 from corral.state.intents import Intents
 from corral.state.nodes import Nodes
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 from corral.state.restorations import Restorations
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Restoring:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         restorations: Restorations,
-        replicas: Replicas,
+        replicas: ReplicaStore,
         intents: Intents,
         nodes: Nodes,
         fleet: Fleet,

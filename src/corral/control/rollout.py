@@ -22,7 +22,7 @@ from corral.domain.intent import Intent
 from corral.domain.node import Node
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import Preparation, Restoration, Seen, before_removal, note, prepare
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 from corral.state.restorations import Restorations
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Rollout:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         restorations: Restorations,
-        replicas: Replicas,
+        replicas: ReplicaStore,
         fleet: Fleet,
         galleries: CatalogueSource,
         gateways: GatewayReports,

@@ -18,7 +18,7 @@ from corral.control.feed import EventCursor
 from corral.control.leader_lease import Leader
 from corral.control.operations import Operations
 from corral.control.planning import Ask
-from corral.control.rule_places import Place, RulePlaces
+from corral.control.rule_places import RulePlace, RulePlaces
 from corral.domain.backend import Verb
 from corral.domain.event import Event, EventKind
 from corral.domain.fleet_rule import FleetRule
@@ -98,14 +98,14 @@ class RuleEnforcer:
         if rules and await self._is_ours():
             await self.converge(rules, None if meant is None else {id for id in meant if id is not None})
 
-    async def converge(self, rules: Sequence[FleetRule], ids: Iterable[NodeId] | None = None) -> list[Place]:
+    async def converge(self, rules: Sequence[FleetRule], ids: Iterable[NodeId] | None = None) -> list[RulePlace]:
         """Start what is missing, on these nodes or all; returns how it was found. Any frontend may do that."""
         places = await self._places.of(rules, ids)
         for rule, some in missing(rules, places):
             await self._start(rule, some)
         return places
 
-    async def _start(self, rule: FleetRule, missing: Sequence[Place]) -> None:
+    async def _start(self, rule: FleetRule, missing: Sequence[RulePlace]) -> None:
         shown = {"rule": rule.name, "backend": rule.backend, "nodes": len(missing)}
         try:
             operation = await self._operations.start(ask_of(rule, missing))
@@ -120,9 +120,9 @@ class RuleEnforcer:
             told = {"event": "fleet_rule.enforced", "operation": operation.id, **shown}
             log.info("the fleet rule %s demands %s", rule.name, rule.backend, extra=told)
 
-    async def _judge_again(self, places: Iterable[Place]) -> None:
+    async def _judge_again(self, places: Iterable[RulePlace]) -> None:
         """What was blocked before anything was sent may fit by now: a disk was cleaned, a gallery has a new build."""
-        blocked: dict[tuple[str, OperationId], list[Place]] = {}
+        blocked: dict[tuple[str, OperationId], list[RulePlace]] = {}
         for place in places:
             if place.intent is not None and _is_judged(place.intent):
                 blocked.setdefault((place.rule.name, place.intent.operation_id), []).append(place)
@@ -142,10 +142,10 @@ class RuleEnforcer:
         return await self._leader.holds("fleet rules", lasts=PERIOD * 2)
 
 
-def missing(rules: Iterable[FleetRule], places: Iterable[Place]) -> list[tuple[FleetRule, list[Place]]]:
+def missing(rules: Iterable[FleetRule], places: Iterable[RulePlace]) -> list[tuple[FleetRule, list[RulePlace]]]:
     """What has to be started because of which rule; each place once, however many rules demand it."""
     taken: set[tuple[NodeId, str]] = set()
-    found: list[tuple[FleetRule, list[Place]]] = []
+    found: list[tuple[FleetRule, list[RulePlace]]] = []
     lacking = [one for one in places if one.is_missing]
     # Those that say from where are met by nothing else, so they come first where several want the same backend.
     for rule in sorted(rules, key=lambda one: (not one.artefact.uri, one.name)):
@@ -156,7 +156,7 @@ def missing(rules: Iterable[FleetRule], places: Iterable[Place]) -> list[tuple[F
     return found
 
 
-def ask_of(rule: FleetRule, places: Iterable[Place]) -> Ask:
+def ask_of(rule: FleetRule, places: Iterable[RulePlace]) -> Ask:
     """What a rule asks for at some places, as they were seen."""
     wanted = rule.artefact
     seen = {one.spot: one.generation for one in places}

@@ -7,7 +7,7 @@ from corral.base.errors import Conflict
 from corral.base.words import listed
 from corral.domain.backend import Wish, traits_of
 from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.fleet_rule import FleetRule, Names, contradicting
+from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
 from corral.domain.node import SeenNode
 
 
@@ -37,7 +37,7 @@ class RuleGuard:
         in_force = await self._rules.all() if rules is None else rules
         if not in_force or not wishes:
             return
-        names = Names(catalogue=await self._catalogues.catalogue())
+        names = NameResolver(catalogue=await self._catalogues.catalogue())
         against: dict[str, tuple[FleetRule, list[str]]] = {}
         for seen, wish in wishes:
             node = seen.node

@@ -13,7 +13,7 @@ from corral.control.fleet import Fleet
 from corral.control.inventory import InventoryKeeper
 from corral.control.planning import CatalogueSource, NoCatalogue
 from corral.domain.backend import Inventory, traits_of
-from corral.domain.fleet_rule import FleetRule, Names, is_met, is_missing, may_have, standing
+from corral.domain.fleet_rule import FleetRule, NameResolver, is_met, is_missing, may_have, standing
 from corral.domain.intent import Intent
 from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.operation import TargetStatus
@@ -24,7 +24,7 @@ _BATCH: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RulePlace:
     """One backend on one node, because of one rule."""
 
     rule: FleetRule
@@ -62,15 +62,15 @@ class RulePlaces:
         self._intents = intents
         self._galleries = galleries
 
-    async def of(self, rules: Sequence[FleetRule], ids: Iterable[NodeId] | None = None) -> list[Place]:
+    async def of(self, rules: Sequence[FleetRule], ids: Iterable[NodeId] | None = None) -> list[RulePlace]:
         """On these nodes or all. What a rule means on a node is left out while galleries cannot tell."""
         nodes, names = await self.nodes(ids), await self.names()
-        places: list[Place] = []
+        places: list[RulePlace] = []
         for start in range(0, len(nodes), _BATCH):
             places += await self._places(_demands(rules, nodes[start : start + _BATCH], names))
         return places
 
-    async def _places(self, demands: Sequence["_Demand"]) -> list[Place]:
+    async def _places(self, demands: Sequence["_Demand"]) -> list[RulePlace]:
         if not demands:
             return []
         ids = sorted({seen.node.id for _, seen, _ in demands})
@@ -85,7 +85,7 @@ class RulePlaces:
             intent, report = intents.get((seen.node.id, key)), reports.get(seen.node.id)
             # Most are there, and nothing else is wanted: that needs no second look.
             missing = not (there and intent is None) and is_missing(rule, key, intent, report)
-            places.append(Place(rule=rule, seen=seen, key=key, intent=intent, inventory=report, is_missing=missing))
+            places.append(RulePlace(rule=rule, seen=seen, key=key, intent=intent, inventory=report, is_missing=missing))
         return places
 
     async def nodes(self, ids: Iterable[NodeId] | None = None) -> list[SeenNode]:
@@ -93,12 +93,12 @@ class RulePlaces:
         found = await self._fleet.all() if ids is None else (await self._fleet.some(ids)).values()
         return [one for one in found if one.node.type is NodeType.BACKEND and one.status is not NodeStatus.PENDING]
 
-    async def names(self) -> Names:
+    async def names(self) -> NameResolver:
         catalogue = await self._galleries.catalogue()
         if isinstance(self._galleries, NoCatalogue):
-            return Names(catalogue=None)  # nothing will ever be looked up here: names are what they are
+            return NameResolver(catalogue=None)  # nothing will ever be looked up here: names are what they are
         is_complete = catalogue is not None and all(one.entries for one in catalogue.galleries)
-        return Names(catalogue=catalogue, is_complete=is_complete)
+        return NameResolver(catalogue=catalogue, is_complete=is_complete)
 
     async def doubts(self, rules: Iterable[FleetRule]) -> dict[str, str]:
         """Rules that perhaps nobody can satisfy because nobody knows their backend, by name, and why."""
@@ -115,7 +115,7 @@ class RulePlaces:
 _Demand = tuple[FleetRule, SeenNode, str]
 
 
-def _demands(rules: Sequence[FleetRule], nodes: Iterable[SeenNode], names: Names) -> list[_Demand]:
+def _demands(rules: Sequence[FleetRule], nodes: Iterable[SeenNode], names: NameResolver) -> list[_Demand]:
     demands: list[_Demand] = []
     for seen in nodes:
         labels, capability = seen.node.labels.effective, traits_of(seen.node).effective_capability

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from corral.base.ids import NodeId
 from corral.control.planning import Ask
-from corral.control.rule_places import Place, RulePlaces
+from corral.control.rule_places import RulePlace, RulePlaces
 from corral.domain.backend import Artefact, Verb, traits_of
 from corral.domain.fleet_rule import FleetRule, bare
 
@@ -26,7 +26,9 @@ class RulePruning:
     def __init__(self, places: RulePlaces) -> None:
         self._places = places
 
-    async def asks(self, before: Sequence[FleetRule], after: Iterable[Place], prune: Prune, *, by: str) -> list[Ask]:
+    async def asks(
+        self, before: Sequence[FleetRule], after: Iterable[RulePlace], prune: Prune, *, by: str
+    ) -> list[Ask]:
         """One for each backend: `before` is what was demanded until now, `after` where something is from now on."""
         if prune is Prune.NOTHING:
             return []

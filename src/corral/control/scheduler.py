@@ -1,23 +1,23 @@
 """Looks at the fleet and has `domain.placement` choose. Reserving what was chosen is the load job's guarded write."""
 
 from corral.control.fleet import Fleet
-from corral.domain.placement import Candidate, Placement, Refusal, Wanted, place
-from corral.state.replicas import Replicas
+from corral.domain.placement import CandidateNode, Placement, PlacementRefusal, PlacementRequest, place
+from corral.state.replicas import ReplicaStore
 
 
 class Scheduler:
     """Reads only."""
 
-    def __init__(self, fleet: Fleet, replicas: Replicas) -> None:
+    def __init__(self, fleet: Fleet, replicas: ReplicaStore) -> None:
         self._fleet = fleet
         self._replicas = replicas
 
-    async def choose(self, wanted: Wanted) -> Placement | Refusal:
+    async def choose(self, wanted: PlacementRequest) -> Placement | PlacementRefusal:
         living = await self._replicas.living()
         return place(
             wanted,
             [
-                Candidate(
+                CandidateNode(
                     node=seen.node,
                     status=seen.status,
                     replicas=tuple(replica for replica in living if replica.node_id == seen.node.id),

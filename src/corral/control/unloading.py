@@ -19,7 +19,7 @@ from corral.control.node_client import NodeClient
 from corral.domain.event import Event, EventKind
 from corral.domain.reconcile import Outgrown, outgrown
 from corral.domain.replica import Replica, ReplicaState
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ DRAIN_WITHIN: Final = timedelta(seconds=30)
 class Unloading:
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
-        replicas: Replicas,
+        replicas: ReplicaStore,
         models: Models,
         loads: Loads,
         gateways: GatewayReports,

@@ -36,7 +36,7 @@ _FRESH_WITHIN: Final = timedelta(seconds=5)
 _AUTOMATIC: Final = "automatic upgrade"
 _UNREAD: Final = "the galleries could not be read"
 
-Held = Mapping[str, Sequence[Holding]]
+HoldingsByBackend = Mapping[str, Sequence[Holding]]
 """What nodes have, by the name of the backend."""
 
 
@@ -134,7 +134,7 @@ class Upgrades:
         told = {"event": "upgrades.looked_for", "backends": len(offers), "images": len(images)}
         log.info("looked for newer versions of backends", extra=told)
 
-    async def _reported(self) -> Held:
+    async def _reported(self) -> HoldingsByBackend:
         """What nodes have, by their words of just now, or else by their last."""
         nodes = await self._nodes()
         await self._inventory.refresh([one.node.id for one in nodes if is_listed(one)], within=_FRESH_WITHIN)
@@ -169,7 +169,7 @@ def _may_have_backends(seen: SeenNode) -> bool:
     return seen.node.type is NodeType.BACKEND and seen.status is not NodeStatus.PENDING
 
 
-def _held(nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory]) -> Held:
+def _held(nodes: Sequence[SeenNode], known: Mapping[NodeId, Inventory]) -> HoldingsByBackend:
     held: dict[str, list[Holding]] = {}
     for seen in nodes:
         for entry in known[seen.node.id].entries if seen.node.id in known else ():
@@ -184,14 +184,14 @@ def _is_from_gallery(holding: Holding) -> bool:
     return bool(url) and url != BUILT_IN_URL and not holding.entry.is_system
 
 
-def _offered(held: Held, catalogue: BackendCatalogue) -> Iterator[_Wanted]:
+def _offered(held: HoldingsByBackend, catalogue: BackendCatalogue) -> Iterator[_Wanted]:
     for backend, holdings in held.items():
         entry = catalogue.entry(backend) if any(map(_is_from_gallery, holdings)) else None
         if entry is not None and not entry.is_meta and is_pulled(entry.artefact):
             yield _Wanted(build=replace(entry, name=backend))
 
 
-def _external(held: Held) -> Iterator[_Wanted]:
+def _external(held: HoldingsByBackend) -> Iterator[_Wanted]:
     for backend, holdings in held.items():
         uris = {one.entry.uri for one in holdings if one.entry.uri and not one.entry.gallery_url}
         for uri in sorted(filter(is_pulled, uris)):

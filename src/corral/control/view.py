@@ -23,7 +23,7 @@ from corral.domain.node import Node, NodeStatus
 from corral.domain.replica import Replica, ReplicaState
 from corral.state.keys import Keys
 from corral.state.nodes import Nodes
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 from corral.wire.keys import hash_secret
 from corral.wire.view import Beat, ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, change_between
 
@@ -41,7 +41,7 @@ class ViewSources:
     """What a view is made of."""
 
     models: Models
-    replicas: Replicas
+    replicas: ReplicaStore
     nodes: Nodes
     keys: Keys
     admin_keys: Sequence[str] = field(default=(), repr=False)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from corral.domain.capability import key_for, preferred_build, unsuited
-from corral.domain.gallery import EntryProblem, Gallery, GalleryEntry, odd_metas
+from corral.domain.gallery import EntryProblem, GalleryContent, GalleryEntry, odd_metas
 
 _MOST_SUGGESTIONS: Final = 3
 _NEAR: Final = 0.6
@@ -43,7 +43,7 @@ class Missing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ResolvedBuild:
     """The build that a name means on a machine."""
 
     asked: str
@@ -59,7 +59,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotFound:
+class UnresolvedBuild:
     """Why there is no build for a name on a machine, and what comes near."""
 
     asked: str
@@ -82,13 +82,13 @@ class NotFound:
         return self.reason
 
 
-Resolution = Found | NotFound
+Resolution = ResolvedBuild | UnresolvedBuild
 
 
 class BackendCatalogue:
     """The entries of several galleries, in the order of the galleries. Never changes."""
 
-    def __init__(self, galleries: Iterable[Gallery] = ()) -> None:
+    def __init__(self, galleries: Iterable[GalleryContent] = ()) -> None:
         self.galleries = tuple(galleries)
         self.entries, self._clashes = _merged(self.galleries)
         self._by_name: dict[str, list[GalleryEntry]] = {}
@@ -121,13 +121,13 @@ class BackendCatalogue:
             return self._through(name, entry, capability)
         if (problem := _unsuited_sentence(entry, capability)) is not None:
             return self._not_found(name, entry, Missing.UNSUITED, problem, capability)
-        return Found(asked=name, entry=entry, build=entry, way=Way.NAME)
+        return ResolvedBuild(asked=name, entry=entry, build=entry, way=Way.NAME)
 
     def key_of(self, name: str, capability: str) -> str:
         """The canonical key of a name; of one that no gallery can resolve, for example of a backend that was installed
         without one, the name itself."""
         resolved = self.resolve(name, capability)
-        return resolved.key if isinstance(resolved, Found) else _as_directory(name)
+        return resolved.key if isinstance(resolved, ResolvedBuild) else _as_directory(name)
 
     def _named(self, name: str) -> Sequence[GalleryEntry]:
         """Whatever has this name. LocalAI leaves out what is not for the machine, and takes the first of the others."""
@@ -151,7 +151,7 @@ class BackendCatalogue:
         if (problem := _unsuited_sentence(build, capability)) is not None:
             reason = f"{meta.name} names {build.name} for {key}, but {problem}"
             return self._not_found(name, meta, Missing.UNSUITED, reason, capability)
-        return Found(asked=name, entry=meta, build=build, way=Way.META)
+        return ResolvedBuild(asked=name, entry=meta, build=build, way=Way.META)
 
     def _target(self, name: str, capability: str) -> GalleryEntry | None:
         named = self._named(name)
@@ -163,7 +163,7 @@ class BackendCatalogue:
         if not sharing:
             suggestions = self.near(name)
             reason = f"no gallery has a backend {name[:_LONGEST_ASKED]!r}"
-            return NotFound(asked=name, missing=Missing.UNKNOWN, reason=reason, suggestions=suggestions)
+            return UnresolvedBuild(asked=name, missing=Missing.UNKNOWN, reason=reason, suggestions=suggestions)
         suited = {entry.name: entry for entry in reversed(sharing) if _is_suited(entry, capability)}
         chosen = preferred_build(suited, capability)
         if chosen is None:
@@ -172,7 +172,7 @@ class BackendCatalogue:
                 f"the alias {name} stands for builds such as {listed}, and none is for a machine that is {capability}"
             )
             return self._not_found(name, sharing[0], Missing.UNSUITED, reason, capability)
-        return Found(asked=name, entry=suited[chosen], build=suited[chosen], way=Way.ALIAS)
+        return ResolvedBuild(asked=name, entry=suited[chosen], build=suited[chosen], way=Way.ALIAS)
 
     def _sharing(self, name: str) -> Sequence[GalleryEntry]:
         """Builds with this alias in the first gallery that has some, or in the one that is named."""
@@ -180,9 +180,11 @@ class BackendCatalogue:
         sharing = [e for e in self._by_alias.get(alias, ()) if not at or e.gallery.lower() == gallery]
         return [entry for entry in sharing if entry.gallery == sharing[0].gallery]
 
-    def _not_found(self, name: str, entry: GalleryEntry, missing: Missing, reason: str, capability: str) -> NotFound:
+    def _not_found(
+        self, name: str, entry: GalleryEntry, missing: Missing, reason: str, capability: str
+    ) -> UnresolvedBuild:
         would_fit = tuple(self._fitting_family(entry, capability))
-        return NotFound(asked=name, missing=missing, reason=reason, entry=entry, would_fit=would_fit)
+        return UnresolvedBuild(asked=name, missing=missing, reason=reason, entry=entry, would_fit=would_fit)
 
     def _fitting_family(self, entry: GalleryEntry, capability: str) -> list[str]:
         """What else goes by the same names and runs there: releases before development, metas before builds."""
@@ -218,7 +220,7 @@ class BackendCatalogue:
         """Galleries of which nothing is known: they may have what the others do not."""
         return tuple(gallery.name for gallery in self.galleries if not gallery.entries)
 
-    def absence(self, missing: NotFound) -> str:
+    def absence(self, missing: UnresolvedBuild) -> str:
         """Why a name that no gallery is known to have means nothing; empty while one that cannot be read may have it.
 
         A name that is nearly one of those that are known is taken for a typing mistake also then, unless it says which
@@ -244,7 +246,7 @@ class BackendCatalogue:
         return [entry for entry in self.entries if all(word in _searched(entry) for word in words)]
 
 
-def _merged(galleries: Sequence[Gallery]) -> tuple[tuple[GalleryEntry, ...], tuple[EntryProblem, ...]]:
+def _merged(galleries: Sequence[GalleryContent]) -> tuple[tuple[GalleryEntry, ...], tuple[EntryProblem, ...]]:
     """One name is one directory, so an entry that would make it two things is passed over."""
     first: dict[str, GalleryEntry] = {}
     entries: list[GalleryEntry] = []

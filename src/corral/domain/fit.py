@@ -11,7 +11,7 @@ from typing import Final
 
 from corral.base.sizes import format_size
 from corral.domain.artefacts import SCHEME, candidates, is_known_to_localai, is_pulled
-from corral.domain.backend_catalogue import Missing, NotFound
+from corral.domain.backend_catalogue import Missing, UnresolvedBuild
 from corral.domain.capability import derived_capability
 from corral.domain.gallery import GalleryEntry
 
@@ -183,7 +183,7 @@ class Unknown:
 Verdict = Fits | Blocked | Unknown
 
 
-def blocked_by(missing: NotFound) -> Blocked:
+def blocked_by(missing: UnresolvedBuild) -> Blocked:
     """A name without a build, as a verdict."""
     return Blocked(hindrance=_HINDRANCES[missing.missing], reason=missing.message, would_fit=missing.would_fit)
 

@@ -29,7 +29,7 @@ from typing import Final
 
 from corral.domain.artefacts import is_same_source
 from corral.domain.backend import Artefact, Inventory, Verb, Wish
-from corral.domain.backend_catalogue import BackendCatalogue, Found, Missing
+from corral.domain.backend_catalogue import BackendCatalogue, Missing, ResolvedBuild
 from corral.domain.intent import Intent, IntentState
 from corral.domain.labels import label_problem, matches
 from corral.domain.operation import TargetStatus, status_of
@@ -143,7 +143,7 @@ def change(known: Iterable[FleetRule], wanted: Iterable[FleetRule]) -> SetChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class NameResolver:
     """What leads from the name in a rule to the directory on a node: the galleries, as far as they can be read."""
 
     catalogue: BackendCatalogue | None
@@ -162,7 +162,7 @@ class Names:
 
     def _resolved(self, backend: str, capability: str) -> str | None:
         found = None if self.catalogue is None else self.catalogue.resolve(backend, capability)
-        if isinstance(found, Found):
+        if isinstance(found, ResolvedBuild):
             return found.key
         return bare(backend) if self.is_complete else None
 
@@ -180,7 +180,7 @@ class Names:
         if self.catalogue is None:
             return f"the galleries cannot be read now, so nobody can tell whether one has a backend {name!r}"
         found = self.catalogue.resolve(artefact.backend, _ANY_MACHINE)
-        if isinstance(found, Found) or found.missing is not Missing.UNKNOWN:
+        if isinstance(found, ResolvedBuild) or found.missing is not Missing.UNKNOWN:
             return ""
         unread = ", ".join(self.catalogue.unread)
         return self.catalogue.absence(found) or f"{found.reason}, and {unread} cannot be read now"
@@ -192,7 +192,7 @@ def bare(backend: str) -> str:
 
 
 def contradicting(
-    rules: Iterable[FleetRule], wish: Wish, labels: Mapping[str, str], names: Names, capability: str
+    rules: Iterable[FleetRule], wish: Wish, labels: Mapping[str, str], names: NameResolver, capability: str
 ) -> FleetRule | None:
     """The rule that a wish for a node with these labels goes against."""
     against = (rule for rule in rules if _is_against(rule, wish) and rule.applies_to(labels))

@@ -108,7 +108,7 @@ class EntryProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gallery:
+class GalleryContent:
     """A gallery as it was read."""
 
     source: GallerySource
@@ -121,7 +121,7 @@ class Gallery:
         return self.source.name
 
 
-def read_gallery(raw_entries: Iterable[RawEntry], source: GallerySource) -> Gallery:
+def read_gallery(raw_entries: Iterable[RawEntry], source: GallerySource) -> GalleryContent:
     """All usable entries, in their order. Of several with one name, in whatever letter case, the first counts."""
     entries: dict[str, GalleryEntry] = {}
     skipped: list[EntryProblem] = []
@@ -140,7 +140,7 @@ def read_gallery(raw_entries: Iterable[RawEntry], source: GallerySource) -> Gall
                 break
         else:
             entries[entry.name.lower()] = entry
-    return Gallery(source=source, entries=tuple(entries.values()), skipped=tuple(skipped))
+    return GalleryContent(source=source, entries=tuple(entries.values()), skipped=tuple(skipped))
 
 
 def _usable(raw: RawEntry) -> GalleryEntry:

@@ -25,7 +25,7 @@ class PageQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class CataloguePage:
     entries: Sequence[GalleryEntry]
     matching: int
     """On all pages."""
@@ -41,7 +41,7 @@ class Page:
         return min(self.number + 1, self.pages)
 
 
-def page_of(catalogue: BackendCatalogue, query: PageQuery, installed: Collection[str]) -> Page:
+def page_of(catalogue: BackendCatalogue, query: PageQuery, installed: Collection[str]) -> CataloguePage:
     """`installed` are names that some node has; they come first when the status is what counts."""
     found = catalogue.search(query.term)
     if query.tag:
@@ -50,7 +50,7 @@ def page_of(catalogue: BackendCatalogue, query: PageQuery, installed: Collection
     ordered = _sorted(unique, query, installed)
     number, size = _positive(query.page, 1), _positive(query.items, USUAL_ITEMS)
     start = (number - 1) * size
-    return Page(
+    return CataloguePage(
         entries=ordered[start : start + size],
         matching=len(ordered),
         number=number,

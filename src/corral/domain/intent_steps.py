@@ -24,12 +24,12 @@ class Send:
     """Of an install: replace what is there."""
 
 
-Step = Rest | Send
+IntentStep = Rest | Send
 
 
 def look(
     intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy, *, is_corral: bool, life: str = ""
-) -> Step:
+) -> IntentStep:
     """What follows from a fresh report. Corral's workers do one thing after the other, and date each install anew."""
     intent = _without_settled_doubt(_by_this_clock(_without_what_died(intent, life), now), inventory, now)
     doubt = intent.doubt

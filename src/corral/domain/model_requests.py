@@ -11,7 +11,7 @@ from corral.domain import model_fields as fields
 from corral.domain.model_fields import Config
 
 
-class _Key(NamedTuple):
+class _RequestField(NamedTuple):
     """A name on the other side, the key that feeds it, and how that is read."""
 
     name: str
@@ -28,7 +28,7 @@ def request_rules(config: Config) -> dict[str, object]:
     }
 
 
-def _said(config: Config, keys: tuple[_Key, ...]) -> dict[str, object]:
+def _said(config: Config, keys: tuple[_RequestField, ...]) -> dict[str, object]:
     values = {one.name: one.read(config, one.key, fields.MISSING) for one in keys}
     return {name: value for name, value in values.items() if value is not fields.MISSING}
 
@@ -39,38 +39,38 @@ def _opposite(config: Config, key: str, default: object) -> object:
 
 
 _RULES: Final = (
-    _Key("use_tokenizer_template", "template.use_tokenizer_template", fields.switch),
-    _Key("system_prompt", "system_prompt", fields.text),
-    _Key("voice", "tts.voice", fields.text),
-    _Key("reasoning_effort", "reasoning_effort", fields.text),
-    _Key("thinks", "reasoning.disable", _opposite),
-    _Key("template_arguments", "chat_template_kwargs", fields.mapping),
+    _RequestField("use_tokenizer_template", "template.use_tokenizer_template", fields.switch),
+    _RequestField("system_prompt", "system_prompt", fields.text),
+    _RequestField("voice", "tts.voice", fields.text),
+    _RequestField("reasoning_effort", "reasoning_effort", fields.text),
+    _RequestField("thinks", "reasoning.disable", _opposite),
+    _RequestField("template_arguments", "chat_template_kwargs", fields.mapping),
 )
 _TEMPLATES: Final = (
-    _Key("chat", "template.chat", fields.text),
-    _Key("chat_message", "template.chat_message", fields.text),
-    _Key("completion", "template.completion", fields.text),
-    _Key("joined_by", "template.join_chat_messages_by_character", fields.text),
+    _RequestField("chat", "template.chat", fields.text),
+    _RequestField("chat_message", "template.chat_message", fields.text),
+    _RequestField("completion", "template.completion", fields.text),
+    _RequestField("joined_by", "template.join_chat_messages_by_character", fields.text),
 )
 _DEFAULTS: Final = (
-    _Key("temperature", "parameters.temperature", fields.number),
-    _Key("top_p", "parameters.top_p", fields.number),
-    _Key("top_k", "parameters.top_k", fields.whole),
-    _Key("min_p", "parameters.min_p", fields.number),
-    _Key("typical_p", "parameters.typical_p", fields.number),
-    _Key("tail_free_z", "parameters.tfz", fields.number),
-    _Key("max_tokens", "parameters.max_tokens", fields.whole),
-    _Key("repeat_penalty", "parameters.repeat_penalty", fields.number),
-    _Key("repeat_last_n", "parameters.repeat_last_n", fields.whole),
-    _Key("frequency_penalty", "parameters.frequency_penalty", fields.number),
-    _Key("presence_penalty", "parameters.presence_penalty", fields.number),
-    _Key("mirostat", "mirostat", fields.whole),
-    _Key("mirostat_eta", "mirostat_eta", fields.number),
-    _Key("mirostat_tau", "mirostat_tau", fields.number),
-    _Key("seed", "parameters.seed", fields.whole),
-    _Key("stop", "stopwords", fields.texts),
-    _Key("threads", "threads", fields.whole),
-    _Key("ignore_eos", "parameters.ignore_eos", fields.switch),
+    _RequestField("temperature", "parameters.temperature", fields.number),
+    _RequestField("top_p", "parameters.top_p", fields.number),
+    _RequestField("top_k", "parameters.top_k", fields.whole),
+    _RequestField("min_p", "parameters.min_p", fields.number),
+    _RequestField("typical_p", "parameters.typical_p", fields.number),
+    _RequestField("tail_free_z", "parameters.tfz", fields.number),
+    _RequestField("max_tokens", "parameters.max_tokens", fields.whole),
+    _RequestField("repeat_penalty", "parameters.repeat_penalty", fields.number),
+    _RequestField("repeat_last_n", "parameters.repeat_last_n", fields.whole),
+    _RequestField("frequency_penalty", "parameters.frequency_penalty", fields.number),
+    _RequestField("presence_penalty", "parameters.presence_penalty", fields.number),
+    _RequestField("mirostat", "mirostat", fields.whole),
+    _RequestField("mirostat_eta", "mirostat_eta", fields.number),
+    _RequestField("mirostat_tau", "mirostat_tau", fields.number),
+    _RequestField("seed", "parameters.seed", fields.whole),
+    _RequestField("stop", "stopwords", fields.texts),
+    _RequestField("threads", "threads", fields.whole),
+    _RequestField("ignore_eos", "parameters.ignore_eos", fields.switch),
 )
 REQUEST_KEYS: Final = tuple(one.key for one in (*_RULES, *_TEMPLATES, *_DEFAULTS))
 """All that is read here."""

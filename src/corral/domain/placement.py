@@ -16,7 +16,7 @@ _HEADROOM: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CandidateNode:
     """A node as placement sees it."""
 
     node: Node
@@ -29,7 +29,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PlacementRequest:
     """What is to be placed."""
 
     model: str
@@ -51,7 +51,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class PlacementRefusal:
     """No node can take it now."""
 
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -64,10 +64,10 @@ class Refusal:
         return "; ".join(f"{name} {why}" for name, why in sorted(self.reasons.items()))
 
 
-def place(wanted: Wanted, candidates: Iterable[Candidate]) -> Placement | Refusal:
+def place(wanted: PlacementRequest, candidates: Iterable[CandidateNode]) -> Placement | PlacementRefusal:
     """The best node, or every node's reason why not."""
     reasons: dict[str, str] = {}
-    fitting: list[Candidate] = []
+    fitting: list[CandidateNode] = []
     candidates = list(candidates)
     filters = (*_FILTERS, _is_out_of_reach) if any(one.node.peer for one in candidates) else _FILTERS
     for candidate in candidates:
@@ -76,7 +76,7 @@ def place(wanted: Wanted, candidates: Iterable[Candidate]) -> Placement | Refusa
         else:
             fitting.append(candidate)
     if not fitting:
-        return Refusal(reasons=reasons)
+        return PlacementRefusal(reasons=reasons)
     best, *others = sorted(fitting, key=lambda one: _score(wanted, one))
     reasons |= {other.node.name: f"comes after {best.node.name}" for other in others}
     return Placement(node=best.node, index=free_index(best.of_model(wanted.model)), reasons=reasons)
@@ -88,29 +88,29 @@ def free_index(replicas: Iterable[Replica]) -> int:
     return next(index for index in range(len(taken) + 1) if index not in taken)
 
 
-def _why_not(filters: "tuple[_Filter, ...]", wanted: Wanted, candidate: Candidate) -> str:
+def _why_not(filters: "tuple[_Filter, ...]", wanted: PlacementRequest, candidate: CandidateNode) -> str:
     """The first filter that takes the node away; empty when none does."""
     return next((why for judge in filters if (why := judge(wanted, candidate))), "")
 
 
-def _is_no_backend_node(wanted: Wanted, candidate: Candidate) -> str:
+def _is_no_backend_node(wanted: PlacementRequest, candidate: CandidateNode) -> str:
     return "" if candidate.node.type is NodeType.BACKEND else "runs no backends"
 
 
-def _is_not_healthy(wanted: Wanted, candidate: Candidate) -> str:
+def _is_not_healthy(wanted: PlacementRequest, candidate: CandidateNode) -> str:
     return "" if candidate.status is NodeStatus.HEALTHY else f"is {candidate.status}"
 
 
-def _failed_before(wanted: Wanted, candidate: Candidate) -> str:
+def _failed_before(wanted: PlacementRequest, candidate: CandidateNode) -> str:
     return "failed just now" if candidate.node.id in wanted.exclude else ""
 
 
-def _has_its_share(wanted: Wanted, candidate: Candidate) -> str:
+def _has_its_share(wanted: PlacementRequest, candidate: CandidateNode) -> str:
     most, has = candidate.node.max_replicas_per_model, len(candidate.of_model(wanted.model))
     return f"already has {has} of {most} replicas of it" if has >= max(most, 1) else ""
 
 
-def _has_no_room(wanted: Wanted, candidate: Candidate) -> str:
+def _has_no_room(wanted: PlacementRequest, candidate: CandidateNode) -> str:
     """A node that reports no memory is given the benefit of the doubt."""
     capacity = candidate.node.capacity
     free = candidate.node.usable_vram + capacity.available_ram
@@ -119,14 +119,14 @@ def _has_no_room(wanted: Wanted, candidate: Candidate) -> str:
     return f"has {_gib(free)} free and needs {_gib(needed)}" if known and needed > free else ""
 
 
-def _is_out_of_reach(wanted: Wanted, candidate: Candidate) -> str:
+def _is_out_of_reach(wanted: PlacementRequest, candidate: CandidateNode) -> str:
     """A model there would be loaded, and could not be asked; so it goes there only where there are no other nodes, or
     back to where it was."""
     node = candidate.node
     return "" if node.peer or node.id == wanted.prefer else "is LocalAI's worker, where models cannot be asked yet"
 
 
-_Filter = Callable[[Wanted, Candidate], str]
+_Filter = Callable[[PlacementRequest, CandidateNode], str]
 _FILTERS: Final[tuple[_Filter, ...]] = (
     _is_no_backend_node,
     _is_not_healthy,
@@ -136,7 +136,7 @@ _FILTERS: Final[tuple[_Filter, ...]] = (
 )
 
 
-def _score(wanted: Wanted, candidate: Candidate) -> tuple[bool, int, int, str, str]:
+def _score(wanted: PlacementRequest, candidate: CandidateNode) -> tuple[bool, int, int, str, str]:
     """Lower is better; ends with the id, so that every frontend decides alike."""
     node = candidate.node
     free = node.usable_vram + node.capacity.available_ram

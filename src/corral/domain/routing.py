@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable
 from typing import Protocol, TypeVar
 
 
-class Candidate(Protocol):
+class RoutableReplica(Protocol):
     """A replica as routing sees it."""
 
     @property
@@ -22,7 +22,7 @@ class Candidate(Protocol):
     def in_flight(self) -> int: ...
 
 
-C = TypeVar("C", bound=Candidate)
+C = TypeVar("C", bound=RoutableReplica)
 
 
 def pick(candidates: Iterable[C], *, turn: int, exclude: Container[str] = ()) -> C | None:

@@ -24,7 +24,7 @@ from corral.base.ids import NodeId
 from corral.domain.artefacts import BuildMarks, Evidence, Freshness, is_same_source, judge_freshness
 from corral.domain.backend import BackendEntry
 
-Build = tuple[str, str]
+BuildIdentity = tuple[str, str]
 """Version and digest: what makes two installed backends the same. Either may be empty, when it is not told."""
 
 
@@ -76,7 +76,7 @@ class Holding:
     entry: BackendEntry
 
     @property
-    def build(self) -> Build:
+    def build(self) -> BuildIdentity:
         return self.entry.version, self.entry.digest
 
     @property
@@ -101,7 +101,7 @@ class Comparison:
     backend: str
     offer: Offer | None
     """The gallery's, or that of the uri which all nodes have it from."""
-    usual: Build
+    usual: BuildIdentity
     """What most nodes have."""
     nodes: tuple[Judged, ...]
 
@@ -138,10 +138,10 @@ def _compared(backend: str, holdings: Sequence[Holding], offers: Sequence[Offer]
     return Comparison(backend=backend, offer=next(filter(None, matched), None), usual=usual, nodes=judged)
 
 
-def usual_build(installed: Iterable[tuple[Build, str]]) -> Build | None:
+def usual_build(installed: Iterable[tuple[BuildIdentity, str]]) -> BuildIdentity | None:
     """Of builds, each with the date of its install, what most nodes have; of equals the one that was installed last."""
-    numbers: Counter[Build] = Counter()
-    latest: dict[Build, str] = {}
+    numbers: Counter[BuildIdentity] = Counter()
+    latest: dict[BuildIdentity, str] = {}
     for build, at in installed:
         numbers[build] += 1
         latest[build] = max(latest.get(build, ""), at)
@@ -156,7 +156,7 @@ def offer_for(entry: BackendEntry, offers: Sequence[Offer]) -> Offer | None:
     return next((one for one in offers if is_same_source(one.uri, entry.uri)), next(iter(from_galleries), None))
 
 
-def _judged(holding: Holding, offer: Offer | None, usual: Build) -> Judged:
+def _judged(holding: Holding, offer: Offer | None, usual: BuildIdentity) -> Judged:
     freshness, reason = assess(holding.entry, offer)
     is_odd = holding.is_telling and not is_alike(holding.build, usual)
     differs = is_odd and freshness is not Freshness.CURRENT
@@ -180,6 +180,6 @@ def assess(entry: BackendEntry, offer: Offer | None) -> tuple[Freshness, str]:
     return freshness, "its registry has not told what it has" if evidence is Evidence.NOTHING else ""
 
 
-def is_alike(one: Build, other: Build) -> bool:
+def is_alike(one: BuildIdentity, other: BuildIdentity) -> bool:
     """Whether nothing that both tell is different: LocalAI's workers tell no digests of some images."""
     return all(a == b for a, b in zip(one, other, strict=True) if a and b)

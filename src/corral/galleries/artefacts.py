@@ -8,7 +8,7 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.galleries.registry import Artefact
+from corral.galleries.registry import ArtefactFile
 from corral.oci.config import ImagesConfig
 from corral.oci.digests import check_digest, digest_of
 from corral.oci.errors import ImageError, ImageNotFound, RegistryRefused
@@ -21,7 +21,7 @@ _NOT_FOUND: Final = 404
 _FORBIDDEN: Final = 403
 
 
-class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class _ArtefactManifest(msgspec.Struct, frozen=True, kw_only=True):
     layers: Sequence[Descriptor] = ()
 
 
@@ -32,25 +32,25 @@ class RegistryArtefacts:
         self._config = config
         self._clock = clock
 
-    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> Artefact | None:
+    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
         """As `ArtefactReader` wants it."""
         try:
             return await self._read(parse_reference(reference), known_digest, most_bytes)
         except ImageError as error:
             raise _as_galleries_know_it(error) from error
 
-    async def _read(self, reference: Reference, known_digest: str, most_bytes: int) -> Artefact | None:
+    async def _read(self, reference: Reference, known_digest: str, most_bytes: int) -> ArtefactFile | None:
         async with open_registry(reference, config=self._config, clock=self._clock) as registry:
             document = await registry.manifest(reference.selector)
             if document.digest == known_digest:
                 return None
             file = _only_file(document.body, most_bytes)
-            return Artefact(digest=document.digest, content=await _content(registry, file))
+            return ArtefactFile(digest=document.digest, content=await _content(registry, file))
 
 
 def _only_file(manifest: bytes, most_bytes: int) -> Descriptor:
     try:
-        files = msgspec.json.decode(manifest, type=_Manifest).layers
+        files = msgspec.json.decode(manifest, type=_ArtefactManifest).layers
     except UNREADABLE_JSON as error:
         raise InvalidInput("", f"has a manifest that cannot be read: {error}") from error
     if len(files) != 1:

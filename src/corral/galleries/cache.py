@@ -67,7 +67,7 @@ class Copy:
     """When it was last known to be the newest one."""
 
 
-Mark = tuple[int, int, int]
+CopyMark = tuple[int, int, int]
 """What tells one file from another that took its name."""
 
 
@@ -78,7 +78,7 @@ class IndexCache:
         self._directory = directory
         self._is_told = False
 
-    def mark(self, url: str) -> Mark | None:
+    def mark(self, url: str) -> CopyMark | None:
         """None when there is no copy."""
         try:
             status = self._path(url).stat()

@@ -10,10 +10,10 @@ import aiohttp
 from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.http_client import HttpFailed, HttpFault, asked, is_passing, read_body
 from corral.base.sizes import format_size
-from corral.domain.gallery import Gallery, GallerySource, read_gallery
+from corral.domain.gallery import GalleryContent, GallerySource, read_gallery
 from corral.galleries.cache import Copy, Validators
 from corral.galleries.index_document import read_index
-from corral.galleries.places import Place, Scheme, without_secrets
+from corral.galleries.places import IndexLocation, Scheme, without_secrets
 from corral.galleries.registry import ArtefactReader
 
 _LONGEST_REFERENCE: Final = 4096
@@ -33,7 +33,7 @@ class Fetched:
     validators: Validators = field(default_factory=Validators)
 
 
-class Fetcher:
+class IndexFetcher:
     """Fetches copies. A place that has nothing new costs no more than the question."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Fetcher:
         self._timeout = timeout
         self._most_bytes = most_bytes
 
-    async def fetch(self, place: Place, known: Copy | None, *, now: float) -> Copy:
+    async def fetch(self, place: IndexLocation, known: Copy | None, *, now: float) -> Copy:
         """What lies there; the known copy, as checked now, when it is still that. CorralError when it cannot be had."""
         target = await self._index_of(place)
         mine = known if known is not None and known.url == target.url else None
@@ -54,7 +54,7 @@ class Fetcher:
             return replace(mine, checked_at=now)
         return replace(fetched, fetched_at=now, checked_at=now)
 
-    async def _ask(self, place: Place, known: Copy | None) -> Copy | None:
+    async def _ask(self, place: IndexLocation, known: Copy | None) -> Copy | None:
         if place.scheme is Scheme.OCI:
             return await self._from_registry(place, known)
         validators = Validators() if known is None else known.validators
@@ -63,7 +63,7 @@ class Fetcher:
             return None
         return Copy(url=place.url, content=found.content, validators=found.validators, fetched_at=0, checked_at=0)
 
-    async def _from_registry(self, place: Place, known: Copy | None) -> Copy | None:
+    async def _from_registry(self, place: IndexLocation, known: Copy | None) -> Copy | None:
         digest = "" if known is None else known.digest
         try:
             async with asyncio.timeout(self._timeout.total_seconds()):
@@ -76,7 +76,7 @@ class Fetcher:
             return None
         return Copy(url=place.url, content=found.content, digest=found.digest, fetched_at=0, checked_at=0)
 
-    async def _index_of(self, place: Place) -> Place:
+    async def _index_of(self, place: IndexLocation) -> IndexLocation:
         """The index itself, where a place only names the file beside it."""
         if not place.is_reference:
             return place
@@ -128,7 +128,7 @@ def _validators(response: aiohttp.ClientResponse) -> Validators:
     return Validators(etag=response.headers.get("ETag", ""), last_modified=response.headers.get("Last-Modified", ""))
 
 
-def read_copy(content: bytes, source: GallerySource) -> Gallery:
+def read_copy(content: bytes, source: GallerySource) -> GalleryContent:
     """The gallery that an index holds. InvalidInput when there is not one usable entry in it: it may be a page that
     tells of an error, and must not take the place of a good copy."""
     gallery = read_gallery(read_index(content), source)

@@ -16,12 +16,12 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.http_client import open_session
 from corral.base.tasks import end_tasks, start_task, task_group
-from corral.domain.gallery import Gallery, GallerySource
-from corral.galleries.cache import Copy, IndexCache, Mark
+from corral.domain.gallery import GalleryContent, GallerySource
+from corral.galleries.cache import Copy, CopyMark, IndexCache
 from corral.galleries.config import GalleriesConfig
-from corral.galleries.fetching import Fetcher, read_copy
+from corral.galleries.fetching import IndexFetcher, read_copy
 from corral.galleries.local_index import LocalIndexes
-from corral.galleries.places import Place, read_place
+from corral.galleries.places import IndexLocation, read_place
 from corral.galleries.readings import GalleryReading, Readings
 from corral.galleries.registry import ArtefactReader
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _MOST_KNOWN: Final = 64
 """Sources that are kept in memory. Requests may name their own."""
 
-_Key = tuple[str, str, tuple[str, ...]]
+_SourceKey = tuple[str, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,23 +38,23 @@ class _Known:
     """The last good copy of a source, parsed."""
 
     copy: Copy
-    gallery: Gallery
-    mark: Mark | None
+    gallery: GalleryContent
+    mark: CopyMark | None
 
 
 class Galleries:
     """Safe to ask from many tasks at once: who asks for what is being fetched already waits for that."""
 
-    def __init__(self, config: GalleriesConfig, *, fetcher: Fetcher, clock: Clock) -> None:
+    def __init__(self, config: GalleriesConfig, *, fetcher: IndexFetcher, clock: Clock) -> None:
         self._config = config
         self._fetcher = fetcher
         self._clock = clock
         self._cache = IndexCache(config.cache)
         self._local = LocalIndexes(config.max_bytes, config.builtin)
-        self._known: dict[_Key, _Known] = {}
+        self._known: dict[_SourceKey, _Known] = {}
         self._paused: dict[str, float] = {}
-        self._flights: dict[tuple[_Key, bool], asyncio.Task[GalleryReading]] = {}
-        self._told: dict[_Key, str] = {}
+        self._flights: dict[tuple[_SourceKey, bool], asyncio.Task[GalleryReading]] = {}
+        self._told: dict[_SourceKey, str] = {}
 
     @property
     def sources(self) -> Sequence[GallerySource]:
@@ -117,7 +117,7 @@ class Galleries:
             return known
         return await self._learn(source, copy, mark) or known
 
-    async def _learn(self, source: GallerySource, copy: Copy, mark: Mark | None) -> _Known | None:
+    async def _learn(self, source: GallerySource, copy: Copy, mark: CopyMark | None) -> _Known | None:
         try:
             gallery = await asyncio.to_thread(read_copy, copy.content, source)
         except CorralError:
@@ -133,7 +133,7 @@ class Galleries:
         return known
 
     async def _from_places(
-        self, source: GallerySource, places: Sequence[Place], known: _Known | None, *, force: bool
+        self, source: GallerySource, places: Sequence[IndexLocation], known: _Known | None, *, force: bool
     ) -> GalleryReading:
         problems: list[str] = []
         for place in self._worth_trying(places, is_spare=known is not None, force=force):
@@ -152,13 +152,13 @@ class Galleries:
             return self._nothing(source, problem)
         return self._told_of(replace(_reading(known), is_stale=True, problem=problem))
 
-    def _worth_trying(self, places: Sequence[Place], *, is_spare: bool, force: bool) -> Sequence[Place]:
+    def _worth_trying(self, places: Sequence[IndexLocation], *, is_spare: bool, force: bool) -> Sequence[IndexLocation]:
         """Without those that failed a moment ago, unless nothing else is left."""
         now = self._clock.monotonic()
         rested = [one for one in places if force or one.is_local or self._paused.get(one.url, now) <= now]
         return rested if rested or is_spare else places
 
-    async def _from_place(self, source: GallerySource, place: Place, known: _Known | None) -> GalleryReading:
+    async def _from_place(self, source: GallerySource, place: IndexLocation, known: _Known | None) -> GalleryReading:
         if place.is_local:
             gallery = await asyncio.to_thread(self._local.read, place, source)
             return GalleryReading(gallery=gallery, url=place.url)
@@ -169,13 +169,13 @@ class Galleries:
         gallery = await asyncio.to_thread(read_copy, copy.content, source)
         return replace(_reading(await self._keep(source, copy, gallery)), is_new=True)
 
-    async def _keep(self, source: GallerySource, copy: Copy, gallery: Gallery) -> _Known:
+    async def _keep(self, source: GallerySource, copy: Copy, gallery: GalleryContent) -> _Known:
         await asyncio.to_thread(self._cache.store, source.url, copy)
         mark = await asyncio.to_thread(self._cache.mark, source.url)
         return self._remember(source, _Known(copy=copy, gallery=gallery, mark=mark))
 
     def _nothing(self, source: GallerySource, problem: str) -> GalleryReading:
-        return self._told_of(GalleryReading(gallery=Gallery(source=source), problem=problem))
+        return self._told_of(GalleryReading(gallery=GalleryContent(source=source), problem=problem))
 
     def _told_of(self, reading: GalleryReading) -> GalleryReading:
         """One line for each change: a source that stays away is not news."""
@@ -192,7 +192,7 @@ class Galleries:
         return reading
 
 
-def _key_of(source: GallerySource) -> _Key:
+def _key_of(source: GallerySource) -> _SourceKey:
     return source.name, source.url, source.mirrors
 
 
@@ -217,7 +217,7 @@ async def open_galleries(
 ) -> AsyncIterator[Galleries]:
     """Galleries with a session of their own, which ends with them."""
     async with open_session(timeout=config.timeout, connect_timeout=config.connect_timeout, trust_env=True) as session:
-        fetcher = Fetcher(session, registry=registry, timeout=config.timeout, most_bytes=config.max_bytes)
+        fetcher = IndexFetcher(session, registry=registry, timeout=config.timeout, most_bytes=config.max_bytes)
         galleries = Galleries(config, fetcher=fetcher, clock=clock)
         try:
             yield galleries

@@ -7,9 +7,9 @@ from typing import Final
 from corral.base.bounded_files import read_bounded
 from corral.base.errors import InvalidInput
 from corral.base.sizes import format_size
-from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
+from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.fetching import read_copy
-from corral.galleries.places import Place
+from corral.galleries.places import IndexLocation
 
 BUILT_IN_FILE: Final = Path(__file__).absolute().parent / "builtin" / "index.yaml"
 _MOST_KNOWN: Final = 64
@@ -24,9 +24,9 @@ class LocalIndexes:
     def __init__(self, most_bytes: int, builtin: Path | None = None) -> None:
         self._most_bytes = most_bytes
         self._builtin = builtin or BUILT_IN_FILE
-        self._known: dict[tuple[Path, str], tuple[_Mark, Gallery]] = {}
+        self._known: dict[tuple[Path, str], tuple[_Mark, GalleryContent]] = {}
 
-    def read(self, place: Place, source: GallerySource) -> Gallery:
+    def read(self, place: IndexLocation, source: GallerySource) -> GalleryContent:
         """The gallery as its file is now. InvalidInput when it cannot be read."""
         path = place.path or self._builtin
         try:
@@ -34,7 +34,7 @@ class LocalIndexes:
         except OSError as error:
             raise InvalidInput("", f"cannot be read: {error.strerror or error}") from error
 
-    def _read(self, path: Path, source: GallerySource) -> Gallery:
+    def _read(self, path: Path, source: GallerySource) -> GalleryContent:
         if path.name.endswith(".ref"):
             path = path.parent / self._content(path).decode("utf-8", "replace").strip()
         status = path.stat()
@@ -56,7 +56,7 @@ class LocalIndexes:
         return content
 
 
-def _placed(gallery: Gallery, directory: Path) -> Gallery:
+def _placed(gallery: GalleryContent, directory: Path) -> GalleryContent:
     """Relative paths of an index lead from where it lies."""
     return replace(gallery, entries=tuple(_entry_placed(entry, directory) for entry in gallery.entries))
 

@@ -26,7 +26,7 @@ class Scheme(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class IndexLocation:
     """One place of an index."""
 
     scheme: Scheme
@@ -50,28 +50,28 @@ class Place:
         """Whether what lies there is only the name of the file beside it that is the index."""
         return self.url.endswith(REFERENCE_END) and self.scheme in (Scheme.HTTP, Scheme.FILE)
 
-    def beside(self, name: str) -> "Place":
+    def beside(self, name: str) -> "IndexLocation":
         """What lies in the same directory under another name."""
         return read_place(self.url.rpartition("/")[0] + "/" + name)
 
 
-def read_place(url: str) -> Place:
+def read_place(url: str) -> IndexLocation:
     """What a URL means; InvalidInput for forms that are none of ours."""
     if url == BUILT_IN_URL:
-        return Place(scheme=Scheme.BUILT_IN, url=url)
+        return IndexLocation(scheme=Scheme.BUILT_IN, url=url)
     if url.startswith(_GITHUB):
-        return Place(scheme=Scheme.HTTP, url=_github_url(url))
+        return IndexLocation(scheme=Scheme.HTTP, url=_github_url(url))
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
         raise _refused(url) from None
     if parts.scheme in ("http", "https") and parts.hostname:
-        return Place(scheme=Scheme.HTTP, url=url)
+        return IndexLocation(scheme=Scheme.HTTP, url=url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
-        return Place(scheme=Scheme.FILE, url=url, path=Path(unquote(parts.path)))
+        return IndexLocation(scheme=Scheme.FILE, url=url, path=Path(unquote(parts.path)))
     if parts.scheme == "oci" and url.removeprefix("oci://"):
-        return Place(scheme=Scheme.OCI, url=url)
+        return IndexLocation(scheme=Scheme.OCI, url=url)
     raise _refused(url)
 
 

@@ -5,14 +5,14 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.gallery import Gallery, GallerySource
+from corral.domain.gallery import GalleryContent, GallerySource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GalleryReading:
     """One gallery as it is known now."""
 
-    gallery: Gallery
+    gallery: GalleryContent
     """Without entries when nothing is known of it."""
     url: str = ""
     """Where it came from, the source itself or a mirror; empty when nothing is known."""

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from corral.domain.backend_catalogue import BackendCatalogue, Found
+from corral.domain.backend_catalogue import BackendCatalogue, ResolvedBuild
 from corral.domain.fit import Blocked, NodeTraits, blocked_by, judge_build
 from corral.domain.gallery import EntryProblem, GalleryEntry
 from corral.galleries.places import without_secrets
@@ -35,7 +35,7 @@ def fit_view(catalogue: BackendCatalogue, name: str, node: NodeTraits) -> FitVie
     """Whether a node can use what a name means there, as far as it is known without asking a registry: platform and
     size of an image are seen when it is installed."""
     resolved = catalogue.resolve(name, node.effective_capability)
-    verdict = judge_build(resolved.build, node, None) if isinstance(resolved, Found) else blocked_by(resolved)
+    verdict = judge_build(resolved.build, node, None) if isinstance(resolved, ResolvedBuild) else blocked_by(resolved)
     if isinstance(verdict, Blocked):
         return FitView(verdict=verdict.word, reason=verdict.reason, would_fit=list(verdict.would_fit))
     build = verdict.build.name

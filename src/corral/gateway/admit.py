@@ -12,7 +12,7 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.domain.key import IMPLIED, Scope
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import GatewayRefusal
 from corral.gateway.forms import model_in_form
 from corral.gateway.head import RequestHead
 from corral.gateway.view import Directory
@@ -39,20 +39,20 @@ _OPENING: Final = {
 
 
 def admit_key(directory: Directory, head: RequestHead, clock: Clock, *, scope: Scope = Scope.INFERENCE) -> KeyEntry:
-    """Return the request's key, which is valid now and has this scope. Raise `Refusal` otherwise.
+    """Return the request's key, which is valid now and has this scope. Raise `GatewayRefusal` otherwise.
 
     Keys are looked up by their hash, so the duration of the lookup reveals nothing about the key.
     """
     if directory.version is None:
-        raise Refusal.busy(503, "the gateway has not heard from control yet", code="no_view")
+        raise GatewayRefusal.busy(503, "the gateway has not heard from control yet", code="no_view")
     entry = valid_key(directory, head, clock)
     if _OPENING[scope].isdisjoint(entry.scopes):
-        raise Refusal(403, f"this API key may not do that; it needs the scope {scope}", code="missing_scope")
+        raise GatewayRefusal(403, f"this API key may not do that; it needs the scope {scope}", code="missing_scope")
     return entry
 
 
 def valid_key(directory: Directory, head: RequestHead, clock: Clock) -> KeyEntry:
-    """Return the request's key, which is valid now, with any scope. Raise `Refusal` otherwise."""
+    """Return the request's key, which is valid now, with any scope. Raise `GatewayRefusal` otherwise."""
     hash = head.key_hash or _hash_of_key(head)
     entry = directory.find_key(hash)
     if entry is None or not compare_digest(entry.hash, hash):
@@ -71,11 +71,11 @@ def _hash_of_key(head: RequestHead) -> str:
     return head.key_hash
 
 
-def _denied(message: str, code: str) -> Refusal:
-    return Refusal(401, message, code=code, headers={"WWW-Authenticate": "Bearer"})
+def _denied(message: str, code: str) -> GatewayRefusal:
+    return GatewayRefusal(401, message, code=code, headers={"WWW-Authenticate": "Bearer"})
 
 
-class Asked(msgspec.Struct, gc=False):
+class RequestFields(msgspec.Struct, gc=False):
     """The fields of a request body that the gateway looks at, undecoded.
 
     Clients decide how large the values are, so nothing else of the body is decoded into objects.
@@ -97,11 +97,11 @@ class Asked(msgspec.Struct, gc=False):
     best_of: msgspec.Raw = _ABSENT
 
     def named(self) -> str:
-        """Return the name of the requested model. Raise `Refusal` when the body has none."""
+        """Return the name of the requested model. Raise `GatewayRefusal` when the body has none."""
         if self.model is _ABSENT or self.model == _NULL:
             return _named("")
         if memoryview(self.model)[0] != _TEXT:
-            raise Refusal(400, "`model` must be a string", code="invalid_type", param="model")
+            raise GatewayRefusal(400, "`model` must be a string", code="invalid_type", param="model")
         try:
             return _named(_text_decoder.decode(self.model))
         except UNREADABLE_JSON as error:
@@ -124,14 +124,14 @@ class Asked(msgspec.Struct, gc=False):
         )
 
     def check(self) -> None:
-        """Raise `Refusal` for values that no model can serve but some engines accept."""
+        """Raise `GatewayRefusal` for values that no model can serve but some engines accept."""
         if 0 < len(self.messages) <= _SHORT and bytes(self.messages).translate(None, b" \t\r\n") == b"[]":
-            raise Refusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
+            raise GatewayRefusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
         heat = None if self.temperature is _ABSENT else _number(self.temperature)
         if heat is not None and not 0 <= heat <= _HOTTEST:
             written = bytes(self.temperature).decode()[:_SHOWN]
             text = f"`temperature` must be between 0 and {_HOTTEST}, and is {written}"
-            raise Refusal(400, text, code="invalid_value", param="temperature")
+            raise GatewayRefusal(400, text, code="invalid_value", param="temperature")
 
 
 def _number(value: msgspec.Raw) -> float | None:
@@ -144,34 +144,34 @@ def _number(value: msgspec.Raw) -> float | None:
         return None
 
 
-_decoder: Final = msgspec.json.Decoder(Asked)
+_decoder: Final = msgspec.json.Decoder(RequestFields)
 _text_decoder: Final = msgspec.json.Decoder(str)
 
 
-def asked_in_json(body: bytes) -> Asked:
-    """Read the routing fields of a JSON body. Raise `Refusal` when it cannot be read."""
+def asked_in_json(body: bytes) -> RequestFields:
+    """Read the routing fields of a JSON body. Raise `GatewayRefusal` when it cannot be read."""
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError:
-        raise Refusal(400, "the body must be a JSON object", code="invalid_body") from None
+        raise GatewayRefusal(400, "the body must be a JSON object", code="invalid_body") from None
     except UNREADABLE_JSON as error:
         raise _not_json(error if body else "it is empty") from None
 
 
-def _not_json(why: object) -> Refusal:
-    return Refusal(400, f"the body is not valid JSON: {why}", code="invalid_json")
+def _not_json(why: object) -> GatewayRefusal:
+    return GatewayRefusal(400, f"the body is not valid JSON: {why}", code="invalid_json")
 
 
-def asked_in_form(head: RequestHead, body: bytes) -> Asked:
+def asked_in_form(head: RequestHead, body: bytes) -> RequestFields:
     """Read the routing fields of a multipart form body."""
-    return Asked(model=msgspec.Raw(msgspec.json.encode(model_in_form(head.lines, body))))
+    return RequestFields(model=msgspec.Raw(msgspec.json.encode(model_in_form(head.lines, body))))
 
 
 def _named(model: str) -> str:
     if not model:
-        raise Refusal(400, "`model` is missing: name the model to ask", code="missing_model", param="model")
+        raise GatewayRefusal(400, "`model` is missing: name the model to ask", code="missing_model", param="model")
     if len(model) > _MAX_NAME:
-        raise Refusal(404, "there is no model with such a long name", code="model_not_found", param="model")
+        raise GatewayRefusal(404, "there is no model with such a long name", code="model_not_found", param="model")
     return model
 
 

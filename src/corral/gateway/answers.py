@@ -60,7 +60,7 @@ class Answer:
         return [b"Content-Type: " + self.content_type.encode("latin-1"), b"Content-Length: %d" % len(self.body)]
 
 
-class Refusal(Exception):
+class GatewayRefusal(Exception):
     """The gateway does not relay this request; holds the error response for the client."""
 
     def __init__(

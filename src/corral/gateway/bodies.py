@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import GatewayRefusal
 from corral.gateway.config import Limits
 
 GZIP: Final = frozenset({b"gzip", b"x-gzip"})
@@ -58,7 +58,7 @@ class HeldBody:
         self._all.strangers[self] = give_up
 
     def add(self, size: int) -> None:
-        """Account `size` more bytes. They stay accounted until `release`, even if this raises `Refusal`."""
+        """Account `size` more bytes. They stay accounted until `release`, even if this raises `GatewayRefusal`."""
         self._held += size
         if self._is_keyless:
             self._add_keyless(size)
@@ -91,8 +91,8 @@ class HeldBody:
         self._held = 0
 
 
-def overloaded() -> Refusal:
-    refusal = Refusal.busy(503, "too many requests are being received", code="overloaded")
+def overloaded() -> GatewayRefusal:
+    refusal = GatewayRefusal.busy(503, "too many requests are being received", code="overloaded")
     refusal.closes = True
     return refusal
 
@@ -114,7 +114,7 @@ class Inflation:
     def run(self, most: int | None = None) -> bool:
         """Inflate until the end, or until about `most` bytes were read or produced. Return whether the end is reached.
 
-        Raise `Refusal` when the body is not valid gzip or becomes too large.
+        Raise `GatewayRefusal` when the body is not valid gzip or becomes too large.
         """
         worked = 0
         while most is None or worked < most:
@@ -161,27 +161,27 @@ class Inflation:
 
 
 def check_encoding(encoding: bytes) -> None:
-    """Raise `Refusal` for a content encoding other than gzip."""
+    """Raise `GatewayRefusal` for a content encoding other than gzip."""
     if encoding not in GZIP:
         name = encoding.decode("latin-1")
         text = f"bodies with the Content-Encoding {name} are not understood; send gzip, or the body as it is"
-        raise Refusal(415, text, code="unsupported_content_encoding", headers={"Accept-Encoding": "gzip"})
+        raise GatewayRefusal(415, text, code="unsupported_content_encoding", headers={"Accept-Encoding": "gzip"})
 
 
 def _inflater() -> "zlib._Decompress":
     return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
 
 
-def _bad_gzip(why: str) -> Refusal:
-    return Refusal(400, f"the body is not valid gzip: {why}", code="invalid_gzip")
+def _bad_gzip(why: str) -> GatewayRefusal:
+    return GatewayRefusal(400, f"the body is not valid gzip: {why}", code="invalid_gzip")
 
 
-def body_too_large(limit: int, *, when: str = "") -> Refusal:
+def body_too_large(limit: int, *, when: str = "") -> GatewayRefusal:
     knob = "the setting gateway.max_request (CORRAL_MAX_REQUEST) allows more"
     reason = f"the body is larger than {limit} bytes {when}".rstrip()
-    return Refusal(413, f"{reason}; {knob}", code="body_too_large", closes=True)
+    return GatewayRefusal(413, f"{reason}; {knob}", code="body_too_large", closes=True)
 
 
-def keyless_too_large(limit: int) -> Refusal:
+def keyless_too_large(limit: int) -> GatewayRefusal:
     text = f"without a valid API key the body may have {limit} bytes here"
-    return Refusal(413, text, code="body_too_large", closes=True)
+    return GatewayRefusal(413, text, code="body_too_large", closes=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from corral.base.retry import Backoff
-from corral.gateway.sources import IpNetwork
+from corral.gateway.sources import TrustedNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class GatewayConfig:
     """A second port on 127.0.0.1 that always speaks plain HTTP."""
     expose_node: bool = False
     """Add a header to each response that names the node which produced it."""
-    trusted_proxies: tuple[IpNetwork, ...] = ()
+    trusted_proxies: tuple[TrustedNetwork, ...] = ()
     """Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` headers are believed."""
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may read responses, in lower case, or `*`; none by default."""

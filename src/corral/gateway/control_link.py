@@ -37,7 +37,7 @@ STARTING_SECONDS: Final = 30.0
 _encoder: Final = msgspec.json.Encoder()
 
 
-class _Answer:
+class _ControlAnswer:
     """Parser state of a response that is being received."""
 
     def __init__(self) -> None:
@@ -127,7 +127,9 @@ class ControlLink:
             raise _away(error, "control's view broke off") from error
 
     @asynccontextmanager
-    async def _asked(self, method: str, path: str, body: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, _Answer]]:
+    async def _asked(
+        self, method: str, path: str, body: bytes
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, _ControlAnswer]]:
         """Open a connection and send a request on it. Raise OSError or TimeoutError when that fails."""
         async with asyncio.timeout(_CALL_SECONDS):
             reader, writer = await self._connect()
@@ -137,7 +139,7 @@ class ControlLink:
                 f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             )
             writer.write(head.encode() + body)
-            yield reader, _Answer()
+            yield reader, _ControlAnswer()
         finally:
             writer.transport.abort()
 
@@ -189,7 +191,7 @@ class ViewFollower:
         log.info("view received", extra={"event": "gateway.view_received", "version": version})
 
 
-class Reporter:
+class GatewayReporter:
     """Sends control a periodic report about requests in flight and requests that ended."""
 
     def __init__(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from corral.gateway.answers import Answer, Refusal
+from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.head import RequestHead
 
 ANY: Final = "*"
@@ -37,12 +37,12 @@ class CorsPolicy:
         return named + _EXPOSED + _VARY
 
     def preflight(self, head: RequestHead) -> Answer:
-        """Return the answer to a preflight request. Raise `Refusal` for an origin that is not allowed."""
+        """Return the answer to a preflight request. Raise `GatewayRefusal` for an origin that is not allowed."""
         origin = head.origin or b""
         if not self._allows_any and origin.lower() not in self._origins:
             knob = "the setting gateway.cors_origins (CORRAL_CORS_ORIGINS) names those that may"
             text = f"pages of the origin {origin.decode('latin-1')[:200]} may not send requests; {knob}"
-            raise Refusal(403, text, code="origin_not_allowed")
+            raise GatewayRefusal(403, text, code="origin_not_allowed")
         names = head.preflight_headers if _FIELD_NAMES.fullmatch(head.preflight_headers) else b""
         headers = {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Max-Age": str(_MAX_AGE_SECONDS)}
         if names:

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from corral.base.errors import CorralError
 from corral.base.tasks import end_tasks, start_task
 from corral.gateway.admit import FairQueue
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import GatewayRefusal
 from corral.gateway.config import GatewayConfig
-from corral.gateway.view import Directory, Replica
+from corral.gateway.view import Directory, UpstreamReplica
 from corral.wire.view import Loading
 
 log = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ class Waiter(Protocol):
     def excluded(self) -> set[str]:
         """Ids of replicas that must not be asked again for this request."""
 
-    def assign(self, replica: Replica) -> None: ...
+    def assign(self, replica: UpstreamReplica) -> None: ...
     def wait(self, seconds: float) -> None: ...
-    def refuse(self, refusal: Refusal) -> None: ...
+    def refuse(self, refusal: GatewayRefusal) -> None: ...
 
 
 class Ensurer(Protocol):
@@ -67,7 +67,7 @@ class Tasks:
             log.error("a task failed", exc_info=error, extra={"event": "task.failed", "task": task.get_name()})
 
 
-class Dispatcher:
+class RequestDispatcher:
     """Assigns waiters to replicas. All decisions are synchronous: between two awaits no slot is free while a waiter
     could use it."""
 
@@ -77,13 +77,13 @@ class Dispatcher:
         self._ensurer = ensurer
         self._tasks = tasks
         self._queues: dict[str, FairQueue[Waiter]] = {}
-        self._stranded: dict[Waiter, Refusal] = {}
+        self._stranded: dict[Waiter, GatewayRefusal] = {}
         self._loading: dict[str, Loading] = {}
         self._ensuring: dict[str, asyncio.Task[None]] = {}
         directory.on_change(self._view_changed)
 
     def submit(self, waiter: Waiter) -> None:
-        """Assign the request to a replica, or queue it. Raise `Refusal` when the queue is full."""
+        """Assign the request to a replica, or queue it. Raise `GatewayRefusal` when the queue is full."""
         model = waiter.model
         queue = self._queues.get(model)
         if not queue:
@@ -94,7 +94,7 @@ class Dispatcher:
         if queue is None:
             queue = self._queues[model] = FairQueue()
         if len(queue) >= self._config.limits.queue:
-            raise Refusal.busy(429, f"too many requests wait for the model {model}", code="queue_full")
+            raise GatewayRefusal.busy(429, f"too many requests wait for the model {model}", code="queue_full")
         queue.add(waiter.owner, waiter)
         if self._directory.serves(model):
             waiter.wait(self._config.time_outs.queue)
@@ -102,7 +102,7 @@ class Dispatcher:
             waiter.wait(self._config.time_outs.load)
             self._ensure(model)
 
-    def strand(self, waiter: Waiter, refusal: Refusal) -> None:
+    def strand(self, waiter: Waiter, refusal: GatewayRefusal) -> None:
         """Keep a request whose only replica closed the connection.
 
         The replica is probably gone; control has been notified and will load another. The request waits outside the
@@ -130,18 +130,20 @@ class Dispatcher:
         counts.update({model: len(queue) for model, queue in self._queues.items()})
         return dict(counts)
 
-    def why_waited(self, waiter: Waiter) -> Refusal:
+    def why_waited(self, waiter: Waiter) -> GatewayRefusal:
         """Return the refusal for a request whose waiting time is over."""
         if waiter in self._stranded:
             return self._stranded[waiter]
         model = waiter.model
         if self._directory.serves(model):
-            return Refusal.busy(503, f"all replicas of the model {model} are busy", code="model_busy", retry_after=5)
+            return GatewayRefusal.busy(
+                503, f"all replicas of the model {model} are busy", code="model_busy", retry_after=5
+            )
         loading = self._loading.get(model)
         if loading is None:
             text = f"the model {model} is not loaded, and control did not answer"
-            return Refusal.busy(503, text, code="control_unavailable")
-        return Refusal.loading(loading, waiter.scopes)
+            return GatewayRefusal.busy(503, text, code="control_unavailable")
+        return GatewayRefusal.loading(loading, waiter.scopes)
 
     def _view_changed(self) -> None:
         self._take_up_stranded()
@@ -158,7 +160,7 @@ class Dispatcher:
                 self._stranded.pop(waiter, None)
                 try:
                     self.submit(waiter)
-                except Refusal as refusal:
+                except GatewayRefusal as refusal:
                     waiter.refuse(refusal)
 
     def _pump(self, model: str) -> None:
@@ -204,4 +206,4 @@ class Dispatcher:
     def _refuse_all(self, model: str, loading: Loading) -> None:
         queue = self._queues.pop(model, None)
         for waiter in [] if queue is None else queue.all():
-            waiter.refuse(Refusal.loading(loading, waiter.scopes))
+            waiter.refuse(GatewayRefusal.loading(loading, waiter.scopes))

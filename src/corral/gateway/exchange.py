@@ -11,14 +11,14 @@ from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.ids import RequestIds
-from corral.gateway.answers import Answer, Refusal
+from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Bodies
 from corral.gateway.config import GatewayConfig
-from corral.gateway.dispatch import Dispatcher, Tasks
+from corral.gateway.dispatch import RequestDispatcher, Tasks
 from corral.gateway.head import RequestHead
 from corral.gateway.pool import Pool
 from corral.gateway.tally import Ledger, Tally
-from corral.gateway.upstream import AnswerHead, Failure, Origin, UpstreamConnection
+from corral.gateway.upstream import AnswerHead, Origin, UpstreamConnection, UpstreamFailure
 from corral.gateway.view import Directory
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _FAILURES: Final = frozenset({500, 502, 504})
 log."""
 
 
-class Outcome(StrEnum):
+class RequestOutcome(StrEnum):
     """How a request ended, as it is counted and reported."""
 
     OK = "ok"
@@ -48,7 +48,7 @@ class Services:
     control: Origin
     pool: Pool
     directory: Directory
-    dispatcher: Dispatcher
+    dispatcher: RequestDispatcher
     ledger: Ledger
     tasks: Tasks
     bodies: Bodies = field(default_factory=Bodies)
@@ -56,7 +56,7 @@ class Services:
     request_ids: RequestIds = field(default_factory=RequestIds)
 
 
-class Client(Protocol):
+class ClientSide(Protocol):
     """The client connection as an exchange sees it. After `answer`, `finish`, `refuse` or `abort` it does not call
     back."""
 
@@ -85,7 +85,7 @@ class Client(Protocol):
         """Whether the client reads more slowly than the response arrives."""
 
     def hold_body(self, size: int) -> None:
-        """Account body bytes until `body_sent`. Raise `Refusal` when the budget is exceeded."""
+        """Account body bytes until `body_sent`. Raise `GatewayRefusal` when the budget is exceeded."""
 
     def body_sent(self) -> None:
         """Release the request's body: it is not needed for a retry any more."""
@@ -99,7 +99,7 @@ class Client(Protocol):
 
     def answer(self, answer: Answer) -> None: ...
     def finish(self, *, keep: bool) -> None: ...
-    def refuse(self, refusal: Refusal) -> None: ...
+    def refuse(self, refusal: GatewayRefusal) -> None: ...
     def abort(self) -> None: ...
     def reset(self) -> None:
         """Abort with a TCP reset. An orderly close would look like the end of a response that states no length."""
@@ -143,7 +143,7 @@ class Exchange:
     )
     """Slots, because there is one exchange per request and attributes in a dictionary are slower."""
 
-    def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes) -> None:
+    def __init__(self, services: Services, client: ClientSide, head: RequestHead, body: bytes) -> None:
         self.first_byte_seconds = services.config.time_outs.first_byte
         self.idle_seconds: float | None = None
         """Longest pause between two bytes of the response; None is unlimited."""
@@ -164,21 +164,21 @@ class Exchange:
     # Overridden by subclasses.
 
     def start(self) -> None:
-        """Begin. Raise `Refusal` when the request cannot be served."""
+        """Begin. Raise `GatewayRefusal` when the request cannot be served."""
         raise NotImplementedError
 
     def _request_head(self) -> bytes:
         raise NotImplementedError
 
-    def _accept(self, head: AnswerHead) -> Failure | None:
+    def _accept(self, head: AnswerHead) -> UpstreamFailure | None:
         """Return why this response counts as a failure of the upstream, or None to pass it on."""
         raise NotImplementedError
 
-    def _recover(self, failure: Failure) -> None:
+    def _recover(self, failure: UpstreamFailure) -> None:
         """Handle a failure before the first byte: ask another replica, or refuse."""
         raise NotImplementedError
 
-    def _left(self, outcome: Outcome) -> None:
+    def _left(self, outcome: RequestOutcome) -> None:
         """Account the end of the request. Called exactly once, on every path."""
         raise NotImplementedError
 
@@ -189,7 +189,7 @@ class Exchange:
     # Called by the client's connection.
 
     def client_gone(self) -> None:
-        self._end(Outcome.CLIENT_GONE)
+        self._end(RequestOutcome.CLIENT_GONE)
 
     def client_full(self) -> None:
         if self._connection is not None:
@@ -213,12 +213,12 @@ class Exchange:
             if self._moved or self._client.is_full:
                 self._moved, self._moved_at = False, now
             elif now - self._moved_at >= self.idle_seconds:
-                self._give_up(Failure.IDLE_TIMED_OUT)
+                self._give_up(UpstreamFailure.IDLE_TIMED_OUT)
 
     def _time_is_over(self) -> None:
-        self._give_up(Failure.FIRST_BYTE_TIMED_OUT)
+        self._give_up(UpstreamFailure.FIRST_BYTE_TIMED_OUT)
 
-    def _give_up(self, failure: Failure) -> None:
+    def _give_up(self, failure: UpstreamFailure) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
@@ -244,10 +244,10 @@ class Exchange:
             connection = await self._services.pool.connect(origin)
         except TimeoutError:
             self._dialling = None
-            self.upstream_failed(Failure.CONNECT_TIMED_OUT)
+            self.upstream_failed(UpstreamFailure.CONNECT_TIMED_OUT)
         except (OSError, UnicodeError):
             self._dialling = None
-            self.upstream_failed(Failure.REFUSED)
+            self.upstream_failed(UpstreamFailure.REFUSED)
         else:
             self._dialling = None
             self._send(connection)
@@ -294,10 +294,10 @@ class Exchange:
 
     def upstream_ended(self) -> None:
         self._connection = None
-        self._end(Outcome.OK if self._status < 400 else Outcome.REFUSED)
+        self._end(RequestOutcome.OK if self._status < 400 else RequestOutcome.REFUSED)
         self._client.finish(keep=self._keep)
 
-    def upstream_failed(self, failure: Failure) -> None:
+    def upstream_failed(self, failure: UpstreamFailure) -> None:
         self._connection = None
         if self._phase is _DONE:
             return
@@ -306,7 +306,7 @@ class Exchange:
             return
         self._log("an answer broke off: %s", failure)
         self._broke_off(failure)
-        self._end(Outcome.TIMED_OUT if failure is Failure.IDLE_TIMED_OUT else Outcome.FAILED)
+        self._end(RequestOutcome.TIMED_OUT if failure is UpstreamFailure.IDLE_TIMED_OUT else RequestOutcome.FAILED)
         # Reset, so that the client does not take a partial response for a complete one.
         if self._keep:
             self._client.abort()
@@ -319,16 +319,16 @@ class Exchange:
     def upstream_writable(self) -> None:
         self._client.resume()
 
-    def _broke_off(self, failure: Failure) -> None:
+    def _broke_off(self, failure: UpstreamFailure) -> None:
         """A response ended early, after its first byte. Override to report it."""
 
     # Ending.
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: GatewayRefusal) -> None:
         self._status = refusal.status
         if refusal.status in _FAILURES:
             self._log("a request failed: %s", refusal)
-        self._end(Outcome.TIMED_OUT if refusal.status == 504 else Outcome.FAILED)
+        self._end(RequestOutcome.TIMED_OUT if refusal.status == 504 else RequestOutcome.FAILED)
         self._client.refuse(refusal)
 
     def _log(self, text: str, why: object) -> None:
@@ -336,7 +336,7 @@ class Exchange:
         about = {"request_id": self._client.request_id.decode(), "path": self._head.path.decode()}
         log.info(text, why, extra={"event": "gateway.request_failed", **about})
 
-    def _end(self, outcome: Outcome) -> None:
+    def _end(self, outcome: RequestOutcome) -> None:
         if self._phase is _DONE:
             return
         self._phase = _DONE

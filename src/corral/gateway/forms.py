@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import GatewayRefusal
 
 _FORM: Final = re.compile(rb"content-type:\s*multipart/form-data\s*;(.*)", re.IGNORECASE | re.DOTALL)
 _BOUNDARY: Final = re.compile(rb'(?:^|;)\s*boundary=(?:"([^"]{1,70})"|([^\s";,]{1,70}))', re.IGNORECASE)
@@ -31,7 +31,7 @@ class _Part(NamedTuple):
 
 
 def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
-    """Return the field `model` of a form, or "" when it is missing. Raise `Refusal` for other bodies."""
+    """Return the field `model` of a form, or "" when it is missing. Raise `GatewayRefusal` for other bodies."""
     for part in _parts(_boundary(lines), body):
         name = _NAME.search(part.head)
         if name is not None and name[1] == b"model":
@@ -42,10 +42,10 @@ def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
 def _boundary(lines: Iterable[bytes]) -> bytes:
     form = next((match for line in lines if (match := _FORM.fullmatch(line))), None)
     if form is None:
-        raise Refusal(400, "the body must be multipart/form-data", code="invalid_body")
+        raise GatewayRefusal(400, "the body must be multipart/form-data", code="invalid_body")
     boundary = _BOUNDARY.search(form[1])
     if boundary is None:
-        raise Refusal(400, "the Content-Type of the form names no boundary", code="invalid_body")
+        raise GatewayRefusal(400, "the Content-Type of the form names no boundary", code="invalid_body")
     quoted, plain = boundary.groups()
     return bytes(quoted or plain)
 
@@ -55,17 +55,17 @@ def _parts(boundary: bytes, body: bytes) -> Iterator[_Part]:
     mark = b"--" + boundary
     here = _delimiter(mark, body, 0) if body.startswith(mark) else _delimiter(b"\r\n" + mark, body, 0)
     if here is None:
-        raise Refusal(400, "the body is not the form that its Content-Type names", code="invalid_body")
+        raise GatewayRefusal(400, "the body is not the form that its Content-Type names", code="invalid_body")
     for _ in range(_MOST_PARTS):
         if here.is_last:
             return
         head_end = body.find(b"\r\n\r\n", here.end, here.end + _HEAD_BYTES)
         following = _delimiter(b"\r\n" + mark, body, head_end) if head_end >= 0 else None
         if following is None:
-            raise Refusal(400, "the form is cut off, or damaged", code="invalid_body")
+            raise GatewayRefusal(400, "the form is cut off, or damaged", code="invalid_body")
         yield _Part(body[here.end : head_end], head_end + 4, following.start)
         here = following
-    raise Refusal(400, f"the form has more than {_MOST_PARTS} parts", code="invalid_body")
+    raise GatewayRefusal(400, f"the form has more than {_MOST_PARTS} parts", code="invalid_body")
 
 
 def _delimiter(mark: bytes, body: bytes, start: int) -> _Delimiter | None:
@@ -81,4 +81,4 @@ def _delimiter(mark: bytes, body: bytes, start: int) -> _Delimiter | None:
         if line_end >= 0 and not body[end:line_end].strip(b" \t"):
             return _Delimiter(start, line_end, is_last=False)
         start = end
-    raise Refusal(400, "the form's boundary occurs in its content", code="invalid_body")
+    raise GatewayRefusal(400, "the form's boundary occurs in its content", code="invalid_body")

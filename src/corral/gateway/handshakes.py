@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from corral.gateway.exchange import Services
-from corral.gateway.relay import ClientConnection, Registry
+from corral.gateway.relay import ClientConnection, ClientRegistry
 from corral.gateway.routes import Router
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _PAUSE_SECONDS: Final = 0.1
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class HandshakeRegistry(Registry, Protocol):
+class HandshakeRegistry(ClientRegistry, Protocol):
     """Counts all clients of the process, including those whose handshake is in progress."""
 
     def handshake_began(self, handshake: "Handshake", peer: object) -> None: ...

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from corral.base.ids import is_request_id
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import GatewayRefusal
 from corral.wire.keys import API_KEY_HEADERS, bearer
 
 _FORWARDED: Final = b"x-forwarded-"
@@ -104,11 +104,11 @@ class RequestHead:
 
 
 def read_head(raw: bytes) -> RequestHead:
-    """Parse a head that the parser has accepted, so its lines end with CRLF. Raise `Refusal`."""
+    """Parse a head that the parser has accepted, so its lines end with CRLF. Raise `GatewayRefusal`."""
     line, *fields = raw[: -len(_END)].split(b"\r\n")
     words = line.split(b" ")
     if len(words) != 3 or words[2] not in _VERSIONS or not _TARGET.fullmatch(words[1]):
-        raise Refusal.bad_framing("the request line needs a method, a path and HTTP/1.1")
+        raise GatewayRefusal.bad_framing("the request line needs a method, a path and HTTP/1.1")
     head = RequestHead()
     head.method, target, version = words
     path, _, head.query = target.partition(b"?")
@@ -142,7 +142,7 @@ def _remember(field: bytes) -> None:
 
 def _take_host(head: RequestHead, value: bytes) -> None:
     if head.host is not None or not _HOST.fullmatch(value):
-        raise Refusal.bad_framing("the Host header is malformed")
+        raise GatewayRefusal.bad_framing("the Host header is malformed")
     head.host = value
 
 
@@ -152,7 +152,7 @@ def _take_length(head: RequestHead, value: bytes) -> None:
 
 def _take_authorization(head: RequestHead, value: bytes) -> None:
     if head.authorization is not None:
-        raise Refusal.bad_framing("there are two Authorization headers")
+        raise GatewayRefusal.bad_framing("there are two Authorization headers")
     head.authorization = value
     head.key = bearer(value.decode("latin-1")) or head.key
 
@@ -168,7 +168,7 @@ def _take_connection(head: RequestHead, value: bytes) -> None:
 
 def _take_coding(head: RequestHead, value: bytes) -> None:
     if value.lower() != b"chunked":
-        raise Refusal.bad_framing("the only transfer coding is chunked")
+        raise GatewayRefusal.bad_framing("the only transfer coding is chunked")
     head.is_chunked = True
 
 
@@ -197,7 +197,7 @@ def _take_preflight_headers(head: RequestHead, value: bytes) -> None:
 
 def _take_expectation(head: RequestHead, value: bytes) -> None:
     if value.lower() != b"100-continue":
-        raise Refusal(417, "this expectation cannot be met", code="expectation_failed", closes=True)
+        raise GatewayRefusal(417, "this expectation cannot be met", code="expectation_failed", closes=True)
     head.expects_continue = True
 
 
@@ -254,11 +254,11 @@ _TAKERS: Final[Mapping[bytes, Callable[[RequestHead, bytes], None]]] = {
 def _check(head: RequestHead) -> None:
     """Check rules that involve more than one header field."""
     if head.host is None and not head.is_http10:
-        raise Refusal.bad_framing("the Host header is missing")
+        raise GatewayRefusal.bad_framing("the Host header is missing")
     if head.is_chunked and head.is_http10:
-        raise Refusal.bad_framing("HTTP/1.0 knows no chunks")
+        raise GatewayRefusal.bad_framing("HTTP/1.0 knows no chunks")
     if head.upgrades_to_websocket and (head.is_chunked or head.length):
-        raise Refusal.bad_framing("a request to upgrade has no body")
+        raise GatewayRefusal.bad_framing("a request to upgrade has no body")
     head.keep_alive = not head.is_http10 and b"close" not in head.options
     if head.options and not head.options <= _KNOWN_OPTIONS:
         options = head.options

@@ -10,13 +10,13 @@ from corral.adapter.dialects.anthropic import ANTHROPIC_ROUTES, anthropic_error_
 from corral.adapter.dialects.engine_errors import is_mendable, openai_error
 from corral.domain.inference import ROUTE_USES
 from corral.gateway.admit import asked_in_form, asked_in_json
-from corral.gateway.answers import Answer, Refusal
+from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Inflation
-from corral.gateway.exchange import Client, Exchange, Outcome, Services
+from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Services
 from corral.gateway.head import RequestHead, write_head
-from corral.gateway.upstream import TIME_OUTS, AnswerHead, Failure, Origin
-from corral.gateway.usage import Tail
-from corral.gateway.view import Replica
+from corral.gateway.upstream import TIME_OUTS, AnswerHead, Origin, UpstreamFailure
+from corral.gateway.usage import AnswerTail
+from corral.gateway.view import UpstreamReplica
 from corral.wire.adapter import MODEL_GONE_STATUS
 from corral.wire.view import KeyEntry, ModelEntry
 
@@ -34,7 +34,9 @@ _INFLATED_AT_ONCE: Final = 256 * 1024
 """Bytes that can be inflated on the event loop: about a millisecond."""
 _RETRIES: Final = 1
 """Attempts on other replicas, before the first byte of a response."""
-_GONE: Final = frozenset({Failure.REFUSED, Failure.CLOSED, Failure.DENIED, Failure.MODEL_GONE})
+_GONE: Final = frozenset(
+    {UpstreamFailure.REFUSED, UpstreamFailure.CLOSED, UpstreamFailure.DENIED, UpstreamFailure.MODEL_GONE}
+)
 """Failures that a dead process, or one that lost its model, produces at its address."""
 _WAITED_FOR: Final = {"model_busy": "queue", "replica_failed": "replacement"}
 """Name of the timeout that ended a wait, by the code of the refusal. All others were waits for a load."""
@@ -87,7 +89,7 @@ class Inference(Exchange):
         "scopes",
     )
 
-    def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes, key: KeyEntry) -> None:
+    def __init__(self, services: Services, client: ClientSide, head: RequestHead, body: bytes, key: KeyEntry) -> None:
         super().__init__(services, client, head, body)
         self.idle_seconds = services.config.time_outs.idle
         self.model = ""
@@ -96,15 +98,15 @@ class Inference(Exchange):
         self.excluded: set[str] = set()
         """Ids of replicas that must not be asked, or not again."""
         self._route = ROUTES[head.path]
-        self._replica: Replica | None = None
+        self._replica: UpstreamReplica | None = None
         self._failures = 0
-        self._last_failure: Failure | None = None
+        self._last_failure: UpstreamFailure | None = None
         """Failure of the replica that was asked before, if any."""
         self._error: _HeldError | None = None
         self._inflating: asyncio.Task[None] | None = None
         self._is_counted = self._needs_care = self._asks_front = self._is_second_try = False
         self._waits_since: float | None = None
-        self._tail = Tail()
+        self._tail = AnswerTail()
 
     def start(self) -> None:
         if self._head.encoding:
@@ -125,7 +127,7 @@ class Inference(Exchange):
             await asyncio.to_thread(inflation.run)
             if not self.is_over:
                 self._take_inflated(inflation)
-        except Refusal as refusal:
+        except GatewayRefusal as refusal:
             if not self.is_over:
                 self.refuse(refusal)
 
@@ -148,7 +150,7 @@ class Inference(Exchange):
 
     # Called by the dispatcher.
 
-    def assign(self, replica: Replica) -> None:
+    def assign(self, replica: UpstreamReplica) -> None:
         if self._route not in replica.routes:
             self._pass_over(replica)
             return
@@ -166,11 +168,11 @@ class Inference(Exchange):
         self._asks_front = self._needs_care and replica.front is not None
         self._ask(self._origin(replica))
 
-    def _origin(self, replica: Replica) -> Origin:
+    def _origin(self, replica: UpstreamReplica) -> Origin:
         """Return the engine's own port, or the port in front of it for features that the engine ignores or refuses."""
         return replica.front if self._asks_front and replica.front is not None else replica.origin
 
-    def _pass_over(self, replica: Replica) -> None:
+    def _pass_over(self, replica: UpstreamReplica) -> None:
         """The replica does not serve this route: try another replica of the model."""
         self.excluded.add(replica.id)
         if self._services.directory.serves(self.model, self.excluded):
@@ -190,7 +192,7 @@ class Inference(Exchange):
 
     def _request_head(self) -> bytes:
         head = self._head
-        replica = cast(Replica, self._replica)
+        replica = cast(UpstreamReplica, self._replica)
         target = self._route
         return write_head(
             head,
@@ -250,23 +252,23 @@ class Inference(Exchange):
             return
         self._status, body = translated
         self._tail.add(body)
-        self._end(Outcome.REFUSED)
+        self._end(RequestOutcome.REFUSED)
         headers = error.kept_headers
         if self._services.config.expose_node and self._replica is not None:
             headers["X-LocalAI-Node"] = self._replica.node_id
         self._client.answer(Answer(self._status, body, headers))
 
-    def upstream_failed(self, failure: Failure) -> None:
+    def upstream_failed(self, failure: UpstreamFailure) -> None:
         self._error = None
         super().upstream_failed(failure)
 
-    def _accept(self, head: AnswerHead) -> Failure | None:
+    def _accept(self, head: AnswerHead) -> UpstreamFailure | None:
         if head.status == 101:
-            return Failure.GARBAGE
+            return UpstreamFailure.GARBAGE
         if head.status == 401:
-            return Failure.DENIED  # the port belongs to another process by now, or the key changed
+            return UpstreamFailure.DENIED  # the port belongs to another process by now, or the key changed
         if head.status == MODEL_GONE_STATUS:
-            return Failure.MODEL_GONE
+            return UpstreamFailure.MODEL_GONE
         if self._replica is not None:
             self._replica.restore()
         return None
@@ -280,9 +282,9 @@ class Inference(Exchange):
         else:
             super()._time_is_over()
 
-    def _recover(self, failure: Failure) -> None:
-        replica = cast(Replica, self._replica)
-        if failure is Failure.STALE and not self._is_second_try:
+    def _recover(self, failure: UpstreamFailure) -> None:
+        replica = cast(UpstreamReplica, self._replica)
+        if failure is UpstreamFailure.STALE and not self._is_second_try:
             self._is_second_try = True
             self._services.tally.reconnects += 1
             self._ask_afresh(self._origin(replica))
@@ -303,21 +305,21 @@ class Inference(Exchange):
     def _queue_up(self) -> None:
         try:
             self._services.dispatcher.submit(self)
-        except Refusal as refusal:
+        except GatewayRefusal as refusal:
             self.refuse(refusal)
 
-    def _outlive(self, failure: Failure) -> None:
+    def _outlive(self, failure: UpstreamFailure) -> None:
         """No other replica exists. Wait for a replacement if this one is gone, else refuse."""
         if failure in _GONE:
             self._services.dispatcher.strand(self, _failed(self.model, failure))
         else:
             self.refuse(_failed(self.model, failure))
 
-    def _broke_off(self, failure: Failure) -> None:
+    def _broke_off(self, failure: UpstreamFailure) -> None:
         if self._replica is not None:
             self._blame(self._replica, failure)
 
-    def _blame(self, replica: Replica, failure: Failure) -> None:
+    def _blame(self, replica: UpstreamReplica, failure: UpstreamFailure) -> None:
         replica.demote()
         self._services.ledger.failed(replica.id, failure)
         if failure in TIME_OUTS:
@@ -329,12 +331,12 @@ class Inference(Exchange):
             self._replica.in_flight -= 1
             self._services.dispatcher.freed(self.model)
 
-    def _left(self, outcome: Outcome) -> None:
+    def _left(self, outcome: RequestOutcome) -> None:
         if not self.model:
             return
         if not self._is_counted:
             self._services.dispatcher.withdraw(self)
-        usage = self._tail.usage() if outcome is Outcome.OK else None
+        usage = self._tail.usage() if outcome is RequestOutcome.OK else None
         if self._replica is not None:
             self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage)
         self._services.tally.ended(self.model, self._status, outcome, answer_bytes=self._tail.size, usage=usage)
@@ -342,19 +344,19 @@ class Inference(Exchange):
 
 
 def _check_use(entry: ModelEntry, route: bytes) -> None:
-    """Raise `Refusal` when the model does not support the route, before anything is loaded for it."""
+    """Raise `GatewayRefusal` when the model does not support the route, before anything is loaded for it."""
     use = _USES[route]
     if entry.uses and use is not None and use not in entry.uses:
         reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
         knobs = "its configuration decides that: backend, known_usecases, embeddings, reranking"
-        raise Refusal(400, f"{reason}; {knobs}", code="unsupported_by_model", param="model")
+        raise GatewayRefusal(400, f"{reason}; {knobs}", code="unsupported_by_model", param="model")
 
 
-def _unanswered(model: str, route: bytes) -> Refusal:
+def _unanswered(model: str, route: bytes) -> GatewayRefusal:
     text = f"the backend of the model {model} does not answer {route.decode()}"
-    return Refusal(400, text, code="unsupported_by_model", param="model")
+    return GatewayRefusal(400, text, code="unsupported_by_model", param="model")
 
 
-def _failed(model: str, failure: Failure) -> Refusal:
+def _failed(model: str, failure: UpstreamFailure) -> GatewayRefusal:
     status, code = (504, "replica_timed_out") if failure in TIME_OUTS else (502, "replica_failed")
-    return Refusal.busy(status, f"the replica of the model {model} failed: {failure}", code=code, retry_after=1)
+    return GatewayRefusal.busy(status, f"the replica of the model {model} failed: {failure}", code=code, retry_after=1)

@@ -4,11 +4,11 @@ from typing import Final
 
 from corral.domain.key import Scope
 from corral.gateway.admit import admit_key
-from corral.gateway.answers import Answer, Refusal
-from corral.gateway.exchange import Client, Exchange, Outcome, Services
+from corral.gateway.answers import Answer, GatewayRefusal
+from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Services
 from corral.gateway.head import RequestHead, write_head
 from corral.gateway.tally import CLIENT_LEFT
-from corral.gateway.upstream import AnswerHead, Failure
+from corral.gateway.upstream import AnswerHead, UpstreamFailure
 from corral.gateway.vitals import Vitals
 from corral.wire.gateway_counters import families
 from corral.wire.metrics import CONTENT_TYPE, render
@@ -17,7 +17,9 @@ METRICS_PATH: Final = b"/metrics"
 _METRICS_SECONDS: Final = 4.0
 """How long control may take for its metrics. Prometheus gives up after 10 seconds by default."""
 _REPEATABLE: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
-_AWAY: Final = frozenset({Failure.REFUSED, Failure.CONNECT_TIMED_OUT, Failure.CLOSED, Failure.STALE})
+_AWAY: Final = frozenset(
+    {UpstreamFailure.REFUSED, UpstreamFailure.CONNECT_TIMED_OUT, UpstreamFailure.CLOSED, UpstreamFailure.STALE}
+)
 _TUNNEL: Final = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
 
 
@@ -27,7 +29,7 @@ class Passing(Exchange):
 
     __slots__ = ("_is_second_try",)
 
-    def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes) -> None:
+    def __init__(self, services: Services, client: ClientSide, head: RequestHead, body: bytes) -> None:
         super().__init__(services, client, head, body)
         self._is_second_try = False
 
@@ -58,8 +60,8 @@ class Passing(Exchange):
             added += b"X-Forwarded-Host: " + self._head.host + b"\r\n"
         return added + _TUNNEL if self._head.wants_tunnel else added
 
-    def _accept(self, head: AnswerHead) -> Failure | None:
-        return Failure.GARBAGE if head.status == 101 and not self._head.wants_tunnel else None
+    def _accept(self, head: AnswerHead) -> UpstreamFailure | None:
+        return UpstreamFailure.GARBAGE if head.status == 101 and not self._head.wants_tunnel else None
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
         if head.status != 101 or not self._head.wants_tunnel:
@@ -70,22 +72,22 @@ class Passing(Exchange):
         self._client.write(head.for_tunnel(added=self._client.answer_lines) + first)
         self._client.begin_tunnel()
 
-    def _recover(self, failure: Failure) -> None:
-        if failure is Failure.STALE and not self._is_second_try:
+    def _recover(self, failure: UpstreamFailure) -> None:
+        if failure is UpstreamFailure.STALE and not self._is_second_try:
             self._is_second_try = True
             self._ask_afresh(self._services.control)
         elif failure in _AWAY:
             self._control_is_away()
-        elif failure is Failure.FIRST_BYTE_TIMED_OUT:
-            self.refuse(Refusal(504, "the control plane did not answer in time", code="control_timed_out"))
+        elif failure is UpstreamFailure.FIRST_BYTE_TIMED_OUT:
+            self.refuse(GatewayRefusal(504, "the control plane did not answer in time", code="control_timed_out"))
         else:
-            self.refuse(Refusal(502, f"the control plane failed: {failure}", code="control_failed"))
+            self.refuse(GatewayRefusal(502, f"the control plane failed: {failure}", code="control_failed"))
 
     def _control_is_away(self) -> None:
         text = "the control plane is away; models that are loaded still answer"
-        self.refuse(Refusal.busy(503, text, code="control_unavailable"))
+        self.refuse(GatewayRefusal.busy(503, text, code="control_unavailable"))
 
-    def _left(self, outcome: Outcome) -> None:
+    def _left(self, outcome: RequestOutcome) -> None:
         self._services.tally.passed[self._status or CLIENT_LEFT] += 1
 
 
@@ -100,12 +102,12 @@ class FromWorker(Passing):
 class Metrics(Passing):
     """Serves `/metrics`: control's page for all gateways, or this gateway's own counters while control is away."""
 
-    def __init__(self, services: Services, client: Client, head: RequestHead, body: bytes) -> None:
+    def __init__(self, services: Services, client: ClientSide, head: RequestHead, body: bytes) -> None:
         super().__init__(services, client, head, body)
         self.first_byte_seconds = min(self.first_byte_seconds, _METRICS_SECONDS)
 
-    def _recover(self, failure: Failure) -> None:
-        if failure is Failure.FIRST_BYTE_TIMED_OUT:
+    def _recover(self, failure: UpstreamFailure) -> None:
+        if failure is UpstreamFailure.FIRST_BYTE_TIMED_OUT:
             self._control_is_away()
         else:
             super()._recover(failure)
@@ -113,11 +115,11 @@ class Metrics(Passing):
     def _control_is_away(self) -> None:
         try:
             self._admit()
-        except Refusal as refusal:
+        except GatewayRefusal as refusal:
             self.refuse(refusal)
             return
         self._status = 200
-        self._end(Outcome.OK)
+        self._end(RequestOutcome.OK)
         self._client.answer(Answer(200, self._text().encode(), content_type=CONTENT_TYPE))
 
     def _admit(self) -> None:

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 import httptools
 
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import GatewayRefusal
 from corral.gateway.head import RequestHead, read_head
 
 END: Final = b"\r\n\r\n"
@@ -35,14 +35,14 @@ class PartialHead:
         self._scanned = 0
 
     def add(self, data: bytes) -> bytes:
-        """Return everything received once the head is complete, else b"". Raise `Refusal`."""
+        """Return everything received once the head is complete, else b"". Raise `GatewayRefusal`."""
         came = self._came
         came += data
         since = max(self._scanned - len(END), 0)
         self._scanned = len(came)
         end = came.find(END, since)
         if _BARE_LF.search(came, since, end if end >= 0 else len(came)):
-            raise Refusal.bad_framing("a line ends without a carriage return")
+            raise GatewayRefusal.bad_framing("a line ends without a carriage return")
         if end >= 0:
             return bytes(came)
         if len(came) > self._limit:
@@ -50,8 +50,8 @@ class PartialHead:
         return b""
 
 
-def head_too_large() -> Refusal:
-    return Refusal(431, "the head of the request is too large", code="head_too_large", closes=True)
+def head_too_large() -> GatewayRefusal:
+    return GatewayRefusal(431, "the head of the request is too large", code="head_too_large", closes=True)
 
 
 class RequestReader:
@@ -70,7 +70,7 @@ class RequestReader:
         """More data than the message arrived in the same piece as its last chunk. The excess was dropped."""
 
     def read_head(self, raw: bytes) -> RequestHead:
-        """Parse the bytes from the first one to the empty line, and nothing after it. Raise `Refusal`."""
+        """Parse the bytes from the first one to the empty line, and nothing after it. Raise `GatewayRefusal`."""
         self.body = []
         self.body_size = 0
         self.is_complete = self.has_overrun = False
@@ -81,7 +81,7 @@ class RequestReader:
         return head
 
     def feed(self, data: bytes) -> None:
-        """Add a piece of the body, never more than the head announced. Raise `Refusal`."""
+        """Add a piece of the body, never more than the head announced. Raise `GatewayRefusal`."""
         if self._knows_end:
             self.on_body(data)
             self.is_complete = self.body_size == (self._last_head and self._last_head.length)
@@ -91,7 +91,7 @@ class RequestReader:
         except httptools.HttpParserUpgrade:  # caused by another request in the same piece as the last chunk
             self.has_overrun = True
         except httptools.HttpParserError as error:
-            raise Refusal.bad_framing(str(error)) from None
+            raise GatewayRefusal.bad_framing(str(error)) from None
 
     def close(self) -> None:
         """Drop the body and the parser. No other method may be called afterwards.
@@ -127,11 +127,11 @@ class RequestReader:
         if wants_upgrade and not head.upgrades_to_websocket:  # the parser did not read a body for it
             self._feed_head(_UPGRADE.sub(b"", raw))
         if self.is_complete == (head.is_chunked or bool(head.length)):
-            raise Refusal.bad_framing("the length of the body is unclear")
+            raise GatewayRefusal.bad_framing("the length of the body is unclear")
         return head
 
     def _feed_head(self, raw: bytes) -> bool:
-        """Return whether the parser treats it as an upgrade request. Raise `Refusal`."""
+        """Return whether the parser treats it as an upgrade request. Raise `GatewayRefusal`."""
         self._in_head = True
         self.is_complete = False
         try:
@@ -140,9 +140,9 @@ class RequestReader:
             self._parser = httptools.HttpRequestParser(self)
             return True
         except httptools.HttpParserError as error:
-            raise Refusal.bad_framing(str(error)) from None
+            raise GatewayRefusal.bad_framing(str(error)) from None
         if self._in_head:
-            raise Refusal.bad_framing("the head has no end")
+            raise GatewayRefusal.bad_framing("the head has no end")
         return False
 
     def _remember(self, raw: bytes, head: RequestHead) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, Protocol, cast
 
-from corral.gateway.answers import CONTINUE, Answer, Refusal
+from corral.gateway.answers import CONTINUE, Answer, GatewayRefusal
 from corral.gateway.bodies import HeldBody, body_too_large, keyless_too_large, overloaded
 from corral.gateway.chunks import Unchunker
 from corral.gateway.exchange import Exchange, Services
@@ -43,7 +43,7 @@ _HEAD, _BODY, _BUSY, _TUNNEL, _LINGERING, _CLOSING = _State
 """Module-level names, because looking a member up in its enum class costs more than most uses of it."""
 
 
-class Registry(Protocol):
+class ClientRegistry(Protocol):
     """Counts all clients of the process."""
 
     @property
@@ -115,7 +115,7 @@ class ClientConnection(asyncio.Protocol):
     """Slots, because there are more attributes than Python's shared-key dictionaries hold, and lookups would be
     slower."""
 
-    def __init__(self, services: Services, router: Router, registry: Registry) -> None:
+    def __init__(self, services: Services, router: Router, registry: ClientRegistry) -> None:
         self._services = services
         self._router = router
         self._registry = registry
@@ -228,7 +228,7 @@ class ClientConnection(asyncio.Protocol):
                         self._take_body(data)
                     else:
                         return
-                except Refusal as refusal:
+                except GatewayRefusal as refusal:
                     self.refuse(refusal)
         finally:
             self._advancing = False
@@ -242,7 +242,7 @@ class ClientConnection(asyncio.Protocol):
             end = data.find(END) + 1
         if data.startswith(b"\r\n"):
             if data.startswith(_EMPTY_LINES):
-                raise Refusal.bad_framing("there are only empty lines")
+                raise GatewayRefusal.bad_framing("there are only empty lines")
             self._begin_head()
             self._held = data[2:]  # some clients send an empty line after a body
             return
@@ -307,7 +307,7 @@ class ClientConnection(asyncio.Protocol):
             elif (head.length or 0) > self._limits.body:
                 raise body_too_large(self._limits.body)
             return admission
-        except Refusal as refusal:
+        except GatewayRefusal as refusal:
             refusal.closes = refusal.closes or not self._reader.is_complete
             raise
 
@@ -339,7 +339,7 @@ class ClientConnection(asyncio.Protocol):
         self._dispatch(head)
 
     def _dispatch(self, head: RequestHead) -> None:
-        """Start the exchange. Raise `Refusal`; later refusals of the exchange arrive through `refuse`."""
+        """Start the exchange. Raise `GatewayRefusal`; later refusals of the exchange arrive through `refuse`."""
         self._state = _BUSY
         self._deadline = 0.0
         exchange = self._router.exchange(self, head, self._reader.take_body(), self._admission)
@@ -384,7 +384,7 @@ class ClientConnection(asyncio.Protocol):
             if self._held:
                 self._advance()
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: GatewayRefusal) -> None:
         """Answer with an error. The connection stays open unless what follows cannot be trusted."""
         self._services.tally.refusals[refusal.code] += 1
         self._leave_exchange()
@@ -456,10 +456,10 @@ class ClientConnection(asyncio.Protocol):
         match self._state:
             case _State.BODY:
                 self._services.tally.time_outs["body"] += 1
-                self.refuse(Refusal(408, "the body did not come in time", code="request_timeout", closes=True))
+                self.refuse(GatewayRefusal(408, "the body did not come in time", code="request_timeout", closes=True))
             case _State.HEAD if self._in_head:
                 self._services.tally.time_outs["head"] += 1
-                self.refuse(Refusal(408, "the head did not come in time", code="request_timeout", closes=True))
+                self.refuse(GatewayRefusal(408, "the head did not come in time", code="request_timeout", closes=True))
             case _:
                 self.abort()
 
@@ -488,9 +488,9 @@ class ClientConnection(asyncio.Protocol):
             exchange.client_gone()
 
 
-def _too_many_connections() -> Refusal:
+def _too_many_connections() -> GatewayRefusal:
     """Close without reading a request: no other response may follow on this connection."""
-    refusal = Refusal.busy(503, "too many connections", code="too_many_connections")
+    refusal = GatewayRefusal.busy(503, "too many connections", code="too_many_connections")
     refusal.closes = True
     return refusal
 

@@ -4,15 +4,15 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from corral.gateway.admit import admit_key, valid_key
-from corral.gateway.answers import Answer, Refusal
+from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import check_encoding
 from corral.gateway.cors import CorsPolicy
-from corral.gateway.exchange import Client, Exchange, Services
+from corral.gateway.exchange import ClientSide, Exchange, Services
 from corral.gateway.head import RequestHead
 from corral.gateway.inference import ROUTES, Inference
 from corral.gateway.passing import METRICS_PATH, FromWorker, Metrics, Passing
 from corral.gateway.view import Directory
-from corral.wire.keyless import UNCHECKED, KeylessRoute, Proof, find_keyless
+from corral.wire.keyless import UNCHECKED, KeylessRoute, RequiredProof, find_keyless
 from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED
 from corral.wire.view import KeyEntry, ModelEntry
 
@@ -39,9 +39,9 @@ class Router:
         self.cors = CorsPolicy(services.config.cors_origins)
 
     def admit(self, head: RequestHead) -> Admission:
-        """Return the valid key, or the route that needs none. Raise `Refusal` before the body is read."""
+        """Return the valid key, or the route that needs none. Raise `GatewayRefusal` before the body is read."""
         if head.method not in METHODS:
-            raise Refusal(405, "this method is not known here", code="method_not_allowed", closes=True)
+            raise GatewayRefusal(405, "this method is not known here", code="method_not_allowed", closes=True)
         if head.path in ROUTES:
             _only(head, b"POST")
             if head.encoding:
@@ -59,25 +59,25 @@ class Router:
             return route or UNCHECKED
         try:
             return valid_key(services.directory, head, services.clock)
-        except Refusal as refusal:
+        except GatewayRefusal as refusal:
             if route is not None and self._is_open(route, head):
                 return route
             raise _in_words_of(route, head, refusal) from None
 
     def _is_open(self, route: KeylessRoute, head: RequestHead) -> bool:
         match route.proof:
-            case Proof.NODE:
+            case RequiredProof.NODE:
                 return head.key is not None
-            case Proof.NOTHING_BY_SETTING:
+            case RequiredProof.NOTHING_BY_SETTING:
                 directory = self._services.directory
                 return directory.version is None or directory.control.metrics_public
             case _:
                 return True
 
-    def exchange(self, client: Client, head: RequestHead, body: bytes, admission: Admission) -> Exchange | None:
+    def exchange(self, client: ClientSide, head: RequestHead, body: bytes, admission: Admission) -> Exchange | None:
         """Return the exchange that relays this request, or None when `answer` responds."""
         if isinstance(admission, KeylessRoute):
-            if admission.proof is Proof.NODE:
+            if admission.proof is RequiredProof.NODE:
                 return FromWorker(self._services, client, head, body)
         elif head.path in ROUTES:
             return Inference(self._services, client, head, body, admission)
@@ -89,7 +89,7 @@ class Router:
         return Passing(self._services, client, head, body)
 
     def answer(self, head: RequestHead) -> Answer:
-        """Return the gateway's own response. Raise `Refusal`."""
+        """Return the gateway's own response. Raise `GatewayRefusal`."""
         match head.path:
             case path if path in _HEALTH:
                 return Answer(200, {"status": "ok"})
@@ -116,7 +116,7 @@ class Router:
 
     def _check_age(self) -> None:
         if self._is_view_too_old():
-            raise Refusal.busy(503, "control has been away for longer than `max_view_age`", code="view_too_old")
+            raise GatewayRefusal.busy(503, "control has been away for longer than `max_view_age`", code="view_too_old")
 
     def _is_view_too_old(self) -> bool:
         bound = self._services.config.max_view_age
@@ -138,19 +138,19 @@ def _asks_for_models(head: RequestHead) -> bool:
     return head.method in _READING and (head.path in _MODELS or head.path.startswith(_MODEL))
 
 
-def _in_words_of(route: KeylessRoute | None, head: RequestHead, refusal: Refusal) -> Refusal:
+def _in_words_of(route: KeylessRoute | None, head: RequestHead, refusal: GatewayRefusal) -> GatewayRefusal:
     """Return the refusal in OpenAI's format on inference routes and in LocalAI's on all others."""
     if head.path.startswith(_OPENAI):
         return refusal
-    if route is not None and route.proof is Proof.NODE:
-        return Refusal.by_localai(401, BEARER_REQUIRED, code=refusal.code)
-    return Refusal.by_localai(401, KEY_REQUIRED, code=refusal.code, headers={"WWW-Authenticate": "Bearer"})
+    if route is not None and route.proof is RequiredProof.NODE:
+        return GatewayRefusal.by_localai(401, BEARER_REQUIRED, code=refusal.code)
+    return GatewayRefusal.by_localai(401, KEY_REQUIRED, code=refusal.code, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _only(head: RequestHead, method: bytes) -> None:
     if head.method != method:
         text = f"use {method.decode()} here"
-        raise Refusal(405, text, code="method_not_allowed", headers={"Allow": method.decode()})
+        raise GatewayRefusal(405, text, code="method_not_allowed", headers={"Allow": method.decode()})
 
 
 def _model_object(entry: ModelEntry) -> dict[str, object]:

@@ -7,12 +7,12 @@ from http import HTTPStatus
 from typing import Final, Self
 
 from corral.base.source_address import source_of
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import GatewayRefusal
 from corral.gateway.config import GatewayConfig
 from corral.gateway.head import RequestHead, forwarded_lines
 from corral.gateway.routes import OWN_PATHS
 from corral.gateway.sources import AcceptedBearers, Evictable, SourceBudget, Strangers, TrustedProxies
-from corral.wire.keyless import REGISTER, KeylessRoute, Proof
+from corral.wire.keyless import REGISTER, KeylessRoute, RequiredProof
 from corral.wire.keys import hash_secret
 from corral.wire.refusals import node_refusal
 
@@ -89,7 +89,7 @@ class RequestSender:
         self.is_known = not self.is_proxied
 
     def meet(self, client: Evictable, head: RequestHead, keyless: KeylessRoute | None, now: float) -> None:
-        """A request begins. Without a valid key it goes to `keyless`. Raise `Refusal` when its source asks too
+        """A request begins. Without a valid key it goes to `keyless`. Raise `GatewayRefusal` when its source asks too
         often."""
         is_named = self.is_proxied and self._look_behind_proxy(head)
         if keyless is None:
@@ -123,9 +123,9 @@ class RequestSender:
         return named is not None
 
     def _count(self, head: RequestHead, keyless: KeylessRoute, now: float) -> None:
-        """Raise `Refusal` when the source asks so often that control would have no time for others."""
+        """Raise `GatewayRefusal` when the source asks so often that control would have no time for others."""
         senders = self._senders
-        if keyless.proof is Proof.NODE:
+        if keyless.proof is RequiredProof.NODE:
             self._has_spent_proof = _bearer_hash(head) not in senders.accepted
             if self._has_spent_proof and (seconds := senders.proofs.take(self._source, now)):
                 text = "too many tokens and secrets from this address that are not valid; try again later"
@@ -135,13 +135,13 @@ class RequestSender:
                 raise _too_many_of_worker(text, "too_many_registrations", seconds)
         elif head.path not in OWN_PATHS and (seconds := senders.pages.take(self._source, now)):
             text = "too many requests without a valid API key from this address; try again later"
-            raise Refusal.busy(429, text, code="too_many_requests", retry_after=math.ceil(seconds))
+            raise GatewayRefusal.busy(429, text, code="too_many_requests", retry_after=math.ceil(seconds))
 
 
 def _bearer_hash(head: RequestHead) -> str:
     return head.key_hash or hash_secret(head.key or "")
 
 
-def _too_many_of_worker(text: str, code: str, seconds: float) -> Refusal:
+def _too_many_of_worker(text: str, code: str, seconds: float) -> GatewayRefusal:
     headers = {"Retry-After": str(math.ceil(seconds))}
-    return Refusal.by_localai(429, node_refusal(429, text), code=code, headers=headers)
+    return GatewayRefusal.by_localai(429, node_refusal(429, text), code=code, headers=headers)

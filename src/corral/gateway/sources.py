@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from corral.base.source_address import IpAddress, parsed_ip
 
-IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+TrustedNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 _LONGEST_FORWARDED: Final = 2048
 _MOST_SOURCES: Final = 10_000
 _GRACE_SECONDS: Final = 3.0
@@ -17,7 +17,7 @@ _GRACE_SECONDS: Final = 3.0
 class TrustedProxies:
     """The proxies whose `X-Forwarded-For` is believed."""
 
-    def __init__(self, networks: Sequence[IpNetwork]) -> None:
+    def __init__(self, networks: Sequence[TrustedNetwork]) -> None:
         self._networks = networks
 
     def has(self, host: str) -> bool:

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Final
 
 from corral.gateway.usage import Usage
-from corral.wire.view import Failure, Finished, GatewayReport
+from corral.wire.view import Finished, GatewayReport, ReplicaFailure
 
 _MOST_MODELS: Final = 10_000
 OTHERS: Final = "others"
@@ -100,7 +100,7 @@ class Ledger:
         self._sequence = 1
         self._finished: dict[tuple[str, str, str, str], Finished] = {}
         self._failures: Counter[tuple[str, str]] = Counter()
-        self._sending: tuple[list[Finished], list[Failure]] | None = None
+        self._sending: tuple[list[Finished], list[ReplicaFailure]] | None = None
 
     def ended(self, replica: str, model: str, key: str, outcome: str, usage: Usage | None) -> None:
         name = (replica, model, key, outcome)
@@ -125,7 +125,7 @@ class Ledger:
     def report(self) -> GatewayReport:
         """Return the batch to send: the previous one again unless it was acknowledged."""
         if self._sending is None:
-            failures = [Failure(replica=name, reason=why, times=n) for (name, why), n in self._failures.items()]
+            failures = [ReplicaFailure(replica=name, reason=why, times=n) for (name, why), n in self._failures.items()]
             self._sending = list(self._finished.values()), failures
             self._finished, self._failures = {}, Counter()
         finished, failures = self._sending

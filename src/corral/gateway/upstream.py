@@ -69,7 +69,7 @@ class Origin(NamedTuple):
         return f"{host}:{self.port}".encode() if host else b"localhost"
 
 
-class Failure(StrEnum):
+class UpstreamFailure(StrEnum):
     """Why there is no response, or no complete one."""
 
     REFUSED = "the connection was refused"
@@ -84,9 +84,9 @@ class Failure(StrEnum):
 
 
 TIME_OUTS: Final = {
-    Failure.CONNECT_TIMED_OUT: "connect",
-    Failure.FIRST_BYTE_TIMED_OUT: "first_byte",
-    Failure.IDLE_TIMED_OUT: "idle",
+    UpstreamFailure.CONNECT_TIMED_OUT: "connect",
+    UpstreamFailure.FIRST_BYTE_TIMED_OUT: "first_byte",
+    UpstreamFailure.IDLE_TIMED_OUT: "idle",
 }
 """Failures that are timeouts, with their names in `config.TimeOuts`."""
 
@@ -145,7 +145,7 @@ class Taker(Protocol):
     def upstream_began(self, head: AnswerHead, first: bytes) -> None: ...
     def upstream_data(self, data: bytes) -> None: ...
     def upstream_ended(self) -> None: ...
-    def upstream_failed(self, failure: Failure) -> None: ...
+    def upstream_failed(self, failure: UpstreamFailure) -> None: ...
     def upstream_full(self) -> None: ...
     def upstream_writable(self) -> None: ...
 
@@ -264,7 +264,7 @@ class UpstreamConnection(asyncio.Protocol):
             else:
                 self._batcher.passed(data)
         else:
-            self._fail(Failure.GARBAGE)
+            self._fail(UpstreamFailure.GARBAGE)
 
     def eof_received(self) -> None:
         self._at_end()
@@ -313,14 +313,14 @@ class UpstreamConnection(asyncio.Protocol):
         while True:
             end = data.find(_END) + len(_END)
             if not data.startswith(_START[: len(data)]) or end > _MAX_HEAD:
-                self._fail(Failure.GARBAGE)
+                self._fail(UpstreamFailure.GARBAGE)
                 return
             if end < len(_END):
                 self._hold(data)
                 return
             raw, data = data[:end], data[end:]
             if not self._is_sound(raw) and self._parser.get_status_code() != 101:
-                self._fail(Failure.GARBAGE)
+                self._fail(UpstreamFailure.GARBAGE)
                 return
             status = self._parser.get_status_code()
             if status == 101 or status >= 200:
@@ -333,7 +333,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _hold(self, data: bytes) -> None:
         self._held = data
         if len(data) > _MAX_HEAD:
-            self._fail(Failure.GARBAGE)
+            self._fail(UpstreamFailure.GARBAGE)
 
     def _begin(self, taker: Taker, head: AnswerHead, first: bytes) -> None:
         self._in_head = False
@@ -345,7 +345,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._is_head_request:  # the parser would wait for a body that never comes
             self._complete, self._keep_alive = True, False
         if first and (self._is_head_request or not self._is_sound(first)):
-            self._fail(Failure.GARBAGE)
+            self._fail(UpstreamFailure.GARBAGE)
             return
         taker.upstream_began(head, first)
         if self._complete and self._taker is taker:
@@ -357,7 +357,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._in_head = False
         self._own_length = head.own_length
         if not self._is_sound(data):
-            self._fail(Failure.GARBAGE)
+            self._fail(UpstreamFailure.GARBAGE)
             return
         taker.upstream_began(head, data[len(head.raw) :])
         if self._complete and self._taker is taker:
@@ -379,13 +379,13 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self._taker = None
         if not self._seen and self.served > 1:
-            taker.upstream_failed(Failure.STALE)
+            taker.upstream_failed(UpstreamFailure.STALE)
         elif self._in_head or broken or (self._own_length and not self._tunnel):
-            taker.upstream_failed(Failure.CLOSED)
+            taker.upstream_failed(UpstreamFailure.CLOSED)
         else:
             taker.upstream_ended()
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: UpstreamFailure) -> None:
         taker = self._taker
         self.abort()
         if taker is not None:

@@ -41,7 +41,7 @@ class Usage(NamedTuple):
     completion_tokens: int
 
 
-class Tail:
+class AnswerTail:
     """The end of a passing response: references to its last pieces, without copies of small ones."""
 
     __slots__ = ("_first", "_pieces", "_trim_at", "size")

@@ -11,7 +11,7 @@ from typing import Final
 from corral.base.errors import InvalidInput
 from corral.domain.inference import ADAPTED_ROUTES
 from corral.domain.routing import pick
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import GatewayRefusal
 from corral.gateway.upstream import Origin
 from corral.wire.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply, keys_digest
 
@@ -30,7 +30,7 @@ _UNKNOWN_CONTROL: Final = ControlState()
 _ADAPTED: Final = frozenset(map(str.encode, ADAPTED_ROUTES))
 
 
-class Replica:
+class UpstreamReplica:
     """A replica with the exact number of this gateway's requests in flight. The object survives updates of the view."""
 
     __slots__ = (
@@ -84,8 +84,8 @@ class Directory:
         self._heard_at = now
         self.away_since: float | None = now
         """Since when the connection to control is broken; None while it works."""
-        self._replicas: dict[str, Replica] = {}
-        self._serving: dict[str, list[Replica]] = {}
+        self._replicas: dict[str, UpstreamReplica] = {}
+        self._serving: dict[str, list[UpstreamReplica]] = {}
         self._turn = itertools.count()
         self._near_names = NearNames(())
         self._near_of: View | None = None
@@ -131,13 +131,13 @@ class Directory:
             self.away_since = now
 
     def _arrange(self, view: View) -> None:
-        serving: dict[str, list[Replica]] = {}
-        current: dict[str, Replica] = {}
+        serving: dict[str, list[UpstreamReplica]] = {}
+        current: dict[str, UpstreamReplica] = {}
         for entry in view.replicas.values():
             replica = self._replicas.get(entry.id)
             try:
                 if replica is None:
-                    replica = Replica(entry)
+                    replica = UpstreamReplica(entry)
                 else:
                     replica.learn(entry)
             except InvalidInput as error:
@@ -153,15 +153,15 @@ class Directory:
     # Lookups for requests.
 
     def find_model(self, name: str) -> ModelEntry:
-        """Return the model with this name or alias. Raise `Refusal` when it does not exist."""
+        """Return the model with this name or alias. Raise `GatewayRefusal` when it does not exist."""
         view = self._view
         if view is None:
-            raise Refusal.busy(503, "the gateway has not heard from control yet", code="no_view")
+            raise GatewayRefusal.busy(503, "the gateway has not heard from control yet", code="no_view")
         entry = view.models.get(name)
         if entry is not None and entry.alias_of:
             entry = view.models.get(entry.alias_of)
         if entry is None:
-            raise Refusal(404, _unknown(name, self._near(view, name)), code="model_not_found", param="model")
+            raise GatewayRefusal(404, _unknown(name, self._near(view, name)), code="model_not_found", param="model")
         return entry
 
     def _near(self, view: View, name: str) -> Sequence[str]:
@@ -187,7 +187,7 @@ class Directory:
         """Whether any replica could answer, now or when it has room."""
         return any(replica.id not in exclude for replica in self._serving.get(model, ()))
 
-    def pick(self, model: str, exclude: Container[str] = ()) -> Replica | None:
+    def pick(self, model: str, exclude: Container[str] = ()) -> UpstreamReplica | None:
         candidates = self._serving.get(model)
         return None if candidates is None else pick(candidates, turn=next(self._turn), exclude=exclude)
 

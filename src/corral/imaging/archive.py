@@ -24,7 +24,7 @@ from corral.oci.manifests import OCI_INDEX, Descriptor
 _DOCKER_TABLE: Final = "manifest.json"
 
 
-class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class _ArchiveManifest(msgspec.Struct, frozen=True, kw_only=True):
     config: Descriptor
     layers: list[Descriptor]
 
@@ -63,7 +63,7 @@ def _docker_table(layout: Path) -> bytes:
     contents = read_contents(layout, UnpackLimits())
     if contents.top.media_type == OCI_INDEX:
         return b""
-    manifest = msgspec.json.decode(contents.manifests[-1].part.path.read_bytes(), type=_Manifest)
+    manifest = msgspec.json.decode(contents.manifests[-1].part.path.read_bytes(), type=_ArchiveManifest)
     image = {"Config": _blob(manifest.config), "RepoTags": [], "Layers": [_blob(one) for one in manifest.layers]}
     return msgspec.json.encode([image])
 

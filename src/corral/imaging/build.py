@@ -14,18 +14,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from corral.base.errors import InvalidInput, PathNotUsable
-from corral.imaging.description import CREATED, Description
+from corral.imaging.description import CREATED, BackendDescription
 from corral.imaging.entries import PLAIN, RUNNABLE, Entry, in_order
 from corral.imaging.interpreters import interpreter_entries, version_of
 from corral.imaging.layers import FIXED_TIME, Packing, WrittenLayer, write_layer
 from corral.imaging.layout_contents import LayoutWriter
-from corral.imaging.packages import Installer, Wish, entries_in, install
+from corral.imaging.packages import PackageInstaller, PackageRequest, entries_in, install
 from corral.imaging.source import LIBRARIES, RUN, BackendSource, read_source
 from corral.imaging.targets import USUAL_GLIBC, this_python
 from corral.oci.layout import is_layout
 from corral.oci.manifests import Descriptor
 from corral.oci.patience import in_thread
-from corral.oci.platforms import Platform, this_platform
+from corral.oci.platforms import ImagePlatform, this_platform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class BuildOrder:
     """What to make an image of, and for whom."""
 
     directory: Path
-    platforms: tuple[Platform, ...] = field(default_factory=lambda: (this_platform(),))
-    interpreters: Mapping[Platform, Path] = field(default_factory=dict)
+    platforms: tuple[ImagePlatform, ...] = field(default_factory=lambda: (this_platform(),))
+    interpreters: Mapping[ImagePlatform, Path] = field(default_factory=dict)
     """Trees that go into the image. A platform without one needs a Python on the machine."""
     python_versions: tuple[str, ...] = ()
     """For which packages are put in where there is no interpreter; empty: for the one that runs this."""
-    libraries: Mapping[Platform, tuple[Path, ...]] = field(default_factory=dict)
+    libraries: Mapping[ImagePlatform, tuple[Path, ...]] = field(default_factory=dict)
     """Native libraries that go to `lib`."""
     packing: Packing = field(default_factory=Packing)
     sdk: Path | None = None
@@ -64,16 +64,16 @@ class BuiltLayer:
 class BuiltImage:
     """An image for one platform."""
 
-    platform: Platform
+    platform: ImagePlatform
     digest: str
     layers: tuple[BuiltLayer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
+class BuiltBackend:
     """What was made."""
 
-    description: Description
+    description: BackendDescription
     digest: str
     """Of the image, or of the list of images when there are several."""
     images: tuple[BuiltImage, ...]
@@ -85,7 +85,7 @@ class Build:
         return sum(layer.written.descriptor.size for layer in layers.values())
 
 
-async def build(order: BuildOrder, output: Path, installer: Callable[[], Installer]) -> Build:
+async def build(order: BuildOrder, output: Path, installer: Callable[[], PackageInstaller]) -> BuiltBackend:
     """Make an OCI layout at `output`. It is whole or not there; a layout that lies there already is replaced.
 
     The installer is looked for only if there are packages.
@@ -101,7 +101,7 @@ class _Builder:
     """One build."""
 
     def __init__(
-        self, order: BuildOrder, source: BackendSource, installer: Callable[[], Installer], workshop: Path
+        self, order: BuildOrder, source: BackendSource, installer: Callable[[], PackageInstaller], workshop: Path
     ) -> None:
         self._order = order
         self._source = source
@@ -112,7 +112,7 @@ class _Builder:
         self._stopped = threading.Event()
         self._number = 0
 
-    async def run(self) -> Build:
+    async def run(self) -> BuiltBackend:
         images: list[BuiltImage] = []
         entries: list[Descriptor] = []
         for platform in self._order.platforms:
@@ -123,9 +123,9 @@ class _Builder:
         if len(entries) > 1:
             top = self._layout.add_index(entries, annotations=self._annotations())
         self._layout.finish([top])
-        return Build(description=self._source.description, digest=top.digest, images=tuple(images))
+        return BuiltBackend(description=self._source.description, digest=top.digest, images=tuple(images))
 
-    async def _image(self, platform: Platform) -> tuple[BuiltImage, Descriptor]:
+    async def _image(self, platform: ImagePlatform) -> tuple[BuiltImage, Descriptor]:
         layers = [layer async for layer in self._layers(platform)]
         entry = self._layout.add_image(
             [layer.written.descriptor for layer in layers],
@@ -136,7 +136,7 @@ class _Builder:
         )
         return BuiltImage(platform=platform, digest=entry.digest, layers=tuple(layers)), entry
 
-    async def _layers(self, platform: Platform) -> AsyncIterator[BuiltLayer]:
+    async def _layers(self, platform: ImagePlatform) -> AsyncIterator[BuiltLayer]:
         tree = self._order.interpreters.get(platform)
         if tree is not None:
             version = await in_thread(lambda: version_of(tree))
@@ -154,9 +154,9 @@ class _Builder:
             self._shared["own"] = await self._layer("the backend", self._source.own)
         yield self._shared["own"]
 
-    async def _packages(self, platform: Platform, version: str) -> BuiltLayer:
+    async def _packages(self, platform: ImagePlatform, version: str) -> BuiltLayer:
         target = self._workshop / f"packages-{platform.os}-{platform.architecture}-{version}"
-        wish = Wish(
+        wish = PackageRequest(
             lock=self._source.lock.absolute(),
             target=target,
             platform=platform,

@@ -26,7 +26,7 @@ TAGS: Final = "corral.backend.tags"
 _MOST_BYTES: Final = 1024 * 1024
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True):
+class _DescriptionFile(msgspec.Struct, frozen=True, kw_only=True):
     """Its other fields are for the worker."""
 
     name: str = ""
@@ -38,7 +38,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class BackendDescription:
     """A backend in words."""
 
     name: str
@@ -62,16 +62,16 @@ class Description:
         return {key: value for key, value in stated.items() if value}
 
 
-def read_description(directory: Path) -> Description:
+def read_description(directory: Path) -> BackendDescription:
     """Without a file, or without a name in it, the directory's own name counts."""
     path = directory / FILE
     try:
         content = read_bounded(path, _MOST_BYTES)
         if content is None:
             raise BuildFailed(f"{path} is larger than {_MOST_BYTES} bytes")
-        stated = msgspec.json.decode(content, type=_File)
+        stated = msgspec.json.decode(content, type=_DescriptionFile)
     except FileNotFoundError:
-        stated = _File()
+        stated = _DescriptionFile()
     except (InvalidInput, *UNREADABLE_JSON) as error:
         raise BuildFailed(f"{path}: {error}") from error
     except OSError as error:
@@ -79,7 +79,7 @@ def read_description(directory: Path) -> Description:
     name = stated.name or directory.resolve().name.replace("_", "-")
     if problem := name_problem(name):
         raise BuildFailed(f"{path}: the name {name!r} {problem}")
-    return Description(
+    return BackendDescription(
         name=name,
         version=stated.version,
         description=" ".join(stated.description.split()),
@@ -89,9 +89,9 @@ def read_description(directory: Path) -> Description:
     )
 
 
-def described_by(annotations: Mapping[str, str]) -> Description:
+def described_by(annotations: Mapping[str, str]) -> BackendDescription:
     """The way back: what an image says of itself. Without a title the name is empty."""
-    return Description(
+    return BackendDescription(
         name=annotations.get(TITLE, ""),
         version=annotations.get(VERSION, ""),
         description=annotations.get(DESCRIPTION, ""),

@@ -15,9 +15,9 @@ import yaml
 
 from corral.base.errors import InvalidInput
 from corral.domain.artefacts import understood_by_all
-from corral.domain.backend_catalogue import BackendCatalogue, Found
-from corral.domain.gallery import Gallery, GalleryEntry, GallerySource, name_problem
-from corral.imaging.image_facts import ImageFacts
+from corral.domain.backend_catalogue import BackendCatalogue, ResolvedBuild
+from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource, name_problem
+from corral.imaging.image_facts import DescribedImage
 
 ANY: Final = "default"
 _PREFIXES: Final = {
@@ -36,7 +36,7 @@ _PREFIXES: Final = {
 class Listed:
     """An image that goes into an index."""
 
-    facts: ImageFacts
+    facts: DescribedImage
     capability: str = ""
     """Empty: for all machines, as the only build."""
 
@@ -99,7 +99,7 @@ def _entry(name: str, image: Listed, folder: Path, *, alias: str = "") -> Galler
     )
 
 
-def _uri(facts: ImageFacts, folder: Path) -> str:
+def _uri(facts: DescribedImage, folder: Path) -> str:
     if facts.path is None:
         return understood_by_all(facts.reference)
     if facts.is_archive:
@@ -110,13 +110,13 @@ def _uri(facts: ImageFacts, folder: Path) -> str:
 
 def _check(entries: Sequence[GalleryEntry]) -> None:
     """Workers take `amd64` in a place for a build for AMD's GPUs: better to hear of it here than from each of them."""
-    catalogue = BackendCatalogue([Gallery(source=GallerySource(name="", url=""), entries=tuple(entries))])
+    catalogue = BackendCatalogue([GalleryContent(source=GallerySource(name="", url=""), entries=tuple(entries))])
     for meta in entries:
         wanted = meta.capabilities if meta.is_meta else {ANY: meta.name} if not meta.alias else {}
         for capability, build in wanted.items():
             found = catalogue.resolve(meta.name, capability)
-            if not isinstance(found, Found) or found.build.name != build:
-                reason = "" if isinstance(found, Found) else f": {found.message}"
+            if not isinstance(found, ResolvedBuild) or found.build.name != build:
+                reason = "" if isinstance(found, ResolvedBuild) else f": {found.message}"
                 raise InvalidInput("IMAGE", f"workers would not take {build} for {capability}{reason}")
 
 

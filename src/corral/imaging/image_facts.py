@@ -8,14 +8,14 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.imaging.description import Description, described_by
+from corral.imaging.description import BackendDescription, described_by
 from corral.imaging.layout_contents import read_contents
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import SourceInvalid
 from corral.oci.layout import content_of
 from corral.oci.opening import open_registry
 from corral.oci.patience import in_thread
-from corral.oci.references import ArchiveUrl, ImageFile, LocalPath, Reference, Remote, Source, parse_source
+from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, PullSource, Reference, RegistryImage, parse_source
 
 
 class _Annotated(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class _Annotated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFacts:
+class DescribedImage:
     """An image, and how an index may name it."""
 
     shown: str
@@ -33,30 +33,30 @@ class ImageFacts:
     is_archive: bool = False
     reference: str = ""
     digest: str = ""
-    description: Description = field(default_factory=lambda: Description(name=""))
+    description: BackendDescription = field(default_factory=lambda: BackendDescription(name=""))
 
 
-async def image_facts(image: str, *, config: ImagesConfig, clock: Clock) -> ImageFacts:
+async def image_facts(image: str, *, config: ImagesConfig, clock: Clock) -> DescribedImage:
     """Of a layout, an archive of one, or an image in a registry. Layers are not looked at."""
     match await in_thread(lambda: _source(image)):
-        case Remote(reference=reference):
+        case RegistryImage(reference=reference):
             return await _remote_facts(image, reference, config=config, clock=clock)
-        case ImageFile(path=path) | LocalPath(path=path):
+        case ImageFile(path=path) | LocalSource(path=path):
             return await in_thread(lambda: _local_facts(image, path, config))
         case ArchiveUrl():
             raise SourceInvalid(f"{image}: an archive on the web says nothing of itself; expected is an image")
 
 
-def _source(image: str) -> Source:
+def _source(image: str) -> PullSource:
     """What is a path here is one, also without a slash in front."""
     path = Path(image)
-    return LocalPath(path=path.absolute()) if path.exists() else parse_source(image)
+    return LocalSource(path=path.absolute()) if path.exists() else parse_source(image)
 
 
-def _local_facts(image: str, path: Path, config: ImagesConfig) -> ImageFacts:
+def _local_facts(image: str, path: Path, config: ImagesConfig) -> DescribedImage:
     contents = read_contents(path, config.limits)
     description = _described(content_of(contents.manifests[-1].part))
-    return ImageFacts(
+    return DescribedImage(
         shown=image,
         path=path,
         is_archive=path.is_file(),
@@ -65,15 +65,15 @@ def _local_facts(image: str, path: Path, config: ImagesConfig) -> ImageFacts:
     )
 
 
-async def _remote_facts(image: str, reference: Reference, *, config: ImagesConfig, clock: Clock) -> ImageFacts:
+async def _remote_facts(image: str, reference: Reference, *, config: ImagesConfig, clock: Clock) -> DescribedImage:
     async with open_registry(reference, config=config, clock=clock) as registry:
         document = await registry.manifest(reference.selector)
     described = _described(document.body)
-    return ImageFacts(shown=image, reference=str(reference), digest=document.digest, description=described)
+    return DescribedImage(shown=image, reference=str(reference), digest=document.digest, description=described)
 
 
-def _described(body: bytes) -> Description:
+def _described(body: bytes) -> BackendDescription:
     try:
         return described_by(msgspec.json.decode(body, type=_Annotated).annotations)
     except UNREADABLE_JSON:
-        return Description(name="")
+        return BackendDescription(name="")

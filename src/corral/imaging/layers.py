@@ -64,7 +64,7 @@ class WrittenLayer:
     entries: int
 
 
-class Stopped(Exception):
+class BuildStopped(Exception):
     """Somebody asked for an end in the middle of it."""
 
 
@@ -73,9 +73,9 @@ def write_layer(
 ) -> WrittenLayer:
     """An archive of these entries in this order. PathNotUsable when it cannot be written."""
     with _told(file), file.open("xb") as opened:
-        outside = _Hashing(opened)
+        outside = _HashingWriter(opened)
         with _compressor(outside, packing) as compressed:
-            inside = _Hashing(compressed, is_stopped)
+            inside = _HashingWriter(compressed, is_stopped)
             _write_archive(entries, cast(BinaryIO, inside))
     descriptor = Descriptor(media_type=MEDIA_TYPES[packing.compression], digest=outside.hash_text, size=outside.size)
     return WrittenLayer(
@@ -121,7 +121,7 @@ def _opened(path: Path) -> BinaryIO:
         raise BuildFailed(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _compressor(target: "_Hashing", packing: Packing) -> AbstractContextManager[BinaryIO]:
+def _compressor(target: "_HashingWriter", packing: Packing) -> AbstractContextManager[BinaryIO]:
     sink = cast(BinaryIO, target)
     match packing.compression:
         case Compression.GZIP:
@@ -133,7 +133,7 @@ def _compressor(target: "_Hashing", packing: Packing) -> AbstractContextManager[
             return nullcontext(sink)
 
 
-class _Hashing(io.RawIOBase):
+class _HashingWriter(io.RawIOBase):
     """Passes on what is written, and knows its digest and its size."""
 
     def __init__(self, target: BinaryIO, is_stopped: Callable[[], bool] = lambda: False) -> None:
@@ -151,7 +151,7 @@ class _Hashing(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         if self._is_stopped():
-            raise Stopped
+            raise BuildStopped
         self._target.write(data)
         self._hash.update(data)
         self.size += len(data)

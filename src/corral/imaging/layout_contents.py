@@ -11,10 +11,19 @@ import msgspec
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.digests import digest_of
 from corral.oci.errors import ContentMismatch, ManifestUnusable
-from corral.oci.layout import INDEX_FILE, LAYOUT_FILE, Files, Part, blob_part, checked_content, content_of, open_files
+from corral.oci.layout import (
+    INDEX_FILE,
+    LAYOUT_FILE,
+    FilePart,
+    Files,
+    blob_part,
+    checked_content,
+    content_of,
+    open_files,
+)
 from corral.oci.limits import UnpackLimits
 from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor
-from corral.oci.platforms import Platform
+from corral.oci.platforms import ImagePlatform
 
 _VERSION: Final = b'{"imageLayoutVersion":"1.0.0"}'
 
@@ -24,7 +33,7 @@ class Stored:
     """Content of a layout, and how it is described there."""
 
     descriptor: Descriptor
-    part: Part
+    part: FilePart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +50,7 @@ class LayoutContents:
         return self.manifests[-1].descriptor
 
 
-class _Document(msgspec.Struct, frozen=True, kw_only=True):
+class _LayoutDocument(msgspec.Struct, frozen=True, kw_only=True):
     manifests: Sequence[Descriptor] = ()
     layers: Sequence[Descriptor] = ()
     config: Descriptor | None = None
@@ -77,9 +86,9 @@ def _gather(
     manifests[descriptor.digest] = Stored(descriptor=descriptor, part=blob_part(files, descriptor.digest, path))
 
 
-def _read_document(body: bytes, path: Path) -> _Document:
+def _read_document(body: bytes, path: Path) -> _LayoutDocument:
     try:
-        return msgspec.json.decode(body, type=_Document)
+        return msgspec.json.decode(body, type=_LayoutDocument)
     except UNREADABLE_JSON as error:
         raise ManifestUnusable(f"{path}: a manifest of it cannot be read: {error}") from error
 
@@ -106,7 +115,7 @@ class LayoutWriter:
         self,
         layers: Sequence[Descriptor],
         *,
-        platform: Platform,
+        platform: ImagePlatform,
         diff_ids: Sequence[str],
         annotations: Mapping[str, str] | None = None,
         details: Mapping[str, object] | None = None,

@@ -14,11 +14,11 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from corral.base.errors import InvalidInput
-from corral.base.processes import Command, Output, start_process
+from corral.base.processes import ChildCommand, Output, start_process
 from corral.imaging.entries import Entry, entries_of, is_left_over
 from corral.imaging.errors import BuildFailed, PackagesMissing
 from corral.imaging.targets import this_python, wheel_platform
-from corral.oci.platforms import Platform, this_platform
+from corral.oci.platforms import ImagePlatform, this_platform
 
 FOLDER: Final = "packages"
 _LAST_LINES: Final = 12
@@ -38,52 +38,52 @@ _HANDED_ON: Final = {
 }
 
 
-class Kind(StrEnum):
+class InstallerKind(StrEnum):
     UV = "uv"
     PIP = "pip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installer:
+class PackageInstaller:
     """A program that installs Python packages."""
 
-    kind: Kind
+    kind: InstallerKind
     words: Sequence[str]
     """That start it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class PackageRequest:
     """Which packages, for whom, and whereto."""
 
     lock: Path
     target: Path
-    platform: Platform
+    platform: ImagePlatform
     python_version: str
     glibc: str
     wheels: Path | None = None
     """A folder that has all of them; nobody else is asked then."""
 
 
-def find_installer(named: Path | None, candidates: Iterable[Path], path: str) -> Installer:
+def find_installer(named: Path | None, candidates: Iterable[Path], path: str) -> PackageInstaller:
     """The one that was named, or the first that there is: uv at one of these places, uv on the PATH, pip."""
     if named is not None:
         if not named.is_file():
             raise InvalidInput("--installer", f"there is no program {named}")
-        kind = Kind.UV if named.name.startswith("uv") else Kind.PIP
-        return Installer(kind=kind, words=[str(named)])
+        kind = InstallerKind.UV if named.name.startswith("uv") else InstallerKind.PIP
+        return PackageInstaller(kind=kind, words=[str(named)])
     for place in (*candidates, shutil.which("uv", path=path)):
         if place is not None and Path(place).is_file():
-            return Installer(kind=Kind.UV, words=[str(place)])
+            return PackageInstaller(kind=InstallerKind.UV, words=[str(place)])
     if importlib.util.find_spec("pip") is not None:
-        return Installer(kind=Kind.PIP, words=[sys.executable, "-m", "pip"])
+        return PackageInstaller(kind=InstallerKind.PIP, words=[sys.executable, "-m", "pip"])
     raise BuildFailed("there is neither uv nor pip to get packages with: install uv, or name one with --installer")
 
 
-async def install(installer: Installer, wish: Wish, environment: Mapping[str, str]) -> None:
+async def install(installer: PackageInstaller, wish: PackageRequest, environment: Mapping[str, str]) -> None:
     """PackagesMissing with the installer's own last words. A cancelled install ends the installer."""
-    words = _uv_words(wish) if installer.kind is Kind.UV else _pip_words(wish)
-    command = Command(
+    words = _uv_words(wish) if installer.kind is InstallerKind.UV else _pip_words(wish)
+    command = ChildCommand(
         argv=[*installer.words, *words],
         env=_environment(installer.kind, environment),
         output=Output.TAIL,
@@ -116,7 +116,7 @@ def _is_script(entry: Entry, python_version: str) -> bool:
         return file.read(len(_SCRIPT)) == _SCRIPT
 
 
-def _uv_words(wish: Wish) -> list[str]:
+def _uv_words(wish: PackageRequest) -> list[str]:
     return [
         *("pip", *_COMMON, "--quiet", "--no-progress", "--python", sys.executable),
         *("--python-version", wish.python_version),
@@ -126,7 +126,7 @@ def _uv_words(wish: Wish) -> list[str]:
     ]
 
 
-def _pip_words(wish: Wish) -> list[str]:
+def _pip_words(wish: PackageRequest) -> list[str]:
     """pip judges conditions of a lock by the machine it runs on, whatever platform it is told."""
     if wish.platform != this_platform() or wish.python_version != this_python():
         wanted = f"{wish.platform} and Python {wish.python_version}"
@@ -138,13 +138,13 @@ def _pip_words(wish: Wish) -> list[str]:
     ]
 
 
-def _only_from(wish: Wish) -> list[str]:
+def _only_from(wish: PackageRequest) -> list[str]:
     return ["--no-index", "--find-links", str(wish.wheels)] if wish.wheels is not None else []
 
 
-def _environment(kind: Kind, environment: Mapping[str, str]) -> dict[str, str]:
+def _environment(kind: InstallerKind, environment: Mapping[str, str]) -> dict[str, str]:
     """uv does not look at what pip is told; what the user told uv itself wins."""
-    if kind is Kind.PIP:
+    if kind is InstallerKind.PIP:
         return {**environment, "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
     handed_on = {new: environment[old] for old, new in _HANDED_ON.items() if environment.get(old)}
     if "SSL_CERT_FILE" not in handed_on:
@@ -152,7 +152,7 @@ def _environment(kind: Kind, environment: Mapping[str, str]) -> dict[str, str]:
     return {**handed_on, **environment, "UV_PYTHON_DOWNLOADS": "never"}
 
 
-def _failure(installer: Installer, wish: Wish, tail: Sequence[str]) -> PackagesMissing:
+def _failure(installer: PackageInstaller, wish: PackageRequest, tail: Sequence[str]) -> PackagesMissing:
     said = " ".join(" ".join(tail[-_LAST_LINES:]).split()) or "it said nothing"
     wanted = f"{wish.platform} and Python {wish.python_version}"
     if wish.platform.os == "linux":

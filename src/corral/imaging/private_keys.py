@@ -36,7 +36,7 @@ _BLOCKS: Final = 8
 _SCRYPT_BYTES: Final = 256 * 1024 * 1024
 _LINE: Final = 64
 _FIELD: Final = "--key"
-_Key: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
+_PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 
 
 class _Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
 class SigningKey:
     """Signs as cosign does: SHA-256 with ECDSA or RSA, or Ed25519."""
 
-    key: _Key
+    key: _PrivateKey
 
     @property
     def public_key(self) -> PublicKey:

@@ -18,8 +18,8 @@ from corral.oci.auth import read_stored
 from corral.oci.config import ImagesConfig
 from corral.oci.digests import digest_of
 from corral.oci.errors import ContentMismatch, ImageError, SourceInvalid
-from corral.oci.http import Answer
-from corral.oci.layout import Part
+from corral.oci.http import RegistryResponse
+from corral.oci.layout import FilePart
 from corral.oci.opening import open_registry
 from corral.oci.patience import in_thread, persistently
 from corral.oci.references import Reference
@@ -176,12 +176,12 @@ class _Push:
         async with self._registry.send("PUT", sealed, {**_BINARY, "Content-Length": "0"}) as answer:
             await self._need(answer, 201, f"the end of {blob.descriptor.digest}")
 
-    async def _need(self, answer: Answer, status: int, what: str) -> None:
+    async def _need(self, answer: RegistryResponse, status: int, what: str) -> None:
         if answer.status != status:
             raise await answer.problem(f"{what} in {self._reference.name}", may="write")
 
 
-def _location(answer: Answer) -> str:
+def _location(answer: RegistryResponse) -> str:
     place = answer.header("Location")
     if not place:
         raise ContentMismatch("the registry took an upload, and does not say where to send it")
@@ -194,7 +194,7 @@ def _first_of(failures: "ExceptionGroup[Exception]") -> Exception:
     return ours[0] if ours else failures.exceptions[0]
 
 
-def _read(part: Part) -> bytes:
+def _read(part: FilePart) -> bytes:
     with part.path.open("rb") as file:
         file.seek(part.offset)
         return file.read(part.size)
@@ -204,7 +204,7 @@ async def _once(content: bytes) -> AsyncIterator[bytes]:
     yield content
 
 
-async def _pieces(part: Part, size: int) -> AsyncIterator[bytes]:
+async def _pieces(part: FilePart, size: int) -> AsyncIterator[bytes]:
     """ContentMismatch when the file is shorter than it was when it was described.
 
     Read here and not in a thread: nobody waits for a sender that is cancelled, so it must not be in the middle of

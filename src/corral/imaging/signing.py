@@ -17,7 +17,7 @@ from corral.imaging.private_keys import SigningKey
 from corral.oci.config import ImagesConfig
 from corral.oci.digests import check_digest, digest_of
 from corral.oci.errors import ContentMismatch, ImageNotFound, ManifestUnusable
-from corral.oci.http import Answer
+from corral.oci.http import RegistryResponse
 from corral.oci.limits import MAX_SIGNATURES
 from corral.oci.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
 from corral.oci.opening import open_registry
@@ -165,7 +165,7 @@ class _Pushing:
         async with self._registry.send("PUT", f"manifests/{tag}", headers, content=lambda: _once(body)) as answer:
             await self._need(answer, 201, f"the signatures {tag}")
 
-    async def _need(self, answer: Answer, status: int, what: str) -> None:
+    async def _need(self, answer: RegistryResponse, status: int, what: str) -> None:
         if answer.status != status:
             raise await answer.problem(f"{what} in {self.name}", may="write")
 

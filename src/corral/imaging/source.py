@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from corral.imaging.description import Description, read_description
+from corral.imaging.description import BackendDescription, read_description
 from corral.imaging.entries import RUNNABLE, Entry, entries_of, in_order, is_left_over
 from corral.imaging.errors import BuildFailed
 from corral.imaging.requirements import FILE as LOCK
@@ -25,7 +25,7 @@ class BackendSource:
     """A directory that can become an image."""
 
     directory: Path
-    description: Description
+    description: BackendDescription
     lock: Path
     packages: tuple[str, ...]
     """By their names; empty when it needs none."""

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from corral.oci.blobs import BlobCache, Body, Wanted, body_of
+from corral.oci.blobs import BlobCache, Body, WantedBlob, body_of
 from corral.oci.contents import FetchedLayer, Image, LocalLayer
 from corral.oci.errors import ImageNotFound, LimitExceeded, PullCancelled, UnpackRefused
-from corral.oci.http import Fetcher
+from corral.oci.http import HttpFetcher
 from corral.oci.limits import BYTES_KNOB, ENTRIES_KNOB, UnpackLimits
 from corral.oci.network import Network, check_url
 from corral.oci.tree import Tree
@@ -20,7 +20,7 @@ from corral.oci.unpack import Unpacked
 
 
 def archive_behind(
-    url: str, *, sha256: str, fetcher: Fetcher, cache: BlobCache, network: Network, limits: UnpackLimits
+    url: str, *, sha256: str, fetcher: HttpFetcher, cache: BlobCache, network: Network, limits: UnpackLimits
 ) -> Image:
     """Without a hash nothing can be gone on with after a break, and nothing is known of what comes."""
     check_url(url, network)
@@ -34,7 +34,7 @@ def archive_behind(
         async with fetcher.ask(url, headers) as answer:
             yield await body_of(answer, offset, shown, network)
 
-    wanted = Wanted(key=key, digest=digest, size=None, most=limits.total_bytes)
+    wanted = WantedBlob(key=key, digest=digest, size=None, most=limits.total_bytes)
     layer = FetchedLayer(wanted=wanted, cache=cache, opener=opener)
     return Image(name=shown, layers=[layer], digest=digest, platform_digest=digest, has_whiteouts=False)
 
@@ -55,17 +55,17 @@ def directory_size(folder: Path | None) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _FolderEntry:
     path: Path
     parts: tuple[str, ...]
     status: os.stat_result
 
 
-def _found_in(folder: Path) -> Iterator[_Found]:
+def _found_in(folder: Path) -> Iterator[_FolderEntry]:
     for here, names, files in os.walk(folder):
         for name in sorted((*names, *files)):
             path = Path(here, name)
-            yield _Found(path=path, parts=path.relative_to(folder).parts, status=path.lstat())
+            yield _FolderEntry(path=path, parts=path.relative_to(folder).parts, status=path.lstat())
 
 
 def copy_directory(
@@ -94,7 +94,7 @@ def copy_directory(
     return unpacked
 
 
-def _copy_one(one: _Found, folder: Path, tree: Tree) -> None:
+def _copy_one(one: _FolderEntry, folder: Path, tree: Tree) -> None:
     place, name, mode = tree.locate(one.parts), one.parts[-1], one.status.st_mode
     if stat.S_ISDIR(mode):
         tree.make_directory(place, name, mode & 0o755 | 0o700)

@@ -37,7 +37,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+class _AuthEntry(msgspec.Struct, frozen=True, kw_only=True):
     auth: str = ""
     username: str = ""
     password: str = ""
@@ -45,7 +45,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Config(msgspec.Struct, frozen=True, kw_only=True):
-    auths: Mapping[str, _Entry] = msgspec.field(default_factory=dict)
+    auths: Mapping[str, _AuthEntry] = msgspec.field(default_factory=dict)
     helpers: Mapping[str, str] = msgspec.field(default_factory=dict, name="credHelpers")
     store: str = msgspec.field(default="", name="credsStore")
 
@@ -121,7 +121,7 @@ def _credentials_of(config: _Config, notes: list[str], file: Path) -> Iterable[C
             )
 
 
-def _login(entry: _Entry) -> tuple[str, str]:
+def _login(entry: _AuthEntry) -> tuple[str, str]:
     if not entry.auth:
         return entry.username, entry.password
     try:

@@ -17,9 +17,9 @@ from typing import BinaryIO, Final
 from corral.base.clock import Clock
 from corral.oci.digests import Hash, feed_file, new_hash
 from corral.oci.errors import ContentMismatch, LimitExceeded, RegistryUnavailable
-from corral.oci.http import Answer
+from corral.oci.http import RegistryResponse
 from corral.oci.network import Network
-from corral.oci.patience import Patience, in_thread
+from corral.oci.patience import FetchRetries, in_thread
 
 _BATCH_BYTES: Final = 1024 * 1024
 _LOOK_SECONDS: Final = 0.2
@@ -28,7 +28,7 @@ _RANGE: Final = re.compile(r"bytes (\d{1,18})-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedBlob:
     """A piece of content."""
 
     key: str
@@ -56,7 +56,7 @@ Opener = Callable[[int], AbstractAsyncContextManager[Body]]
 """Asks for content from an offset on."""
 
 
-async def body_of(answer: Answer, offset: int, what: str, network: Network) -> Body:
+async def body_of(answer: RegistryResponse, offset: int, what: str, network: Network) -> Body:
     """What an answer to such a question holds; raises what its status means."""
     if answer.status == 416:
         raise ContentMismatch(f"{what}: the server has nothing beyond byte {offset}")
@@ -78,7 +78,7 @@ class BlobCache:
         self._network = network
         self._clock = clock
 
-    async def get(self, wanted: Wanted, opener: Opener, on_position: Callable[[int], None]) -> BinaryIO:
+    async def get(self, wanted: WantedBlob, opener: Opener, on_position: Callable[[int], None]) -> BinaryIO:
         """The whole content as an open file; what happens to its name afterwards does not matter."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         while True:
@@ -89,23 +89,23 @@ class BlobCache:
                 if draft is None:
                     continue  # somebody finished it meanwhile
                 download = _Download(wanted, draft, on_position)
-                await download.run(opener, Patience(self._network, self._clock), self._network.restarts)
+                await download.run(opener, FetchRetries(self._network, self._clock), self._network.restarts)
                 os.rename(self._part(wanted), self._final(wanted))
                 return os.fdopen(os.dup(draft.fileno()), "rb")
 
-    def forget(self, wanted: Wanted) -> None:
+    def forget(self, wanted: WantedBlob) -> None:
         """Remove what there is of it."""
         for path in (self._final(wanted), self._part(wanted)):
             path.unlink(missing_ok=True)
 
-    def missing_bytes(self, wanted: Wanted) -> int:
+    def missing_bytes(self, wanted: WantedBlob) -> int:
         """How much room fetching it will take."""
         for path in (self._final(wanted), self._part(wanted)):
             if path.exists():
                 return max((wanted.size or 0) - path.stat().st_size, 0)
         return wanted.size or 0
 
-    def _finished(self, wanted: Wanted) -> BinaryIO | None:
+    def _finished(self, wanted: WantedBlob) -> BinaryIO | None:
         """What is there under its final name, if it still is what it should be."""
         if not wanted.digest:
             return None
@@ -122,7 +122,7 @@ class BlobCache:
         return None
 
     @asynccontextmanager
-    async def _unfinished(self, wanted: Wanted) -> AsyncIterator[BinaryIO | None]:
+    async def _unfinished(self, wanted: WantedBlob) -> AsyncIterator[BinaryIO | None]:
         """The unfinished file, ours alone; None when it is not there any more once we have it."""
         path = self._part(wanted)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -135,10 +135,10 @@ class BlobCache:
                 if _is_still(path, draft) and not os.fstat(draft.fileno()).st_size:
                     path.unlink()
 
-    def _final(self, wanted: Wanted) -> Path:
+    def _final(self, wanted: WantedBlob) -> Path:
         return self._folder / wanted.key
 
-    def _part(self, wanted: Wanted) -> Path:
+    def _part(self, wanted: WantedBlob) -> Path:
         return self._folder / f"{wanted.key}{_UNFINISHED}"
 
 
@@ -178,7 +178,7 @@ def _is_still(path: Path, file: BinaryIO) -> bool:
 class _Download:
     """One piece of content on its way into a file."""
 
-    def __init__(self, wanted: Wanted, draft: BinaryIO, on_position: Callable[[int], None]) -> None:
+    def __init__(self, wanted: WantedBlob, draft: BinaryIO, on_position: Callable[[int], None]) -> None:
         self._wanted = wanted
         self._draft = draft
         self._on_position = on_position
@@ -188,7 +188,7 @@ class _Download:
     def _new_hash(self) -> Hash:
         return new_hash(self._wanted.digest or "sha256:")
 
-    async def run(self, opener: Opener, patience: Patience, restarts: int) -> None:
+    async def run(self, opener: Opener, patience: FetchRetries, restarts: int) -> None:
         """Until all is there and right. Retries what is worth it; a file that is not right is emptied."""
         await in_thread(self._take_up)
         while not self._is_complete():

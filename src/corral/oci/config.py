@@ -12,7 +12,7 @@ from corral.oci.limits import UnpackLimits
 from corral.oci.network import Network
 from corral.oci.orders import PullOrder
 from corral.oci.platforms import this_platform
-from corral.oci.references import Remote, parse_source
+from corral.oci.references import RegistryImage, parse_source
 from corral.oci.signatures.policy import Verification, read_policy
 
 
@@ -101,7 +101,7 @@ def _needed(sources: Sequence[str], config: ImagesConfig, stored: StoredCredenti
             source = parse_source(uri)
         except SourceInvalid:
             continue  # the puller will say so
-        if isinstance(source, Remote):
+        if isinstance(source, RegistryImage):
             fitting = credential_for((*config.credentials, *stored.credentials), source.reference)
             found += [fitting] if fitting is not None and fitting not in found else []
     return tuple(found)

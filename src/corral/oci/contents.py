@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from corral.oci.blobs import BlobCache, Opener, Wanted
+from corral.oci.blobs import BlobCache, Opener, WantedBlob
 from corral.oci.digests import feed_file, new_hash
 from corral.oci.errors import ContentMismatch
 from corral.oci.patience import in_thread
@@ -55,7 +55,7 @@ class Image:
 class FetchedLayer:
     """Content that comes over the network."""
 
-    wanted: Wanted
+    wanted: WantedBlob
     cache: BlobCache
     opener: Opener = field(compare=False)
     is_local: bool = False

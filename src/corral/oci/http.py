@@ -52,7 +52,7 @@ def open_fetcher_session(network: Network) -> aiohttp.ClientSession:
     )
 
 
-class Fetcher:
+class HttpFetcher:
     """Asks, follows redirects, and tells failures apart."""
 
     def __init__(self, session: aiohttp.ClientSession, network: Network) -> None:
@@ -60,12 +60,14 @@ class Fetcher:
         self._network = network
 
     @asynccontextmanager
-    async def ask(self, url: str, headers: Mapping[str, str], *, authorization: str = "") -> AsyncIterator["Answer"]:
+    async def ask(
+        self, url: str, headers: Mapping[str, str], *, authorization: str = ""
+    ) -> AsyncIterator["RegistryResponse"]:
         """The answer after all redirects, whatever its status. RegistryUnavailable when none comes."""
         original = check_url(url, self._network)
         response = await self._follow(original, headers, authorization)
         try:
-            yield Answer(response, original)
+            yield RegistryResponse(response, original)
         finally:
             response.close()  # what was not read is not worth reading
 
@@ -90,13 +92,13 @@ class Fetcher:
         *,
         content: Content | None = None,
         authorization: str = "",
-    ) -> AsyncIterator["Answer"]:
+    ) -> AsyncIterator["RegistryResponse"]:
         """The answer to a request that changes something. Redirects are not followed: it might happen twice."""
         check_url(url, self._network)
         own = {"Authorization": authorization} if authorization else {}
         response = await self._send(method, url, {**headers, **own}, content)
         try:
-            yield Answer(response, url)
+            yield RegistryResponse(response, url)
         finally:
             response.close()
 
@@ -154,7 +156,7 @@ class Fetcher:
         return onward
 
 
-class Answer:
+class RegistryResponse:
     """An answer whose body has not been read."""
 
     def __init__(self, response: aiohttp.ClientResponse, asked: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from corral.oci.errors import IntegrityRequired, SourceInvalid
 from corral.oci.limits import INTEGRITY_KNOB
-from corral.oci.references import ArchiveUrl, ImageFile, LocalPath, Remote, parse_source
+from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, RegistryImage, parse_source
 
 
 def judge_sources(sources: Sequence[str], *, has_policy: bool, sha256: str, is_required: bool) -> tuple[str, ...]:
@@ -22,7 +22,7 @@ def _gap(uri: str, *, has_policy: bool, sha256: str) -> str:
     except SourceInvalid:
         return ""  # the puller will say so
     match source:
-        case Remote(reference=reference):
+        case RegistryImage(reference=reference):
             if has_policy or reference.digest:
                 return ""
             return f"{uri}: its gallery has no `verification`, and the uri no digest: nothing shows who made the image"
@@ -30,7 +30,7 @@ def _gap(uri: str, *, has_policy: bool, sha256: str) -> str:
             return "" if has_policy else f"{uri}: an image in a file has no signature: nothing shows who made it"
         case ArchiveUrl():
             is_directory = False
-        case LocalPath(path=path):
+        case LocalSource(path=path):
             is_directory = path.is_dir()
     if is_directory or sha256:
         return ""

@@ -14,8 +14,8 @@ from corral.oci.digests import check_digest, digest_of
 from corral.oci.errors import ContentMismatch, ImageError, ImageNotFound, LimitExceeded, ManifestUnusable
 from corral.oci.limits import ENTRIES_KNOB, MANIFEST_BYTES, UnpackLimits
 from corral.oci.manifests import Descriptor, Index, choose_image, read_manifest
-from corral.oci.platforms import Platform
-from corral.oci.tar_stream import FilePieces, Kind, TarStream
+from corral.oci.platforms import ImagePlatform
+from corral.oci.tar_stream import FilePieces, MemberKind, TarStream
 
 LAYOUT_FILE: Final = "oci-layout"
 INDEX_FILE: Final = "index.json"
@@ -29,7 +29,7 @@ class _DockerImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FilePart:
     """Content that lies in a file, or in a part of one."""
 
     path: Path
@@ -40,16 +40,16 @@ class Part:
 class Files(Protocol):
     """Named content, in a directory or in an archive."""
 
-    def find(self, name: str) -> Part | None: ...
+    def find(self, name: str) -> FilePart | None: ...
 
 
 class _Directory:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def find(self, name: str) -> Part | None:
+    def find(self, name: str) -> FilePart | None:
         path = self._folder / name
-        return Part(path=path, offset=0, size=path.stat().st_size) if path.is_file() else None
+        return FilePart(path=path, offset=0, size=path.stat().st_size) if path.is_file() else None
 
 
 class _Archive:
@@ -57,7 +57,7 @@ class _Archive:
 
     def __init__(self, path: Path, limits: UnpackLimits) -> None:
         self._path = path
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, FilePart] = {}
         self._aliases: dict[str, str] = {}
         with path.open("rb") as file:
             pieces = FilePieces(file)
@@ -65,14 +65,14 @@ class _Archive:
                 if number > limits.entries:
                     raise LimitExceeded(f"{path}: more than {limits.entries} entries ({ENTRIES_KNOB})")
                 name = os.path.normpath(member.name)
-                if member.kind is Kind.FILE:
-                    self._parts[name] = Part(path=path, offset=pieces.position, size=member.size)
-                elif member.kind is Kind.SYMLINK:
+                if member.kind is MemberKind.FILE:
+                    self._parts[name] = FilePart(path=path, offset=pieces.position, size=member.size)
+                elif member.kind is MemberKind.SYMLINK:
                     self._aliases[name] = os.path.normpath(PurePosixPath(name).parent / member.link)
-                elif member.kind is Kind.HARD_LINK:
+                elif member.kind is MemberKind.HARD_LINK:
                     self._aliases[name] = os.path.normpath(member.link)
 
-    def find(self, name: str) -> Part | None:
+    def find(self, name: str) -> FilePart | None:
         name = os.path.normpath(name)
         for _ in range(_MAX_ALIASES):
             if name not in self._aliases:
@@ -101,7 +101,7 @@ def open_files(path: Path, limits: UnpackLimits) -> Files:
     return _Directory(path) if path.is_dir() else _Archive(path, limits)
 
 
-def read_image(path: Path, platform: Platform, limits: UnpackLimits) -> Image:
+def read_image(path: Path, platform: ImagePlatform, limits: UnpackLimits) -> Image:
     """The image in an OCI layout or in what `docker save` wrote. Looks at files: call it in a thread."""
     files = open_files(path, limits)
     if files.find(LAYOUT_FILE) is not None and (top := files.find(INDEX_FILE)) is not None:
@@ -111,7 +111,7 @@ def read_image(path: Path, platform: Platform, limits: UnpackLimits) -> Image:
     raise ManifestUnusable(f"{path} is neither an OCI layout nor what `docker save` writes")
 
 
-def _read_layout(files: Files, top: Part, path: Path, platform: Platform) -> Image:
+def _read_layout(files: Files, top: FilePart, path: Path, platform: ImagePlatform) -> Image:
     document = read_manifest(content_of(top), name=str(path))
     digests: list[str] = []
     while isinstance(document, Index):
@@ -129,7 +129,7 @@ def _layer(files: Files, layer: Descriptor, path: Path) -> LocalLayer:
     return LocalLayer(path=part.path, offset=part.offset, size=layer.size, digest=layer.digest)
 
 
-def blob_part(files: Files, digest: str, path: Path) -> Part:
+def blob_part(files: Files, digest: str, path: Path) -> FilePart:
     """Where a blob lies; ImageNotFound when it is not there."""
     algorithm, _, digits = check_digest(digest).partition(":")
     part = files.find(f"blobs/{algorithm}/{digits}")
@@ -146,7 +146,7 @@ def checked_content(files: Files, descriptor: Descriptor, path: Path) -> bytes:
     return content
 
 
-def content_of(part: Part) -> bytes:
+def content_of(part: FilePart) -> bytes:
     """Of a manifest, which is never large."""
     if part.size > MANIFEST_BYTES:
         raise ManifestUnusable(f"{part.path}: a manifest of {part.size} bytes")
@@ -155,7 +155,7 @@ def content_of(part: Part) -> bytes:
         return file.read(part.size)
 
 
-def _read_docker(files: Files, table: Part, path: Path) -> Image:
+def _read_docker(files: Files, table: FilePart, path: Path) -> Image:
     try:
         images = msgspec.json.decode(content_of(table), type=list[_DockerImage])
     except UNREADABLE_JSON as error:

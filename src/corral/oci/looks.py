@@ -10,8 +10,8 @@ from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, SourceInvalid
 from corral.oci.manifests import Descriptor, Index, Manifest, read_manifest
 from corral.oci.opening import open_registry
-from corral.oci.platforms import Platform
-from corral.oci.references import Reference, Remote, parse_source
+from corral.oci.platforms import ImagePlatform
+from corral.oci.references import Reference, RegistryImage, parse_source
 from corral.oci.registry import Registry
 
 _MOST_MEMBERS: Final = 16
@@ -22,23 +22,23 @@ _NO_PLATFORM: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class PlatformImage:
     """An image for one platform."""
 
     digest: str
-    platform: Platform | None = None
+    platform: ImagePlatform | None = None
     layer_bytes: int | None = None
     """All layers, as they are fetched; None when it was not looked into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ImageLook:
     """What a uri names at this moment."""
 
     digest: str
     """Of the index, where there is one."""
     is_index: bool
-    members: tuple[Member, ...]
+    members: tuple[PlatformImage, ...]
 
 
 async def digests_at(uri: str, config: ImagesConfig, clock: Clock) -> tuple[str, ...]:
@@ -61,30 +61,31 @@ class ImageLooks:
         self._clock = clock
         self._sizes: dict[str, int | None] = {}
 
-    async def at(self, uri: str) -> Look | None:
+    async def at(self, uri: str) -> ImageLook | None:
         """None for what lies in no registry. ImageError when nobody can tell; takes as long as the network allows."""
         reference = _reference(uri)
         return None if reference is None else await self._at(reference)
 
-    async def _at(self, reference: Reference) -> Look:
+    async def _at(self, reference: Reference) -> ImageLook:
         name = str(reference)
         async with open_registry(reference, config=self._config, clock=self._clock) as registry:
             top = await registry.manifest(reference.selector)
             read = read_manifest(top.body, name=name)
             if isinstance(read, Manifest):
-                only = Member(digest=top.digest, layer_bytes=_layer_bytes(read))
-                return Look(digest=top.digest, is_index=False, members=(only,))
+                only = PlatformImage(digest=top.digest, layer_bytes=_layer_bytes(read))
+                return ImageLook(digest=top.digest, is_index=False, members=(only,))
             members = await self._members(registry, read, name)
-        return Look(digest=top.digest, is_index=True, members=tuple(members))
+        return ImageLook(digest=top.digest, is_index=True, members=tuple(members))
 
-    async def _members(self, registry: Registry, index: Index, name: str) -> Sequence[Member]:
+    async def _members(self, registry: Registry, index: Index, name: str) -> Sequence[PlatformImage]:
         images = _images(index)
         async with task_group() as group:
             for one in images[:_MOST_MEMBERS]:
                 if one.digest not in self._sizes:
                     group.create_task(self._look_into(registry, one, name), name=f"look at {one.digest}")
         return [
-            Member(digest=one.digest, platform=one.platform, layer_bytes=self._sizes.get(one.digest)) for one in images
+            PlatformImage(digest=one.digest, platform=one.platform, layer_bytes=self._sizes.get(one.digest))
+            for one in images
         ]
 
     async def _look_into(self, registry: Registry, member: Descriptor, name: str) -> None:
@@ -103,7 +104,7 @@ def _reference(uri: str) -> Reference | None:
         source = parse_source(uri)
     except SourceInvalid:
         return None
-    return source.reference if isinstance(source, Remote) else None
+    return source.reference if isinstance(source, RegistryImage) else None
 
 
 def _images(index: Index) -> list[Descriptor]:

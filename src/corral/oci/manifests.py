@@ -9,7 +9,7 @@ from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.digests import check_digest
 from corral.oci.errors import ManifestUnusable, SourceInvalid
 from corral.oci.limits import MAX_LAYERS
-from corral.oci.platforms import Platform, choose
+from corral.oci.platforms import ImagePlatform, choose
 
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
@@ -31,7 +31,7 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     media_type: str = msgspec.field(default="", name="mediaType")
     digest: str
     size: int
-    platform: Platform | None = None
+    platform: ImagePlatform | None = None
     annotations: Mapping[str, str] | None = None
     urls: Sequence[str] | None = None
 
@@ -48,7 +48,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     manifests: Sequence[Descriptor]
 
 
-class _Document(msgspec.Struct, frozen=True, kw_only=True):
+class _ManifestDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Either of them: what it is, is told by what it has, since media types are often left out."""
 
     manifests: Sequence[Descriptor] | None = None
@@ -59,7 +59,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 def read_manifest(body: bytes, *, name: str) -> Manifest | Index:
     """ManifestUnusable names what it is that cannot be used."""
     try:
-        document = msgspec.json.decode(body, type=_Document)
+        document = msgspec.json.decode(body, type=_ManifestDocument)
     except UNREADABLE_JSON as error:
         raise ManifestUnusable(f"{name}: its manifest cannot be read: {error}") from error
     if document.old_layers is not None:
@@ -71,7 +71,7 @@ def read_manifest(body: bytes, *, name: str) -> Manifest | Index:
     raise ManifestUnusable(f"{name}: this is neither an image nor a list of images")
 
 
-def choose_image(index: Index, wanted: Platform, *, name: str) -> Descriptor:
+def choose_image(index: Index, wanted: ImagePlatform, *, name: str) -> Descriptor:
     """The image for a platform, or the list in which to look on."""
     entries = index.manifests
     if not entries:

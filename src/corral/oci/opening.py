@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from corral.base.clock import Clock
 from corral.oci.auth import StoredCredentials, credential_for, read_stored
 from corral.oci.config import ImagesConfig
-from corral.oci.http import Fetcher, open_fetcher_session
+from corral.oci.http import HttpFetcher, open_fetcher_session
 from corral.oci.patience import in_thread
 from corral.oci.references import Reference
 from corral.oci.registry import Registry
@@ -27,7 +27,7 @@ async def open_registry(
         stored = await in_thread(lambda: read_stored(config.auth_files))
     async with open_fetcher_session(config.network) as session:
         yield Registry(
-            Fetcher(session, config.network),
+            HttpFetcher(session, config.network),
             reference,
             credential=credential_for((*config.credentials, *stored.credentials), reference),
             network=config.network,

@@ -7,7 +7,7 @@ import msgspec
 from corral.oci.auth import Credential
 from corral.oci.limits import UnpackLimits
 from corral.oci.network import Network
-from corral.oci.platforms import Platform
+from corral.oci.platforms import ImagePlatform
 from corral.oci.signatures.policy import Verification
 
 
@@ -20,7 +20,7 @@ class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A directory that is empty, or not there yet. Afterwards it is whole, or as it was."""
     cache: str
     """A directory for what is fetched, on a disk with room; unfinished layers stay there for the next attempt."""
-    platform: Platform
+    platform: ImagePlatform
     expected_digest: str = ""
     """Of the index or of the image for this machine; anything else is refused. Empty: whatever the source has."""
     sha256: str = ""

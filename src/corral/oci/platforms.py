@@ -25,7 +25,7 @@ _PLAIN: Final = {("arm64", "v8"): "", ("amd64", "v1"): "", ("arm", ""): "v7"}
 _UNKNOWN: Final = "unknown"
 
 
-class Platform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ImagePlatform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As images state it."""
 
     # Made anew each time, so that they are always written: readers need both.
@@ -44,17 +44,17 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return int(digits) if digits.isdigit() else 0
 
 
-ASSUMED: Final = Platform()
+ASSUMED: Final = ImagePlatform()
 """What an entry without a platform is taken for, as LocalAI does it."""
 
 
-def this_platform() -> Platform:
+def this_platform() -> ImagePlatform:
     machine = platform.machine().lower()
     architecture, variant = _ARCHITECTURES.get(machine, (machine, ""))
-    return Platform(os=sys.platform, architecture=architecture, variant=variant)
+    return ImagePlatform(os=sys.platform, architecture=architecture, variant=variant)
 
 
-def choose(offered: Iterable[Platform | None], wanted: Platform) -> int:
+def choose(offered: Iterable[ImagePlatform | None], wanted: ImagePlatform) -> int:
     """The number of the best fitting one; PlatformMissing tells which there are."""
     platforms = [one or ASSUMED for one in offered]
     fitting = [number for number, one in enumerate(platforms) if _fits(one, wanted)]
@@ -64,6 +64,6 @@ def choose(offered: Iterable[Platform | None], wanted: Platform) -> int:
     return max(fitting, key=lambda number: (platforms[number].level, -number))
 
 
-def _fits(one: Platform, wanted: Platform) -> bool:
+def _fits(one: ImagePlatform, wanted: ImagePlatform) -> bool:
     is_alike = (one.os, one.architecture) == (wanted.os, wanted.architecture)
     return is_alike and one.level <= wanted.level

@@ -87,7 +87,7 @@ class Scale:
         )
 
 
-class Reporter:
+class PullReporter:
     """Tells of changes, a quarter of a second apart, and of the last one in the end."""
 
     def __init__(self, scale: Scale, tell: Callable[[PullProgress], None], clock: Clock) -> None:

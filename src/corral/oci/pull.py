@@ -28,12 +28,12 @@ from corral.oci.errors import (
     UnpackRefused,
     error_with,
 )
-from corral.oci.http import Fetcher, open_fetcher_session
+from corral.oci.http import HttpFetcher, open_fetcher_session
 from corral.oci.orders import PullOrder, PullResult
 from corral.oci.patience import in_thread
 from corral.oci.progress import Scale
 from corral.oci.signatures.candidates import NothingAccepted, SignatureChecker
-from corral.oci.sources import Sources
+from corral.oci.sources import SourceOpener
 from corral.oci.targets import empty, prepare_target
 from corral.oci.tree import Tree
 from corral.oci.unpack import Unpacked, Unpacker
@@ -61,12 +61,12 @@ class Pull:
         if not self._order.sources:
             raise SourceInvalid("an order without a source")
         async with self._whole_or_not_at_all(), open_fetcher_session(self._order.network) as session:
-            fetcher = Fetcher(session, self._order.network)
+            fetcher = HttpFetcher(session, self._order.network)
             cache = BlobCache(Path(self._order.cache), network=self._order.network, clock=self._clock)
-            sources = Sources(self._order, fetcher=fetcher, cache=cache, clock=self._clock, checker=self._checker)
+            sources = SourceOpener(self._order, fetcher=fetcher, cache=cache, clock=self._clock, checker=self._checker)
             return await self._first_that_works(sources)
 
-    async def _first_that_works(self, sources: Sources) -> PullResult:
+    async def _first_that_works(self, sources: SourceOpener) -> PullResult:
         failures: list[ImageError] = []
         for uri in self._order.sources:
             try:
@@ -78,7 +78,7 @@ class Pull:
                 await in_thread(self._empty_target)
         raise _summary(failures)
 
-    async def _pull(self, uri: str, sources: Sources) -> PullResult:
+    async def _pull(self, uri: str, sources: SourceOpener) -> PullResult:
         self._scale.enter(Phase.RESOLVING)
         image = await sources.open(uri)
         if {image.digest, image.platform_digest} & set(self._order.have):

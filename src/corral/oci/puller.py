@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import msgspec
 
-from corral.base.processes import Command, Process, Streams, Tail, secret_descriptor, start_process
+from corral.base.processes import ChildCommand, ChildProcess, OutputTail, Streams, secret_descriptor, start_process
 from corral.base.readiness import describe_exit
 from corral.base.tasks import start_task
 from corral.base.unreadable_json import UNREADABLE_JSON
@@ -40,8 +40,8 @@ class Puller:
         self._environment = {name: environment[name] for name in _PASSED_ON if name in environment}
         self._stop_grace = stop_grace
         self._lines = _Lines(self._hear)
-        self._stderr = Tail()
-        self._process: Process | None = None
+        self._stderr = OutputTail()
+        self._process: ChildProcess | None = None
         self._watching: asyncio.Task[None] | None = None
         self._outcome: asyncio.Future[PullResult] = asyncio.get_running_loop().create_future()
         self._newest: PullProgress | None = None
@@ -56,7 +56,7 @@ class Puller:
         self._is_foreign = self._was_there and bool(os.listdir(target))
         descriptor = secret_descriptor(msgspec.json.encode(self._order))
         self._process = start_process(
-            Command(
+            ChildCommand(
                 argv=[sys.executable, "-P", "-m", MODULE, "--order", str(descriptor)],
                 env=self._environment,
                 output=Streams(stdout=self._lines.feed, stderr=self._stderr.feed),
@@ -107,7 +107,7 @@ class Puller:
         if self._watching is not None:
             await asyncio.wait({self._watching})
 
-    async def _watch(self, process: Process) -> None:
+    async def _watch(self, process: ChildProcess) -> None:
         code = await process.wait()
         if not self._is_done():
             await asyncio.to_thread(self._clean_up)

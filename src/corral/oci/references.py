@@ -99,7 +99,7 @@ def _has_port_in_range(registry: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
+class RegistryImage:
     """An image in a registry."""
 
     reference: Reference
@@ -120,31 +120,31 @@ class ArchiveUrl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalPath:
+class LocalSource:
     """A directory to copy, an OCI layout, or an archive: what it is shows when it is opened."""
 
     path: Path
 
 
-Source: TypeAlias = Remote | ImageFile | ArchiveUrl | LocalPath
+PullSource: TypeAlias = RegistryImage | ImageFile | ArchiveUrl | LocalSource
 
 
-def parse_source(uri: str) -> Source:
+def parse_source(uri: str) -> PullSource:
     """What a backend's uri means. SourceInvalid says what is wrong with it."""
     if not uri or len(uri) > _MAX_URI or not uri.isprintable():
         raise SourceInvalid(f"{uri[:200]!r} is not a uri of an image")
     scheme, separator, rest = uri.partition("://")
     if not separator:
-        return LocalPath(path=Path(uri)) if uri.startswith("/") else Remote(reference=parse_reference(uri))
+        return LocalSource(path=Path(uri)) if uri.startswith("/") else RegistryImage(reference=parse_reference(uri))
     match scheme.lower():
         case "oci":
-            return Remote(reference=parse_reference(rest))
+            return RegistryImage(reference=parse_reference(rest))
         case "ocifile":
             return ImageFile(path=_absolute(uri, rest))
         case "http" | "https":
             return ArchiveUrl(url=_archive_url(uri))
         case "file":
-            return LocalPath(path=_absolute(uri, unquote(urlsplit(uri).path)))
+            return LocalSource(path=_absolute(uri, unquote(urlsplit(uri).path)))
         case _:
             allowed = "oci://, ocifile://, https://, http://, file://, a reference or a path"
             raise SourceInvalid(f"{uri[:200]!r} has the unknown scheme {scheme!r}; known are {allowed}")
@@ -172,12 +172,12 @@ def names_an_entry(uri: str) -> bool:
     return "/" not in uri
 
 
-def default_name(source: Source) -> str:
+def default_name(source: PullSource) -> str:
     """What a backend is called that nobody named; empty for images in registries, which have no good name."""
     match source:
-        case Remote():
+        case RegistryImage():
             return ""
-        case ImageFile(path=path) | LocalPath(path=path):
+        case ImageFile(path=path) | LocalSource(path=path):
             return _stem(path.name)
         case ArchiveUrl(url=url):
             return _stem(PurePosixPath(unquote(urlsplit(url).path)).name)

@@ -16,7 +16,7 @@ from corral.oci.auth import Challenge, Credential, read_challenge
 from corral.oci.blobs import Body, body_of
 from corral.oci.digests import check_digest, digest_of
 from corral.oci.errors import ContentMismatch, RegistryRefused, RegistryUnavailable, SourceInvalid
-from corral.oci.http import Answer, Content, Fetcher
+from corral.oci.http import Content, HttpFetcher, RegistryResponse
 from corral.oci.limits import MANIFEST_BYTES
 from corral.oci.manifests import ACCEPTED, OCI_INDEX
 from corral.oci.network import Network, check_url, scheme_of
@@ -46,7 +46,7 @@ class Registry:
 
     def __init__(
         self,
-        fetcher: Fetcher,
+        fetcher: HttpFetcher,
         reference: Reference,
         *,
         credential: Credential | None,
@@ -116,19 +116,19 @@ class Registry:
     # Logins.
 
     @asynccontextmanager
-    async def _ask(self, url: str, headers: dict[str, str]) -> AsyncIterator[Answer]:
+    async def _ask(self, url: str, headers: dict[str, str]) -> AsyncIterator[RegistryResponse]:
         async with self._with_login(lambda login: self._fetcher.ask(url, headers, authorization=login)) as answer:
             yield answer
 
     @asynccontextmanager
     async def send(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, *, content: Content | None = None
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[RegistryResponse]:
         """One attempt to change something. The path is one below the repository, or a URL that the registry named."""
         url = urljoin(f"{self._base}/", path)
         is_home = url.startswith(self._base.partition("/v2/")[0] + "/")
 
-        def asked(login: str) -> AbstractAsyncContextManager[Answer]:
+        def asked(login: str) -> AbstractAsyncContextManager[RegistryResponse]:
             shown = login if is_home else ""  # the place of an upload may be anybody's
             return self._fetcher.send(method, url, headers or {}, content=content, authorization=shown)
 
@@ -136,7 +136,9 @@ class Registry:
             yield answer
 
     @asynccontextmanager
-    async def _with_login(self, asked: Callable[[str], AbstractAsyncContextManager[Answer]]) -> AsyncIterator[Answer]:
+    async def _with_login(
+        self, asked: Callable[[str], AbstractAsyncContextManager[RegistryResponse]]
+    ) -> AsyncIterator[RegistryResponse]:
         """Once with the login that we have, and once more with the one that is wanted."""
         used = self._authorization
         async with asked(used) as answer:

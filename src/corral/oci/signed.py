@@ -16,14 +16,14 @@ from corral.oci.errors import ContentMismatch, ImageNotFound, SignatureMissing, 
 from corral.oci.limits import MAX_SIGNATURES, SIGNATURE_BYTES
 from corral.oci.registry import Registry
 from corral.oci.signatures.bundles import is_bundle_type
-from corral.oci.signatures.candidates import Candidate, SignatureChecker, SigstoreBundle, SimpleSignature
+from corral.oci.signatures.candidates import SignatureCandidate, SignatureChecker, SigstoreBundle, SimpleSignature
 from corral.oci.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, signature_tag
 
 _MOST_TOLD: Final = 3
 _EMPTY: Final = "application/vnd.oci.empty.v1+json"
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _ReferrerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     digest: str
     size: int = 0
     media_type: str = ""
@@ -35,8 +35,8 @@ class _Listing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A manifest or a list: either has one of these."""
 
     artifact_type: str = ""
-    layers: Sequence[_Entry] = ()
-    manifests: Sequence[_Entry] = ()
+    layers: Sequence[_ReferrerEntry] = ()
+    manifests: Sequence[_ReferrerEntry] = ()
 
 
 class SignedImages:
@@ -70,7 +70,7 @@ class SignedImages:
         found = "the signature that is there is not it" if len(problems) == 1 else "none of those that are there is it"
         return SignatureRefused(f"{what}, and {found}: {told}{rest}")
 
-    async def _candidates(self, digest: str) -> AsyncIterator[Candidate | str]:
+    async def _candidates(self, digest: str) -> AsyncIterator[SignatureCandidate | str]:
         """Each one, or why it cannot be looked at. RegistryUnavailable is nobody's fault, and passes."""
         if self._checker.takes_simple:
             async for simple in self._simple_signatures(digest):
@@ -78,7 +78,7 @@ class SignedImages:
         async for bundle in self._bundles(digest):
             yield bundle
 
-    async def _simple_signatures(self, digest: str) -> AsyncIterator[Candidate | str]:
+    async def _simple_signatures(self, digest: str) -> AsyncIterator[SignatureCandidate | str]:
         tag = signature_tag(digest)
         for layer in (await self._listing(tag)).layers:
             if layer.media_type != MEDIA_TYPE:
@@ -90,7 +90,7 @@ class SignedImages:
                 signature = (layer.annotations or {}).get(SIGNATURE_ANNOTATION, "")
                 yield SimpleSignature(place=tag, payload=payload, signature=signature)
 
-    async def _bundles(self, digest: str) -> AsyncIterator[Candidate | str]:
+    async def _bundles(self, digest: str) -> AsyncIterator[SignatureCandidate | str]:
         entries = [entry for entry in await self._referrers(digest) if _may_be_bundle(entry)]
         for entry in entries[:MAX_SIGNATURES]:
             manifest = await self._listing(entry.digest)
@@ -99,7 +99,7 @@ class SignedImages:
             document = await self._content(manifest.layers[0].digest)
             yield document if isinstance(document, str) else SigstoreBundle(place=entry.digest, document=document)
 
-    async def _referrers(self, digest: str) -> Sequence[_Entry]:
+    async def _referrers(self, digest: str) -> Sequence[_ReferrerEntry]:
         """What the registry lists, or what those who pushed have listed under a tag where the registry does not."""
         listed = await self._registry.referrers(digest)
         if listed is None:
@@ -119,7 +119,7 @@ class SignedImages:
             return f"what is signed cannot be had: {error}"
 
 
-def _may_be_bundle(entry: _Entry) -> bool:
+def _may_be_bundle(entry: _ReferrerEntry) -> bool:
     """Lists that cosign writes itself name the type of the configuration instead, which is empty."""
     is_likely = is_bundle_type(entry.artifact_type) or entry.artifact_type in ("", _EMPTY)
     return is_likely and is_digest(entry.digest)

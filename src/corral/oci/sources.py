@@ -7,16 +7,16 @@ from pathlib import Path
 from corral.base.clock import Clock
 from corral.oci.archives import archive_behind, local_archive
 from corral.oci.auth import credential_for
-from corral.oci.blobs import BlobCache, Wanted
+from corral.oci.blobs import BlobCache, WantedBlob
 from corral.oci.contents import FetchedLayer, Image
 from corral.oci.errors import ContentMismatch, ImageNotFound, LimitExceeded, ManifestUnusable, SignatureMissing
-from corral.oci.http import Fetcher
+from corral.oci.http import HttpFetcher
 from corral.oci.layout import is_layout, read_image
 from corral.oci.limits import BYTES_KNOB
 from corral.oci.manifests import Descriptor, Index, choose_image, read_manifest
 from corral.oci.orders import PullOrder
 from corral.oci.patience import in_thread
-from corral.oci.references import ArchiveUrl, ImageFile, LocalPath, Reference, Remote, parse_source
+from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, Reference, RegistryImage, parse_source
 from corral.oci.registry import Document, Registry
 from corral.oci.signatures.candidates import SignatureChecker
 from corral.oci.signed import SignedImages
@@ -24,11 +24,11 @@ from corral.oci.signed import SignedImages
 _MAX_NESTING = 4
 
 
-class Sources:
+class SourceOpener:
     """Opens the sources of one order."""
 
     def __init__(
-        self, order: PullOrder, *, fetcher: Fetcher, cache: BlobCache, clock: Clock, checker: SignatureChecker
+        self, order: PullOrder, *, fetcher: HttpFetcher, cache: BlobCache, clock: Clock, checker: SignatureChecker
     ) -> None:
         self._order = order
         self._checker = checker
@@ -40,7 +40,7 @@ class Sources:
         """What is there. Nothing is fetched yet but what describes it."""
         order = self._order
         match parse_source(uri):
-            case Remote(reference=reference):
+            case RegistryImage(reference=reference):
                 image = await self._open_remote(reference)
             case ImageFile(path=path):
                 self._refuse_unsigned(path)
@@ -54,12 +54,12 @@ class Sources:
                     network=order.network,
                     limits=order.limits,
                 )
-            case LocalPath(path=path):
-                image = await in_thread(lambda: self._open_path(LocalPath(path=path)))
+            case LocalSource(path=path):
+                image = await in_thread(lambda: self._open_path(LocalSource(path=path)))
         self._check_expected(image)
         return image
 
-    def _open_path(self, source: LocalPath) -> Image:
+    def _open_path(self, source: LocalSource) -> Image:
         path = source.path
         if not path.exists():
             raise ImageNotFound(f"there is no {path}")
@@ -118,7 +118,7 @@ class Sources:
             raise LimitExceeded(f"{name}: layers of more than {most} bytes ({BYTES_KNOB})")
         return [
             FetchedLayer(
-                wanted=Wanted(
+                wanted=WantedBlob(
                     key=layer.digest.partition(":")[2], digest=layer.digest, size=layer.size, most=layer.size
                 ),
                 cache=self._cache,

@@ -34,7 +34,7 @@ _EXTENSIONS: Final = frozenset({_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_SOLARIS, _
 _READ_BYTES: Final = 1024 * 1024
 
 
-class Kind(Enum):
+class MemberKind(Enum):
     """What a member is."""
 
     FILE = "file"
@@ -46,17 +46,17 @@ class Kind(Enum):
     FIFO = "fifo"
 
 
-_KINDS: Final[Mapping[bytes, Kind]] = {
-    b"0": Kind.FILE,
-    b"\0": Kind.FILE,
-    b"7": Kind.FILE,
-    _OLD_SPARSE: Kind.FILE,
-    b"1": Kind.HARD_LINK,
-    b"2": Kind.SYMLINK,
-    b"3": Kind.CHARACTER_DEVICE,
-    b"4": Kind.BLOCK_DEVICE,
-    b"5": Kind.DIRECTORY,
-    b"6": Kind.FIFO,
+_KINDS: Final[Mapping[bytes, MemberKind]] = {
+    b"0": MemberKind.FILE,
+    b"\0": MemberKind.FILE,
+    b"7": MemberKind.FILE,
+    _OLD_SPARSE: MemberKind.FILE,
+    b"1": MemberKind.HARD_LINK,
+    b"2": MemberKind.SYMLINK,
+    b"3": MemberKind.CHARACTER_DEVICE,
+    b"4": MemberKind.BLOCK_DEVICE,
+    b"5": MemberKind.DIRECTORY,
+    b"6": MemberKind.FIFO,
 }
 
 
@@ -69,11 +69,11 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class ArchiveMember:
     """One entry of an archive; the content of a file follows in the stream."""
 
     name: str
-    kind: Kind
+    kind: MemberKind
     size: int
     """Of the file as it will be, holes included."""
     mode: int
@@ -148,7 +148,7 @@ class TarStream:
         self._padding = 0
         self._has_begun = False
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ArchiveMember]:
         while (header := self._header()) is not None:
             extensions: dict[bytes, bytes] = {}
             sparse_numbers: list[bytes] = []
@@ -209,18 +209,20 @@ class TarStream:
 
     # Members.
 
-    def _member(self, header: Header, extensions: Mapping[bytes, bytes], sparse_numbers: Sequence[bytes]) -> Member:
+    def _member(
+        self, header: Header, extensions: Mapping[bytes, bytes], sparse_numbers: Sequence[bytes]
+    ) -> ArchiveMember:
         kind = _KINDS.get(header.type)
         if kind is None:
             raise UnpackRefused(f"{as_text(header.name)!r} is of the unknown type {header.type!r}")
         name = extensions.get(b"path", header.name)
-        if kind is Kind.FILE and name.endswith(b"/") and header.type != _OLD_SPARSE:
-            kind = Kind.DIRECTORY  # archives from before there was a type for it
+        if kind is MemberKind.FILE and name.endswith(b"/") and header.type != _OLD_SPARSE:
+            kind = MemberKind.DIRECTORY  # archives from before there was a type for it
         stored = read_number(extensions[b"size"]) if b"size" in extensions else header.number(124, 12, "size")
-        self._content = stored if kind is Kind.FILE else 0
+        self._content = stored if kind is MemberKind.FILE else 0
         self._padding = -self._content % _BLOCK
         extents, size = self._sparse(header, extensions, sparse_numbers)
-        return Member(
+        return ArchiveMember(
             name=as_text(extensions.get(b"GNU.sparse.name", name)),
             kind=kind,
             size=self._content if size is None else size,

@@ -15,7 +15,7 @@ from corral.base.open_directories import OpenDirectory
 from corral.oci.decompress import decompressed
 from corral.oci.errors import LimitExceeded, PullCancelled, UnpackRefused
 from corral.oci.limits import BYTES_KNOB, ENTRIES_KNOB, RATIO_COUNTS_FROM, RATIO_KNOB, UnpackLimits
-from corral.oci.tar_stream import Kind, Member, Pieces, TarStream
+from corral.oci.tar_stream import ArchiveMember, MemberKind, Pieces, TarStream
 from corral.oci.tree import Parts, Tree
 
 _WHITEOUT: Final = ".wh."
@@ -84,20 +84,20 @@ class Unpacker:
 
     # Members.
 
-    def _make(self, member: Member, place: OpenDirectory, name: str, members: TarStream) -> None:
+    def _make(self, member: ArchiveMember, place: OpenDirectory, name: str, members: TarStream) -> None:
         match member.kind:
-            case Kind.FILE:
+            case MemberKind.FILE:
                 self._write(member, self._tree.make_file(place, name), members)
-            case Kind.DIRECTORY:
+            case MemberKind.DIRECTORY:
                 self._tree.make_directory(place, name, member.mode & _KEPT_OF_FILES | _DIRECTORY_AT_LEAST)
-            case Kind.SYMLINK:
+            case MemberKind.SYMLINK:
                 self._tree.make_symlink(place, name, self._target(member))
-            case Kind.HARD_LINK:
+            case MemberKind.HARD_LINK:
                 self._tree.make_hard_link(place, name, self._linked(member))
             case _:
                 raise UnpackRefused(f"{member.name!r} is a {member.kind.value}")
 
-    def _write(self, member: Member, descriptor: int, members: TarStream) -> None:
+    def _write(self, member: ArchiveMember, descriptor: int, members: TarStream) -> None:
         try:
             if member.extents is None:
                 for piece in members.content():
@@ -136,14 +136,14 @@ class Unpacker:
             raise LimitExceeded(f"the name {name[:60]!r}… lies more than {limits.depth} directories deep")
         return parts
 
-    def _linked(self, member: Member) -> Parts:
+    def _linked(self, member: ArchiveMember) -> Parts:
         """Hard links name their target from the root; many writers put a slash before it."""
         parts = self._parts(member.link.lstrip("/") or "/")
         if not parts:
             raise UnpackRefused(f"{member.name!r} is a hard link to nothing")
         return parts
 
-    def _target(self, member: Member) -> str:
+    def _target(self, member: ArchiveMember) -> str:
         target = member.link
         if not target or "\0" in target or len(os.fsencode(target)) > self._limits.path_bytes:
             raise UnpackRefused(f"{member.name[:200]!r} is a link to {target[:60]!r}")
@@ -151,10 +151,10 @@ class Unpacker:
 
     # Limits.
 
-    def _count(self, member: Member) -> None:
+    def _count(self, member: ArchiveMember) -> None:
         self.unpacked.entries += 1
         entries = self.unpacked.entries + self._tree.implied
-        self.unpacked.bytes += member.size if member.kind is Kind.FILE else 0
+        self.unpacked.bytes += member.size if member.kind is MemberKind.FILE else 0
         if entries > self._limits.entries:
             raise LimitExceeded(f"more than {self._limits.entries} entries ({ENTRIES_KNOB})")
         if self.unpacked.bytes > self._limits.total_bytes:
@@ -199,7 +199,7 @@ def _write_all(descriptor: int, piece: memoryview) -> None:
         piece = piece[os.write(descriptor, piece) :]
 
 
-def _write_sparse(descriptor: int, member: Member, content: Iterator[memoryview]) -> None:
+def _write_sparse(descriptor: int, member: ArchiveMember, content: Iterator[memoryview]) -> None:
     """The parts where they belong, and holes between them."""
     piece = memoryview(b"")
     for extent in member.extents or ():

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from corral.adapter.app import AdapterApp
 from corral.adapter.orders import Orders
-from corral.adapter.replicas import Replicas
+from corral.adapter.replicas import ServedReplicas
 from corral.adapter.scratch import Scratch
 from corral.base.clock import SystemClock
 from corral.base.garbage import look_for_garbage_rarely
@@ -57,7 +57,7 @@ async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
     stop = asyncio.Event()
     with stop_on_signals(stop):
         async with AsyncExitStack() as stack:
-            replicas = Replicas()
+            replicas = ServedReplicas()
             stack.push_async_callback(replicas.close)
             try:
                 listening = await _listen(stack, replicas, host, port)
@@ -74,7 +74,7 @@ async def run_adapter(orders: int, *, host: str, port: int) -> ExitCode:
     return ExitCode.OK
 
 
-async def _listen(stack: AsyncExitStack, replicas: Replicas, host: str, port: int) -> Listening:
+async def _listen(stack: AsyncExitStack, replicas: ServedReplicas, host: str, port: int) -> Listening:
     scratch = await stack.enter_async_context(Scratch())
     app = AdapterApp(replicas, SystemClock(), scratch).build()
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_DRAIN_SECONDS)

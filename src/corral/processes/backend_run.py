@@ -11,7 +11,7 @@ from typing import Final
 
 from corral.base.errors import ChildFailed, CorralError, NotFound
 from corral.base.ids import new_secret
-from corral.base.processes import Command, start_process
+from corral.base.processes import ChildCommand, start_process
 from corral.base.readiness import Child, describe_exit, until_ready
 from corral.base.tasks import first_done
 from corral.processes.signals import stop_on_signals
@@ -93,8 +93,8 @@ def _launch(wish: RunWish) -> Launch:
     )
 
 
-def _command(launch: Launch) -> Command:
-    return Command(argv=launch.argv(), env=launch.variables(), cwd=launch.home.directory)
+def _command(launch: Launch) -> ChildCommand:
+    return ChildCommand(argv=launch.argv(), env=launch.variables(), cwd=launch.home.directory)
 
 
 async def _answers(launch: Launch) -> None:

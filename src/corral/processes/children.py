@@ -21,7 +21,7 @@ from typing import Final, Self
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.base.processes import Process, start_process
+from corral.base.processes import ChildProcess, start_process
 from corral.base.readiness import Child, describe_exit, first_of_group, until_ready
 from corral.base.retry import Backoff
 from corral.base.tasks import start_task, task_group
@@ -45,7 +45,7 @@ class RestartPolicy:
 @dataclass(slots=True, kw_only=True)
 class _Kept:
     child: Child
-    process: Process | None = None
+    process: ChildProcess | None = None
     restarts: int = 0
     keeper: asyncio.Task[None] | None = None
 
@@ -123,7 +123,7 @@ class Children:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _start(self, kept: _Kept) -> Process:
+    async def _start(self, kept: _Kept) -> ChildProcess:
         """Start once. A failure stops the process; a cancellation leaves it to `stop`, which knows the order."""
         process = start_process(kept.child.command())
         self._changed(kept, process)
@@ -136,7 +136,7 @@ class Children:
         log.info("child ready", extra={"event": "child.ready", "child": kept.child.name, "pid": process.pid})
         return process
 
-    async def _keep(self, kept: _Kept, process: Process) -> None:
+    async def _keep(self, kept: _Kept, process: ChildProcess) -> None:
         """Restart for ever. What cannot be repaired by a restart ends the supervisor."""
         failures = 0
         try:
@@ -148,7 +148,7 @@ class Children:
             log.exception("child given up", extra={"event": "child.given_up", "child": kept.child.name})
             self._given_up.put_nowait(error)
 
-    async def _outlive(self, kept: _Kept, process: Process) -> float:
+    async def _outlive(self, kept: _Kept, process: ChildProcess) -> float:
         """Wait for its death; how many seconds of policy time it lived."""
         began = self._clock.monotonic()
         code = await process.wait()
@@ -160,7 +160,7 @@ class Children:
         self._changed(kept, None)
         return lived
 
-    async def _restart(self, kept: _Kept, failures: int) -> tuple[Process, int]:
+    async def _restart(self, kept: _Kept, failures: int) -> tuple[ChildProcess, int]:
         """Try until it is ready again; also the number of failures in a row, this death included."""
         while True:
             failures += 1
@@ -183,7 +183,7 @@ class Children:
                 if kept.process is not None:
                     stops.create_task(self._stop(kept, kept.process, deadline), name=f"stop {kept.child.name}")
 
-    async def _stop(self, kept: _Kept, process: Process, deadline: float) -> None:
+    async def _stop(self, kept: _Kept, process: ChildProcess, deadline: float) -> None:
         left = timedelta(seconds=max(0.0, deadline - asyncio.get_running_loop().time()))
         code = await process.stop(min(kept.child.stop_grace, left))
         log.info("child stopped", extra={"event": "child.stopped", "child": kept.child.name, "exit_code": code})
@@ -206,7 +206,7 @@ class Children:
             await process.wait()
             self._changed(kept, None)
 
-    def _changed(self, kept: _Kept, process: Process | None) -> None:
+    def _changed(self, kept: _Kept, process: ChildProcess | None) -> None:
         kept.process = process
         try:
             self._on_change(self.pids)

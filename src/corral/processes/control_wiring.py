@@ -33,7 +33,7 @@ from corral.control.key_spread import KeySpread
 from corral.control.leader_lease import Leader
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
-from corral.control.loading import BackendLoader, GrpcLoader, Loading, UsualLimits
+from corral.control.loading import BackendLoader, GrpcLoader, ModelLoader, UsualLimits
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
 from corral.control.node_client import NodeClient, NodeContacts, NodeTokens
@@ -44,8 +44,8 @@ from corral.control.orphans import Orphans
 from corral.control.peer_operations import Caches, PeerOperations
 from corral.control.planning import Lookups, Planner
 from corral.control.progress import ProgressBoard
-from corral.control.readiness import Readiness
-from corral.control.registry import Registry
+from corral.control.readiness import ControlReadiness
+from corral.control.registry import NodeRegistry
 from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
 from corral.control.restoring import Restoring
@@ -61,7 +61,7 @@ from corral.domain.brake import BrakePolicy
 from corral.processes.control_loops import Control
 from corral.state.db import Database
 from corral.state.events import Events
-from corral.state.fleet_rules import FleetRules as FleetRuleStore
+from corral.state.fleet_rules import FleetRuleStore
 from corral.state.hearing import HearingPeriods
 from corral.state.intents import Intents, cancel_intents_of
 from corral.state.inventories import Inventories
@@ -70,8 +70,8 @@ from corral.state.leases import Leases
 from corral.state.load_jobs import LoadJobs, stop_serving
 from corral.state.model_removals import ModelRemovals
 from corral.state.nodes import Nodes
-from corral.state.operations import Operations as OperationStore
-from corral.state.replicas import Replicas, lose_replicas_of
+from corral.state.operations import OperationStore
+from corral.state.replicas import ReplicaStore, lose_replicas_of
 from corral.state.restorations import Restorations
 from corral.state.secrets import Secrets
 from corral.state.upgrade_checks import UpgradeChecks
@@ -102,8 +102,8 @@ async def wire(
         configured_token=config.registration_token, file=config.credentials_file
     )
     frontend_id = FrontendId(config.instance_id) if config.instance_id else new_frontend_id()
-    feed, readiness = Feed(bus), Readiness(database, bus)
-    replicas, models = Replicas(database, stores.secrets), Models(config.models_path)
+    feed, readiness = Feed(bus), ControlReadiness(database, bus)
+    replicas, models = ReplicaStore(database, stores.secrets), Models(config.models_path)
     keeper = HearingKeeper(HearingPeriods(database), bus, clock, policy)
     watch = Health(nodes, keeper, feed, clock, policy)
     models.scan()  # before the first view, which would otherwise take all models away from the gateways
@@ -169,7 +169,7 @@ async def wire(
         LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
         models,
         Scheduler(fleet, replicas),
-        Loading(
+        ModelLoader(
             client,
             models,
             tokens,
@@ -193,7 +193,7 @@ async def wire(
         clock,
         policy=config.upgrades,
     )
-    registry = Registry(
+    registry = NodeRegistry(
         nodes,
         stores.secrets,
         feed,

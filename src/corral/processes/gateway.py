@@ -19,8 +19,8 @@ from corral.base.garbage import look_for_garbage_rarely
 from corral.base.ids import new_incarnation
 from corral.base.tasks import run_services
 from corral.gateway.config import GatewayConfig, Limits
-from corral.gateway.control_link import ControlLink, Reporter, ViewFollower
-from corral.gateway.dispatch import Dispatcher, Tasks
+from corral.gateway.control_link import ControlLink, GatewayReporter, ViewFollower
+from corral.gateway.dispatch import RequestDispatcher, Tasks
 from corral.gateway.exchange import Services
 from corral.gateway.pool import Pool
 from corral.gateway.server import Server
@@ -46,7 +46,7 @@ class Gateway:
     services: Services
     server: Server
     follower: ViewFollower
-    reporter: Reporter
+    reporter: GatewayReporter
 
 
 def main(config: GatewayConfig, *, ready: Callable[[int], None] = lambda port: None) -> None:
@@ -110,7 +110,9 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
             services=services,
             server=Server(services),
             follower=ViewFollower(link, services.directory, silence=config.view_silence, reconnect=config.reconnect),
-            reporter=Reporter(link, services.ledger, complete=Vitals(services).complete, period=config.report_period),
+            reporter=GatewayReporter(
+                link, services.ledger, complete=Vitals(services).complete, period=config.report_period
+            ),
         )
         services.directory.on_keys(gateway.reporter.ring)
         async with _running(gateway), gateway.server.serving(listener, *plain):
@@ -131,7 +133,7 @@ def wire(config: GatewayConfig, link: ControlLink, clock: Clock) -> Services:
         control=control,
         pool=pool,
         directory=directory,
-        dispatcher=Dispatcher(config, directory, link, tasks),
+        dispatcher=RequestDispatcher(config, directory, link, tasks),
         ledger=Ledger(new_incarnation()),
         tasks=tasks,
     )
@@ -158,7 +160,7 @@ async def _running(gateway: Gateway) -> AsyncIterator[None]:
     await _say_goodbye(gateway.reporter)
 
 
-async def _say_goodbye(reporter: Reporter) -> None:
+async def _say_goodbye(reporter: GatewayReporter) -> None:
     """So that control does not take us for one whose share is unknown."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_GOODBYE_SECONDS):

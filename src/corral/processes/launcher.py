@@ -24,7 +24,7 @@ from corral.base.clock import SystemClock
 from corral.base.errors import CorralError
 from corral.base.logs import set_up_logs
 from corral.base.private_files import make_private_directory
-from corral.base.processes import Command, secret_descriptor
+from corral.base.processes import ChildCommand, secret_descriptor
 from corral.base.tasks import run_services
 from corral.processes.children import Child, Children
 from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode, exit_code_of
@@ -33,7 +33,7 @@ from corral.processes.listening import take_port
 from corral.processes.own_program import own_command
 from corral.processes.probe import dialled, http_url, until_ok, until_ok_behind_tls, until_socket_ok
 from corral.processes.settings import child_environment
-from corral.processes.settings_sources import Sources
+from corral.processes.settings_sources import SettingSources
 from corral.processes.settings_table import CONTROL_NEEDS, GATEWAY_NEEDS, FrontendSettings, LogSettings
 from corral.processes.signals import stop_on_signals
 from corral.processes.starting import start_patiently
@@ -55,7 +55,11 @@ STOP_WITHIN: Final = timedelta(seconds=5)
 
 
 def run_frontend(
-    settings: FrontendSettings, logs: LogSettings, sources: Sources, *, report: Callable[[Mapping[str, int]], None]
+    settings: FrontendSettings,
+    logs: LogSettings,
+    sources: SettingSources,
+    *,
+    report: Callable[[Mapping[str, int]], None],
 ) -> int:
     """Run until a signal, or until control cannot be kept alive; returns the exit code. `report` is told the pids."""
     set_up_logs("frontend", logs.output)
@@ -75,10 +79,12 @@ def report_to(descriptor: int) -> Callable[[Mapping[str, int]], None]:
     return report
 
 
-async def _launch(settings: FrontendSettings, sources: Sources, report: Callable[[Mapping[str, int]], None]) -> int:
+async def _launch(
+    settings: FrontendSettings, sources: SettingSources, report: Callable[[Mapping[str, int]], None]
+) -> int:
     # A port that a gateway chose would be another one after each of its restarts.
     server_tls(settings.tls_cert, settings.tls_key)  # what is wrong with them is told here, once
-    family = Family(
+    family = ChildSettings(
         host=settings.host,
         port=take_port(settings.host, settings.port),
         socket=socket_path(settings.data),
@@ -101,14 +107,14 @@ async def _launch(settings: FrontendSettings, sources: Sources, report: Callable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class ChildSettings:
     """What the children of one frontend have in common."""
 
     host: str
     port: int
     socket: Path
     key: str = field(repr=False)
-    sources: Sources
+    sources: SettingSources
     tls_cert: Path | None = None
     tls_key: Path | None = None
 
@@ -134,7 +140,7 @@ def _remove_socket(socket: Path, data: Path) -> None:
             socket.parent.rmdir()
 
 
-async def _keep(children: Children, family: Family, gateways: int) -> None:
+async def _keep(children: Children, family: ChildSettings, gateways: int) -> None:
     """Side by side: a gateway serves at once and says itself that control is not there yet."""
     make_private_directory(family.socket.parent)
     async with asyncio.TaskGroup() as starts:
@@ -145,7 +151,7 @@ async def _keep(children: Children, family: Family, gateways: int) -> None:
     await children.run()
 
 
-def _gateway(family: Family, name: str) -> Child:
+def _gateway(family: ChildSettings, name: str) -> Child:
     settings = {
         "CORRAL_HOST": family.host,
         "CORRAL_PORT": str(family.port),
@@ -157,10 +163,10 @@ def _gateway(family: Family, name: str) -> Child:
         settings |= {"CORRAL_TLS_CERT": str(family.tls_cert), "CORRAL_TLS_KEY": str(family.tls_key)}
     environment = child_environment(family.sources, settings, needs=GATEWAY_NEEDS)
 
-    def command() -> Command:
+    def command() -> ChildCommand:
         key = secret_descriptor(family.key.encode())
         argv = own_command("gateway", "--key-descriptor", str(key))
-        return Command(argv=argv, env=environment, handed_over=[key])
+        return ChildCommand(argv=argv, env=environment, handed_over=[key])
 
     async def ready() -> None:
         until = until_ok_behind_tls if family.tls_cert else until_ok
@@ -176,14 +182,14 @@ def _gateway(family: Family, name: str) -> Child:
     )
 
 
-def _control(family: Family) -> Child:
+def _control(family: ChildSettings) -> Child:
     changes = {"CORRAL_CONTROL_SOCKET": str(family.socket)}
     environment = child_environment(family.sources, changes, needs=CONTROL_NEEDS)
 
-    def command() -> Command:
+    def command() -> ChildCommand:
         key = secret_descriptor(family.key.encode())
         argv = own_command("control", "--gateway-key-descriptor", str(key))
-        return Command(argv=argv, env=environment, handed_over=[key])
+        return ChildCommand(argv=argv, env=environment, handed_over=[key])
 
     async def ready() -> None:
         await until_socket_ok(family.socket, "/healthz")

@@ -20,7 +20,7 @@ from corral.oci.layout import offered_digests
 from corral.oci.looks import digests_at
 from corral.processes.installing import InstallingConfig, make_installer, open_installer
 from corral.processes.this_machine import MachineConfig, measure
-from corral.worker.backends import NotDeleted
+from corral.worker.backends import CannotDelete
 from corral.worker.installing import switching
 from corral.worker.installing.backend_directory import BackendDirectory, Located, identity_of
 from corral.worker.installing.backend_metadata import Metadata, read_metadata
@@ -37,8 +37,8 @@ _REASONS: Final = {
     Evidence.NOTHING: "neither a version nor a digest is known of {uri}",
 }
 
-State = Literal["current", "outdated", "unknown", "unreachable"]
-Outcome = Literal["installed", "upgraded", "unchanged", "of the system", "deleted", "absent", "rolled back"]
+UpgradeState = Literal["current", "outdated", "unknown", "unreachable"]
+LocalOutcome = Literal["installed", "upgraded", "unchanged", "of the system", "deleted", "absent", "rolled back"]
 
 
 class _MakeInstaller(Protocol):
@@ -69,7 +69,7 @@ class Newer(msgspec.Struct, frozen=True, kw_only=True):
     """How a backend compares with what is to be had."""
 
     name: str
-    state: State
+    state: UpgradeState
     installed: str = ""
     """The version or the digest that is here."""
     available: str = ""
@@ -77,12 +77,12 @@ class Newer(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is outdated, or why nobody can tell."""
 
 
-class Changed(msgspec.Struct, frozen=True, kw_only=True):
+class LocalChange(msgspec.Struct, frozen=True, kw_only=True):
     """What a command did to one backend."""
 
     name: str
     """Its own name, whatever it was asked for by."""
-    outcome: Outcome
+    outcome: LocalOutcome
     version: str = ""
     digest: str = ""
     installed_at: str = ""
@@ -137,7 +137,7 @@ class LocalBackends:
         """What a crash had left, and is put right since the directory was opened."""
         return self._installer.repaired
 
-    async def install(self, order: InstallOrder, report: Report, *, force: bool) -> Changed:
+    async def install(self, order: InstallOrder, report: Report, *, force: bool) -> LocalChange:
         """Have it on the disk. What is there stays as it is, unless it is forced."""
         if not force and order.backend and (there := await self._located(order.backend)) is not None:
             return _changed(there.concrete, "of the system" if there.is_system else "unchanged")
@@ -150,7 +150,7 @@ class LocalBackends:
         await self._installer.install(found, report)
         return _changed(place, "installed")
 
-    async def upgrade(self, name: str, report: Report) -> Changed:
+    async def upgrade(self, name: str, report: Report) -> LocalChange:
         """The newest there is. What came from a uri comes from there again."""
         located = await self._changeable(name, doing="upgraded")
         found = await self._installer.find(_order_again(name, read_metadata(located.concrete)))
@@ -159,17 +159,17 @@ class LocalBackends:
         await self._installer.upgrade(found, report)
         return _changed(place, "unchanged" if identity_of(place) == before else "upgraded")
 
-    async def delete(self, name: str) -> Changed:
+    async def delete(self, name: str) -> LocalChange:
         """Gone, with its version before; one that is not there has reached that already."""
         located = await self._located(name)
         if located is None:
-            return Changed(name=name, outcome="absent")
+            return LocalChange(name=name, outcome="absent")
         if located.is_system:
-            raise NotDeleted(f'system backend "{name}" cannot be deleted')
+            raise CannotDelete(f'system backend "{name}" cannot be deleted')
         await self._installer.remove(located)
-        return Changed(name=located.concrete.name, outcome="deleted")
+        return LocalChange(name=located.concrete.name, outcome="deleted")
 
-    async def roll_back(self, name: str) -> Changed:
+    async def roll_back(self, name: str) -> LocalChange:
         located = await self._changeable(name, doing="rolled back")
         await self._installer.roll_back(located.concrete)
         return _changed(located.concrete, "rolled back")
@@ -199,7 +199,7 @@ class LocalBackends:
             digests = await self._offered_digests(offered)
         except CorralError as error:
             is_gone = isinstance(error, NoSuchBackend) and not isinstance(error, GalleryAway)
-            state: State = "unknown" if is_gone else "unreachable"
+            state: UpgradeState = "unknown" if is_gone else "unreachable"
             return Newer(name=name, state=state, installed=here.version or here.digest, reason=error.message)
         return compare_build(name, here, offered, digests)
 
@@ -273,8 +273,8 @@ def _row(folder: Path, name: str, directory: BackendDirectory) -> LocalBackend:
     )
 
 
-def _changed(place: Path, outcome: Outcome) -> Changed:
+def _changed(place: Path, outcome: LocalOutcome) -> LocalChange:
     told = read_metadata(place)
-    return Changed(
+    return LocalChange(
         name=place.name, outcome=outcome, version=told.version, digest=told.digest, installed_at=told.installed_at
     )

@@ -16,7 +16,7 @@ _LAST_LOOK_SECONDS: Final = 0.2
 _MAX_ANSWER: Final = 16 * 1024 * 1024
 
 
-class Answer(NamedTuple):
+class ProbeAnswer(NamedTuple):
     status: int
     body: bytes
 
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
             return self.body.decode(errors="replace").strip()
 
 
-async def ask_socket(path: Path, request: str) -> Answer | None:
+async def ask_socket(path: Path, request: str) -> ProbeAnswer | None:
     """The same on a Unix socket."""
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
@@ -38,12 +38,12 @@ async def ask_socket(path: Path, request: str) -> Answer | None:
         return None
 
 
-async def ask(host: str, port: int, path: str, headers: Mapping[str, str] | None = None) -> Answer | None:
+async def ask(host: str, port: int, path: str, headers: Mapping[str, str] | None = None) -> ProbeAnswer | None:
     """What the server answers to a GET; None when it does not answer, or not in HTTP."""
     return await _ask(host, port, path, headers or {}, tls=None)
 
 
-async def ask_behind_tls(host: str, port: int, path: str) -> Answer | None:
+async def ask_behind_tls(host: str, port: int, path: str) -> ProbeAnswer | None:
     """The same of a child of ours, whose certificate need not name the address by which we reach it.
 
     So it is not checked, and nothing secret must be sent.
@@ -60,7 +60,7 @@ def _unchecked_tls() -> ssl.SSLContext:
 
 async def _ask(
     host: str, port: int, path: str, headers: Mapping[str, str], *, tls: ssl.SSLContext | None
-) -> Answer | None:
+) -> ProbeAnswer | None:
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             streams = await asyncio.open_connection(host, port, ssl=tls)
@@ -71,7 +71,7 @@ async def _ask(
 
 async def _exchange(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, path: str, headers: Mapping[str, str]
-) -> Answer:
+) -> ProbeAnswer:
     try:
         # So the answer simply ends with the connection.
         fields = {"Host": host, "Connection": "close", **headers}
@@ -84,7 +84,7 @@ async def _exchange(
     finally:
         writer.close()
     head, _, body = content.partition(b"\r\n\r\n")
-    return Answer(int(head.split(b" ", 2)[1]), body) if head.startswith(b"HTTP/") else Answer(0, b"")
+    return ProbeAnswer(int(head.split(b" ", 2)[1]), body) if head.startswith(b"HTTP/") else ProbeAnswer(0, b"")
 
 
 async def until_ok(host: str, port: int, path: str) -> None:
@@ -102,7 +102,7 @@ async def until_socket_ok(socket: Path, path: str) -> None:
     await _until_ok(lambda: ask_socket(socket, path))
 
 
-async def _until_ok(look: Callable[[], Awaitable[Answer | None]]) -> None:
+async def _until_ok(look: Callable[[], Awaitable[ProbeAnswer | None]]) -> None:
     pause = _FIRST_LOOK_SECONDS
     while True:
         answer = await look()

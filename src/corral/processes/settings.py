@@ -16,7 +16,7 @@ from corral.processes.settings_sources import (
     CONFIG_VARIABLE,
     ConfigFile,
     Group,
-    Sources,
+    SettingSources,
     did_you_mean,
     handed_on,
     known_variables,
@@ -30,11 +30,11 @@ from corral.processes.settings_table import GROUPS
 WORKER_PYTHON: Final = "CORRAL_WORKER_PYTHON"
 
 
-def gather(flags: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Sources:
+def gather(flags: Mapping[str, str], environment: Mapping[str, str] | None = None) -> SettingSources:
     """Bring all sources together and check the file; the environment is this process's own unless one is given."""
     variables = dict(os.environ if environment is None else environment)
     file = _config_file(flags, variables)
-    sources = Sources(flags=flags, environment=variables, file=file)
+    sources = SettingSources(flags=flags, environment=variables, file=file)
     sources.warnings.extend(open_secrets(file, GROUPS))
     return sources
 
@@ -53,7 +53,7 @@ def _config_file(flags: Mapping[str, str], environment: Mapping[str, str]) -> Co
     return read_config_file(path, GROUPS, origin=origin)
 
 
-def variable_warnings(sources: Sources) -> list[str]:
+def variable_warnings(sources: SettingSources) -> list[str]:
     """One sentence for each variable that looks like ours and means nothing. No error: platforms inject their own."""
     known = sorted(known_variables(GROUPS))
     return [
@@ -63,7 +63,7 @@ def variable_warnings(sources: Sources) -> list[str]:
 
 
 def child_environment(
-    sources: Sources, changes: Mapping[str, str] | None = None, *, needs: Sequence[type[Group]] = GROUPS
+    sources: SettingSources, changes: Mapping[str, str] | None = None, *, needs: Sequence[type[Group]] = GROUPS
 ) -> dict[str, str]:
     """What a child process is started with: the same settings of the groups that it needs, with some of them changed.
 

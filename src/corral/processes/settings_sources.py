@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from corral.base.errors import SettingInvalid
-from corral.processes.settings_kinds import Kind, Unforgivable
+from corral.processes.settings_kinds import SettingKind, Unforgivable
 
 T = TypeVar("T")
 PREFIX: Final = "CORRAL_"
@@ -54,7 +54,7 @@ class Setting:
 
     name: str
     section: str
-    kind: Kind[Any]
+    kind: SettingKind[Any]
     default: Any
     default_text: str
     flag: str
@@ -73,7 +73,7 @@ class Setting:
 
 
 def setting(  # noqa: PLR0913 - a table row, always written with keywords
-    kind: Kind[T],
+    kind: SettingKind[T],
     meaning: str,
     *,
     env: Sequence[str],
@@ -134,7 +134,7 @@ class ConfigFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class SettingSources:
     """All that values may come from, and what was odd about it."""
 
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _RawValue:
     """A value in the words of its source."""
 
     raw: object
@@ -153,14 +153,14 @@ class _Found:
     forgiving: bool = False
 
 
-def resolve(group: type[G], sources: Sources, *, without: frozenset[str] = frozenset()) -> G:
+def resolve(group: type[G], sources: SettingSources, *, without: frozenset[str] = frozenset()) -> G:
     """Fill a group; SettingInvalid for the first value that cannot be used. Empty texts stand for those left out."""
     return group(
         **{setting.name: "" if setting.name in without else _value(setting, sources) for setting in settings_of(group)}
     )
 
 
-def _value(setting: Setting, sources: Sources) -> object:
+def _value(setting: Setting, sources: SettingSources) -> object:
     for found in _candidates(setting, sources):
         try:
             return _read(setting, found)
@@ -171,21 +171,21 @@ def _value(setting: Setting, sources: Sources) -> object:
     return _default(setting, sources)
 
 
-def _candidates(setting: Setting, sources: Sources) -> Iterator[_Found]:
+def _candidates(setting: Setting, sources: SettingSources) -> Iterator[_RawValue]:
     """What the sources say, the strongest first."""
     if setting.flag in sources.flags:
         text = sources.flags[setting.flag]
         _refuse_password(setting, text)
-        yield _Found(text, f"the flag {setting.flag}")
+        yield _RawValue(text, f"the flag {setting.flag}")
     for name in setting.env:
         if text := sources.environment.get(name, ""):
-            yield _Found(text, f"the environment variable {name}", forgiving=name in setting.forgiving_env)
+            yield _RawValue(text, f"the environment variable {name}", forgiving=name in setting.forgiving_env)
     section = sources.file.sections.get(setting.section, {})
     if setting.name in section:
-        yield _Found(section[setting.name], sources.file.origin(setting))
+        yield _RawValue(section[setting.name], sources.file.origin(setting))
 
 
-def _read(setting: Setting, found: _Found) -> object:
+def _read(setting: Setting, found: _RawValue) -> object:
     kind = setting.kind
     try:
         if isinstance(found.raw, Mapping):
@@ -246,7 +246,7 @@ def _refuse_password(setting: Setting, text: str) -> None:
         )
 
 
-def _default(setting: Setting, sources: Sources) -> object:
+def _default(setting: Setting, sources: SettingSources) -> object:
     if isinstance(setting.default, _Required):
         flag = f"the flag {setting.flag} or " if setting.flag else ""
         raise SettingInvalid(
@@ -326,7 +326,7 @@ def without_settings(environment: Mapping[str, str], group: type[Group], names: 
     return {name: value for name, value in environment.items() if name not in unwanted}
 
 
-def handed_on(sources: Sources, groups: Sequence[type[Group]]) -> dict[str, str]:
+def handed_on(sources: SettingSources, groups: Sequence[type[Group]]) -> dict[str, str]:
     """The environment that gives a child the same settings: flags become variables, so that no argv carries values."""
     unknown = frozenset(unknown_variables(sources.environment, groups))
     environment = {name: value for name, value in sources.environment.items() if name not in unknown}

@@ -31,7 +31,7 @@ from corral.processes.first_model import NAME, first_model_of, give_first_model
 from corral.processes.listening import take_port
 from corral.processes.probe import http_url
 from corral.processes.settings import child_environment
-from corral.processes.settings_sources import Group, Sources, without_settings
+from corral.processes.settings_sources import Group, SettingSources, without_settings
 from corral.processes.settings_table import GROUPS, WORKER_NEEDS, FrontendSettings, LogSettings, UpSettings
 from corral.processes.signals import stop_on_signals
 from corral.processes.starting import FINAL, start_patiently
@@ -96,7 +96,7 @@ class UpWords(Protocol):
     def stopping(self) -> None: ...
 
 
-def run_up(settings: UpSettings, logs: LogSettings, sources: Sources, words: UpWords) -> int:
+def run_up(settings: UpSettings, logs: LogSettings, sources: SettingSources, words: UpWords) -> int:
     """Run a fleet until a signal, or until a part of it cannot be kept alive; returns the exit code."""
     began = time.monotonic()
     refuse_private(models=settings.models or settings.data / "models", staging=None, private=settings.data)
@@ -122,7 +122,7 @@ class Up:
     """One life of `corral up`."""
 
     def __init__(
-        self, settings: UpSettings, sources: Sources, words: UpWords, *, log_directory: Path, began: float
+        self, settings: UpSettings, sources: SettingSources, words: UpWords, *, log_directory: Path, began: float
     ) -> None:
         self._settings = settings
         self._log_directory = log_directory.absolute()
@@ -320,7 +320,7 @@ def _gallery_of(provisions: Path) -> Mapping[str, str]:
     return {"CORRAL_BUILTIN_GALLERY": str(index)} if index.exists() else {}
 
 
-def _refuse_hidden_tls(sources: Sources) -> None:
+def _refuse_hidden_tls(sources: SettingSources) -> None:
     """The frontend would speak TLS where we do not expect it."""
     if "tls_cert" in sources.file.sections.get(FrontendSettings.section, {}):
         problem = f"`corral up` takes it from section [up] of {sources.file.path}, not from [frontend]"

@@ -13,13 +13,13 @@ import msgspec
 
 from corral.base.errors import PathNotUsable
 from corral.base.private_files import read_private
-from corral.base.processes import Command
+from corral.base.processes import ChildCommand
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.processes.children import Child
 from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode
 from corral.processes.launcher import CONTROL, GATEWAY
 from corral.processes.own_program import own_command
-from corral.processes.probe import Answer, ask, dialled, http_url, until_ok
+from corral.processes.probe import ProbeAnswer, ask, dialled, http_url, until_ok
 from corral.processes.settings_table.defaults import CREDENTIALS_FILE
 from corral.processes.up_file import UpKeys
 from corral.wire.node_views import NodePage
@@ -77,7 +77,7 @@ class UpFrontend:
         except (PathNotUsable, *UNREADABLE_JSON):
             return None
 
-    async def readiness(self) -> Answer | None:
+    async def readiness(self) -> ProbeAnswer | None:
         """What the gateway says of itself, and once that is well, what control does."""
         own = await ask(self._host, self.port, "/readyz")
         return await ask(self._host, self.port, "/api/v1/ready") if own is not None and own.status == 200 else own
@@ -100,14 +100,14 @@ class UpFrontend:
             os.close(self._reports)
             self._reports = None
 
-    def _command(self) -> Command:
+    def _command(self) -> ChildCommand:
         self.close()
         self._reports, writer = os.pipe()
         os.set_blocking(self._reports, False)
         asyncio.get_running_loop().add_reader(self._reports, self._read_report)
         argv = own_command("frontend", "--report-descriptor", str(writer))
         environment = {**self._environment(), "CORRAL_CREDENTIALS_FILE": str(self.credentials_file)}
-        return Command(argv=argv, env=environment, handed_over=[writer])
+        return ChildCommand(argv=argv, env=environment, handed_over=[writer])
 
     async def _until_it_serves(self) -> None:
         await until_ok(self._host, self.port, "/healthz")

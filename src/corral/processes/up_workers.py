@@ -8,12 +8,12 @@ from typing import Final
 
 from corral.base.errors import AddressInUse, PathNotUsable
 from corral.base.private_files import make_private_directory, read_private, write_private
-from corral.base.processes import Command
+from corral.base.processes import ChildCommand
 from corral.processes.children import Child
 from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode
 from corral.processes.listening import is_free
 from corral.processes.own_program import own_command
-from corral.processes.probe import Answer, ask, until_ok
+from corral.processes.probe import ProbeAnswer, ask, until_ok
 from corral.processes.settings_sources import without_settings
 from corral.processes.settings_table import WorkerSettings
 
@@ -118,11 +118,11 @@ class UpWorker:
             final_exit_codes=frozenset(NOT_WORTH_A_RESTART - {ExitCode.IN_USE}),
         )
 
-    async def readiness(self) -> Answer | None:
+    async def readiness(self) -> ProbeAnswer | None:
         """What it says about being registered and connected."""
         return await ask(HOST, self._base_port - 1, "/readyz") if self._base_port else None
 
-    def _command(self) -> Command:
+    def _command(self) -> ChildCommand:
         """Called before every start: a port that somebody took meanwhile is replaced."""
         base = self._base_port = self._ports.choose(self._number)
         own = {
@@ -134,7 +134,7 @@ class UpWorker:
             "CORRAL_HTTP_ADDRESS": f"{HOST}:{base - 1}",
             "CORRAL_MAX_PORT": str(base + STEP - 2),
         }
-        return Command(argv=own_command("worker"), env={**self._environment(), **own})
+        return ChildCommand(argv=own_command("worker"), env={**self._environment(), **own})
 
     async def _until_it_serves(self) -> None:
         await until_ok(HOST, self._base_port - 1, "/healthz")

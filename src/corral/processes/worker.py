@@ -44,8 +44,8 @@ from corral.worker.http import HttpServer, try_to_listen
 from corral.worker.membership import addresses
 from corral.worker.membership.departure import Departure
 from corral.worker.membership.frontend_client import FrontendClient
-from corral.worker.membership.heartbeat import Heartbeat
-from corral.worker.membership.identity import Identity, Memory, node_name
+from corral.worker.membership.heartbeat import HeartbeatLoop
+from corral.worker.membership.identity import Memory, NodeIdentity, node_name
 from corral.worker.membership.lifecycle import Lifecycle, Membership
 from corral.worker.membership.nats_user import NatsUser
 from corral.worker.membership.presence import Presence
@@ -53,7 +53,7 @@ from corral.worker.membership.registration import Profile, Registrar
 from corral.worker.membership.subscriptions import NodeSubscriptions, Subject
 from corral.worker.processes.backend_logs import BackendLogs
 from corral.worker.processes.log_routes import LogRoutes
-from corral.worker.readiness import Readiness
+from corral.worker.readiness import WorkerReadiness
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
     refuse_private(models=config.models_path, staging=config.files.staging_path, private=config.data_path)
     if not config.data_path.exists():
         try_to_listen(places.http_bind)  # a refused start leaves nothing behind
-    identity, presence, incarnation = Identity(config.data_path), Presence(), new_incarnation()
+    identity, presence, incarnation = NodeIdentity(config.data_path), Presence(), new_incarnation()
     async with AsyncExitStack() as stack:
         stack.enter_context(_data_held(config.data_path))
         remembered = identity.remembered()
@@ -101,7 +101,7 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
         user = NatsUser(clock, backoff=config.nats_user_retry, is_wanted=not names_user(config.bus))
         bus = NatsBus(config.bus, name=f"corral worker {profile.name}", credentials=user.provider)
         user.follow(bus)
-        readiness = Readiness(presence, bus)
+        readiness = WorkerReadiness(presence, bus)
         logs = BackendLogs(clock)
         files = await stack.enter_async_context(_files(config))
         routes = (files.routes, LogRoutes(logs))
@@ -125,7 +125,7 @@ async def _live(config: WorkerConfig, stop: asyncio.Event, hurry: asyncio.Event,
             subscriptions=NodeSubscriptions(
                 bus, {subjects.node_stop: _stopper(stop), **backends.handlers, **_object_handlers(config, clock, stack)}
             ),
-            heartbeat=Heartbeat(
+            heartbeat=HeartbeatLoop(
                 frontend=frontend,
                 gauge=hardware,
                 clock=clock,

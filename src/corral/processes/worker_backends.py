@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from corral.base.clock import Clock
 from corral.base.logs import LogOutput
-from corral.base.processes import Command
+from corral.base.processes import ChildCommand
 from corral.base.tasks import running
 from corral.bus.client import NatsBus
 from corral.bus.port import Handler
@@ -26,14 +26,14 @@ from corral.worker.membership.inventory_reports import InventoryReports
 from corral.worker.membership.presence import Presence
 from corral.worker.membership.subscriptions import Subject
 from corral.worker.model_handlers import ModelHandlers
-from corral.worker.models import Models
+from corral.worker.models import WorkerModels
 from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.backend_logs import BackendLogs
 from corral.worker.processes.connections import OpenCalls
 from corral.worker.processes.ports import Ports, can_listen, ephemeral_ports, usable_ranges
-from corral.worker.processes.process import MARK_VARIABLE, Link
+from corral.worker.processes.process import MARK_VARIABLE, BackendLink
 from corral.worker.processes.remains import Remains
-from corral.worker.processes.supervisor import Supervisor, Surroundings
+from corral.worker.processes.supervisor import ProcessDefaults, Supervisor
 from corral.worker.processes.unused import UnusedProcesses
 
 
@@ -85,7 +85,7 @@ async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability
     inventory = InventoryReports(backends.listing, given.bus, given.presence)
     await stack.enter_async_context(running(inventory.run(), name="inventory"))
     of_backends = BackendHandlers(backends, reports=reports, changed=inventory.ring, advertised=given.places.advertise)
-    models = Models(supervisor, connect=_connect, free_within=config.supervision.free_within)
+    models = WorkerModels(supervisor, connect=_connect, free_within=config.supervision.free_within)
     of_models = ModelHandlers(models, _model_files(config))
     handlers = {**of_backends.table(), **of_models.table()}
     calls = OpenCalls(lambda: {launch.port for launch in supervisor.running()})
@@ -115,10 +115,10 @@ def _ports(places: addresses.Addresses, clock: Clock) -> Ports:
 
 
 def _adapters(config: WorkerConfig, places: addresses.Addresses, ports: Ports, clock: Clock) -> Adapters:
-    def command(descriptor: int, place: addresses.HostPort) -> Command:
+    def command(descriptor: int, place: addresses.HostPort) -> ChildCommand:
         words = ["--orders", str(descriptor), "--listen", str(place), "--log-name", f"{config.log_name}-adapter"]
         argv = [sys.executable, "-P", "-m", "corral.processes.adapter", *words, *_log_words(config.logs)]
-        return Command(argv=argv, env=config.backend_environment, handed_over=[descriptor])
+        return ChildCommand(argv=argv, env=config.backend_environment, handed_over=[descriptor])
 
     return Adapters(bind_host=places.backend_bind, command=command, ports=ports, clock=clock, config=config.adapter)
 
@@ -134,7 +134,7 @@ def _log_words(output: LogOutput) -> list[str]:
 def _supervisor(given: Surrounding, ports: Ports) -> Supervisor:
     config, presence = given.config, given.presence
     return Supervisor(
-        surroundings=Surroundings(
+        surroundings=ProcessDefaults(
             bind_host=given.places.backend_bind,
             environment=config.backend_environment,
             token=lambda: presence.bearer,
@@ -148,7 +148,7 @@ def _supervisor(given: Surrounding, ports: Ports) -> Supervisor:
     )
 
 
-def _connect(address: str, token: str) -> Link:
+def _connect(address: str, token: str) -> BackendLink:
     """What gRPC needs takes megabytes and a moment to import: an idle worker does without."""
     from corral.rpc.backend import Backend
 

@@ -45,15 +45,15 @@ _HEALTHY: Final = b"OK"
 _PAUSES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Seconds before a call that a backend refused to begin is tried again."""
 
-Answer = TypeVar("Answer", bound=Message)
+ReplyT = TypeVar("ReplyT", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class _Method(Generic[Answer]):
+class _Method(Generic[ReplyT]):
     """A method of the contract, and what it is answered with."""
 
     name: str
-    answer: type[Answer]
+    answer: type[ReplyT]
 
     @property
     def path(self) -> str:
@@ -174,8 +174,8 @@ class Backend:
         return await self._call(_VAD, request, timeout)
 
     async def _stream(
-        self, method: _Method[Answer], request: Message, timeout: timedelta | None
-    ) -> AsyncGenerator[Answer, None]:
+        self, method: _Method[ReplyT], request: Message, timeout: timedelta | None
+    ) -> AsyncGenerator[ReplyT, None]:
         """The parts of an answer. A call that the backend refused to begin, as when it has too many, is tried again."""
         deadline = _deadline(timeout)
         for pause in _PAUSES:
@@ -192,7 +192,7 @@ class Backend:
         if call.status is not None and call.status.code is not Code.OK:
             raise errors.error_for(self.address, call.status)
 
-    async def _call(self, method: _Method[Answer], request: Message, timeout: timedelta | None) -> Answer:
+    async def _call(self, method: _Method[ReplyT], request: Message, timeout: timedelta | None) -> ReplyT:
         async with aclosing(self._stream(method, request, timeout)) as answers:
             answer = await anext(answers, None)
             if answer is None:
@@ -201,7 +201,7 @@ class Backend:
                 raise errors.BackendFailed(self.address, f"{method.name} was answered with several messages")
         return answer
 
-    def _parsed(self, method: _Method[Answer], message: bytes) -> Answer:
+    def _parsed(self, method: _Method[ReplyT], message: bytes) -> ReplyT:
         try:
             return method.answer.FromString(message)
         except DecodeError as error:

@@ -53,7 +53,7 @@ class Whole(TypeDecorator[int]):
         return None if value is None else _within(value)
 
 
-class Duration(TypeDecorator[timedelta]):
+class DurationColumn(TypeDecorator[timedelta]):
     """A length of time in whole microseconds."""
 
     impl = BigInteger

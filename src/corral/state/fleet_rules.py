@@ -18,7 +18,7 @@ from corral.state.operations import write_operations
 from corral.state.schema import fleet_rules
 
 
-class FleetRules:
+class FleetRuleStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 

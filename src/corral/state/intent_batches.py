@@ -54,10 +54,10 @@ _TOKEN: Final = bindparam("token", type_=backend_intents.c.lease_token.type)
 _UNTIL: Final = bindparam("until", type_=backend_intents.c.lease_until.type)
 _LIVING: Final = operation_targets.c.status.not_in([status.value for status in FINAL])
 
-Place = tuple[NodeId, str]
+IntentPlace = tuple[NodeId, str]
 
 
-def place_of(intent: Intent) -> Place:
+def place_of(intent: Intent) -> IntentPlace:
     return intent.node_id, intent.backend
 
 
@@ -71,31 +71,33 @@ def locked_places(which: ColumnElement[bool]) -> ColumnElement[bool]:
     return _AT.in_(in_order(select(backend_intents.c.node_id, backend_intents.c.backend).where(which)))
 
 
-async def locked(connection: AsyncConnection, places: Sequence[Place]) -> list[Row[Any]]:
+async def locked(connection: AsyncConnection, places: Sequence[IntentPlace]) -> list[Row[Any]]:
     """What is at these places, which stays so until the end of the transaction."""
     if not places:
         return []
     return list(await connection.execute(_lock(connection.dialect.name), _places(connection, places)))
 
 
-async def held(connection: AsyncConnection, places: Sequence[Place]) -> list[Row[Any]]:
+async def held(connection: AsyncConnection, places: Sequence[IntentPlace]) -> list[Row[Any]]:
     """The same, with no more of each than says whose it is, and of which generation."""
     return list(await connection.execute(_hold(connection.dialect.name), _places(connection, places)))
 
 
-async def lease(connection: AsyncConnection, places: Sequence[Place], token: LeaseToken, until: datetime) -> None:
+async def lease(connection: AsyncConnection, places: Sequence[IntentPlace], token: LeaseToken, until: datetime) -> None:
     """Give all of these places the same lease; they are locked."""
     parameters = {**_places(connection, places), "token": token, "until": until}
     await connection.execute(_lease(connection.dialect.name), parameters)
 
 
-async def prolong(connection: AsyncConnection, places: Sequence[Place], token: LeaseToken, until: datetime) -> int:
+async def prolong(
+    connection: AsyncConnection, places: Sequence[IntentPlace], token: LeaseToken, until: datetime
+) -> int:
     """Have those of these places that have this lease keep it longer; how many that are."""
     parameters = {**_places(connection, places), "token": token, "until": until}
     return (await connection.execute(_prolong(connection.dialect.name), parameters)).rowcount
 
 
-async def replace_intents(connection: AsyncConnection, known: Sequence[Place], new: Sequence[Intent]) -> None:
+async def replace_intents(connection: AsyncConnection, known: Sequence[IntentPlace], new: Sequence[Intent]) -> None:
     """The new ones take the place of those that are known, which are locked."""
     dialect = connection.dialect.name
     if known:
@@ -125,7 +127,7 @@ async def write_targets(connection: AsyncConnection, changed: Sequence[Intent]) 
         await connection.execute(statement, _TARGET_STATES.parameters(connection, rows))
 
 
-async def supersede_targets(connection: AsyncConnection, places: Sequence[Place], *, at: datetime) -> None:
+async def supersede_targets(connection: AsyncConnection, places: Sequence[IntentPlace], *, at: datetime) -> None:
     """Whatever was wanted at these places is over."""
     if places:
         parameters = {**_places(connection, places), "at": at}
@@ -143,7 +145,7 @@ async def write_reports(connection: AsyncConnection, reports: Mapping[NodeId, In
         await connection.execute(statement, _REPORTS.parameters(connection, rows))
 
 
-def _places(connection: AsyncConnection, places: Sequence[Place]) -> dict[str, object]:
+def _places(connection: AsyncConnection, places: Sequence[IntentPlace]) -> dict[str, object]:
     rows = [{"node_id": node_id, "backend": backend} for node_id, backend in places]
     return _PLACES.parameters(connection, rows)
 

@@ -18,7 +18,7 @@ from corral.domain.intent import CLOCK_SKEW, Intent, IntentState, cancel, may_ca
 from corral.state.db import Database
 from corral.state.dialect import among
 from corral.state.intent_batches import (
-    Place,
+    IntentPlace,
     held,
     in_order,
     lease,
@@ -38,7 +38,7 @@ _AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class IntentChange:
     """What became of an intent that somebody worked on."""
 
     intent: Intent
@@ -125,12 +125,12 @@ class Intents:
             await lease(connection, [place_of(one) for one in found], token, until)
         return found
 
-    async def extend(self, token: LeaseToken, places: Sequence[Place], *, until: datetime) -> int:
+    async def extend(self, token: LeaseToken, places: Sequence[IntentPlace], *, until: datetime) -> int:
         """Hold what this token holds of these longer; how many that are."""
         async with self._db.begin() as connection:
             return await prolong(connection, places, token, until)
 
-    async def store(self, token: LeaseToken, changes: Sequence[Change]) -> list[bool]:
+    async def store(self, token: LeaseToken, changes: Sequence[IntentChange]) -> list[bool]:
         """Store each that is still ours and still wanted, all in one transaction; each place may come only once."""
         work = {place_of(change.intent): change for change in changes}
         if len(work) < len(changes):
@@ -206,29 +206,29 @@ def _due(now: datetime, until: datetime) -> ColumnElement[bool]:
     )
 
 
-def _is_wanted(change: Change, ours: Row[Any] | None) -> bool:
+def _is_wanted(change: IntentChange, ours: Row[Any] | None) -> bool:
     """Whether what was worked on is still what is wanted there, and ours to change."""
     return ours is not None and ours.generation == change.intent.generation and ours.state == IntentState.OPEN.value
 
 
-def _with_lease(change: Change, ours: Row[Any]) -> Intent:
+def _with_lease(change: IntentChange, ours: Row[Any]) -> Intent:
     kept = (ours.lease_token, ours.lease_until) if change.keeps_lease else (None, None)
     return replace(change.intent, lease_token=kept[0], lease_until=kept[1])
 
 
-async def _learned(connection: AsyncConnection, late: Mapping[Place, Change]) -> list[Intent]:
+async def _learned(connection: AsyncConnection, late: Mapping[IntentPlace, IntentChange]) -> list[Intent]:
     """The intents that were superseded or cancelled while we worked, free again, with what they learn from that."""
     known = [intent_of(row) for row in await locked(connection, list(late))]
     free = [replace(one, lease_token=None, lease_until=None) for one in known]
     return [_overtaken(one, late[place_of(one)]) for one in free]
 
 
-def _overtaken(known: Intent, change: Change) -> Intent:
+def _overtaken(known: Intent, change: IntentChange) -> Intent:
     """A request that was not sent teaches nothing."""
     return known if change.keeps_lease else overtaken(known, change.intent, is_corral=change.is_corral)
 
 
-def _newest_reports(changes: Sequence[Change]) -> dict[NodeId, Inventory]:
+def _newest_reports(changes: Sequence[IntentChange]) -> dict[NodeId, Inventory]:
     reports: dict[NodeId, Inventory] = {}
     for change in changes:
         known = reports.get(change.intent.node_id)

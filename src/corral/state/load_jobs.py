@@ -23,7 +23,7 @@ from corral.state.replicas import KeySealer, change_replica, insert_replica, loc
 from corral.state.schema import load_jobs, restorations
 from corral.state.secrets import Secrets
 
-Work = Callable[[AsyncConnection], Awaitable[None]]
+TransactionStep = Callable[[AsyncConnection], Awaitable[None]]
 
 
 class _Lost(Exception):
@@ -173,7 +173,7 @@ class LoadJobs:
 
     # How.
 
-    async def _all_or_nothing(self, work: Work) -> bool:
+    async def _all_or_nothing(self, work: TransactionStep) -> bool:
         try:
             async with self._db.begin() as connection:
                 await work(connection)

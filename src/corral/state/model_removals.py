@@ -13,12 +13,14 @@ from corral.domain.operation import Operation
 from corral.state.db import Database, ForgetStep
 from corral.state.dialect import insert_into
 from corral.state.events import append
-from corral.state.operations import Operations
+from corral.state.operations import OperationStore
 from corral.state.schema import removed_models
 
 
 class ModelRemovals:
-    def __init__(self, database: Database, operations: Operations, *, on_removal: Sequence[ForgetStep[str]]) -> None:
+    def __init__(
+        self, database: Database, operations: OperationStore, *, on_removal: Sequence[ForgetStep[str]]
+    ) -> None:
         """`on_removal` is what other rooms do when a model is removed."""
         self._db = database
         self._operations = operations

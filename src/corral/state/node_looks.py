@@ -18,7 +18,7 @@ from corral.state.schema import nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class NodeLook:
     """What a look at a node, as it was read, led to."""
 
     node: Node
@@ -39,7 +39,7 @@ _LOOKS: Final = RowSet(
 )
 
 
-async def judge(connection: AsyncConnection, verdicts: Sequence[Verdict], at: datetime) -> set[NodeId]:
+async def judge(connection: AsyncConnection, verdicts: Sequence[NodeLook], at: datetime) -> set[NodeId]:
     """Write those whose node is as it was read; returns which."""
     rows = [_row(one, at) for one in verdicts]
     dialect = connection.dialect.name
@@ -60,7 +60,7 @@ async def mark_no_responders(connection: AsyncConnection, ids: Sequence[NodeId],
     return found
 
 
-def _row(verdict: Verdict, at: datetime) -> dict[str, object]:
+def _row(verdict: NodeLook, at: datetime) -> dict[str, object]:
     node = verdict.node
     announced = None if node.announced is None else node.announced.value
     return {

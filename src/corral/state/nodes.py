@@ -25,7 +25,7 @@ from corral.state.db import Database, ForgetStep
 from corral.state.dialect import among, insert_into
 from corral.state.events import append
 from corral.state.keys import revoke_keys_of
-from corral.state.node_looks import Verdict
+from corral.state.node_looks import NodeLook
 from corral.state.node_rows import NODE, OUTLINE, Outline, heartbeat_values, node_from, outline_from, registered_values
 from corral.state.row_sets import RowSet, same
 from corral.state.schema import nodes
@@ -37,7 +37,7 @@ _CONTACT: Final = select(nodes.c.id, nodes.c.name, nodes.c.approved_at, nodes.c.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class AcceptedHeartbeat:
     """A heartbeat that was taken in: the node as it was read, what it became, and when to look at it next."""
 
     before: Node
@@ -221,7 +221,7 @@ class Nodes:
 
     # Heartbeats.
 
-    async def beat(self, beats: Sequence[Beat]) -> set[NodeId]:
+    async def beat(self, beats: Sequence[AcceptedHeartbeat]) -> set[NodeId]:
         """Write a batch of heartbeats in one transaction; returns which nodes exist.
 
         A heartbeat that was decided on an older state than the stored one is dropped: a newer one was there first.
@@ -253,7 +253,7 @@ class Nodes:
 
     # Health.
 
-    async def judge(self, verdicts: Sequence[Verdict], *, at: datetime) -> set[NodeId]:
+    async def judge(self, verdicts: Sequence[NodeLook], *, at: datetime) -> set[NodeId]:
         """Write what looks at nodes led to, and the events of what is announced; returns which nodes were as they were
         read. The others stay as they are: another frontend was first, or what the status follows from has changed."""
         async with self._db.begin() as connection:
@@ -365,7 +365,7 @@ def _write_beats(dialect: str) -> Update:
     )
 
 
-def _beat_rows(beats: Sequence[Beat]) -> list[dict[str, object]]:
+def _beat_rows(beats: Sequence[AcceptedHeartbeat]) -> list[dict[str, object]]:
     """One row for each node: of several heartbeats that follow each other, the last one counts."""
     rows: dict[NodeId, dict[str, object]] = {}
     for beat in beats:
@@ -377,7 +377,7 @@ def _beat_rows(beats: Sequence[Beat]) -> list[dict[str, object]]:
     return list(rows.values())
 
 
-def _beat_row(beat: Beat) -> dict[str, object]:
+def _beat_row(beat: AcceptedHeartbeat) -> dict[str, object]:
     return {
         **heartbeat_values(beat.node),
         "id": beat.before.id,

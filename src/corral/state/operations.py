@@ -34,7 +34,7 @@ _AT_ONCE: Final = 1000
 """Rows in one statement. To prepare them takes a while in which nobody else is served."""
 _UNDER_WAY: Final = [status.value for status in UNDER_WAY]
 
-Decide = Callable[[Intent], Intent | None]
+DecideIntent = Callable[[Intent], Intent | None]
 Beside = Callable[[AsyncConnection], Awaitable[None]]
 Generations = Mapping[tuple[NodeId, str], int]
 """Of intents, by node and backend; 0 where there was none."""
@@ -50,7 +50,7 @@ class Overtaken(CorralError):
     code = "overtaken"
 
 
-class Operations:
+class OperationStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
@@ -113,7 +113,7 @@ class Operations:
             return await _with_targets(connection, rows)
 
     async def change(
-        self, id: OperationId, nodes: Sequence[NodeId] | None, decide: Decide, *, events: Sequence[Event]
+        self, id: OperationId, nodes: Sequence[NodeId] | None, decide: DecideIntent, *, events: Sequence[Event]
     ) -> list[Intent]:
         """Let `decide` change the operation's intents, on these nodes or all; returns those that it changed."""
         own = backend_intents.c.operation_id == id

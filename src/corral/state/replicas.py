@@ -96,7 +96,7 @@ async def _lose(connection: AsyncConnection, id: ReplicaId, reason: str, at: dat
     return await change_replica(connection, id, ReplicaState.LOST, at=at, values={"reason": reason})
 
 
-class Place(NamedTuple):
+class ReplicaPlace(NamedTuple):
     """A living replica without what only its users need: keys are not unsealed for it."""
 
     id: ReplicaId
@@ -104,7 +104,7 @@ class Place(NamedTuple):
     state: ReplicaState
 
 
-class Replicas:
+class ReplicaStore:
     def __init__(self, database: Database, secrets: Secrets) -> None:
         self._db = database
         self._sealer = KeySealer(secrets)
@@ -117,12 +117,12 @@ class Replicas:
         """All that are not in a final state, oldest first."""
         return await self._fetch(replicas.c.state.in_(_LIVE))
 
-    async def places(self) -> list[Place]:
+    async def places(self) -> list[ReplicaPlace]:
         """Where all living ones are."""
         statement = select(replicas.c.id, replicas.c.node_id, replicas.c.state).where(replicas.c.state.in_(_LIVE))
         async with self._db.look() as connection:
             rows = await connection.execute(statement)
-            return [Place(id, node_id, ReplicaState(state)) for id, node_id, state in rows]
+            return [ReplicaPlace(id, node_id, ReplicaState(state)) for id, node_id, state in rows]
 
     async def of_model(self, model: str) -> list[Replica]:
         """Those that are gone too, for people to see why."""

@@ -16,7 +16,7 @@ from corral.state.events import append
 from corral.state.replicas import change_replica, lock_living
 from corral.state.schema import restorations
 
-Decide = Callable[[Sequence[Replica], Sequence[Restoration]], Preparation]
+DecideRestorations = Callable[[Sequence[Replica], Sequence[Restoration]], Preparation]
 Tell = Callable[[Replica, datetime], Event]
 
 
@@ -31,7 +31,7 @@ class Restorations:
             return [_restoration(row) for row in await connection.execute(statement)]
 
     async def prepare(
-        self, models: Sequence[str], decide: Decide, *, reason: str, at: datetime, tell: Tell
+        self, models: Sequence[str], decide: DecideRestorations, *, reason: str, at: datetime, tell: Tell
     ) -> Preparation:
         """Let `decide` say what becomes of the living replicas of these models, and do that.
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import JSON, Column, Index, LargeBinary, MetaData, Table, text
 
-from corral.state.columns import Duration, UtcTime, Whole, Words
+from corral.state.columns import DurationColumn, UtcTime, Whole, Words
 
 metadata: Final = MetaData(
     naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"},
@@ -30,7 +30,7 @@ nodes: Final = Table(
     Column("type", Words, nullable=False),
     Column("address", Words, nullable=False),
     Column("http_address", Words, nullable=False),
-    Column("stated_interval", Duration),
+    Column("stated_interval", DurationColumn),
     Column("gpu_compute_capability", Words, nullable=False),
     Column("capability", Words, nullable=False),
     _document("reported_labels"),

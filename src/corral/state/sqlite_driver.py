@@ -13,7 +13,7 @@ import aiosqlite
 _PAUSE_SECONDS: Final = 0.02
 
 
-class _File(sqlite3.Connection):
+class _SqliteConnection(sqlite3.Connection):
     """Closes its cursors first. SQLite keeps a connection and its locks as long as a statement is unfinished, and a
     task that was cancelled in the middle of one leaves its cursor to the garbage collector."""
 
@@ -45,7 +45,7 @@ class SqliteConnection(aiosqlite.Connection):
         self._path = path
         self._busy_seconds = busy_seconds
         self._pragmas = pragmas
-        self._file: _File | None = None
+        self._file: _SqliteConnection | None = None
         self._told_to_stop = False
         self._thread.daemon = True  # a program that ends without closing must still end
 
@@ -59,12 +59,12 @@ class SqliteConnection(aiosqlite.Connection):
     # In the thread of this connection.
 
     def _open(self) -> sqlite3.Connection:
-        self._file = _File(self._path, busy_seconds=self._busy_seconds)
+        self._file = _SqliteConnection(self._path, busy_seconds=self._busy_seconds)
         for pragma in self._pragmas:
             self._set(self._file, pragma)
         return self._file
 
-    def _set(self, file: _File, pragma: str) -> None:
+    def _set(self, file: _SqliteConnection, pragma: str) -> None:
         """SQLite waits for locks, but not for those who write while the journal changes: it refuses at once."""
         until = time.monotonic() + self._busy_seconds
         while True:

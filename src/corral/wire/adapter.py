@@ -112,5 +112,5 @@ class Done(msgspec.Struct, kw_only=True, frozen=True, tag="done", tag_field="kin
     number: int
 
 
-Order = Serve | Forget
+AdapterOrder = Serve | Forget
 Word = Listening | Done

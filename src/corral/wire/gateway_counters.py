@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from corral.wire.metrics import Description, Family, Kind, Sample
+from corral.wire.metrics import MetricDescription, MetricFamily, MetricKind, Sample
 
 
 class RequestCount(msgspec.Struct, kw_only=True, array_like=True):
@@ -58,12 +58,12 @@ class GatewayCounts(msgspec.Struct, kw_only=True, omit_defaults=True):
     memory_bytes: int = 0
 
 
-def _counter(name: str, help: str, *labels: str) -> Description:
-    return Description(f"corral_gateway_{name}_total", Kind.COUNTER, help, ("gateway", *labels))
+def _counter(name: str, help: str, *labels: str) -> MetricDescription:
+    return MetricDescription(f"corral_gateway_{name}_total", MetricKind.COUNTER, help, ("gateway", *labels))
 
 
-def _gauge(name: str, help: str, *labels: str) -> Description:
-    return Description(f"corral_gateway_{name}", Kind.GAUGE, help, ("gateway", *labels))
+def _gauge(name: str, help: str, *labels: str) -> MetricDescription:
+    return MetricDescription(f"corral_gateway_{name}", MetricKind.GAUGE, help, ("gateway", *labels))
 
 
 UP: Final = _gauge("up", "1 for a gateway that reported lately; 0 for one that is silent, whose other series are gone.")
@@ -125,7 +125,7 @@ PER_GATEWAY: Final = (
 )
 
 
-def families(gateways: Mapping[str, GatewayCounts]) -> list[Family]:
+def families(gateways: Mapping[str, GatewayCounts]) -> list[MetricFamily]:
     """The metrics of these gateways, each sample with the id of its gateway."""
     found = {description: description.family() for description in PER_GATEWAY}
     for id, counts in gateways.items():
@@ -134,7 +134,7 @@ def families(gateways: Mapping[str, GatewayCounts]) -> list[Family]:
     return list(found.values())
 
 
-_Line = tuple[Description, dict[str, str], float]
+_Line = tuple[MetricDescription, dict[str, str], float]
 
 
 def _process(counts: GatewayCounts) -> Iterable[_Line]:

@@ -16,7 +16,7 @@ _WORKER_BODY: Final = 64 * 1024
 """More than any worker says in a heartbeat."""
 
 
-class Proof(StrEnum):
+class RequiredProof(StrEnum):
     """What a request without a valid API key has to show."""
 
     NOTHING = "nothing"
@@ -34,14 +34,16 @@ class KeylessRoute:
     method: str
     path: str
     """As control's router writes it: with names in braces for what differs."""
-    proof: Proof = Proof.NOTHING
+    proof: RequiredProof = RequiredProof.NOTHING
     max_body: int = 0
     """Bytes; 0 where no body makes sense."""
 
 
-REGISTER: Final = KeylessRoute(method="POST", path="/api/node/register", proof=Proof.NODE, max_body=MAX_BODY)
-HEARTBEAT: Final = KeylessRoute(method="POST", path="/api/node/{id}/heartbeat", proof=Proof.NODE, max_body=_WORKER_BODY)
-UNCHECKED: Final = KeylessRoute(method="", path="", proof=Proof.UNCHECKED_KEY, max_body=MAX_BODY)
+REGISTER: Final = KeylessRoute(method="POST", path="/api/node/register", proof=RequiredProof.NODE, max_body=MAX_BODY)
+HEARTBEAT: Final = KeylessRoute(
+    method="POST", path="/api/node/{id}/heartbeat", proof=RequiredProof.NODE, max_body=_WORKER_BODY
+)
+UNCHECKED: Final = KeylessRoute(method="", path="", proof=RequiredProof.UNCHECKED_KEY, max_body=MAX_BODY)
 """Stands for any route, while a gateway has no view to look keys up in."""
 KEYLESS: Final = (
     KeylessRoute(method="GET", path="/"),
@@ -51,14 +53,14 @@ KEYLESS: Final = (
     KeylessRoute(method="GET", path="/health"),
     KeylessRoute(method="GET", path="/readyz"),
     KeylessRoute(method="GET", path="/api/v1/ready"),
-    KeylessRoute(method="GET", path="/metrics", proof=Proof.NOTHING_BY_SETTING),
+    KeylessRoute(method="GET", path="/metrics", proof=RequiredProof.NOTHING_BY_SETTING),
     REGISTER,
     HEARTBEAT,
-    KeylessRoute(method="POST", path="/api/node/{id}/drain", proof=Proof.NODE, max_body=_WORKER_BODY),
-    KeylessRoute(method="POST", path="/api/node/{id}/resume", proof=Proof.NODE, max_body=_WORKER_BODY),
-    KeylessRoute(method="POST", path="/api/node/{id}/deregister", proof=Proof.NODE, max_body=_WORKER_BODY),
-    KeylessRoute(method="DELETE", path="/api/node/{id}", proof=Proof.NODE, max_body=_WORKER_BODY),
-    KeylessRoute(method="GET", path="/api/node/{id}/models", proof=Proof.NODE),
+    KeylessRoute(method="POST", path="/api/node/{id}/drain", proof=RequiredProof.NODE, max_body=_WORKER_BODY),
+    KeylessRoute(method="POST", path="/api/node/{id}/resume", proof=RequiredProof.NODE, max_body=_WORKER_BODY),
+    KeylessRoute(method="POST", path="/api/node/{id}/deregister", proof=RequiredProof.NODE, max_body=_WORKER_BODY),
+    KeylessRoute(method="DELETE", path="/api/node/{id}", proof=RequiredProof.NODE, max_body=_WORKER_BODY),
+    KeylessRoute(method="GET", path="/api/node/{id}/models", proof=RequiredProof.NODE),
 )
 
 

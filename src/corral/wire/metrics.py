@@ -13,7 +13,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
 
@@ -25,46 +25,46 @@ class Sample:
 
 
 @dataclass(slots=True, kw_only=True)
-class Family:
+class MetricFamily:
     """All samples of one name. The name of a counter ends with `_total`."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     samples: list[Sample] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class MetricDescription:
     """A metric without its samples; the reference is made of these."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
 
-    def family(self) -> Family:
-        return Family(name=self.name, kind=self.kind, help=self.help)
+    def family(self) -> MetricFamily:
+        return MetricFamily(name=self.name, kind=self.kind, help=self.help)
 
-    def with_values(self, values: Mapping[str, float]) -> Family:
+    def with_values(self, values: Mapping[str, float]) -> MetricFamily:
         """One sample for each value of its only label."""
         (label,) = self.labels
         family = self.family()
         family.samples = [Sample({label: value}, number) for value, number in values.items()]
         return family
 
-    def with_value(self, number: float) -> Family:
+    def with_value(self, number: float) -> MetricFamily:
         family = self.family()
         family.samples = [Sample({}, number)]
         return family
 
 
-def render(families: Iterable[Family]) -> str:
+def render(families: Iterable[MetricFamily]) -> str:
     """Families without samples are left out: nothing is known of them."""
     return "".join(_family(family) for family in families if family.samples)
 
 
-def _family(family: Family) -> str:
+def _family(family: MetricFamily) -> str:
     lines = [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind.value}"]
     lines += (f"{family.name}{_labels(sample.labels)} {_number(sample.value)}" for sample in family.samples)
     return "\n".join(lines) + "\n"

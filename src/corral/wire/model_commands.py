@@ -45,7 +45,7 @@ class ModelDeleteRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     model_name: str = msgspec.field(default_factory=str)
 
 
-class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ModelCommandReply(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Answer to `model.unload` and `model.delete`."""
 
     success: bool = msgspec.field(default_factory=bool)

@@ -209,7 +209,7 @@ MODEL_GONE: Final = "its process does not have the model any more"
 """The reason of a failure that the replica itself told."""
 
 
-class Failure(msgspec.Struct, kw_only=True):
+class ReplicaFailure(msgspec.Struct, kw_only=True):
     """What went wrong with a replica since the last report."""
 
     replica: str
@@ -232,7 +232,7 @@ class GatewayReport(msgspec.Struct, kw_only=True):
     waiting: dict[str, int] = {}
     """Requests that wait for a replica, by model."""
     finished: list[Finished] = []
-    failures: list[Failure] = []
+    failures: list[ReplicaFailure] = []
     counts: GatewayCounts | None = None
     """All that it has counted since its start."""
     is_last: bool = False

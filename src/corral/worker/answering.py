@@ -20,7 +20,7 @@ NOT_ENCODED: Final = b'{"error":"internal marshal error"}'
 _UNEXPECTED: Final = "internal error; see the worker's log"
 _TOO_LARGE: Final = "the answer is too large for NATS"
 
-Answer = Callable[[Message], Awaitable[msgspec.Struct]]
+MessageHandler = Callable[[Message], Awaitable[msgspec.Struct]]
 Failed = Callable[[str], msgspec.Struct]
 """The answer that says what went wrong."""
 
@@ -35,7 +35,7 @@ def unreadable(_: InvalidInput) -> str:
 
 
 def replying(
-    answer: Answer, failed: Failed, *, refusal: Callable[[InvalidInput], str] = unreadable_with_reason
+    answer: MessageHandler, failed: Failed, *, refusal: Callable[[InvalidInput], str] = unreadable_with_reason
 ) -> Handler:
     """A handler that answers with what `answer` gives, or with the reason why it gives nothing."""
 
@@ -50,7 +50,7 @@ def replying(
 
 
 async def _outcome(
-    answer: Answer, failed: Failed, refusal: Callable[[InvalidInput], str], message: Message
+    answer: MessageHandler, failed: Failed, refusal: Callable[[InvalidInput], str], message: Message
 ) -> msgspec.Struct:
     try:
         return await answer(message)

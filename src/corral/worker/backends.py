@@ -20,24 +20,24 @@ from corral.wire.replica import ProcessKey
 from corral.worker.installing.backend_directory import BackendDirectory, Home, Located, make_executable
 from corral.worker.installing.backend_locks import BackendLocks
 from corral.worker.installing.installer import Installer
-from corral.worker.installing.orders import CannotInstall, Found, NoSuchBackend
-from corral.worker.installing.plans import UNMADE, GalleriesUnreadable, Plan, check_galleries
+from corral.worker.installing.orders import CannotInstall, InstallableBackend, NoSuchBackend
+from corral.worker.installing.plans import UNMADE, GalleriesUnreadable, InstallPlan, check_galleries
 from corral.worker.installing.progress import Report, starting
 from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.process import Launch
 from corral.worker.processes.replica_urls import ReplicaUrls
-from corral.worker.processes.supervisor import Order, Supervisor
+from corral.worker.processes.supervisor import ProcessOrder, Supervisor
 from corral.worker.processes.unused import UnusedProcesses
 
 
-class NotDeleted(CorralError):
+class CannotDelete(CorralError):
     """A backend that came with the system cannot be deleted."""
 
     code = "not_deleted"
 
 
 @dataclass(slots=True)
-class Change:
+class BackendChange:
     """What became of an upgrade or a delete: told also when it failed half-way."""
 
     stopped: list[ProcessKey]
@@ -76,20 +76,20 @@ class Backends:
         self._unused.asked_for(launch, by_model=bool(request.model_id))
         return launch
 
-    async def upgrade(self, request: UpgradeRequest, report: Report) -> Change:
+    async def upgrade(self, request: UpgradeRequest, report: Report) -> BackendChange:
         """Stop every process of the backend, install it anew, start nothing."""
-        change = Change([])
+        change = BackendChange([])
         try:
             await self._upgrade(request, report, change)
         except CorralError as error:
             change.problem = error
         return change
 
-    async def delete(self, request: DeleteRequest) -> Change:
+    async def delete(self, request: DeleteRequest) -> BackendChange:
         """Stop every process of the backend, then remove its files. While one of them lives they stay."""
         return await self._changed(request.backend, self._delete)
 
-    async def roll_back(self, request: RollbackRequest) -> Change:
+    async def roll_back(self, request: RollbackRequest) -> BackendChange:
         """Stop every process of the backend, exchange it for the version before, start nothing."""
         return await self._changed(request.backend, self._roll_back)
 
@@ -127,7 +127,7 @@ class Backends:
             check_galleries(request)
         while True:
             if not plan.is_made and (request.force or await self._find(request.backend) is None):
-                plan = await Plan.made(self._installer, request)
+                plan = await InstallPlan.made(self._installer, request)
             async with self._locks.hold(request.backend, *plan.places):
                 if request.force:
                     return await self._replaced(request, plan, report)
@@ -139,16 +139,16 @@ class Backends:
             if (launch := await self._supervisor.until_serving(process)) is not None:
                 return launch
 
-    async def _replaced(self, request: InstallRequest, plan: Plan, report: Report) -> Launch:
+    async def _replaced(self, request: InstallRequest, plan: InstallPlan, report: Report) -> Launch:
         """Every process of the backend ends with what it was started from. The lock is kept until the new one is
         ready: the same request often comes twice, and the second must not end what the first one started."""
         keys = {*await self._keys_of_backend(request.backend, plan.key), request.process_key}
-        await self._ended(keys, Change([]), force=True)
+        await self._ended(keys, BackendChange([]), force=True)
         home = await self._installed(request, plan, report)
         report(starting(request.backend))
         return await self._supervisor.ensure(_process_order(request, home))
 
-    async def _home(self, request: InstallRequest, plan: Plan, report: Report) -> Home | None:
+    async def _home(self, request: InstallRequest, plan: InstallPlan, report: Report) -> Home | None:
         """Where the backend is, installed if need be. What is there under its own name is not fetched for another."""
         if (home := await self._find(request.backend)) is not None or not plan.is_made:
             return home
@@ -159,7 +159,7 @@ class Backends:
             await self._installer.point(meta)
         return home
 
-    async def _installed(self, request: InstallRequest, plan: Plan, report: Report) -> Home:
+    async def _installed(self, request: InstallRequest, plan: InstallPlan, report: Report) -> Home:
         await self._put(self._installer.install, request, plan, report)
         home = await self._find(request.backend) or await self._find(plan.key)
         if home is None:
@@ -174,15 +174,15 @@ class Backends:
 
     # Changing what is on the disk.
 
-    async def _upgrade(self, request: UpgradeRequest, report: Report, change: Change) -> None:
-        plan = await Plan.made(self._installer, request)
+    async def _upgrade(self, request: UpgradeRequest, report: Report, change: BackendChange) -> None:
+        plan = await InstallPlan.made(self._installer, request)
         async with self._locks.hold(request.backend, *plan.places):
             own = ProcessKey(request.backend, request.replica_index)
             await self._ended({*await self._keys_of_backend(request.backend, plan.key), own}, change, force=True)
             await self._put(self._installer.upgrade, request, plan, report)
 
-    async def _changed(self, name: str, do: Callable[[str, Located, Change], Awaitable[None]]) -> Change:
-        change = Change([])
+    async def _changed(self, name: str, do: Callable[[str, Located, BackendChange], Awaitable[None]]) -> BackendChange:
+        change = BackendChange([])
         try:
             async with self._locks.hold(name):
                 located = await asyncio.to_thread(self._directory.locate, name)
@@ -193,22 +193,22 @@ class Backends:
             change.problem = error
         return change
 
-    async def _delete(self, name: str, located: Located, change: Change) -> None:
+    async def _delete(self, name: str, located: Located, change: BackendChange) -> None:
         if located.is_system:
-            raise NotDeleted(f'system backend "{name}" cannot be deleted')
+            raise CannotDelete(f'system backend "{name}" cannot be deleted')
         await self._ended(await self._keys_at(name, located), change, force=False)
         await self._installer.remove(located)
 
-    async def _roll_back(self, name: str, located: Located, change: Change) -> None:
+    async def _roll_back(self, name: str, located: Located, change: BackendChange) -> None:
         await self._installer.check_previous(located.concrete)
         await self._ended(await self._keys_at(name, located), change, force=True)
         await self._installer.roll_back(located.concrete)
 
     async def _put(
         self,
-        put: Callable[[Found, Report], Awaitable[None]],
+        put: Callable[[InstallableBackend, Report], Awaitable[None]],
         request: InstallRequest | UpgradeRequest,
-        plan: Plan,
+        plan: InstallPlan,
         report: Report,
     ) -> None:
         """In the words of LocalAI's worker, which says so wherever it installs from."""
@@ -232,7 +232,7 @@ class Backends:
             return f"; did you mean {' or '.join(near)}?"
         return f"; this node has {', '.join(there)}" if there else "; this node has none"
 
-    async def _ended(self, keys: set[ProcessKey], change: Change, *, force: bool) -> None:
+    async def _ended(self, keys: set[ProcessKey], change: BackendChange, *, force: bool) -> None:
         """Conflict when one survives: its files must not be touched."""
         outcome = await self._supervisor.stop(keys, force=force)
         change.stopped += outcome.gone
@@ -245,7 +245,7 @@ class Backends:
         """Frontends leave the backend out when an administrator only says where it is."""
         if request.backend or not request.uri:
             return request
-        plan = await Plan.made(self._installer, request)
+        plan = await InstallPlan.made(self._installer, request)
         return request if plan.found is None else replace(request, backend=plan.found.metadata.name)
 
     async def _identities(self, names: frozenset[str]) -> frozenset[str]:
@@ -263,8 +263,8 @@ class Backends:
         return {one.key for one in launches if one.backend in names or one.home.executable in executables}
 
 
-def _process_order(request: InstallRequest, home: Home) -> Order:
-    return Order(key=request.process_key, backend=request.backend, model_id=request.model_id, home=home)
+def _process_order(request: InstallRequest, home: Home) -> ProcessOrder:
+    return ProcessOrder(key=request.process_key, backend=request.backend, model_id=request.model_id, home=home)
 
 
 def _going_by(name: str, launches: Mapping[ProcessKey, Launch]) -> set[ProcessKey]:

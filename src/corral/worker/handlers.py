@@ -17,8 +17,8 @@ from corral.wire.install import InstallReply, InstallRequest
 from corral.wire.inventory import ListReply
 from corral.wire.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest
 from corral.worker.answering import replying
-from corral.worker.backends import Backends, Change
-from corral.worker.installing.progress import InstallReports, Operation
+from corral.worker.backends import BackendChange, Backends
+from corral.worker.installing.progress import InstallReports, ReportedOperation
 from corral.worker.membership.addresses import HostPort, parse_host_port
 from corral.worker.membership.subscriptions import Subject
 from corral.worker.processes.process import Launch
@@ -123,11 +123,11 @@ class BackendHandlers:
         return str(HostPort(told.host if told is not None and told.host else "127.0.0.1", port))
 
 
-def _operation(message: Message, request: InstallRequest | UpgradeRequest) -> Operation:
-    return Operation(node_id=subjects.node_of(message.subject), op_id=request.op_id, backend=request.backend)
+def _operation(message: Message, request: InstallRequest | UpgradeRequest) -> ReportedOperation:
+    return ReportedOperation(node_id=subjects.node_of(message.subject), op_id=request.op_id, backend=request.backend)
 
 
-def _change_reply(change: Change) -> ChangeReply:
+def _change_reply(change: BackendChange) -> ChangeReply:
     problem = change.problem
     if problem is not None:
         log.warning("%s", problem, extra={"event": "backend.not_changed", "code": problem.code})

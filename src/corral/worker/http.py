@@ -18,9 +18,9 @@ from aiohttp import web
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.worker.files.bodies import drain, is_left, is_spoilt
 from corral.worker.files.keys import cleaned, decoded
-from corral.worker.files.refusals import Refusal
+from corral.worker.files.refusals import FileRefused
 from corral.worker.membership.addresses import HostPort
-from corral.worker.readiness import Readiness
+from corral.worker.readiness import WorkerReadiness
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +43,14 @@ _SILENT: Final = logging.Logger("corral.worker.http.protocol", level=logging.CRI
 """The server logs a traceback for each malformed request, so any port scan would fill the logs. What our own handlers
 raise is logged here."""
 
-Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
+PathHandler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
 """Gets the decoded rest of the path, too."""
 
 
 class Routes(Protocol):
     """A part of the server with routes of its own, all below /v1/."""
 
-    def table(self) -> Mapping[str, Handler]:
+    def table(self) -> Mapping[str, PathHandler]:
         """By path; one that ends with a slash means everything below."""
 
     def end(self) -> None:
@@ -82,7 +82,7 @@ class HttpServer:
         self,
         *,
         address: HostPort,
-        readiness: Readiness,
+        readiness: WorkerReadiness,
         bearers: Callable[[], Sequence[str]],
         routes: Sequence[Routes] = (),
         is_open: Callable[[], bool] = lambda: False,
@@ -93,7 +93,7 @@ class HttpServer:
         self._bearers = bearers
         self._is_open = is_open
         self._routes = routes
-        self._table: Mapping[str, Handler] = {
+        self._table: Mapping[str, PathHandler] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             **{path: handler for part in routes for path, handler in part.table().items()},
@@ -163,7 +163,7 @@ class HttpServer:
     async def _response(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._handle(request)
-        except Refusal as refusal:
+        except FileRefused as refusal:
             return _told(refusal)
         except ConnectionError:
             raise  # the client is gone, which is its right
@@ -177,12 +177,12 @@ class HttpServer:
         raw = request.rel_url.raw_path
         path = decoded(raw)
         if _needs_token(raw, path) and not self._is_authorised(request):
-            raise Refusal(401, "unauthorized")
+            raise FileRefused(401, "unauthorized")
         if (clean := cleaned(raw)) != raw:
             return _redirect(request, clean)
         beginning = self._beginning(raw)
         if beginning is None:
-            raise Refusal(404, "404 page not found")
+            raise FileRefused(404, "404 page not found")
         if beginning not in self._table:
             return _redirect(request, f"{clean}/")
         return await self._table[beginning](request, path.removeprefix(beginning))
@@ -218,7 +218,7 @@ class HttpServer:
         return web.Response(text="ok")
 
 
-def _told(refusal: Refusal) -> web.Response:
+def _told(refusal: FileRefused) -> web.Response:
     """Names of files, which it may speak of, are bytes and need not be text."""
     body = f"{refusal.text}\n".encode(errors="replace")
     return web.Response(
@@ -228,7 +228,7 @@ def _told(refusal: Refusal) -> web.Response:
 
 def _only_read(request: web.BaseRequest) -> None:
     if request.method not in ("GET", "HEAD"):
-        raise Refusal(405, "method not allowed")
+        raise FileRefused(405, "method not allowed")
 
 
 def _needs_token(raw: str, path: str) -> bool:

@@ -18,7 +18,7 @@ from corral.worker.processes.supervisor import Supervisor
 log = logging.getLogger(__name__)
 
 
-class Models:
+class WorkerModels:
     def __init__(self, supervisor: Supervisor, *, connect: Connect, free_within: timedelta) -> None:
         self._supervisor = supervisor
         self._connect = connect

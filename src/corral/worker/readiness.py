@@ -5,7 +5,7 @@ from typing import Protocol
 from corral.worker.membership.presence import Presence
 
 
-class Link(Protocol):
+class BusLink(Protocol):
     @property
     def connected(self) -> bool: ...
 
@@ -13,11 +13,11 @@ class Link(Protocol):
     def refused(self) -> frozenset[str]: ...
 
 
-class Readiness:
+class WorkerReadiness:
     """Registered with a frontend and connected to NATS, which lets it listen. A pending node is ready: what it waits
     for is a person."""
 
-    def __init__(self, presence: Presence, bus: Link) -> None:
+    def __init__(self, presence: Presence, bus: BusLink) -> None:
         self._presence = presence
         self._bus = bus
 

@@ -11,7 +11,7 @@ from corral.adapter.dialects.requests import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
-    Part,
+    MessagePart,
     check_chat,
     check_completion,
     parse,
@@ -154,7 +154,7 @@ def test_a_bad_field_is_named(body: dict[str, Any], field: str | None) -> None:
 def test_null_is_what_was_not_given() -> None:
     """Clients that have a field for everything send it."""
     message = dict.fromkeys(ChatMessage.__struct_fields__) | HELLO["messages"][0]
-    parts = [dict.fromkeys(Part.__struct_fields__) | {"type": "text", "text": "hi"}]
+    parts = [dict.fromkeys(MessagePart.__struct_fields__) | {"type": "text", "text": "hi"}]
     body = dict.fromkeys(ChatRequest.__struct_fields__) | {"messages": [message]}
     assert chat(body) == chat({})
     assert chat({"messages": [{"role": "user", "content": parts}]}) == chat({})

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from grpc import aio
 
-from corral.base.processes import Command, Output, start_process
+from corral.base.processes import ChildCommand, Output, start_process
 from corral.rpc import errors
 from corral.rpc._generated import backend_pb2
 from corral.rpc.backend import Backend
@@ -219,7 +219,7 @@ async def test_a_backend_without_a_fitting_python_says_so(tmp_path: Path) -> Non
     (tmp_path / "here").mkdir()
     shutil.copy(BACKENDS / "echo" / "run.sh", tmp_path / "here" / "run.sh")
     shutil.copytree(BACKENDS / "sdk", tmp_path / "here" / "sdk")
-    command = Command(
+    command = ChildCommand(
         argv=["./run.sh", "--addr", "127.0.0.1:0"],
         env={"PATH": str(tmp_path)},
         cwd=tmp_path / "here",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.base.processes import Command, Output, start_process
+from corral.base.processes import ChildCommand, Output, start_process
 from corral.rpc.backend import Backend
 from corral.rpc.errors import BackendError
 from corral.rpc.messages import ModelOptions, PredictOptions
@@ -35,7 +35,7 @@ def mirror(tmp_path: Path) -> Path:
 async def test_the_backend_of_the_guide_works(mirror: Path) -> None:
     address = f"127.0.0.1:{lasting_port()}"
     environment = {"PATH": "/usr/bin:/bin", "CORRAL_BACKEND_PYTHON": sys.executable, "LOCALAI_GRPC_AUTH_TOKEN": TOKEN}
-    command = Command(argv=["./run.sh", "--addr", address], env=environment, cwd=mirror, output=Output.TAIL)
+    command = ChildCommand(argv=["./run.sh", "--addr", address], env=environment, cwd=mirror, output=Output.TAIL)
     async with start_process(command) as process, Backend(address, token=TOKEN) as client:
         await until_healthy(client, process)
         with pytest.raises(BackendError, match="pause is not a number: long"):

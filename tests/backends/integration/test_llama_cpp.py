@@ -12,7 +12,7 @@ import aiohttp
 import psutil
 import pytest
 
-from corral.base.processes import Process
+from corral.base.processes import ChildProcess
 from corral.rpc import errors
 from corral.rpc.messages import Message, ModelOptions, PredictOptions, RerankRequest, StatusResponse
 from tests.kit.backends import BACKENDS, KEY, SOON, RunningBackend, running_backend
@@ -261,6 +261,6 @@ async def test_when_the_backend_is_killed_the_engine_dies_too(chat_model_file: P
         await until_dead(backend.process, engine)
 
 
-async def until_dead(process: Process, engine: psutil.Process) -> None:
+async def until_dead(process: ChildProcess, engine: psutil.Process) -> None:
     await process.wait()
     await asyncio.to_thread(wait_until, lambda: not engine.is_running(), "the end of the engine")

@@ -15,15 +15,15 @@ import pytest
 
 from corral.base import processes
 from corral.base.errors import ChildFailed
-from corral.base.processes import Command, Output, Streams, Tail, secret_descriptor, start_process
+from corral.base.processes import ChildCommand, Output, OutputTail, Streams, secret_descriptor, start_process
 
 SHELL_ENV = {"PATH": os.defpath}
 LONG = timedelta(seconds=30)
 AT_ONCE = timedelta(0)
 
 
-def shell(script: str, *, env: dict[str, str] | None = None, **fields: object) -> Command:
-    return Command(argv=["sh", "-c", script], env=SHELL_ENV | (env or {}), output=Output.TAIL, **fields)  # type: ignore[arg-type]
+def shell(script: str, *, env: dict[str, str] | None = None, **fields: object) -> ChildCommand:
+    return ChildCommand(argv=["sh", "-c", script], env=SHELL_ENV | (env or {}), output=Output.TAIL, **fields)  # type: ignore[arg-type]
 
 
 class Gate:
@@ -106,7 +106,7 @@ async def test_the_environment_is_exactly_what_was_passed(monkeypatch: pytest.Mo
     monkeypatch.setenv("SECRET_OF_THE_PARENT", "x")
     wanted = {"ONE": "1", "EMPTY": "", "LINES": "a=b\nc", "UMLAUT": "ü"}
     program = "import os; print(sorted(os.environb.items()))"
-    process = start_process(Command(argv=[sys.executable, "-S", "-c", program], env=wanted, output=Output.TAIL))
+    process = start_process(ChildCommand(argv=[sys.executable, "-S", "-c", program], env=wanted, output=Output.TAIL))
 
     assert await process.wait() == 0
     seen = dict(eval(process.tail[-1]))
@@ -117,7 +117,7 @@ async def test_the_environment_is_exactly_what_was_passed(monkeypatch: pytest.Mo
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux starts children in two steps")
 async def test_variables_for_the_command_do_not_touch_the_step_before_it(tmp_path: Path) -> None:
     process = start_process(
-        Command(argv=["/bin/echo", "hello"], env={"LD_PRELOAD": str(tmp_path / "none.so")}, output=Output.TAIL)
+        ChildCommand(argv=["/bin/echo", "hello"], env={"LD_PRELOAD": str(tmp_path / "none.so")}, output=Output.TAIL)
     )
 
     assert await process.wait() == 0
@@ -148,7 +148,7 @@ async def test_a_failed_start_closes_what_was_handed_over_and_leaks_nothing() ->
     descriptor = secret_descriptor(b"hush")
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
     with pytest.raises(ChildFailed, match="no-such-program is not an executable file"):
-        start_process(Command(argv=["no-such-program"], env={}, output=Output.TAIL, handed_over=[descriptor]))
+        start_process(ChildCommand(argv=["no-such-program"], env={}, output=Output.TAIL, handed_over=[descriptor]))
     if sys.platform == "linux":
         assert len(os.listdir("/proc/self/fd")) == before - 1
 
@@ -162,14 +162,14 @@ async def test_a_file_that_cannot_be_executed_ends_with_127(tmp_path: Path) -> N
     broken = tmp_path / "broken"
     broken.write_bytes(b"\x7fELF nonsense")
     broken.chmod(0o755)
-    process = start_process(Command(argv=[str(broken)], env={}, output=Output.TAIL))
+    process = start_process(ChildCommand(argv=[str(broken)], env={}, output=Output.TAIL))
 
     assert await process.wait() == 127
     assert process.tail == [f"cannot run {broken}: Exec format error"]
 
 
 async def test_signals_that_python_ignores_are_back_to_normal_in_the_child() -> None:
-    process = start_process(Command(argv=["cat", "/proc/self/status"], env=SHELL_ENV, output=Output.TAIL))
+    process = start_process(ChildCommand(argv=["cat", "/proc/self/status"], env=SHELL_ENV, output=Output.TAIL))
     await process.wait()
     ignored = next(int(line.split()[1], 16) for line in process.tail if line.startswith("SigIgn"))
     assert not ignored & (1 << (signal.SIGPIPE - 1))
@@ -253,10 +253,10 @@ async def test_a_program_with_threads_may_start_many_at_once() -> None:
 
 PARENT = """
 import asyncio, os, sys
-from corral.base.processes import Command, start_process
+from corral.base.processes import ChildCommand, start_process
 
 async def main():
-    child = start_process(Command(argv=["sleep", "1000"], env={"PATH": os.defpath}))
+    child = start_process(ChildCommand(argv=["sleep", "1000"], env={"PATH": os.defpath}))
     print(child.pid, file=open(sys.argv[1], "w"), flush=True)
     await asyncio.sleep(1000)
 
@@ -267,7 +267,7 @@ asyncio.run(main())
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ties a child to its parent's life")
 async def test_kill_minus_nine_of_the_parent_ends_the_child(gate: Gate) -> None:
     argv = [sys.executable, "-c", PARENT, gate.path]
-    async with start_process(Command(argv=argv, env={}, shared=[gate.descriptor])) as parent:
+    async with start_process(ChildCommand(argv=argv, env={}, shared=[gate.descriptor])) as parent:
         child = int(await gate.line())
         os.kill(parent.pid, signal.SIGKILL)
         await until_gone(child)
@@ -290,7 +290,7 @@ async def test_an_endless_output_without_line_ends_stays_bounded() -> None:
 
 
 def test_the_tail_keeps_the_last_lines_and_survives_split_characters() -> None:
-    tail = Tail()
+    tail = OutputTail()
     for number in range(processes.TAIL_LINES + 5):
         tail.feed(f"line {number}\n".encode())
     tail.feed("ü".encode()[:1])
@@ -309,7 +309,7 @@ async def test_streams_are_heard_apart() -> None:
     out, err = bytearray(), bytearray()
     streams = Streams(stdout=out.extend, stderr=err.extend)
     script = "echo one; echo two >&2; printf three"
-    async with start_process(Command(argv=["/bin/sh", "-c", script], env={}, output=streams)) as process:
+    async with start_process(ChildCommand(argv=["/bin/sh", "-c", script], env={}, output=streams)) as process:
         assert await process.wait() == 0
 
     assert (bytes(out), bytes(err)) == (b"one\nthree", b"two\n")

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from corral.base.threads import Wanted, in_own_thread
+from corral.base.threads import CancelSignal, in_own_thread
 
 
 async def test_what_the_work_returns_or_raises_comes_back() -> None:
@@ -17,7 +17,7 @@ async def test_what_the_work_returns_or_raises_comes_back() -> None:
 async def test_a_cancelled_caller_ends_the_work_and_waits_for_it() -> None:
     begun, ended = threading.Event(), threading.Event()
 
-    def work(wanted: Wanted) -> None:
+    def work(wanted: CancelSignal) -> None:
         begun.set()
         try:
             while True:

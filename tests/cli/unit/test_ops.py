@@ -12,7 +12,7 @@ from rich.console import Console
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli import operation_watch
-from corral.cli.operation_watch import Duration, looks
+from corral.cli.operation_watch import DurationParameter, looks
 from corral.wire.operation_views import Changed, OperationPage, OperationUpdate, OperationView, TargetView
 
 ID = "0123abcd-0000-4000-8000-000000000000"
@@ -263,7 +263,7 @@ class TestChanges:
 
 
 def test_durations_are_read_as_everywhere() -> None:
-    assert Duration().convert("1m30s", None, None) == timedelta(seconds=90)
+    assert DurationParameter().convert("1m30s", None, None) == timedelta(seconds=90)
     for nonsense in ("soon", "-3s", "", "9" * 40 + "d"):
         with pytest.raises(click.BadParameter):
-            Duration().convert(nonsense, None, None)
+            DurationParameter().convert(nonsense, None, None)

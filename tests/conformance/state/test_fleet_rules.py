@@ -14,22 +14,22 @@ from corral.domain.operation import Operation, Target, TargetStatus
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.failures import ConstraintViolated
-from corral.state.fleet_rules import FleetRules
-from corral.state.intents import Change, Intents
-from corral.state.operations import Operations, Overtaken
+from corral.state.fleet_rules import FleetRuleStore
+from corral.state.intents import IntentChange, Intents
+from corral.state.operations import OperationStore, Overtaken
 from tests.kit.samples import after, an_event
 
 MINE = LeaseToken("mine")
 
 
 @pytest.fixture
-def rules(database: Database) -> FleetRules:
-    return FleetRules(database)
+def rules(database: Database) -> FleetRuleStore:
+    return FleetRuleStore(database)
 
 
 @pytest.fixture
-def operations(database: Database) -> Operations:
-    return Operations(database)
+def operations(database: Database) -> OperationStore:
+    return OperationStore(database)
 
 
 @pytest.fixture
@@ -74,12 +74,12 @@ def an_operation(
     return operation, wishes
 
 
-async def put(rules: FleetRules, *wanted: FleetRule, **options: object) -> bool:
+async def put(rules: FleetRuleStore, *wanted: FleetRule, **options: object) -> bool:
     revision = options.pop("revision", None) or revision_of(await rules.all())
     return await rules.replace(wanted, revision=revision, events=[], **options)  # type: ignore[arg-type]
 
 
-async def test_rules_come_back_as_they_were_made(rules: FleetRules) -> None:
+async def test_rules_come_back_as_they_were_made(rules: FleetRuleStore) -> None:
     labels = {"zone": "a", "schlüssel": "wert", "node.name": "w1"}
     wanted = [a_rule("b"), a_rule("a", **labels)]
     assert await put(rules, *wanted)
@@ -88,7 +88,7 @@ async def test_rules_come_back_as_they_were_made(rules: FleetRules) -> None:
     assert await rules.all() == [wanted[0]]
 
 
-async def test_a_set_that_has_changed_meanwhile_is_not_overwritten(rules: FleetRules, events: Events) -> None:
+async def test_a_set_that_has_changed_meanwhile_is_not_overwritten(rules: FleetRuleStore, events: Events) -> None:
     nothing = revision_of([])
     assert await put(rules, a_rule("a"))
     again = await rules.replace([a_rule("b")], revision=nothing, events=[an_event(EventKind.FLEET_RULES_CHANGED)])
@@ -97,14 +97,14 @@ async def test_a_set_that_has_changed_meanwhile_is_not_overwritten(rules: FleetR
     assert await events.after(0, limit=10) == []
 
 
-async def test_of_many_that_change_the_set_they_saw_one_wins(rules: FleetRules) -> None:
+async def test_of_many_that_change_the_set_they_saw_one_wins(rules: FleetRuleStore) -> None:
     nothing = revision_of([])
     won = await asyncio.gather(*(put(rules, a_rule(f"r{number}"), revision=nothing) for number in range(8)))
     assert won.count(True) == 1
     assert len(await rules.all()) == 1
 
 
-async def test_of_many_that_each_add_a_rule_none_is_lost(rules: FleetRules) -> None:
+async def test_of_many_that_each_add_a_rule_none_is_lost(rules: FleetRuleStore) -> None:
     async def add(name: str) -> None:
         while True:
             known = await rules.all()
@@ -116,7 +116,7 @@ async def test_of_many_that_each_add_a_rule_none_is_lost(rules: FleetRules) -> N
 
 
 async def test_a_change_and_what_follows_from_it_are_one(
-    rules: FleetRules, operations: Operations, intents: Intents, events: Events
+    rules: FleetRuleStore, operations: OperationStore, intents: Intents, events: Events
 ) -> None:
     await put(rules, a_rule("a"))
     started = [an_operation("op1", "w2", "w1", verb=Verb.DELETE), an_operation("op2", "w1", backend="other")]
@@ -131,7 +131,7 @@ async def test_a_change_and_what_follows_from_it_are_one(
     assert [one.event.kind for one in await events.after(0, limit=10)] == [EventKind.FLEET_RULES_CHANGED]
 
 
-async def test_if_what_follows_fails_nothing_has_changed(rules: FleetRules, intents: Intents) -> None:
+async def test_if_what_follows_fails_nothing_has_changed(rules: FleetRuleStore, intents: Intents) -> None:
     await put(rules, a_rule("a"))
     twice = [an_operation("op1", "w1"), an_operation("op1", "w2")]
     with pytest.raises(ConstraintViolated):
@@ -140,7 +140,7 @@ async def test_if_what_follows_fails_nothing_has_changed(rules: FleetRules, inte
     assert await intents.of_node(NodeId("w1")) == []
 
 
-async def test_what_was_decided_on_something_older_is_not_started(operations: Operations, intents: Intents) -> None:
+async def test_what_was_decided_on_something_older_is_not_started(operations: OperationStore, intents: Intents) -> None:
     w1, w2 = (NodeId("w1"), "echo"), (NodeId("w2"), "echo")
     first, wishes = an_operation("op1", "w1", "w2")
     await operations.start(first, wishes, events=[], seen={w1: 0, w2: 0})
@@ -159,7 +159,7 @@ async def test_what_was_decided_on_something_older_is_not_started(operations: Op
     assert {one.status for one in superseded.targets} == {TargetStatus.SUPERSEDED}
 
 
-async def test_of_two_frontends_that_decide_the_same_one_starts_it(operations: Operations) -> None:
+async def test_of_two_frontends_that_decide_the_same_one_starts_it(operations: OperationStore) -> None:
     seen = {(NodeId(f"w{number}"), "echo"): 0 for number in range(20)}
 
     async def start(id: str) -> bool:
@@ -174,13 +174,13 @@ async def test_of_two_frontends_that_decide_the_same_one_starts_it(operations: O
     assert won.count(True) == 1
 
 
-async def test_only_what_is_not_just_there_is_read(operations: Operations, intents: Intents) -> None:
+async def test_only_what_is_not_just_there_is_read(operations: OperationStore, intents: Intents) -> None:
     await operations.start(*an_operation("op1", "there", "gone", "open", "elsewhere"), events=[])
     await operations.start(*an_operation("op2", "deleted", verb=Verb.DELETE), events=[])
     work = await intents.claim(MINE, now=after(1), until=after(9), limit=10)
     done = [one for one in work if one.node_id != "open"]
     settled = [replace(one, state=IntentState.SATISFIED) for one in done]
-    await intents.store(MINE, [Change(intent=one, keeps_lease=False, is_corral=True) for one in settled])
+    await intents.store(MINE, [IntentChange(intent=one, keeps_lease=False, is_corral=True) for one in settled])
 
     nodes = [NodeId(one) for one in ("there", "gone", "open", "deleted")]
     found = await intents.unsettled(nodes, ["echo", "x"], whole=[NodeId("gone")])

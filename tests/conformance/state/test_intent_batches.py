@@ -15,9 +15,9 @@ from corral.domain.intent import Intent, IntentPolicy, IntentState
 from corral.domain.intent_steps import Send
 from corral.domain.operation import TargetStatus
 from corral.state.db import Database
-from corral.state.intents import Change, Intents, WaitingIntents
+from corral.state.intents import IntentChange, Intents, WaitingIntents
 from corral.state.inventories import Inventories
-from corral.state.operations import Operations
+from corral.state.operations import OperationStore
 from tests.kit.samples import after, an_operation
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")
@@ -27,8 +27,8 @@ STORABLE = NASTY.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
 
 
 @pytest.fixture
-def operations(database: Database) -> Operations:
-    return Operations(database)
+def operations(database: Database) -> OperationStore:
+    return OperationStore(database)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def intents(database: Database) -> Intents:
     return Intents(database)
 
 
-async def started(operations: Operations, id: str, *nodes: str, verb: Verb = Verb.INSTALL) -> None:
+async def started(operations: OperationStore, id: str, *nodes: str, verb: Verb = Verb.INSTALL) -> None:
     operation, wishes = an_operation(id, *nodes, verb=verb)
     await operations.start(operation, wishes, events=[])
 
@@ -46,19 +46,21 @@ async def claimed(intents: Intents, token: LeaseToken = MINE, at: float = 1) -> 
     return {one.node_id: one for one in found}
 
 
-def asked(intent: Intent) -> Change:
+def asked(intent: Intent) -> IntentChange:
     """About to be sent."""
     step = intent_steps.look(intent, Inventory(seen_at=after(2)), after(2), POLICY, is_corral=False)
     assert isinstance(step, Send)
-    return Change(intent=step.intent, keeps_lease=True, is_corral=False)
+    return IntentChange(intent=step.intent, keeps_lease=True, is_corral=False)
 
 
-def satisfied(intent: Intent) -> Change:
+def satisfied(intent: Intent) -> IntentChange:
     done = replace(intent_steps.heard(intent, is_corral=False), state=IntentState.SATISFIED, message="present")
-    return Change(intent=done, keeps_lease=False, is_corral=False)
+    return IntentChange(intent=done, keeps_lease=False, is_corral=False)
 
 
-async def test_it_is_known_what_is_due_and_when_the_next_one_will_be(operations: Operations, intents: Intents) -> None:
+async def test_it_is_known_what_is_due_and_when_the_next_one_will_be(
+    operations: OperationStore, intents: Intents
+) -> None:
     assert await intents.waiting(now=after(1), until=after(7)) == WaitingIntents(is_due=False, next=None)
     await started(operations, "op1", "n1", "n2")
     assert (await intents.waiting(now=after(1), until=after(7))).is_due
@@ -67,12 +69,14 @@ async def test_it_is_known_what_is_due_and_when_the_next_one_will_be(operations:
     assert await intents.waiting(now=after(1), until=after(7)) == WaitingIntents(is_due=False, next=after(7))
 
     later = replace(work["n1"], next_try=after(4), lease_token=None, lease_until=None)
-    await intents.store(MINE, [Change(intent=later, keeps_lease=False, is_corral=False), satisfied(work["n2"])])
+    await intents.store(MINE, [IntentChange(intent=later, keeps_lease=False, is_corral=False), satisfied(work["n2"])])
     assert await intents.waiting(now=after(2), until=after(8)) == WaitingIntents(is_due=False, next=after(4))
     assert (await intents.waiting(now=after(4), until=after(10))).is_due
 
 
-async def test_a_batch_stores_what_is_wanted_and_learns_from_the_rest(operations: Operations, intents: Intents) -> None:
+async def test_a_batch_stores_what_is_wanted_and_learns_from_the_rest(
+    operations: OperationStore, intents: Intents
+) -> None:
     names = ("ours", "superseded", "unsent", "cancelled")
     await started(operations, "op1", *names)
     work = await claimed(intents)
@@ -111,7 +115,7 @@ async def found(intents: Intents, name: str) -> Intent:
     return known
 
 
-async def test_a_lost_lease_loses_its_row_and_no_other(operations: Operations, intents: Intents) -> None:
+async def test_a_lost_lease_loses_its_row_and_no_other(operations: OperationStore, intents: Intents) -> None:
     await started(operations, "op1", "kept", "lost")
     work = await claimed(intents)
     assert await intents.store(MINE, [replace(satisfied(work["kept"]), intent=work["kept"], keeps_lease=True)]) == [
@@ -119,7 +123,7 @@ async def test_a_lost_lease_loses_its_row_and_no_other(operations: Operations, i
     ]
     assert (await claimed(intents, OTHER, at=10)).keys() == {"kept", "lost"}
     await intents.store(
-        OTHER, [Change(intent=replace(work["kept"], message="free"), keeps_lease=False, is_corral=True)]
+        OTHER, [IntentChange(intent=replace(work["kept"], message="free"), keeps_lease=False, is_corral=True)]
     )
     assert (await claimed(intents, at=11)).keys() == {"kept"}
 
@@ -129,7 +133,7 @@ async def test_a_lost_lease_loses_its_row_and_no_other(operations: Operations, i
     assert (lost.state, lost.lease_token) == (IntentState.OPEN, OTHER)
 
 
-async def test_a_lease_that_was_renewed_meanwhile_stays_renewed(operations: Operations, intents: Intents) -> None:
+async def test_a_lease_that_was_renewed_meanwhile_stays_renewed(operations: OperationStore, intents: Intents) -> None:
     await started(operations, "op1", "w1")
     work = await claimed(intents)
     assert await intents.extend(MINE, [(NodeId("w1"), "echo")], until=after(100)) == 1
@@ -138,7 +142,7 @@ async def test_a_lease_that_was_renewed_meanwhile_stays_renewed(operations: Oper
     assert (known.lease_token, known.lease_until) == (MINE, after(100))
 
 
-async def test_one_intent_cannot_be_stored_twice_at_once(operations: Operations, intents: Intents) -> None:
+async def test_one_intent_cannot_be_stored_twice_at_once(operations: OperationStore, intents: Intents) -> None:
     await started(operations, "op1", "w1")
     work = await claimed(intents)
     with pytest.raises(ValueError, match="two changes of one intent"):
@@ -146,14 +150,14 @@ async def test_one_intent_cannot_be_stored_twice_at_once(operations: Operations,
 
 
 async def test_whatever_workers_say_survives_in_a_batch(
-    operations: Operations, intents: Intents, database: Database
+    operations: OperationStore, intents: Intents, database: Database
 ) -> None:
     await started(operations, "op1", "w1", "w2")
     work = await claimed(intents)
     entry = BackendEntry(name=NASTY, installed_at=NASTY)
     reports = [Inventory(entries=(entry,), seen_at=after(5)), Inventory(seen_at=after(4))]
     changes = [
-        Change(
+        IntentChange(
             intent=replace(one, message=NASTY, before=Before(present=True, installed_at=NASTY)),
             keeps_lease=False,
             is_corral=True,
@@ -171,7 +175,7 @@ async def test_whatever_workers_say_survives_in_a_batch(
 
 
 async def test_of_two_reports_of_one_node_the_newer_stays(
-    operations: Operations, intents: Intents, database: Database
+    operations: OperationStore, intents: Intents, database: Database
 ) -> None:
     for number, backend in enumerate(("a", "b")):
         operation, wishes = an_operation(f"op{number}", "w1")
@@ -185,7 +189,7 @@ async def test_of_two_reports_of_one_node_the_newer_stays(
 
 
 async def test_a_hundred_cost_as_many_statements_as_one(
-    operations: Operations, intents: Intents, statements: Callable[[], AbstractContextManager[list[str]]]
+    operations: OperationStore, intents: Intents, statements: Callable[[], AbstractContextManager[list[str]]]
 ) -> None:
     counts = []
     for id, number in (("op1", 1), ("op2", 100)):
@@ -199,7 +203,7 @@ async def test_a_hundred_cost_as_many_statements_as_one(
     assert counts[0] == counts[1]
 
 
-async def test_batches_and_renewals_meet_in_any_order(operations: Operations, intents: Intents) -> None:
+async def test_batches_and_renewals_meet_in_any_order(operations: OperationStore, intents: Intents) -> None:
     """The rows lie in the database against the order in which they are locked."""
     names = [f"w{number:02}" for number in range(40)]
     for name in reversed(names):

@@ -10,10 +10,10 @@ from corral.base.ids import LeaseToken
 from corral.domain.backend import Before, Verb
 from corral.domain.intent import Outstanding
 from corral.state.db import Database
-from corral.state.intents import Change, Intents
+from corral.state.intents import IntentChange, Intents
 from corral.state.leases import Leases, free_all, guard
 from corral.state.load_jobs import LoadJobs
-from corral.state.operations import Operations
+from corral.state.operations import OperationStore
 from corral.state.schema import hearing
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
@@ -136,7 +136,7 @@ async def test_whoever_is_alone_frees_all_that_the_dead_held(database: Database,
     jobs = LoadJobs(database, await Secrets.open(database, SecretsKey(bytes(32)), at=after(0)))
     intents, job = Intents(database), a_load_job()
     operation, wishes = an_operation("op1", "w1")
-    await Operations(database).start(operation, wishes, events=[])
+    await OperationStore(database).start(operation, wishes, events=[])
     await jobs.open(job)
     await claim(leases, A)
     assert await intents.claim(A, now=after(1), until=after(7), limit=1)
@@ -154,12 +154,12 @@ async def test_whoever_is_alone_frees_all_that_the_dead_held(database: Database,
 async def test_what_a_node_was_asked_for_is_left_to_it_for_a_while(database: Database) -> None:
     intents = Intents(database)
     operation, wishes = an_operation("op1", "w1", "w2")
-    await Operations(database).start(operation, wishes, events=[])
+    await OperationStore(database).start(operation, wishes, events=[])
     first, _ = await intents.claim(A, now=after(1), until=after(7), limit=2)
     request = Outstanding(
         generation=1, verb=Verb.INSTALL, sent_at=after(1), until=after(90), before=Before(present=False)
     )
-    sent = Change(intent=replace(first, outstanding=request), keeps_lease=True, is_corral=True)
+    sent = IntentChange(intent=replace(first, outstanding=request), keeps_lease=True, is_corral=True)
     assert await intents.store(A, [sent]) == [True]
 
     await free_all(database, at=after(2))

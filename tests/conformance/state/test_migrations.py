@@ -17,7 +17,7 @@ from corral.state.events import Events
 from corral.state.load_jobs import LoadJobs
 from corral.state.migrations import upgrade
 from corral.state.nodes import Nodes
-from corral.state.replicas import Replicas, insert_replica
+from corral.state.replicas import ReplicaStore, insert_replica
 from corral.state.schema import metadata
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
@@ -100,7 +100,7 @@ ADDED_SINCE_0006 = (
 
 async def test_rows_of_an_earlier_version_can_be_read_after_the_upgrade(database: Database) -> None:
     secrets = await Secrets.open(database, SecretsKey(bytes(32)), at=after(0))
-    nodes, jobs, replicas = Nodes(database), LoadJobs(database, secrets), Replicas(database, secrets)
+    nodes, jobs, replicas = Nodes(database), LoadJobs(database, secrets), ReplicaStore(database, secrets)
     node, job, replica = a_node(), a_load_job(), a_replica()
     assert await nodes.insert(node, events=[])
     await jobs.open(job)

@@ -17,8 +17,8 @@ from corral.state.events import Events
 from corral.state.intents import Intents
 from corral.state.load_jobs import LoadJobs, stop_serving
 from corral.state.model_removals import ModelRemovals
-from corral.state.operations import Operations
-from corral.state.replicas import Replicas
+from corral.state.operations import OperationStore
+from corral.state.replicas import ReplicaStore
 from corral.state.restorations import Restorations
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
@@ -40,7 +40,7 @@ def jobs(database: Database, secrets: Secrets) -> LoadJobs:
 
 @pytest.fixture
 def removals(database: Database) -> ModelRemovals:
-    return ModelRemovals(database, Operations(database), on_removal=(stop_serving,))
+    return ModelRemovals(database, OperationStore(database), on_removal=(stop_serving,))
 
 
 async def loading(jobs: LoadJobs, node_id: NodeId, model: str = "small") -> Replica:
@@ -91,14 +91,14 @@ async def test_all_that_belongs_to_the_model_goes_at_once(
     assert await removals.start(removed, operation, intents, events=[an_event(EventKind.MODEL_REMOVED)]) == operation
 
     assert await removals.all() == [removed]
-    replicas = Replicas(database, secrets)
+    replicas = ReplicaStore(database, secrets)
     states = {one.id: (one.state, one.reason) for one in await replicas.of_model("small")}
     assert states == {serving.id: (ReplicaState.UNLOADING, REASON), starting.id: (ReplicaState.FAILED, REASON)}
     assert [one.state for one in await replicas.of_model("other")] == [ReplicaState.LOADED]
     assert await jobs.get("small") is None
     assert not await jobs.finish(job, MINE, starting, events=[])
     assert [one.model for one in await restorations.all()] == ["other"]
-    stored = await Operations(database).get(operation.id)
+    stored = await OperationStore(database).get(operation.id)
     assert stored is not None
     assert stored.state is OperationState.RUNNING
     (intent,) = await Intents(database).of_node(A)
@@ -129,4 +129,4 @@ async def test_a_call_that_is_repeated_removes_nothing_that_was_added_since(
     again = replace(removed, removed_at=after(9), operation_id=OperationId("second"))
     same = await removals.start(again, replace(keyed, id=OperationId("second")), intents, events=[])
     assert (same.id, await removals.all()) == (operation.id, [])
-    assert (await Operations(database).with_key("k")) == same
+    assert (await OperationStore(database).with_key("k")) == same

@@ -17,8 +17,8 @@ from corral.domain.node import Capacity, Gpu, Hearing, Heartbeat, LivenessPolicy
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.keys import Keys
-from corral.state.node_looks import Verdict
-from corral.state.nodes import Beat, Nodes
+from corral.state.node_looks import NodeLook
+from corral.state.nodes import AcceptedHeartbeat, Nodes
 from corral.state.schema import nodes as nodes_table
 from corral.state.secrets import Secrets, SecretsKey, node_secret_name
 from tests.kit.patience import PATIENCE
@@ -206,7 +206,7 @@ async def test_replace_writes_what_people_own_and_bumps_the_revision(nodes: Node
 async def test_replace_never_touches_what_heartbeats_and_health_own(nodes: Nodes) -> None:
     node = await stored(nodes)
     alive = beaten(node, 10, measured={"available_ram": 5}, gpu_vendor="amd", problems=("hot",))
-    await nodes.beat([Beat(before=node, node=alive, next_look=None)])
+    await nodes.beat([AcceptedHeartbeat(before=node, node=alive, next_look=None)])
     await announce(nodes, alive, NodeStatus.HEALTHY, at=after(11))
 
     assert await nodes.replace(domain.drain(node, by="alice", at=after(12)), events=[])
@@ -292,13 +292,13 @@ async def test_a_heartbeat_writes_only_what_heartbeats_own(nodes: Nodes) -> None
     alive = beaten(node, 10, measured={"total_vram": 2**40}, gpu_vendor="amd", incarnation="two", problems=("hot",))
     tampered = replace(alive, name="changed", announced=NodeStatus.OFFLINE, updated_at=after(99), revision=44)
 
-    assert await nodes.beat([Beat(before=node, node=tampered, next_look=after(40))]) == {node.id}
+    assert await nodes.beat([AcceptedHeartbeat(before=node, node=tampered, next_look=after(40))]) == {node.id}
     assert await nodes.get(node.id) == alive
 
 
 async def test_a_batch_says_which_nodes_exist(nodes: Nodes) -> None:
     known, gone = await stored(nodes), a_node()
-    beats = [Beat(before=node, node=beaten(node, 10), next_look=None) for node in (gone, known)]
+    beats = [AcceptedHeartbeat(before=node, node=beaten(node, 10), next_look=None) for node in (gone, known)]
 
     assert await nodes.beat(beats) == {known.id}
     assert await nodes.beat([]) == set()
@@ -307,16 +307,16 @@ async def test_a_batch_says_which_nodes_exist(nodes: Nodes) -> None:
 async def test_an_older_heartbeat_never_overwrites_a_newer_one(nodes: Nodes) -> None:
     node = await stored(nodes)
     newer, older = beaten(node, 20), beaten(node, 10, measured={"total_ram": 1})
-    await nodes.beat([Beat(before=node, node=newer, next_look=None)])
+    await nodes.beat([AcceptedHeartbeat(before=node, node=newer, next_look=None)])
 
-    assert await nodes.beat([Beat(before=node, node=older, next_look=None)]) == {node.id}
+    assert await nodes.beat([AcceptedHeartbeat(before=node, node=older, next_look=None)]) == {node.id}
     assert await nodes.get(node.id) == newer
 
 
 async def test_a_heartbeat_from_a_clock_in_the_future_is_replaced(nodes: Nodes) -> None:
     node = await stored(nodes, last_heartbeat=after(86400))
     now = beaten(node, 10)
-    await nodes.beat([Beat(before=node, node=now, next_look=None)])
+    await nodes.beat([AcceptedHeartbeat(before=node, node=now, next_look=None)])
 
     assert (await reread(nodes, node)).facts.last_heartbeat == after(10)
 
@@ -325,7 +325,10 @@ async def test_two_heartbeats_of_one_node_in_one_batch_are_both_taken(nodes: Nod
     node = await stored(nodes)
     first = beaten(node, 10)
     second = beaten(first, 20)
-    chain = [Beat(before=node, node=first, next_look=None), Beat(before=first, node=second, next_look=None)]
+    chain = [
+        AcceptedHeartbeat(before=node, node=first, next_look=None),
+        AcceptedHeartbeat(before=first, node=second, next_look=None),
+    ]
     await nodes.beat(chain)
 
     assert await nodes.get(node.id) == second
@@ -335,7 +338,7 @@ async def test_a_heartbeat_decided_before_a_registration_does_not_undo_it(nodes:
     node = await stored(nodes, incarnation=Incarnation("old"))
     facts = replace(node.facts, last_heartbeat=after(10), incarnation=Incarnation("new"))
     await nodes.register(replace(node, facts=facts, updated_at=after(10)), events=[])
-    await nodes.beat([Beat(before=node, node=beaten(node, 10.5), next_look=None)])
+    await nodes.beat([AcceptedHeartbeat(before=node, node=beaten(node, 10.5), next_look=None)])
 
     assert (await reread(nodes, node)).facts.incarnation == "new"
 
@@ -343,7 +346,9 @@ async def test_a_heartbeat_decided_before_a_registration_does_not_undo_it(nodes:
 async def test_a_batch_of_heartbeats_takes_two_statements(nodes: Nodes, statements: Statements) -> None:
     many = [await stored(nodes) for _ in range(100)]
     with statements() as seen:
-        found = await nodes.beat([Beat(before=node, node=beaten(node, 10), next_look=after(40)) for node in many])
+        found = await nodes.beat(
+            [AcceptedHeartbeat(before=node, node=beaten(node, 10), next_look=after(40)) for node in many]
+        )
 
     assert len(found) == 100
     assert len(seen) == 2
@@ -357,7 +362,8 @@ async def test_overlapping_batches_from_several_frontends_all_finish(nodes: Node
         for step in range(5):
             known = await nodes.load_many([node.id for node in order])
             beats = [
-                Beat(before=known[node.id], node=beaten(known[node.id], at + step), next_look=None) for node in order
+                AcceptedHeartbeat(before=known[node.id], node=beaten(known[node.id], at + step), next_look=None)
+                for node in order
             ]
             assert len(await nodes.beat(beats)) == 40
 
@@ -367,7 +373,7 @@ async def test_overlapping_batches_from_several_frontends_all_finish(nodes: Node
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 async def test_a_batch_waits_for_its_first_row_before_it_takes_its_last(database: Database, nodes: Nodes) -> None:
     first, last = await stored(nodes), await stored(nodes)
-    batch = [Beat(before=node, node=beaten(node, 10), next_look=None) for node in (last, first)]
+    batch = [AcceptedHeartbeat(before=node, node=beaten(node, 10), next_look=None) for node in (last, first)]
 
     async with asyncio.TaskGroup() as group, database.begin() as connection:
         lock = select(nodes_table.c.id).with_for_update()
@@ -395,7 +401,10 @@ async def test_no_value_of_one_node_can_fail_the_batch_of_others(nodes: Nodes) -
         gpu=Gpu(vendor="n\x00vid\ud800ia"),
         problems=("nul \x00", "half \ud83d"),
     )
-    beats = [Beat(before=good, node=beaten(good, 10), next_look=None), Beat(before=odd, node=strange, next_look=None)]
+    beats = [
+        AcceptedHeartbeat(before=good, node=beaten(good, 10), next_look=None),
+        AcceptedHeartbeat(before=odd, node=strange, next_look=None),
+    ]
 
     assert await nodes.beat(beats) == {good.id, odd.id}
     found = await reread(nodes, odd)
@@ -413,7 +422,7 @@ async def test_a_node_that_did_not_respond_is_marked_until_its_next_heartbeat(no
     marked = await reread(nodes, node)
     assert marked.facts.no_responders_at == after(5)
 
-    await nodes.beat([Beat(before=marked, node=beaten(marked, 10), next_look=None)])
+    await nodes.beat([AcceptedHeartbeat(before=marked, node=beaten(marked, 10), next_look=None)])
     assert (await reread(nodes, node)).facts.no_responders_at is None
 
 
@@ -429,7 +438,7 @@ async def test_a_mark_stays_when_a_heartbeat_from_before_it_is_written_late(node
     node = await stored(nodes)
     earlier = beaten(node, 10)
     assert await nodes.mark_no_responders([node.id], at=after(11))
-    await nodes.beat([Beat(before=node, node=earlier, next_look=None)])
+    await nodes.beat([AcceptedHeartbeat(before=node, node=earlier, next_look=None)])
 
     assert (await reread(nodes, node)).facts.no_responders_at == after(11)
 
@@ -450,11 +459,11 @@ async def due(nodes: Nodes, seconds: float) -> list[NodeId]:
 
 
 async def settle(nodes: Nodes, node: Node) -> bool:
-    return bool(await nodes.judge([Verdict(node=node, next_look=None)], at=after(0)))
+    return bool(await nodes.judge([NodeLook(node=node, next_look=None)], at=after(0)))
 
 
 async def announce(nodes: Nodes, node: Node, status: NodeStatus, *, at: datetime) -> bool:
-    return bool(await nodes.judge([Verdict(node=node, status=status, event=an_event(), next_look=None)], at=at))
+    return bool(await nodes.judge([NodeLook(node=node, status=status, event=an_event(), next_look=None)], at=at))
 
 
 async def test_a_new_and_a_changed_node_is_due_at_once(nodes: Nodes) -> None:
@@ -477,7 +486,7 @@ async def test_the_longest_waiting_come_first_and_no_more_than_asked(nodes: Node
 
 async def test_a_heartbeat_moves_the_next_look(nodes: Nodes) -> None:
     node = await stored(nodes)
-    await nodes.beat([Beat(before=node, node=beaten(node, 10), next_look=after(40))])
+    await nodes.beat([AcceptedHeartbeat(before=node, node=beaten(node, 10), next_look=after(40))])
 
     assert await due(nodes, 39) == []
     assert await due(nodes, 40) == [node.id]
@@ -486,7 +495,7 @@ async def test_a_heartbeat_moves_the_next_look(nodes: Nodes) -> None:
 async def test_a_heartbeat_decided_before_a_change_does_not_put_off_the_look_at_it(nodes: Nodes) -> None:
     node = await stored(nodes)
     await nodes.replace(domain.drain(node, by="alice", at=after(5)), events=[])
-    await nodes.beat([Beat(before=node, node=beaten(node, 10), next_look=after(40))])
+    await nodes.beat([AcceptedHeartbeat(before=node, node=beaten(node, 10), next_look=after(40))])
 
     assert await due(nodes, 5) == [node.id]
 
@@ -502,7 +511,7 @@ async def test_a_mark_makes_the_node_due(nodes: Nodes) -> None:
 async def test_an_announcement_is_written_with_its_event(nodes: Nodes, events: Events) -> None:
     node = await stored(nodes)
     event = an_event(node_id=node.id, data={"after": "healthy", "before": None})
-    verdict = Verdict(node=node, status=NodeStatus.HEALTHY, event=event, next_look=after(30))
+    verdict = NodeLook(node=node, status=NodeStatus.HEALTHY, event=event, next_look=after(30))
     assert await nodes.judge([verdict], at=after(1)) == {node.id}
 
     assert await nodes.get(node.id) == replace(node, announced=NodeStatus.HEALTHY)
@@ -517,9 +526,9 @@ async def test_of_many_looks_each_is_written_that_was_at_the_node_as_it_is(nodes
     await changed_by_people(nodes, changed)
     event = an_event(node_id=announced.id)
     verdicts = [
-        Verdict(node=changed, status=NodeStatus.OFFLINE, event=an_event(), next_look=None),
-        Verdict(node=announced, status=NodeStatus.UNHEALTHY, event=event, next_look=after(20)),
-        Verdict(node=known, next_look=after(30)),
+        NodeLook(node=changed, status=NodeStatus.OFFLINE, event=an_event(), next_look=None),
+        NodeLook(node=announced, status=NodeStatus.UNHEALTHY, event=event, next_look=after(20)),
+        NodeLook(node=known, next_look=after(30)),
     ]
 
     assert await nodes.judge(verdicts, at=after(3)) == {settled.id, announced.id}
@@ -551,7 +560,7 @@ async def changed_by_people(nodes: Nodes, node: Node) -> None:
 
 
 async def changed_by_a_heartbeat(nodes: Nodes, node: Node) -> None:
-    await nodes.beat([Beat(before=node, node=beaten(node, 2), next_look=after(30))])
+    await nodes.beat([AcceptedHeartbeat(before=node, node=beaten(node, 2), next_look=after(30))])
 
 
 async def changed_by_a_mark(nodes: Nodes, node: Node) -> None:

@@ -16,10 +16,10 @@ from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.failures import ConstraintViolated
-from corral.state.intents import Change, Intents
+from corral.state.intents import IntentChange, Intents
 from corral.state.inventories import Inventories
 from corral.state.nodes import Nodes
-from corral.state.operations import Operations
+from corral.state.operations import OperationStore
 from tests.kit.samples import a_node, after, an_event, an_operation
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")
@@ -27,8 +27,8 @@ POLICY = IntentPolicy()
 
 
 @pytest.fixture
-def operations(database: Database) -> Operations:
-    return Operations(database)
+def operations(database: Database) -> OperationStore:
+    return OperationStore(database)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def intents(database: Database) -> Intents:
     return Intents(database)
 
 
-async def started(operations: Operations, id: str, *nodes: str, verb: Verb = Verb.INSTALL) -> Operation:
+async def started(operations: OperationStore, id: str, *nodes: str, verb: Verb = Verb.INSTALL) -> Operation:
     operation, wishes = an_operation(id, *nodes, verb=verb)
     return await operations.start(operation, wishes, events=[])
 
@@ -45,11 +45,11 @@ async def claimed(intents: Intents, token: LeaseToken = MINE, at: float = 1) -> 
     return await intents.claim(token, now=after(at), until=after(at + 6), limit=100)
 
 
-def settled(intent: Intent, **changes: object) -> Change:
-    return Change(intent=replace(intent, **changes), keeps_lease=False, is_corral=True)  # type: ignore[arg-type]
+def settled(intent: Intent, **changes: object) -> IntentChange:
+    return IntentChange(intent=replace(intent, **changes), keeps_lease=False, is_corral=True)  # type: ignore[arg-type]
 
 
-async def test_an_operation_comes_back_as_it_was_asked_for(operations: Operations, intents: Intents) -> None:
+async def test_an_operation_comes_back_as_it_was_asked_for(operations: OperationStore, intents: Intents) -> None:
     asked, wishes = an_operation("op1", "w2", "w1")
     await operations.start(asked, wishes, events=[])
     stored = await operations.get(OperationId("op1"))
@@ -61,7 +61,7 @@ async def test_an_operation_comes_back_as_it_was_asked_for(operations: Operation
     assert await intents.get(NodeId("w1"), "echo") == wishes[1]
 
 
-async def test_everything_or_nothing(operations: Operations, intents: Intents, events: Events) -> None:
+async def test_everything_or_nothing(operations: OperationStore, intents: Intents, events: Events) -> None:
     await started(operations, "op1", "w1")
     twice, wishes = an_operation("op1", "w2")
     with pytest.raises(ConstraintViolated):
@@ -70,7 +70,9 @@ async def test_everything_or_nothing(operations: Operations, intents: Intents, e
     assert await events.after(0, limit=10) == []
 
 
-async def test_a_call_that_is_repeated_with_its_key_starts_nothing(operations: Operations, intents: Intents) -> None:
+async def test_a_call_that_is_repeated_with_its_key_starts_nothing(
+    operations: OperationStore, intents: Intents
+) -> None:
     first, wishes = an_operation("op1", "w1", key="k")
     again, more = an_operation("op2", "w1", key="k")
     await operations.start(first, wishes, events=[])
@@ -80,7 +82,7 @@ async def test_a_call_that_is_repeated_with_its_key_starts_nothing(operations: O
     assert known.generation == 1
 
 
-async def test_what_is_due_is_claimed_once(operations: Operations, intents: Intents) -> None:
+async def test_what_is_due_is_claimed_once(operations: OperationStore, intents: Intents) -> None:
     await started(operations, "op1", *(f"w{number}" for number in range(20)))
     found = await asyncio.gather(*(claimed(intents, LeaseToken(f"t{number}")) for number in range(4)))
     places = [one.node_id for batch in found for one in batch]
@@ -88,7 +90,7 @@ async def test_what_is_due_is_claimed_once(operations: Operations, intents: Inte
 
 
 async def test_a_lease_that_is_not_renewed_ends_and_one_that_is_does_not(
-    operations: Operations, intents: Intents
+    operations: OperationStore, intents: Intents
 ) -> None:
     await started(operations, "op1", "w1")
     assert await claimed(intents)
@@ -107,7 +109,7 @@ async def test_a_lease_that_is_not_renewed_ends_and_one_that_is_does_not(
 
 @pytest.mark.parametrize("hours", [-10, -0.05, 0, 10])
 async def test_claims_follow_the_rule_of_the_domain_also_after_a_clock_was_set(
-    operations: Operations, intents: Intents, hours: float
+    operations: OperationStore, intents: Intents, hours: float
 ) -> None:
     """Free and due, free and not due, and held."""
     await started(operations, "op1", "due", "held", "later")
@@ -124,7 +126,7 @@ async def test_claims_follow_the_rule_of_the_domain_also_after_a_clock_was_set(
     assert expected == ({"due"} if hours == 0 else {"due", "held", "later"})
 
 
-async def test_all_that_is_known_of_an_intent_survives(operations: Operations, intents: Intents) -> None:
+async def test_all_that_is_known_of_an_intent_survives(operations: OperationStore, intents: Intents) -> None:
     await started(operations, "op1", "w1")
     (work,) = await claimed(intents)
     sent = Outstanding(
@@ -147,7 +149,7 @@ async def test_all_that_is_known_of_an_intent_survives(operations: Operations, i
         next_try=after(60.5),
         changed_at=after(2),
     )
-    await intents.store(MINE, [Change(intent=full, keeps_lease=False, is_corral=True)])
+    await intents.store(MINE, [IntentChange(intent=full, keeps_lease=False, is_corral=True)])
     assert await intents.get(NodeId("w1"), "echo") == full
     stored = await operations.get(OperationId("op1"))
     assert stored is not None
@@ -161,20 +163,20 @@ async def test_all_that_is_known_of_an_intent_survives(operations: Operations, i
 
 
 async def test_a_newer_wish_takes_over_lease_and_doubt_and_what_was_done_for_the_older_one_is_not_stored(
-    operations: Operations, intents: Intents
+    operations: OperationStore, intents: Intents
 ) -> None:
     await started(operations, "op1", "w1")
     (work,) = await claimed(intents)
     step = intent_steps.look(work, Inventory(seen_at=after(1)), after(1), POLICY, is_corral=False)
     assert isinstance(step, intent_steps.Send)
-    assert await intents.store(MINE, [Change(intent=step.intent, keeps_lease=True, is_corral=False)]) == [True]
+    assert await intents.store(MINE, [IntentChange(intent=step.intent, keeps_lease=True, is_corral=False)]) == [True]
     await started(operations, "op2", "w1", verb=Verb.DELETE)
 
     newer = await intents.get(NodeId("w1"), "echo")
     assert newer is not None
     assert (newer.generation, newer.doubt, newer.lease_token) == (2, step.intent.outstanding, MINE)
     assert await claimed(intents, OTHER, at=2) == []
-    done = Change(intent=intent_steps.heard(step.intent, is_corral=False), keeps_lease=False, is_corral=False)
+    done = IntentChange(intent=intent_steps.heard(step.intent, is_corral=False), keeps_lease=False, is_corral=False)
     assert await intents.store(MINE, [done]) == [False]
     freed = await intents.get(NodeId("w1"), "echo")
     assert freed is not None
@@ -184,7 +186,7 @@ async def test_a_newer_wish_takes_over_lease_and_doubt_and_what_was_done_for_the
     assert older.targets[0].status is TargetStatus.SUPERSEDED
 
 
-async def test_a_final_target_is_never_overwritten(operations: Operations, intents: Intents) -> None:
+async def test_a_final_target_is_never_overwritten(operations: OperationStore, intents: Intents) -> None:
     await started(operations, "op1", "w1")
     (work,) = await claimed(intents)
     await intents.store(MINE, [settled(work, state=IntentState.SATISFIED, message="present")])
@@ -197,7 +199,7 @@ async def test_a_final_target_is_never_overwritten(operations: Operations, inten
 
 
 async def test_people_cancel_and_retry_only_what_allows_it(
-    operations: Operations, intents: Intents, events: Events
+    operations: OperationStore, intents: Intents, events: Events
 ) -> None:
     await started(operations, "op1", "w1", "w2")
     for work in await claimed(intents):
@@ -224,7 +226,7 @@ async def test_people_cancel_and_retry_only_what_allows_it(
 
 
 async def test_removing_a_node_cancels_what_was_wanted_of_it(
-    operations: Operations, intents: Intents, nodes: Nodes
+    operations: OperationStore, intents: Intents, nodes: Nodes
 ) -> None:
     node = a_node()
     await nodes.insert(node, events=[])
@@ -235,7 +237,7 @@ async def test_removing_a_node_cancels_what_was_wanted_of_it(
     assert (stored.targets[0].status, stored.targets[0].message) == (TargetStatus.CANCELLED, "the node was removed")
 
 
-async def test_a_node_that_is_back_makes_due_what_waited_for_it(operations: Operations, intents: Intents) -> None:
+async def test_a_node_that_is_back_makes_due_what_waited_for_it(operations: OperationStore, intents: Intents) -> None:
     await started(operations, "op1", "w1", "w2")
     for work in await claimed(intents):
         await intents.store(MINE, [settled(work, waits_for_node=True, next_try=after(1000))])
@@ -254,7 +256,7 @@ async def test_an_older_report_never_replaces_a_newer_one(database: Database) ->
     assert set(await inventories.of([NodeId("w1"), NodeId("w2"), NodeId("w3")])) == {"w1", "w2"}
 
 
-async def test_old_operations_go_and_open_ones_stay(operations: Operations, intents: Intents) -> None:
+async def test_old_operations_go_and_open_ones_stay(operations: OperationStore, intents: Intents) -> None:
     await started(operations, "op1", "w1")
     await started(operations, "op2", "w2")
     work = next(one for one in await claimed(intents) if one.node_id == "w1")
@@ -264,7 +266,7 @@ async def test_old_operations_go_and_open_ones_stay(operations: Operations, inte
     assert await operations.get(OperationId("op2")) is not None
 
 
-async def test_old_operations_go_unless_they_are_still_wanted(operations: Operations, intents: Intents) -> None:
+async def test_old_operations_go_unless_they_are_still_wanted(operations: OperationStore, intents: Intents) -> None:
     await started(operations, "op1", "w1")
     await started(operations, "op2", "w1", verb=Verb.DELETE)  # overtakes the first one, and waits
 
@@ -275,7 +277,9 @@ async def test_old_operations_go_unless_they_are_still_wanted(operations: Operat
     assert [one.operation_id for one in await intents.of_node(NodeId("w1"))] == ["op2"]
 
 
-async def test_the_history_has_what_is_over_or_dismissed_page_by_page(operations: Operations, intents: Intents) -> None:
+async def test_the_history_has_what_is_over_or_dismissed_page_by_page(
+    operations: OperationStore, intents: Intents
+) -> None:
     for number in range(1, 5):
         await started(operations, f"op{number}", f"w{number}")
     work = {str(one.node_id): one for one in await claimed(intents)}
@@ -289,7 +293,7 @@ async def test_the_history_has_what_is_over_or_dismissed_page_by_page(operations
 
 
 async def test_clearing_keeps_what_is_wanted_and_says_who_did_it(
-    operations: Operations, intents: Intents, events: Events
+    operations: OperationStore, intents: Intents, events: Events
 ) -> None:
     await started(operations, "op1", "w1")
     await started(operations, "op2", "w2")
@@ -303,7 +307,7 @@ async def test_clearing_keeps_what_is_wanted_and_says_who_did_it(
     assert [one.event.kind for one in await events.after(0, limit=10)] == [EventKind.OPERATIONS_CLEARED]
 
 
-async def test_failed_installs_may_be_hurried_unless_they_changed(operations: Operations, intents: Intents) -> None:
+async def test_failed_installs_may_be_hurried_unless_they_changed(operations: OperationStore, intents: Intents) -> None:
     for number, verb in enumerate((Verb.INSTALL, Verb.DELETE, Verb.INSTALL), start=1):
         await started(operations, f"op{number}", f"w{number}", verb=verb)
     work = await claimed(intents)

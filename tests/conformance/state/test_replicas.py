@@ -14,7 +14,7 @@ from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.load_jobs import LoadJobs
 from corral.state.nodes import Nodes
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 from corral.state.schema import replicas as table
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
@@ -34,8 +34,8 @@ def jobs(database: Database, secrets: Secrets) -> LoadJobs:
 
 
 @pytest.fixture
-def replicas(database: Database, secrets: Secrets) -> Replicas:
-    return Replicas(database, secrets)
+def replicas(database: Database, secrets: Secrets) -> ReplicaStore:
+    return ReplicaStore(database, secrets)
 
 
 async def claimed(jobs: LoadJobs, model: str = "small") -> LoadJob:
@@ -83,7 +83,7 @@ async def test_a_job_is_taken_over_when_its_holder_goes_silent_and_then_only(job
     assert not await jobs.extend(job, MINE, until=after(99))
 
 
-async def test_whoever_lost_the_job_changes_nothing_any_more(jobs: LoadJobs, replicas: Replicas) -> None:
+async def test_whoever_lost_the_job_changes_nothing_any_more(jobs: LoadJobs, replicas: ReplicaStore) -> None:
     job = await claimed(jobs)
     replica = await reserved(jobs, job)
     assert await jobs.claim(job, OTHER, now=after(30), until=after(60))
@@ -95,7 +95,7 @@ async def test_whoever_lost_the_job_changes_nothing_any_more(jobs: LoadJobs, rep
     assert [one.state for one in await replicas.living()] == [ReplicaState.RESERVED]
 
 
-async def test_one_place_is_reserved_once(jobs: LoadJobs, replicas: Replicas) -> None:
+async def test_one_place_is_reserved_once(jobs: LoadJobs, replicas: ReplicaStore) -> None:
     first, second = await claimed(jobs, "a"), await claimed(jobs, "b")
     taken = await reserved(jobs, first)
     twin = a_replica(model=taken.model, state=ReplicaState.RESERVED)
@@ -108,7 +108,7 @@ async def test_one_place_is_reserved_once(jobs: LoadJobs, replicas: Replicas) ->
 
 
 async def test_a_replica_that_is_loaded_ends_its_job_and_keeps_its_url_and_key(
-    jobs: LoadJobs, replicas: Replicas, events: Events
+    jobs: LoadJobs, replicas: ReplicaStore, events: Events
 ) -> None:
     job = await claimed(jobs)
     replica = replace(await reserved(jobs, job), address="10.0.0.1:5", url="http://10.0.0.1:6", key="secret-of-it")
@@ -133,7 +133,7 @@ async def test_the_key_of_a_replica_is_not_readable_in_the_database(jobs: LoadJo
 
 
 async def test_a_failed_load_frees_its_place_and_stays_until_its_cooldown_is_over(
-    jobs: LoadJobs, replicas: Replicas
+    jobs: LoadJobs, replicas: ReplicaStore
 ) -> None:
     job = await claimed(jobs)
     replica = await reserved(jobs, job)
@@ -169,7 +169,9 @@ async def test_a_job_that_found_no_node_waits_for_its_next_look(jobs: LoadJobs) 
     assert [one.message for one in await jobs.due(after(5))] == ["w1 is offline"]
 
 
-async def test_a_replica_is_lost_once_and_its_place_is_free(jobs: LoadJobs, replicas: Replicas, events: Events) -> None:
+async def test_a_replica_is_lost_once_and_its_place_is_free(
+    jobs: LoadJobs, replicas: ReplicaStore, events: Events
+) -> None:
     replica = await loaded(jobs)
     told = [an_event(EventKind.REPLICA_LOST)]
 
@@ -180,7 +182,7 @@ async def test_a_replica_is_lost_once_and_its_place_is_free(jobs: LoadJobs, repl
     await loaded(jobs)
 
 
-async def test_what_a_node_says_of_a_loaded_replica_is_learned(jobs: LoadJobs, replicas: Replicas) -> None:
+async def test_what_a_node_says_of_a_loaded_replica_is_learned(jobs: LoadJobs, replicas: ReplicaStore) -> None:
     replica = await loaded(jobs)
 
     process = ReportedProcess(model=replica.model, index=replica.index, address="", url="http://u:1", key="k")
@@ -196,7 +198,7 @@ async def test_what_a_node_says_of_a_loaded_replica_is_learned(jobs: LoadJobs, r
 
 
 async def test_removing_a_node_loses_its_replicas_and_no_others(
-    jobs: LoadJobs, replicas: Replicas, nodes: Nodes
+    jobs: LoadJobs, replicas: ReplicaStore, nodes: Nodes
 ) -> None:
     node = a_node()
     assert await nodes.insert(node, events=[])
@@ -210,7 +212,7 @@ async def test_removing_a_node_loses_its_replicas_and_no_others(
     assert gone.reason == "the node was removed"
 
 
-async def test_what_ended_long_ago_is_forgotten(jobs: LoadJobs, replicas: Replicas) -> None:
+async def test_what_ended_long_ago_is_forgotten(jobs: LoadJobs, replicas: ReplicaStore) -> None:
     replica = await loaded(jobs)
     await replicas.lose([replica.id], reason="gone", at=after(3), events=[])
 
@@ -227,7 +229,7 @@ async def test_a_job_without_a_model_is_dropped_by_its_holder_only(jobs: LoadJob
     assert await jobs.all() == []
 
 
-async def test_a_dropped_job_gives_its_place_back(jobs: LoadJobs, replicas: Replicas) -> None:
+async def test_a_dropped_job_gives_its_place_back(jobs: LoadJobs, replicas: ReplicaStore) -> None:
     job = await claimed(jobs)
     replica = await reserved(jobs, job)
     held = replace(job, replica_id=replica.id)
@@ -238,7 +240,9 @@ async def test_a_dropped_job_gives_its_place_back(jobs: LoadJobs, replicas: Repl
     assert await replicas.living() == []
 
 
-async def test_a_replica_is_unloaded_once_and_ends_once(jobs: LoadJobs, replicas: Replicas, database: Database) -> None:
+async def test_a_replica_is_unloaded_once_and_ends_once(
+    jobs: LoadJobs, replicas: ReplicaStore, database: Database
+) -> None:
     replica = await loaded(jobs)
     event = an_event(EventKind.REPLICA_UNLOADING)
 

@@ -13,7 +13,7 @@ from corral.domain.rollout import Preparation, Restoration, Seen, note, prepare
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.load_jobs import LoadJobs
-from corral.state.replicas import Replicas
+from corral.state.replicas import ReplicaStore
 from corral.state.restorations import Restorations
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
@@ -67,7 +67,7 @@ async def test_what_is_noted_is_out_of_service_by_the_same_transaction(
 ) -> None:
     prepared = await taken(restorations, loaded[0])
     assert await restorations.all() == list(prepared.notes)
-    stored = await Replicas(database, secrets).get(loaded[0].id)
+    stored = await ReplicaStore(database, secrets).get(loaded[0].id)
     assert stored is not None
     assert (stored.state, stored.reason, stored.key) == (ReplicaState.UNLOADING, "upgrade", "k")
     (event,) = [one.event for one in await Events(database).after(0, limit=10)]

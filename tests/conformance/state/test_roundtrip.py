@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from corral.base.ids import Incarnation, NodeId, new_node_id
 from corral.domain.labels import NodeLabels
 from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
-from corral.state.nodes import Beat, Nodes
+from corral.state.nodes import AcceptedHeartbeat, Nodes
 from tests.kit.samples import a_node
 
 SIZES = st.integers(0, 2**63 - 1)
@@ -92,7 +92,7 @@ async def test_any_node_becomes_any_other(nodes: Nodes, before: Node, wanted: No
 
     stored = _identified(wanted, before, revision=before.revision + 1)
     assert await nodes.get(before.id) == stored
-    assert await nodes.beat([Beat(before=stored, node=stored, next_look=None)]) == {before.id}
+    assert await nodes.beat([AcceptedHeartbeat(before=stored, node=stored, next_look=None)]) == {before.id}
     assert await nodes.get(before.id) == stored
 
 

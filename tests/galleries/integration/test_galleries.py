@@ -14,14 +14,14 @@ from aiohttp import web
 
 from corral.base.errors import PeerRefused
 from corral.base.tasks import end_tasks, start_task, task_group
-from corral.domain.backend_catalogue import Found
+from corral.domain.backend_catalogue import ResolvedBuild
 from corral.domain.gallery import GallerySource
 from corral.galleries.cache import Validators
 from corral.galleries.config import BUILT_IN
 from corral.galleries.fetching import fetch
 from corral.galleries.galleries import Galleries
 from corral.galleries.readings import GalleryReading
-from corral.galleries.registry import Artefact
+from corral.galleries.registry import ArtefactFile
 from tests.kit.certificates import Authority
 from tests.kit.clock import ManualClock
 from tests.kit.loop_time import overdue
@@ -161,7 +161,7 @@ class TestAway:
         odd = GallerySource(name="odd", url="gopher://x")
         found = await galleries.read([bad, odd, BUILT_IN, origin.source()])
         assert [reading.is_known for reading in found.readings] == [False, False, True, True]
-        assert isinstance(found.catalogue.resolve("g@x", "default"), Found)
+        assert isinstance(found.catalogue.resolve("g@x", "default"), ResolvedBuild)
         assert [failure.partition(": ")[0] for failure in found.failures] == [
             "the gallery bad cannot be read",
             "the gallery odd cannot be read",
@@ -466,9 +466,9 @@ class StubRegistry:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> Artefact | None:
+    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
         self.asked.append((reference, known_digest))
-        return None if known_digest == "sha256:1" else Artefact(digest="sha256:1", content=INDEX)
+        return None if known_digest == "sha256:1" else ArtefactFile(digest="sha256:1", content=INDEX)
 
 
 class TestRegistries:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 import uvloop
 
-from tests.kit.gateway import World, world
+from tests.kit.gateway import GatewayWorld, world
 from tests.kit.leaks import ChildWatch, Snapshot, report, tasks_left
 
 CHILDREN = ChildWatch()
@@ -43,6 +43,6 @@ async def no_leaks_of_the_loop() -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def gateway() -> AsyncIterator[World]:
+async def gateway() -> AsyncIterator[GatewayWorld]:
     async with world() as made:
         yield made

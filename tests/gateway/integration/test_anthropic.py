@@ -5,21 +5,21 @@ import pytest
 
 from corral.gateway.config import Limits
 from corral.wire.view import ModelEntry
-from tests.kit.engine import Connection, EngineRequest, json_answer
-from tests.kit.gateway import KEY, MODEL, Answer, World, chat, replicas, request, world
+from tests.kit.engine import EngineConnection, EngineRequest, json_answer
+from tests.kit.gateway import KEY, MODEL, ClientAnswer, GatewayWorld, chat, replicas, request, world
 
 MESSAGES = "/v1/messages"
 ROUTES = (MESSAGES, "/v1/messages/count_tokens", "/v1/chat/completions")
 
 
-async def serving(gateway: World) -> World:
+async def serving(gateway: GatewayWorld) -> GatewayWorld:
     entries = {id: msgspec.structs.replace(one, routes=ROUTES) for id, one in replicas(*gateway.engines).items()}
     gateway.control.change(replicas=entries)
     await gateway.until(lambda: gateway.gateway.services.directory.version == gateway.control.view.version)
     return gateway
 
 
-def error_of(answer: Answer) -> tuple[int, str, str]:
+def error_of(answer: ClientAnswer) -> tuple[int, str, str]:
     body = msgspec.json.decode(answer.body)
     assert body["type"] == "error"
     assert set(body["error"]) == {"type", "message"}
@@ -27,7 +27,7 @@ def error_of(answer: Answer) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("path", [MESSAGES, "/messages", "/v1/messages/count_tokens", "/v1/messages/"])
-async def test_refusals_of_the_gateway(gateway: World, path: str) -> None:
+async def test_refusals_of_the_gateway(gateway: GatewayWorld, path: str) -> None:
     await serving(gateway)
     for sent, status, type in (
         (request(chat(), path=path, key=None), 401, "authentication_error"),
@@ -53,7 +53,7 @@ async def test_refusals_that_come_later() -> None:
         assert error_of(await gateway.ask(request(chat(), path=MESSAGES)))[:2] == (429, "rate_limit_error")
 
 
-async def test_a_model_that_cannot_be_loaded_and_one_that_does_not_chat(gateway: World) -> None:
+async def test_a_model_that_cannot_be_loaded_and_one_that_does_not_chat(gateway: GatewayWorld) -> None:
     gateway.control.loading = msgspec.structs.replace(gateway.control.loading, state="failed", message="no room")
     gateway.control.change(replicas={})
     await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
@@ -66,7 +66,7 @@ async def test_a_model_that_cannot_be_loaded_and_one_that_does_not_chat(gateway:
     assert "is for embeddings, and not for chat" in message
 
 
-async def test_a_backend_without_the_route_is_named(gateway: World) -> None:
+async def test_a_backend_without_the_route_is_named(gateway: GatewayWorld) -> None:
     status, type, message = error_of(await gateway.ask(request(chat(), path=MESSAGES)))
     assert (status, type) == (400, "invalid_request_error")
     assert message == "the backend of the model echo does not answer /v1/messages"
@@ -93,8 +93,8 @@ async def test_a_backend_without_the_route_is_named(gateway: World) -> None:
         (503, b"plain words", (503, "overloaded_error", "plain words")),
     ],
 )
-async def test_errors_of_engines(gateway: World, status: int, body: bytes, told: tuple[int, str, str]) -> None:
-    async def failing(_: EngineRequest, connection: Connection) -> bool:
+async def test_errors_of_engines(gateway: GatewayWorld, status: int, body: bytes, told: tuple[int, str, str]) -> None:
+    async def failing(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(json_answer(body, status=status))
         return True
 
@@ -106,8 +106,8 @@ async def test_errors_of_engines(gateway: World, status: int, body: bytes, told:
     await gateway.until_quiet()
 
 
-async def test_an_engine_that_dies(gateway: World) -> None:
-    async def dying(_: EngineRequest, connection: Connection) -> bool:
+async def test_an_engine_that_dies(gateway: GatewayWorld) -> None:
+    async def dying(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(b"nonsense")
         return False
 

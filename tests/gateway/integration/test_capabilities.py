@@ -4,13 +4,13 @@ import msgspec
 
 from corral.gateway.config import TimeOuts
 from corral.wire.view import ModelEntry
-from tests.kit.engine import Connection, EngineRequest
-from tests.kit.gateway import MODEL, World, chat, replicas, request, world
+from tests.kit.engine import EngineConnection, EngineRequest
+from tests.kit.gateway import MODEL, GatewayWorld, chat, replicas, request, world
 
 DIRECT = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses")
 
 
-async def told(gateway: World, *routes: tuple[str, ...] | None) -> None:
+async def told(gateway: GatewayWorld, *routes: tuple[str, ...] | None) -> None:
     """Each engine of the gateway answers these routes from now on."""
     entries = replicas(*gateway.engines)
     changed = {
@@ -21,7 +21,7 @@ async def told(gateway: World, *routes: tuple[str, ...] | None) -> None:
     await gateway.until(lambda: gateway.gateway.services.directory.version == gateway.control.view.version)
 
 
-async def test_routes_that_a_replica_declares_reach_it_and_others_are_refused_by_name(gateway: World) -> None:
+async def test_routes_that_a_replica_declares_reach_it_and_others_are_refused_by_name(gateway: GatewayWorld) -> None:
     await told(gateway, DIRECT)
 
     for path in ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/responses"):
@@ -34,7 +34,7 @@ async def test_routes_that_a_replica_declares_reach_it_and_others_are_refused_by
     await gateway.until_quiet()
 
 
-async def test_a_replica_that_declares_nothing_answers_what_adapters_do(gateway: World) -> None:
+async def test_a_replica_that_declares_nothing_answers_what_adapters_do(gateway: GatewayWorld) -> None:
     assert (await gateway.ask(request(chat(), path="/v1/rerank"))).status == 200
     answer = await gateway.ask(request(chat(), path="/v1/responses"))
     assert (answer.status, answer.error["code"]) == (400, "unsupported_by_model")
@@ -52,7 +52,7 @@ async def test_of_several_replicas_one_that_answers_the_route_is_found() -> None
 
 
 async def test_a_failure_is_told_as_one_though_another_replica_does_not_answer_the_route() -> None:
-    async def hang_up(_: EngineRequest, __: Connection) -> bool:
+    async def hang_up(_: EngineRequest, __: EngineConnection) -> bool:
         return False
 
     async with world(engines=2, time_outs=TimeOuts(replacement=0.1)) as gateway:
@@ -66,7 +66,9 @@ async def test_a_failure_is_told_as_one_though_another_replica_does_not_answer_t
         await gateway.until_quiet()
 
 
-async def test_a_request_that_waited_for_a_load_is_refused_when_the_replica_does_not_answer_it(gateway: World) -> None:
+async def test_a_request_that_waited_for_a_load_is_refused_when_the_replica_does_not_answer_it(
+    gateway: GatewayWorld,
+) -> None:
     there = gateway.control.view.replicas
     gateway.control.change(replicas={})
     async with gateway.client() as client:
@@ -77,7 +79,7 @@ async def test_a_request_that_waited_for_a_load_is_refused_when_the_replica_does
     await gateway.until_quiet()
 
 
-async def test_a_model_is_not_asked_for_what_it_is_not_for(gateway: World) -> None:
+async def test_a_model_is_not_asked_for_what_it_is_not_for(gateway: GatewayWorld) -> None:
     models = {MODEL: ModelEntry(name=MODEL, uses=("embeddings", "rerank")), "x": ModelEntry(name="x", alias_of=MODEL)}
     gateway.control.change(models=models, replicas={})
     await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
@@ -96,7 +98,7 @@ async def test_a_model_is_not_asked_for_what_it_is_not_for(gateway: World) -> No
     assert not gateway.control.ensured  # nothing was loaded for it
 
 
-async def test_a_model_is_asked_for_what_it_is_for(gateway: World) -> None:
+async def test_a_model_is_asked_for_what_it_is_for(gateway: GatewayWorld) -> None:
     gateway.control.change(models={MODEL: ModelEntry(name=MODEL, uses=("embeddings",))})
     await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
 

@@ -11,12 +11,12 @@ from corral.gateway.answers import shown_to
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.processes.gateway import open_gateway
 from corral.wire.view import Loading, ModelEntry, ViewChange, keys_digest
-from tests.kit.engine import Pace
-from tests.kit.gateway import ADMIN_KEY, GATEWAY_KEY, KEY, MODEL, World, chat, replicas, request, world
+from tests.kit.engine import GuidedStream
+from tests.kit.gateway import ADMIN_KEY, GATEWAY_KEY, KEY, MODEL, GatewayWorld, chat, replicas, request, world
 from tests.kit.patience import PATIENCE
 
 
-async def test_everything_else_is_passed_to_control_with_its_own_key(gateway: World) -> None:
+async def test_everything_else_is_passed_to_control_with_its_own_key(gateway: GatewayWorld) -> None:
     head = b"X-Forwarded-For: 6.6.6.6\r\nX_Forwarded_For: 6.6.6.6\r\nCookie: a=b\r\n"
     answer = await gateway.ask(request(b"{}", method="PUT", path="/api/v1/nodes?x=1", head=head))
 
@@ -31,7 +31,7 @@ async def test_everything_else_is_passed_to_control_with_its_own_key(gateway: Wo
     assert "X_Forwarded_For" not in headers
 
 
-async def test_a_head_request_passes_without_a_body(gateway: World) -> None:
+async def test_a_head_request_passes_without_a_body(gateway: GatewayWorld) -> None:
     async with gateway.client() as client:
         for _ in range(2):
             await client.send(request(method="HEAD", path="/ui"))
@@ -40,7 +40,7 @@ async def test_a_head_request_passes_without_a_body(gateway: World) -> None:
     await gateway.until_quiet()
 
 
-async def test_web_sockets_pass_through(gateway: World) -> None:
+async def test_web_sockets_pass_through(gateway: GatewayWorld) -> None:
     url = f"http://127.0.0.1:{gateway.port}/ws"
     headers = {"Authorization": f"Bearer {KEY}"}
     async with aiohttp.ClientSession(headers=headers) as session, session.ws_connect(url) as socket:
@@ -51,7 +51,7 @@ async def test_web_sockets_pass_through(gateway: World) -> None:
     await gateway.until_quiet()
 
 
-async def test_other_upgrades_are_ordinary_requests(gateway: World) -> None:
+async def test_other_upgrades_are_ordinary_requests(gateway: GatewayWorld) -> None:
     head = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
     answer = await gateway.ask(request(method="GET", path="/ui", head=head))
 
@@ -60,7 +60,7 @@ async def test_other_upgrades_are_ordinary_requests(gateway: World) -> None:
     assert not {"Upgrade", "HTTP2-Settings", "Connection"} & set(headers)
 
 
-async def test_a_client_that_leaves_ends_its_request_to_control(gateway: World) -> None:
+async def test_a_client_that_leaves_ends_its_request_to_control(gateway: GatewayWorld) -> None:
     async with gateway.client() as client:
         await client.send(request(method="GET", path="/api/hold"))
         await gateway.until(lambda: bool(gateway.control.passed))
@@ -69,7 +69,7 @@ async def test_a_client_that_leaves_ends_its_request_to_control(gateway: World) 
     gateway.control.hold.set()
 
 
-async def test_models_answer_while_control_is_away_and_the_rest_says_so(gateway: World) -> None:
+async def test_models_answer_while_control_is_away_and_the_rest_says_so(gateway: GatewayWorld) -> None:
     await gateway.control.stop()
 
     for method, body in (("GET", None), ("POST", b"{}")):
@@ -91,7 +91,7 @@ async def test_models_answer_while_control_is_away_and_the_rest_says_so(gateway:
     assert (await gateway.ask(request(method="GET", path="/api/v1/nodes"))).status == 200
 
 
-async def test_what_ended_while_control_was_away_is_reported_once_it_is_back(gateway: World) -> None:
+async def test_what_ended_while_control_was_away_is_reported_once_it_is_back(gateway: GatewayWorld) -> None:
     await gateway.control.stop()
     gateway.control.reports.clear()
     for _ in range(3):
@@ -105,7 +105,7 @@ async def test_what_ended_while_control_was_away_is_reported_once_it_is_back(gat
     await gateway.until(lambda: told() == 3)
 
 
-async def test_a_gap_in_the_versions_brings_a_full_view(gateway: World) -> None:
+async def test_a_gap_in_the_versions_brings_a_full_view(gateway: GatewayWorld) -> None:
     served = gateway.control.views_served
     gateway.control.view = msgspec.structs.replace(gateway.control.view, version=9)
     gateway.control.tell(ViewChange(base=8, version=9))
@@ -114,7 +114,7 @@ async def test_a_gap_in_the_versions_brings_a_full_view(gateway: World) -> None:
     assert gateway.control.views_served == served + 1
 
 
-async def test_a_revoked_key_stops_working_with_the_next_change(gateway: World) -> None:
+async def test_a_revoked_key_stops_working_with_the_next_change(gateway: GatewayWorld) -> None:
     gateway.control.change(keys={})
     await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
     assert (await gateway.ask(request(chat()))).status == 401
@@ -124,7 +124,7 @@ async def test_a_gateway_that_starts_without_control_answers_and_heals() -> None
     async with world() as source:
         config = GatewayConfig(control_url="http://127.0.0.1:9", control_key=GATEWAY_KEY)
         async with open_gateway(config) as alone:
-            other = World(gateway=alone, control=source.control, engines=source.engines, port=alone.port)
+            other = GatewayWorld(gateway=alone, control=source.control, engines=source.engines, port=alone.port)
             assert (await other.ask(request(method="GET", path="/healthz", key=None))).status == 200
             assert (await other.ask(request(method="GET", path="/readyz", key=None))).status == 503
             assert (await other.ask(request(chat()))).error["code"] == "no_view"
@@ -266,12 +266,12 @@ async def test_a_client_that_leaves_a_cold_model_is_forgotten() -> None:
 
 
 async def test_a_drain_finishes_answers_and_closes_idle_connections() -> None:
-    pace = Pace()
+    pace = GuidedStream()
     async with world() as source:
         source.engine.behave = pace
         config = GatewayConfig(control_url=source.control.url, control_key=GATEWAY_KEY, limits=Limits())
         async with asyncio.TaskGroup() as group, open_gateway(config) as ending:
-            other = World(gateway=ending, control=source.control, engines=source.engines, port=ending.port)
+            other = GatewayWorld(gateway=ending, control=source.control, engines=source.engines, port=ending.port)
             await other.until(lambda: ending.services.directory.version is not None)
             idle = await asyncio.open_connection("127.0.0.1", ending.port)
             asked = group.create_task(other.ask(request(chat())))
@@ -289,7 +289,7 @@ async def test_a_drain_finishes_answers_and_closes_idle_connections() -> None:
 
 async def test_a_drain_has_an_end() -> None:
     async with world() as stuck:  # whose bound is short
-        stuck.engine.behave = pace = Pace()
+        stuck.engine.behave = pace = GuidedStream()
         reader, writer = await asyncio.open_connection("127.0.0.1", stuck.port)
         writer.write(request(chat()))
         await pace.begun.acquire()
@@ -303,7 +303,7 @@ async def test_an_old_view_stops_serving_where_that_is_wanted() -> None:
     async with world() as source:
         config = GatewayConfig(control_url=source.control.url, control_key=GATEWAY_KEY, max_view_age=timedelta(hours=1))
         async with open_gateway(config) as strict:
-            other = World(gateway=strict, control=source.control, engines=source.engines, port=strict.port)
+            other = GatewayWorld(gateway=strict, control=source.control, engines=source.engines, port=strict.port)
             await other.until(lambda: strict.services.directory.version is not None)
             assert (await other.ask(request(chat()))).status == 200
             strict.services.directory._heard_at -= 3601
@@ -323,5 +323,5 @@ async def test_other_keys_are_reported_at_once() -> None:
             await source.until(lambda: last_digest(source, name) == keys_digest({}))
 
 
-def last_digest(source: World, gateway: str) -> str:
+def last_digest(source: GatewayWorld, gateway: str) -> str:
     return next((one.keys_digest for one in reversed(source.control.reports) if one.gateway == gateway), "")

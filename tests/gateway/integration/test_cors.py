@@ -2,19 +2,19 @@
 
 import pytest
 
-from tests.kit.engine import Connection, EngineRequest, json_answer
-from tests.kit.gateway import Answer, World, chat, request, world
+from tests.kit.engine import EngineConnection, EngineRequest, json_answer
+from tests.kit.gateway import ClientAnswer, GatewayWorld, chat, request, world
 
 GOOD, OTHER = b"Origin: https://Chat.example\r\n", b"Origin: https://evil.example\r\n"
 NAMED = ("https://chat.example", "http://localhost:3000")
 ASKING = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization, content-type\r\n"
 
 
-def cors_of(answer: Answer) -> dict[str, str]:
+def cors_of(answer: ClientAnswer) -> dict[str, str]:
     return {name: value for name, value in answer.headers.items() if name.startswith("access-control-")}
 
 
-async def boasting(_: EngineRequest, connection: Connection) -> bool:
+async def boasting(_: EngineRequest, connection: EngineConnection) -> bool:
     """As llama.cpp's server does: whoever asks is welcome."""
     head = b"Access-Control-Allow-Origin: https://evil.example\r\naccess-control-allow-credentials: true\r\n"
     await connection.send(json_answer(b"{}", head=head))
@@ -79,7 +79,7 @@ async def test_any_origin_gets_no_credentials() -> None:
         assert "access-control-allow-credentials" not in answer.headers
 
 
-async def test_without_the_setting_nobody_is_allowed_whatever_engines_say(gateway: World) -> None:
+async def test_without_the_setting_nobody_is_allowed_whatever_engines_say(gateway: GatewayWorld) -> None:
     gateway.engine.behave = boasting
     answer = await gateway.ask(request(chat(), head=OTHER))
 
@@ -90,6 +90,6 @@ async def test_without_the_setting_nobody_is_allowed_whatever_engines_say(gatewa
     assert gateway.control.passed[0][2]["Origin"] == "https://evil.example"
 
 
-async def test_other_requests_for_options_pass(gateway: World) -> None:
+async def test_other_requests_for_options_pass(gateway: GatewayWorld) -> None:
     assert (await gateway.ask(request(method="OPTIONS", path="/api/v1/nodes"))).status == 200
     assert gateway.control.passed[0][0] == "OPTIONS"

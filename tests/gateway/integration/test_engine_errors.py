@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.kit.engine import Connection, EngineRequest, json_answer
-from tests.kit.gateway import MODEL, World, chat, request, world
+from tests.kit.engine import EngineConnection, EngineRequest, json_answer
+from tests.kit.gateway import MODEL, GatewayWorld, chat, request, world
 
 NUMBERED = (
     b'{"error":{"code":400,"message":"request (9 tokens) exceeds the available context size (5 tokens)","n_ctx":5}}'
@@ -14,7 +14,7 @@ WORDED = b'{ "error": {"message": "m", "type": "invalid_request_error", "param":
 
 
 def refusing(body: bytes, *, status: int, head: bytes = b"", apart: bool = False):  # type: ignore[no-untyped-def]
-    async def behave(_: EngineRequest, connection: Connection) -> bool:
+    async def behave(_: EngineRequest, connection: EngineConnection) -> bool:
         whole = json_answer(body, status=status, head=head)
         if apart:
             await connection.send(whole[:-10])
@@ -27,7 +27,7 @@ def refusing(body: bytes, *, status: int, head: bytes = b"", apart: bool = False
 
 
 @pytest.mark.parametrize("apart", [False, True])
-async def test_a_number_for_a_code_becomes_a_word(gateway: World, apart: bool) -> None:
+async def test_a_number_for_a_code_becomes_a_word(gateway: GatewayWorld, apart: bool) -> None:
     gateway.engine.behave = refusing(NUMBERED, status=400, head=b"Retry-After: 3\r\n", apart=apart)
     async with gateway.client() as client:
         for _ in range(2):
@@ -39,7 +39,7 @@ async def test_a_number_for_a_code_becomes_a_word(gateway: World, apart: bool) -
     await gateway.until_quiet()
 
 
-async def test_what_the_client_got_wrong_is_no_error_of_the_server(gateway: World) -> None:
+async def test_what_the_client_got_wrong_is_no_error_of_the_server(gateway: GatewayWorld) -> None:
     body = b'{"error":{"code":500,"message":"image input is not supported","type":"server_error"}}'
     gateway.engine.behave = refusing(body, status=500)
     answer = await gateway.ask(request(chat()))
@@ -50,7 +50,9 @@ async def test_what_the_client_got_wrong_is_no_error_of_the_server(gateway: Worl
     await gateway.until_quiet()
 
 
-async def test_errors_in_openais_words_pass_untouched_and_so_do_those_that_are_no_short_json(gateway: World) -> None:
+async def test_errors_in_openais_words_pass_untouched_and_so_do_those_that_are_no_short_json(
+    gateway: GatewayWorld,
+) -> None:
     gateway.engine.behave = refusing(WORDED, status=400)
     assert (await gateway.ask(request(chat()))).body == WORDED
     long = b'{"error":{"code":400,"message":"%b"}}' % (b"x" * 70_000)
@@ -62,7 +64,7 @@ async def test_errors_in_openais_words_pass_untouched_and_so_do_those_that_are_n
 
 
 async def test_an_error_that_breaks_off_is_asked_of_another_replica() -> None:
-    async def breaking(_: EngineRequest, connection: Connection) -> bool:
+    async def breaking(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(json_answer(NUMBERED, status=400)[:-10])
         connection.cut()
         return False
@@ -91,7 +93,7 @@ async def test_the_node_is_told_beside_an_error() -> None:
     ],
 )
 async def test_what_no_model_can_answer_does_not_reach_an_engine(
-    gateway: World, more: dict[str, object], param: str
+    gateway: GatewayWorld, more: dict[str, object], param: str
 ) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]} | more
     answer = await gateway.ask(request(json.dumps(body).encode()))

@@ -15,15 +15,15 @@ from tests.kit.engine import (
     EVENTS,
     STREAM_HEAD,
     Behaviour,
-    Connection,
+    EngineConnection,
     EngineRequest,
-    Pace,
+    GuidedStream,
     answering,
     chunk,
     json_answer,
     streaming,
 )
-from tests.kit.gateway import World, chat, replicas, request, world
+from tests.kit.gateway import GatewayWorld, chat, replicas, request, world
 
 ALONE = TimeOuts(replacement=0.15)
 """Nobody comes in place of a replica that hung up. Whoever answers may take as long as the machine makes it."""
@@ -34,24 +34,24 @@ STRICT = TimeOuts(head=0.15, body=0.15, linger=0.1)
 
 
 @pytest.fixture
-async def pair() -> AsyncIterator[World]:
+async def pair() -> AsyncIterator[GatewayWorld]:
     async with world(engines=2, time_outs=ALONE) as made:
         yield made
 
 
 @pytest.fixture
-async def lone() -> AsyncIterator[World]:
+async def lone() -> AsyncIterator[GatewayWorld]:
     async with world(time_outs=ALONE) as made:
         yield made
 
 
 @pytest.fixture
-async def strict() -> AsyncIterator[World]:
+async def strict() -> AsyncIterator[GatewayWorld]:
     async with world(time_outs=STRICT) as made:
         yield made
 
 
-def failing(name: str, *, engines: int = 1) -> AbstractAsyncContextManager[World]:
+def failing(name: str, *, engines: int = 1) -> AbstractAsyncContextManager[GatewayWorld]:
     """For a failure of this name."""
     return world(engines=engines, time_outs=HANGING if name.startswith("hangs") else ALONE)
 
@@ -59,7 +59,7 @@ def failing(name: str, *, engines: int = 1) -> AbstractAsyncContextManager[World
 def saying(data: bytes, *, then: str = "hang") -> Behaviour:
     """Send this, then hang, close, break the connection, or go on."""
 
-    async def behave(_: EngineRequest, connection: Connection) -> bool:
+    async def behave(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(data)
         if then == "hang":
             await connection.until_gone()
@@ -136,10 +136,10 @@ async def test_a_failure_after_the_first_byte_is_not_hidden(name: str) -> None:
         await pair.until_quiet()
 
 
-async def test_garbage_in_the_middle_of_an_answer_ends_it(lone: World) -> None:
+async def test_garbage_in_the_middle_of_an_answer_ends_it(lone: GatewayWorld) -> None:
     sent = asyncio.Event()
 
-    async def behave(_: EngineRequest, connection: Connection) -> bool:
+    async def behave(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(STREAM_HEAD + chunk(EVENTS[0]))
         await sent.wait()
         await connection.send(b"zz\r\nnot a chunk")
@@ -155,7 +155,7 @@ async def test_garbage_in_the_middle_of_an_answer_ends_it(lone: World) -> None:
     await lone.until_quiet()
 
 
-async def test_an_engine_that_refuses_costs_nothing(pair: World) -> None:
+async def test_an_engine_that_refuses_costs_nothing(pair: GatewayWorld) -> None:
     await pair.engines[0].stop()
     answers = [await pair.ask(request(chat())) for _ in range(4)]
 
@@ -206,7 +206,7 @@ async def test_a_second_replica_that_dies_of_the_same_request_is_the_last() -> N
         assert sum(len(engine.requests) for engine in made.engines) == 2
 
 
-async def test_all_engines_refusing_is_an_error(pair: World) -> None:
+async def test_all_engines_refusing_is_an_error(pair: GatewayWorld) -> None:
     for engine in pair.engines:
         await engine.stop()
     answer = await pair.ask(request(chat()))
@@ -216,11 +216,11 @@ async def test_all_engines_refusing_is_an_error(pair: World) -> None:
     await pair.until_quiet()
 
 
-async def test_a_kept_connection_that_died_unnoticed_is_replaced(lone: World) -> None:
+async def test_a_kept_connection_that_died_unnoticed_is_replaced(lone: GatewayWorld) -> None:
     """As llama.cpp does: it closes after an answer without saying so."""
     closing = asyncio.Event()
 
-    async def behave(request: EngineRequest, connection: Connection) -> bool:
+    async def behave(request: EngineRequest, connection: EngineConnection) -> bool:
         if request.connection == 1 and len(lone.engine.requests) == 2:
             connection.cut()
             return False
@@ -238,8 +238,8 @@ async def test_a_kept_connection_that_died_unnoticed_is_replaced(lone: World) ->
     await lone.until_quiet()
 
 
-async def test_a_connection_that_the_engine_closes_is_not_used_again(lone: World) -> None:
-    async def behave(request: EngineRequest, connection: Connection) -> bool:
+async def test_a_connection_that_the_engine_closes_is_not_used_again(lone: GatewayWorld) -> None:
+    async def behave(request: EngineRequest, connection: EngineConnection) -> bool:
         await streaming(request, connection)
         return False
 
@@ -252,7 +252,7 @@ async def test_a_connection_that_the_engine_closes_is_not_used_again(lone: World
     assert lone.engine.accepted == 3
 
 
-async def test_an_answer_without_a_length_ends_with_its_connection(lone: World) -> None:
+async def test_an_answer_without_a_length_ends_with_its_connection(lone: GatewayWorld) -> None:
     lone.engine.behave = saying(b"HTTP/1.1 200 OK\r\n\r\nto the end", then="close")
     async with lone.client() as client:
         await client.send(request(chat()))
@@ -260,7 +260,7 @@ async def test_an_answer_without_a_length_ends_with_its_connection(lone: World) 
     assert (answer.body, answer.headers["connection"]) == (b"to the end", "close")
 
 
-async def test_words_before_the_answer_are_swallowed(lone: World) -> None:
+async def test_words_before_the_answer_are_swallowed(lone: GatewayWorld) -> None:
     early = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
     lone.engine.behave = saying(early + json_answer(b"{}", head=b"Keep-Alive: timeout=5\r\n"), then="go on")
     async with lone.client() as client:
@@ -272,7 +272,7 @@ async def test_words_before_the_answer_are_swallowed(lone: World) -> None:
     assert lone.engine.accepted == 1
 
 
-async def test_errors_of_an_engine_are_passed_on(lone: World) -> None:
+async def test_errors_of_an_engine_are_passed_on(lone: GatewayWorld) -> None:
     text = b'{"error":{"message":"the request exceeds the available context size","code":400}}'
     lone.engine.behave = saying(json_answer(text, status=400), then="go on")
     answer = await lone.ask(request(chat()))
@@ -285,7 +285,7 @@ async def test_errors_of_an_engine_are_passed_on(lone: World) -> None:
 async def test_clients_that_go_away_end_their_own_request_only() -> None:
     """Half of 200, in the middle of their streams."""
     async with world() as many:
-        many.engine.behave = pace = Pace()
+        many.engine.behave = pace = GuidedStream()
 
         async def stay() -> bool:
             answer = await many.ask(request(chat()))
@@ -321,7 +321,7 @@ async def test_clients_that_go_away_end_their_own_request_only() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60, -1])
-async def test_a_client_that_disconnects_in_its_request_leaves_nothing_behind(gateway: World, cut: int) -> None:
+async def test_a_client_that_disconnects_in_its_request_leaves_nothing_behind(gateway: GatewayWorld, cut: int) -> None:
     async with gateway.client() as client:
         await client.send(request(chat())[:cut])
         await gateway.until(lambda: gateway.gateway.server.client_count == 1)
@@ -330,7 +330,7 @@ async def test_a_client_that_disconnects_in_its_request_leaves_nothing_behind(ga
     await gateway.until_quiet()
 
 
-async def test_a_client_that_goes_while_its_engine_is_dialled_or_silent_is_forgotten(gateway: World) -> None:
+async def test_a_client_that_goes_while_its_engine_is_dialled_or_silent_is_forgotten(gateway: GatewayWorld) -> None:
     gateway.engine.behave = saying(b"")
     async with gateway.client() as client:
         await client.send(request(chat()))
@@ -344,7 +344,7 @@ async def test_a_slow_client_does_not_fill_the_memory() -> None:
     size = 32 * 1024 * 1024
     sent = 0
 
-    async def behave(_: EngineRequest, connection: Connection) -> bool:
+    async def behave(_: EngineRequest, connection: EngineConnection) -> bool:
         nonlocal sent
         await connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
         piece = b"x" * 65536
@@ -375,7 +375,7 @@ async def test_a_slow_client_does_not_fill_the_memory() -> None:
 
 
 async def test_a_client_that_takes_nothing_is_cut_off() -> None:
-    async def behave(_: EngineRequest, connection: Connection) -> bool:
+    async def behave(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
         while True:
             await connection.send(b"x" * 65536)
@@ -410,7 +410,7 @@ async def test_requests_sent_ahead_wait_while_their_answers_are_not_read() -> No
         await sending
 
 
-async def test_a_head_sent_too_slowly_is_cut_off(strict: World) -> None:
+async def test_a_head_sent_too_slowly_is_cut_off(strict: GatewayWorld) -> None:
     async with strict.client() as client:
         await client.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost:")
         assert (await client.read_answer()).status == 408
@@ -419,7 +419,7 @@ async def test_a_head_sent_too_slowly_is_cut_off(strict: World) -> None:
         assert await client.until_closed() == b""
 
 
-async def test_a_body_sent_too_slowly_is_cut_off(strict: World) -> None:
+async def test_a_body_sent_too_slowly_is_cut_off(strict: GatewayWorld) -> None:
     async with strict.client() as client:
         await client.send(request(chat())[:-5])
         assert (await client.read_answer()).status == 408
@@ -434,7 +434,7 @@ async def test_an_idle_connection_is_closed() -> None:
         assert await client.until_closed() == b""
 
 
-async def test_a_head_may_come_byte_by_byte(gateway: World) -> None:
+async def test_a_head_may_come_byte_by_byte(gateway: GatewayWorld) -> None:
     raw = request(chat())
     async with gateway.client() as client:
         await client.send(*(raw[at : at + 1] for at in range(len(raw))))
@@ -446,7 +446,7 @@ async def test_a_head_may_come_byte_by_byte(gateway: World) -> None:
 
 async def test_requests_wait_for_a_place_and_are_served_in_fair_order() -> None:
     async with world(limit=2) as narrow:
-        narrow.engine.behave = pace = Pace()
+        narrow.engine.behave = pace = GuidedStream()
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(narrow.ask(request(chat()))) for _ in range(6)]
             for _ in range(2):
@@ -460,7 +460,7 @@ async def test_requests_wait_for_a_place_and_are_served_in_fair_order() -> None:
 
 async def test_a_full_queue_refuses_and_a_long_wait_ends() -> None:
     async with world(limit=1, limits=Limits(queue=1), time_outs=TimeOuts(queue=1.0)) as narrow:
-        narrow.engine.behave = pace = Pace()
+        narrow.engine.behave = pace = GuidedStream()
         async with asyncio.TaskGroup() as group:
             first = group.create_task(narrow.ask(request(chat())))
             await pace.begun.acquire()
@@ -477,7 +477,7 @@ async def test_a_full_queue_refuses_and_a_long_wait_ends() -> None:
 
 async def test_a_waiting_client_that_goes_gives_its_turn_away() -> None:
     async with world(limit=1) as narrow:
-        narrow.engine.behave = pace = Pace()
+        narrow.engine.behave = pace = GuidedStream()
         async with asyncio.TaskGroup() as group:
             first = group.create_task(narrow.ask(request(chat())))
             await pace.begun.acquire()
@@ -491,8 +491,8 @@ async def test_a_waiting_client_that_goes_gives_its_turn_away() -> None:
         await narrow.until_quiet()
 
 
-async def test_a_replica_that_leaves_the_view_finishes_its_answers(gateway: World) -> None:
-    gateway.engine.behave = pace = Pace()
+async def test_a_replica_that_leaves_the_view_finishes_its_answers(gateway: GatewayWorld) -> None:
+    gateway.engine.behave = pace = GuidedStream()
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(gateway.ask(request(chat())))
         await pace.begun.acquire()
@@ -518,7 +518,7 @@ async def test_a_lower_rank_is_asked_only_when_no_other_is_left() -> None:
         assert len(both.engines[0].requests) == 1
 
 
-async def test_answers_are_whole_however_they_are_framed(gateway: World) -> None:
+async def test_answers_are_whole_however_they_are_framed(gateway: GatewayWorld) -> None:
     gateway.engine.behave = answering
     assert (await gateway.ask(request(chat()))).is_whole
     gateway.engine.behave = saying(

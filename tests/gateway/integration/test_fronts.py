@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from corral.wire.view import ModelEntry
-from tests.kit.engine import Behaviour, Connection, EngineRequest, StubEngine, json_answer, streaming
-from tests.kit.gateway import MODEL, World, replicas, request, world
+from tests.kit.engine import Behaviour, EngineConnection, EngineRequest, StubEngine, json_answer, streaming
+from tests.kit.gateway import MODEL, GatewayWorld, replicas, request, world
 
 PLAIN = {
     "model": MODEL,
@@ -20,7 +20,7 @@ NULL = b'{"error":{"code":500,"message":"Failed to parse messages: type must be 
 SLOTS = b'{"error":{"code":400,"message":"Field \'n\': Value must be between 1 <= value <= 1, but got 2"}}'
 
 
-async def told(gateway: World) -> tuple[StubEngine, StubEngine]:
+async def told(gateway: GatewayWorld) -> tuple[StubEngine, StubEngine]:
     """The first engine, and the second as the port in front of it."""
     engine, front = gateway.engines
     entry = msgspec.structs.replace(replicas(engine)["r0"], front_port=front.port)
@@ -29,7 +29,7 @@ async def told(gateway: World) -> tuple[StubEngine, StubEngine]:
     return engine, front
 
 
-async def ask(gateway: World, more: dict[str, object], path: str = "/v1/chat/completions") -> int:
+async def ask(gateway: GatewayWorld, more: dict[str, object], path: str = "/v1/chat/completions") -> int:
     return (await gateway.ask(request(json.dumps(PLAIN | more).encode(), path=path))).status
 
 
@@ -62,7 +62,7 @@ async def test_what_an_engine_would_drop_goes_to_the_port_in_front(more: dict[st
 
 @pytest.mark.parametrize("refusal", [NULL, SLOTS])
 async def test_what_the_engine_refuses_for_a_null_or_its_slots_is_asked_in_front_of_it(refusal: bytes) -> None:
-    async def refuse(_: EngineRequest, connection: Connection) -> bool:
+    async def refuse(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(json_answer(refusal, status=400))
         return True
 
@@ -80,12 +80,12 @@ async def test_what_the_engine_refuses_for_a_null_or_its_slots_is_asked_in_front
 
 async def test_a_stale_connection_to_the_port_in_front_is_made_anew_also_after_one_to_the_engine() -> None:
     def stale_once(then: Behaviour) -> Behaviour:
-        async def behave(asked: EngineRequest, connection: Connection) -> bool:
+        async def behave(asked: EngineRequest, connection: EngineConnection) -> bool:
             return connection.number > 1 and await then(asked, connection)
 
         return behave
 
-    async def refuse(_: EngineRequest, connection: Connection) -> bool:
+    async def refuse(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(json_answer(NULL, status=400))
         return True
 
@@ -110,6 +110,6 @@ async def test_a_connection_to_a_port_in_front_outlives_a_change_of_the_view() -
         assert gateway.gateway.services.pool.idle_count == idle
 
 
-async def test_without_such_a_port_the_engine_is_asked(gateway: World) -> None:
+async def test_without_such_a_port_the_engine_is_asked(gateway: GatewayWorld) -> None:
     assert await ask(gateway, {"tools": [{}]}) == 200
     assert len(gateway.engine.requests) == 1

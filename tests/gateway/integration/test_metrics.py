@@ -13,23 +13,23 @@ from corral.processes.gateway import open_gateway
 from corral.wire.gateway_counters import GatewayCounts, ModelCounts
 from corral.wire.keys import hash_secret
 from corral.wire.view import ControlState, KeyEntry
-from tests.kit.engine import Connection, EngineRequest, Pace
-from tests.kit.gateway import GATEWAY_KEY, KEY, MODEL, Answer, World, chat, keys, replicas, request, world
+from tests.kit.engine import EngineConnection, EngineRequest, GuidedStream
+from tests.kit.gateway import GATEWAY_KEY, KEY, MODEL, ClientAnswer, GatewayWorld, chat, keys, replicas, request, world
 
 ADMIN = "corral_test-key-with-the-scope-admin"
 
 
-def counts(gateway: World) -> GatewayCounts:
+def counts(gateway: GatewayWorld) -> GatewayCounts:
     told = gateway.control.reports[-1].counts
     assert told is not None
     return told
 
 
-def of_model(gateway: World) -> ModelCounts:
+def of_model(gateway: GatewayWorld) -> ModelCounts:
     return counts(gateway).models[MODEL]
 
 
-async def next_report(gateway: World) -> GatewayCounts:
+async def next_report(gateway: GatewayWorld) -> GatewayCounts:
     """One that was put together after this call: the one under way may be older."""
     for _ in range(2):
         await gateway.control.until_news()
@@ -40,11 +40,11 @@ def ended(model: ModelCounts) -> dict[tuple[int, str], int]:
     return {(line.code, line.outcome): line.requests for line in model.requests}
 
 
-async def ask_metrics(gateway: World, key: str | None) -> Answer:
+async def ask_metrics(gateway: GatewayWorld, key: str | None) -> ClientAnswer:
     return await gateway.ask(request(method="GET", path="/metrics", key=key))
 
 
-def samples(answer: Answer) -> dict[tuple[str, str], float]:
+def samples(answer: ClientAnswer) -> dict[tuple[str, str], float]:
     """By name and model, or whatever else tells the samples apart."""
     return {
         (sample.name, next((value for name, value in sample.labels.items() if name != "gateway"), "")): sample.value
@@ -53,7 +53,7 @@ def samples(answer: Answer) -> dict[tuple[str, str], float]:
     }
 
 
-async def test_a_request_is_counted_by_model_code_and_outcome(gateway: World) -> None:
+async def test_a_request_is_counted_by_model_code_and_outcome(gateway: GatewayWorld) -> None:
     body = chat()
     answer = await gateway.ask(request(body))
     await gateway.ask(request(chat("other")))  # an alias counts for its model
@@ -73,7 +73,7 @@ async def test_a_request_is_counted_by_model_code_and_outcome(gateway: World) ->
 
 async def test_what_is_under_way_and_what_waits_is_told_by_model() -> None:
     async with world(limit=1) as busy:
-        busy.engine.behave = pace = Pace()
+        busy.engine.behave = pace = GuidedStream()
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(busy.ask(request(chat()))) for _ in range(3)]
             await pace.begun.acquire()
@@ -90,7 +90,7 @@ async def test_what_is_under_way_and_what_waits_is_told_by_model() -> None:
         assert model.wait_seconds > 0
 
 
-async def test_refusals_are_counted_by_their_code(gateway: World) -> None:
+async def test_refusals_are_counted_by_their_code(gateway: GatewayWorld) -> None:
     await gateway.ask(request(chat(), key="wrong"))
     await gateway.ask(request(chat("unknown")))
     await gateway.ask(request(method="GET", path="/api/v1/nodes"))
@@ -103,7 +103,7 @@ async def test_refusals_are_counted_by_their_code(gateway: World) -> None:
 
 async def test_a_full_queue_counts_for_its_model() -> None:
     async with world(limit=1, limits=Limits(queue=1)) as full:
-        full.engine.behave = pace = Pace()
+        full.engine.behave = pace = GuidedStream()
         async with asyncio.TaskGroup() as group:
             group.create_task(full.ask(request(chat())))
             await pace.begun.acquire()
@@ -115,7 +115,7 @@ async def test_a_full_queue_counts_for_its_model() -> None:
 
 
 async def test_retries_failures_and_those_who_left_are_told_apart() -> None:
-    async def refuse(_: EngineRequest, connection: Connection) -> bool:
+    async def refuse(_: EngineRequest, connection: EngineConnection) -> bool:
         connection.cut()
         return False
 
@@ -123,7 +123,7 @@ async def test_retries_failures_and_those_who_left_are_told_apart() -> None:
         pair.engines[0].behave = refuse
         for _ in range(2):
             assert (await pair.ask(request(chat()))).status == 200
-        pair.engines[1].behave = pace = Pace()
+        pair.engines[1].behave = pace = GuidedStream()
         async with pair.client() as client:
             await client.send(request(chat()))
             await pace.begun.acquire()
@@ -134,7 +134,7 @@ async def test_retries_failures_and_those_who_left_are_told_apart() -> None:
 
 
 async def test_time_outs_are_counted_by_their_name() -> None:
-    async def say_nothing(_: EngineRequest, connection: Connection) -> bool:
+    async def say_nothing(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.until_gone()
         return False
 
@@ -150,7 +150,7 @@ async def test_time_outs_are_counted_by_their_name() -> None:
 
 
 async def test_a_request_that_outlives_its_replica_waits_once_and_is_retried_once() -> None:
-    async def hang_up(_: EngineRequest, connection: Connection) -> bool:
+    async def hang_up(_: EngineRequest, connection: EngineConnection) -> bool:
         connection.cut()
         return False
 
@@ -176,7 +176,7 @@ async def test_a_request_that_outlives_its_replica_waits_once_and_is_retried_onc
         assert (told.retries, told.models[MODEL].waits, told.time_outs) == (1, 1, {})
 
 
-async def test_counts_never_go_back_and_outlive_replicas(gateway: World) -> None:
+async def test_counts_never_go_back_and_outlive_replicas(gateway: GatewayWorld) -> None:
     seen = []
     for _ in range(3):
         await gateway.ask(request(chat()))
@@ -202,7 +202,7 @@ async def test_the_last_report_says_good_bye() -> None:
 # While control is away.
 
 
-async def know_administrator(gateway: World) -> None:
+async def know_administrator(gateway: GatewayWorld) -> None:
     entry = KeyEntry(hash=hash_secret(ADMIN), id="admin", scopes=("admin",))
     gateway.control.change(keys={**keys(), entry.hash: entry})
     await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
@@ -210,14 +210,14 @@ async def know_administrator(gateway: World) -> None:
 
 @pytest.mark.parametrize(("key", "status", "code"), [(None, 401, 401), (KEY, 403, "missing_scope")])
 async def test_metrics_are_not_shown_to_just_anybody(
-    gateway: World, key: str | None, status: int, code: int | str
+    gateway: GatewayWorld, key: str | None, status: int, code: int | str
 ) -> None:
     await gateway.control.stop()
     answer = await ask_metrics(gateway, key)
     assert (answer.status, answer.error["code"]) == (status, code)
 
 
-async def test_administrators_see_the_gateways_own_series_while_control_is_away(gateway: World) -> None:
+async def test_administrators_see_the_gateways_own_series_while_control_is_away(gateway: GatewayWorld) -> None:
     await know_administrator(gateway)
     await gateway.ask(request(chat()))
     await gateway.until_quiet()
@@ -233,7 +233,7 @@ async def test_administrators_see_the_gateways_own_series_while_control_is_away(
     assert re.search(rb'gateway="%b"' % gateway.gateway.services.ledger.gateway.encode(), answer.body)
 
 
-async def test_metrics_that_are_public_stay_public(gateway: World) -> None:
+async def test_metrics_that_are_public_stay_public(gateway: GatewayWorld) -> None:
     gateway.control.change(control=ControlState(metrics_public=True))
     await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
     await gateway.control.stop()
@@ -253,7 +253,7 @@ async def test_metrics_of_a_control_that_hangs_come_from_the_gateway() -> None:
         gateway.control.hold.set()
 
 
-async def test_metrics_come_from_control_while_it_is_there(gateway: World) -> None:
+async def test_metrics_come_from_control_while_it_is_there(gateway: GatewayWorld) -> None:
     await know_administrator(gateway)
     assert msgspec.json.decode((await ask_metrics(gateway, ADMIN)).body) == {"path": "/metrics"}
 
@@ -261,12 +261,12 @@ async def test_metrics_come_from_control_while_it_is_there(gateway: World) -> No
 # Readiness.
 
 
-async def ready(gateway: World) -> tuple[int, dict[str, object]]:
+async def ready(gateway: GatewayWorld) -> tuple[int, dict[str, object]]:
     answer = await gateway.ask(request(method="GET", path="/readyz", key=None))
     return answer.status, msgspec.json.decode(answer.body, type=dict[str, object])
 
 
-async def test_readiness_tells_what_control_lacks(gateway: World) -> None:
+async def test_readiness_tells_what_control_lacks(gateway: GatewayWorld) -> None:
     gateway.control.change(control=ControlState(problems=("NATS is not connected",)))
     await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
     status, told = await ready(gateway)
@@ -277,7 +277,7 @@ async def test_readiness_tells_what_control_lacks(gateway: World) -> None:
     assert (await ready(gateway))[1]["control"] == {"state": "up"}
 
 
-async def test_readiness_tells_that_control_is_away_and_for_how_long(gateway: World) -> None:
+async def test_readiness_tells_that_control_is_away_and_for_how_long(gateway: GatewayWorld) -> None:
     await gateway.control.stop()
     directory = gateway.gateway.services.directory
     await gateway.until(lambda: directory.away_since is not None)
@@ -297,7 +297,7 @@ async def test_a_view_that_is_too_old_is_not_ready() -> None:
     async with world() as source:
         config = GatewayConfig(control_url=source.control.url, control_key=GATEWAY_KEY, max_view_age=timedelta(hours=1))
         async with open_gateway(config) as strict:
-            other = World(gateway=strict, control=source.control, engines=source.engines, port=strict.port)
+            other = GatewayWorld(gateway=strict, control=source.control, engines=source.engines, port=strict.port)
             await other.until(lambda: strict.services.directory.version is not None)
             assert (await ready(other))[0] == 200
             strict.services.directory._heard_at -= 3601

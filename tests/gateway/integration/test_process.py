@@ -6,8 +6,8 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from tests.kit.engine import Pace
-from tests.kit.gateway import GATEWAY_KEY, RawClient, World, chat, request, world
+from tests.kit.engine import GuidedStream
+from tests.kit.gateway import GATEWAY_KEY, GatewayWorld, RawClient, chat, request, world
 
 PROGRAM = """
 import resource, sys
@@ -20,7 +20,7 @@ main(GatewayConfig(control_url=sys.argv[1], control_key=sys.argv[2]), ready=lamb
 
 
 @asynccontextmanager
-async def gateway_process(source: World, *more: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+async def gateway_process(source: GatewayWorld, *more: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
     """A gateway that has its view, and its port."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, source.control.url, GATEWAY_KEY, *more, stdout=asyncio.subprocess.PIPE
@@ -60,7 +60,7 @@ async def test_more_connections_than_descriptors_lock_nobody_out() -> None:
 
 async def test_a_gateway_that_is_asked_to_end_finishes_its_answers_first() -> None:
     async with world() as source, gateway_process(source) as (process, port):
-        source.engine.behave = pace = Pace()
+        source.engine.behave = pace = GuidedStream()
         async with RawClient.open(port) as client, RawClient.open(port) as idle:
             await idle.send(request(method="GET", path="/healthz", key=None))
             await idle.read_answer()

@@ -6,10 +6,10 @@ import pytest
 from corral.gateway.config import Limits
 from corral.wire.keys import hash_secret
 from corral.wire.view import KeyEntry
-from tests.kit.gateway import KEY, World, chat, request, world
+from tests.kit.gateway import KEY, GatewayWorld, chat, request, world
 
 
-async def refused(gateway: World, data: bytes) -> tuple[int, object]:
+async def refused(gateway: GatewayWorld, data: bytes) -> tuple[int, object]:
     answer = await gateway.ask(data)
     error = answer.error
     assert set(error) == {"message", "type", "param", "code"}
@@ -38,12 +38,14 @@ async def refused(gateway: World, data: bytes) -> tuple[int, object]:
         (b'{"a":' * 50_000, 400, "invalid_json"),
     ],
 )
-async def test_a_body_that_names_no_model_is_told_why(gateway: World, body: bytes, status: int, code: str) -> None:
+async def test_a_body_that_names_no_model_is_told_why(
+    gateway: GatewayWorld, body: bytes, status: int, code: str
+) -> None:
     assert await refused(gateway, request(body)) == (status, code)
     await gateway.until_quiet()
 
 
-async def test_near_names_are_offered(gateway: World) -> None:
+async def test_near_names_are_offered(gateway: GatewayWorld) -> None:
     answer = await gateway.ask(request(chat("ecko")))
 
     assert answer.status == 404
@@ -52,18 +54,18 @@ async def test_near_names_are_offered(gateway: World) -> None:
     assert stranger.error["message"] == "the model 'gpt-9' does not exist; /v1/models lists those that do"
 
 
-async def test_an_empty_body_is_called_so(gateway: World) -> None:
+async def test_an_empty_body_is_called_so(gateway: GatewayWorld) -> None:
     answer = await gateway.ask(request(b""))
     assert answer.error["message"] == "the body is not valid JSON: it is empty"
 
 
-async def test_long_prompts_pass(gateway: World) -> None:
+async def test_long_prompts_pass(gateway: GatewayWorld) -> None:
     body = chat(text="word " * 44_000)
     assert (await gateway.ask(request(body))).status == 200
     assert gateway.engine.requests[0].body == body
 
 
-async def test_who_may_not_ask_is_told_so(gateway: World) -> None:
+async def test_who_may_not_ask_is_told_so(gateway: GatewayWorld) -> None:
     entries = [
         KeyEntry(hash=hash_secret("good"), scopes=("admin",)),
         KeyEntry(hash=hash_secret("node"), scopes=("node", "gateway")),
@@ -87,7 +89,7 @@ async def test_who_may_not_ask_is_told_so(gateway: World) -> None:
         assert "new" not in str(gateway.engine.requests[-1].headers)
 
 
-async def test_a_wrong_method_is_named(gateway: World) -> None:
+async def test_a_wrong_method_is_named(gateway: GatewayWorld) -> None:
     answer = await gateway.ask(request(method="GET"))
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
 
@@ -122,13 +124,13 @@ async def test_all_bodies_together_have_a_limit() -> None:
         assert (await small.ask(request(chat()))).status == 200
 
 
-async def test_a_head_over_the_limit_is_refused(gateway: World) -> None:
+async def test_a_head_over_the_limit_is_refused(gateway: GatewayWorld) -> None:
     async with gateway.client() as client:
         await client.send(b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 70_000)
         assert (await client.read_answer()).status == 431
 
 
-async def test_a_refusal_leaves_the_connection_usable(gateway: World) -> None:
+async def test_a_refusal_leaves_the_connection_usable(gateway: GatewayWorld) -> None:
     async with gateway.client() as client:
         for body in (b"{", chat("nobody"), chat()):
             await client.send(request(body))
@@ -149,7 +151,7 @@ async def test_too_many_connections_are_refused() -> None:
         assert (await one.read_answer()).status == 200
 
 
-async def test_a_refused_head_is_not_answered_as_the_request_before_it(gateway: World) -> None:
+async def test_a_refused_head_is_not_answered_as_the_request_before_it(gateway: GatewayWorld) -> None:
     async with gateway.client() as client:
         await client.send(request(method="HEAD", path="/healthz", key=None))
         assert (await client.read_answer(is_head=True)).status == 200
@@ -158,7 +160,7 @@ async def test_a_refused_head_is_not_answered_as_the_request_before_it(gateway: 
         assert (answer.status, answer.error["code"]) == (431, "head_too_large")
 
 
-async def test_a_gateway_without_a_view_says_so(gateway: World) -> None:
+async def test_a_gateway_without_a_view_says_so(gateway: GatewayWorld) -> None:
     directory = gateway.gateway.services.directory
     directory._view = None
     ready = await gateway.ask(request(method="GET", path="/readyz", key=None))

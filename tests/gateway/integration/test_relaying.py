@@ -4,13 +4,23 @@ import msgspec
 import pytest
 
 from corral.wire.view import ModelEntry
-from tests.kit.engine import DONE, EVENTS, LAST_EVENT, STREAM_HEAD, Connection, EngineRequest, Pace, answering, chunk
-from tests.kit.gateway import KEY, MODEL, World, chat, request, world
+from tests.kit.engine import (
+    DONE,
+    EVENTS,
+    LAST_EVENT,
+    STREAM_HEAD,
+    EngineConnection,
+    EngineRequest,
+    GuidedStream,
+    answering,
+    chunk,
+)
+from tests.kit.gateway import KEY, MODEL, GatewayWorld, chat, request, world
 
 STREAM = b"".join((*EVENTS, LAST_EVENT, DONE))
 
 
-async def test_a_stream_passes_unchanged_and_only_the_head_is_written_anew(gateway: World) -> None:
+async def test_a_stream_passes_unchanged_and_only_the_head_is_written_anew(gateway: GatewayWorld) -> None:
     body = chat()
     head = (
         b"X-Forwarded-For: 6.6.6.6\r\nforwarded: for=6.6.6.6\r\nX-Custom: kept\r\nConnection: x-drop\r\nX-Drop: 1\r\n"
@@ -31,7 +41,7 @@ async def test_a_stream_passes_unchanged_and_only_the_head_is_written_anew(gatew
     await gateway.until_quiet()
 
 
-async def test_connections_are_kept_on_both_sides(gateway: World) -> None:
+async def test_connections_are_kept_on_both_sides(gateway: GatewayWorld) -> None:
     async with gateway.client() as client:
         for _ in range(5):
             await client.send(request(chat()))
@@ -41,7 +51,7 @@ async def test_connections_are_kept_on_both_sides(gateway: World) -> None:
     assert gateway.gateway.services.pool.idle_count == 1
 
 
-async def test_requests_sent_ahead_are_answered_in_order(gateway: World) -> None:
+async def test_requests_sent_ahead_are_answered_in_order(gateway: GatewayWorld) -> None:
     gateway.engine.behave = answering
     bodies = [chat(text="x" * size) for size in (1, 20, 300)]
     async with gateway.client() as client:
@@ -51,7 +61,7 @@ async def test_requests_sent_ahead_are_answered_in_order(gateway: World) -> None
     assert [msgspec.json.decode(answer.body)["got"] for answer in answers] == [len(body) for body in bodies]
 
 
-async def test_what_follows_a_chunked_body_in_one_piece_is_not_answered(gateway: World) -> None:
+async def test_what_follows_a_chunked_body_in_one_piece_is_not_answered(gateway: GatewayWorld) -> None:
     body = chat()
     chunked = request(None, head=b"Transfer-Encoding: chunked\r\n") + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     async with gateway.client() as client:
@@ -64,7 +74,7 @@ async def test_what_follows_a_chunked_body_in_one_piece_is_not_answered(gateway:
     assert got.body == body
 
 
-async def test_a_chunked_body_arrives_with_a_length(gateway: World) -> None:
+async def test_a_chunked_body_arrives_with_a_length(gateway: GatewayWorld) -> None:
     body = chat()
     async with gateway.client() as client:
         head = request(None, head=b"Transfer-Encoding: chunked\r\n")
@@ -77,7 +87,7 @@ async def test_a_chunked_body_arrives_with_a_length(gateway: World) -> None:
     assert gateway.engine.requests[0].header("x-trailer") is None
 
 
-async def test_a_client_of_http_1_0_gets_what_it_understands(gateway: World) -> None:
+async def test_a_client_of_http_1_0_gets_what_it_understands(gateway: GatewayWorld) -> None:
     gateway.engine.behave = answering
     async with gateway.client() as client:
         await client.send(request(chat(), version="1.0"))
@@ -87,8 +97,8 @@ async def test_a_client_of_http_1_0_gets_what_it_understands(gateway: World) -> 
         assert await client.until_closed() == b""
 
 
-async def test_a_client_of_http_1_0_gets_a_stream_event_by_event_and_without_chunks(gateway: World) -> None:
-    pace = gateway.engine.behave = Pace()
+async def test_a_client_of_http_1_0_gets_a_stream_event_by_event_and_without_chunks(gateway: GatewayWorld) -> None:
+    pace = gateway.engine.behave = GuidedStream()
     async with gateway.client() as client:
         await client.send(request(chat(), version="1.0"))
         status, headers = await client.read_head()
@@ -103,8 +113,8 @@ async def test_a_client_of_http_1_0_gets_a_stream_event_by_event_and_without_chu
     assert (line.outcome, line.prompt_tokens, line.completion_tokens) == ("ok", 7, 4)
 
 
-async def test_a_client_of_http_1_0_notices_a_stream_that_breaks_off(gateway: World) -> None:
-    async def breaking(_: EngineRequest, connection: Connection) -> bool:
+async def test_a_client_of_http_1_0_notices_a_stream_that_breaks_off(gateway: GatewayWorld) -> None:
+    async def breaking(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(STREAM_HEAD + chunk(EVENTS[0]))
         connection.cut()
         return False
@@ -117,14 +127,14 @@ async def test_a_client_of_http_1_0_notices_a_stream_that_breaks_off(gateway: Wo
             await client.reader.read()
 
 
-async def test_event_streams_ask_proxies_not_to_hold_them_back(gateway: World) -> None:
+async def test_event_streams_ask_proxies_not_to_hold_them_back(gateway: GatewayWorld) -> None:
     answer = await gateway.ask(request(chat()))
     assert answer.headers["x-accel-buffering"] == "no"
     gateway.engine.behave = answering
     assert "x-accel-buffering" not in (await gateway.ask(request(chat()))).headers
 
 
-async def test_an_offer_to_upgrade_does_not_keep_a_request_with_a_body_from_its_answer(gateway: World) -> None:
+async def test_an_offer_to_upgrade_does_not_keep_a_request_with_a_body_from_its_answer(gateway: GatewayWorld) -> None:
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
     body = chat()
     async with gateway.client() as client:
@@ -138,7 +148,7 @@ async def test_an_offer_to_upgrade_does_not_keep_a_request_with_a_body_from_its_
     assert not {"upgrade", "http2-settings"} & {name.lower() for name, _ in gateway.engine.requests[0].headers}
 
 
-async def test_a_body_is_asked_for_only_when_it_is_welcome(gateway: World) -> None:
+async def test_a_body_is_asked_for_only_when_it_is_welcome(gateway: GatewayWorld) -> None:
     body = chat()
     async with gateway.client() as client:
         raw = request(body, head=b"Expect: 100-continue\r\n")
@@ -154,7 +164,7 @@ async def test_a_body_is_asked_for_only_when_it_is_welcome(gateway: World) -> No
     assert gateway.engine.requests[0].header("expect") is None
 
 
-async def test_extra_slashes_at_the_end_change_nothing(gateway: World) -> None:
+async def test_extra_slashes_at_the_end_change_nothing(gateway: GatewayWorld) -> None:
     assert (await gateway.ask(request(chat(), path="/v1/chat/completions/"))).status == 200
     assert (await gateway.ask(request(method="GET", path="/v1/models//"))).status == 200
     assert (await gateway.ask(request(method="GET", path="/api/v1/nodes/?all=1"))).status == 200
@@ -162,14 +172,14 @@ async def test_extra_slashes_at_the_end_change_nothing(gateway: World) -> None:
     assert gateway.control.passed[0][1] == "/api/v1/nodes?all=1"
 
 
-async def test_names_without_a_version_and_aliases_work(gateway: World) -> None:
+async def test_names_without_a_version_and_aliases_work(gateway: GatewayWorld) -> None:
     answer = await gateway.ask(request(chat("other"), path="/chat/completions"))
 
     assert answer.status == 200
     assert gateway.engine.requests[0].target == "/v1/chat/completions"
 
 
-async def test_models_are_listed_from_the_view(gateway: World) -> None:
+async def test_models_are_listed_from_the_view(gateway: GatewayWorld) -> None:
     gateway.control.change(models={"a": ModelEntry(name="a", created=5, owned_by="me")})
     await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
 
@@ -183,7 +193,7 @@ async def test_models_are_listed_from_the_view(gateway: World) -> None:
     assert head.headers["content-length"] == str(len(answer.body))
 
 
-async def test_usage_is_read_from_the_tail_and_reported_once(gateway: World) -> None:
+async def test_usage_is_read_from_the_tail_and_reported_once(gateway: GatewayWorld) -> None:
     await gateway.ask(request(chat()))
     gateway.engine.behave = answering
     await gateway.ask(request(chat()))
@@ -204,7 +214,7 @@ async def test_replicas_are_asked_in_turn() -> None:
         assert [len(engine.requests) for engine in both.engines] == [3, 3]
 
 
-async def test_health_and_readiness_need_no_key(gateway: World) -> None:
+async def test_health_and_readiness_need_no_key(gateway: GatewayWorld) -> None:
     health, *same = [
         await gateway.ask(request(method="GET", path=path, key=None)) for path in ("/healthz", "/health", "/health/")
     ]
@@ -216,7 +226,7 @@ async def test_health_and_readiness_need_no_key(gateway: World) -> None:
     assert (told["status"], told["control"], told["view"]["version"]) == ("ready", {"state": "up"}, 1)
 
 
-async def test_answers_tell_their_node_where_that_is_wanted(gateway: World) -> None:
+async def test_answers_tell_their_node_where_that_is_wanted(gateway: GatewayWorld) -> None:
     assert "x-localai-node" not in (await gateway.ask(request(chat()))).headers
     async with world(expose_node=True) as open_one:
         async with open_one.client() as client:
@@ -239,7 +249,7 @@ def form(model: str, *, size: int) -> bytes:
     return b"\r\n".join(parts)
 
 
-async def test_a_form_finds_its_model_and_passes_unchanged(gateway: World) -> None:
+async def test_a_form_finds_its_model_and_passes_unchanged(gateway: GatewayWorld) -> None:
     gateway.engine.behave = answering
     kind = b"Content-Type: multipart/form-data; boundary=b\r\n"
     body = form(MODEL, size=3_000_000)
@@ -257,7 +267,7 @@ async def test_a_form_finds_its_model_and_passes_unchanged(gateway: World) -> No
     assert len(gateway.engine.requests) == 1
 
 
-async def test_every_route_of_models_reaches_the_engine_under_its_one_name(gateway: World) -> None:
+async def test_every_route_of_models_reaches_the_engine_under_its_one_name(gateway: GatewayWorld) -> None:
     gateway.engine.behave = answering
     names = {
         "/v1/vad": "/v1/vad",

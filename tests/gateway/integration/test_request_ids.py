@@ -6,8 +6,8 @@ import re
 import msgspec
 import pytest
 
-from tests.kit.engine import EVENTS, Connection, EngineRequest, chunk, json_answer
-from tests.kit.gateway import World, chat, request, world
+from tests.kit.engine import EVENTS, EngineConnection, EngineRequest, chunk, json_answer
+from tests.kit.gateway import GatewayWorld, chat, request, world
 
 MADE = re.compile(r"req-[0-9a-f]{12}-[0-9a-f]+")
 
@@ -16,7 +16,7 @@ def named(id: str) -> bytes:
     return b"X-Request-Id: " + id.encode("latin-1") + b"\r\n"
 
 
-async def test_an_id_of_the_client_is_kept_everywhere(gateway: World) -> None:
+async def test_an_id_of_the_client_is_kept_everywhere(gateway: GatewayWorld) -> None:
     answer = await gateway.ask(request(chat(), head=named("mine-1")))
     passed = await gateway.ask(request(method="GET", path="/api/v1/nodes", head=named("mine-2")))
     own = await gateway.ask(request(method="GET", path="/v1/models", head=named("mine-3")))
@@ -29,14 +29,14 @@ async def test_an_id_of_the_client_is_kept_everywhere(gateway: World) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "a b", "x" * 129, "ä", "a\tb"])
-async def test_an_id_that_cannot_be_used_is_replaced(gateway: World, bad: str) -> None:
+async def test_an_id_that_cannot_be_used_is_replaced(gateway: GatewayWorld, bad: str) -> None:
     answer = await gateway.ask(request(chat(), head=named(bad)))
 
     assert MADE.fullmatch(answer.headers["x-request-id"])
     assert gateway.engine.requests[0].header("x-request-id") == answer.headers["x-request-id"]
 
 
-async def test_requests_of_one_connection_have_ids_of_their_own(gateway: World) -> None:
+async def test_requests_of_one_connection_have_ids_of_their_own(gateway: GatewayWorld) -> None:
     ids = []
     async with gateway.client() as client:
         for _ in range(3):
@@ -53,15 +53,15 @@ async def test_requests_of_one_connection_have_ids_of_their_own(gateway: World) 
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-async def test_errors_say_it_in_the_body_too(gateway: World, path: str) -> None:
+async def test_errors_say_it_in_the_body_too(gateway: GatewayWorld, path: str) -> None:
     answer = await gateway.ask(request(chat("nobody"), path=path, head=named("mine")))
 
     assert (answer.status, answer.headers["x-request-id"]) == (404, "mine")
     assert msgspec.json.decode(answer.body)["request_id"] == "mine"
 
 
-async def test_an_id_of_the_engine_does_not_come_beside_it(gateway: World) -> None:
-    async def naming(_: EngineRequest, connection: Connection) -> bool:
+async def test_an_id_of_the_engine_does_not_come_beside_it(gateway: GatewayWorld) -> None:
+    async def naming(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(json_answer(b"{}", head=b"x-request-ID: of-the-engine\r\n"))
         return True
 
@@ -72,12 +72,12 @@ async def test_an_id_of_the_engine_does_not_come_beside_it(gateway: World) -> No
     assert raw.lower().count(b"x-request-id: mine\r\n") == raw.lower().count(b"x-request-id") == 1
 
 
-async def test_failures_are_logged_under_it(gateway: World, caplog: pytest.LogCaptureFixture) -> None:
-    async def dying(_: EngineRequest, connection: Connection) -> bool:
+async def test_failures_are_logged_under_it(gateway: GatewayWorld, caplog: pytest.LogCaptureFixture) -> None:
+    async def dying(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(b"nonsense")
         return False
 
-    async def breaking(_: EngineRequest, connection: Connection) -> bool:
+    async def breaking(_: EngineRequest, connection: EngineConnection) -> bool:
         await connection.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(EVENTS[0]))
         connection.cut()
         return False
@@ -92,7 +92,7 @@ async def test_failures_are_logged_under_it(gateway: World, caplog: pytest.LogCa
     assert [getattr(line, "request_id", "") for line in lines] == ["first", "second"]
 
 
-async def test_a_tunnel_is_named(gateway: World) -> None:
+async def test_a_tunnel_is_named(gateway: GatewayWorld) -> None:
     head = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" + named("tunnel")
     head += b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
     async with gateway.client() as client:

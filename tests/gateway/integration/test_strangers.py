@@ -13,11 +13,11 @@ from corral.gateway.config import Limits, TimeOuts
 from corral.gateway.relay import ClientConnection
 from corral.wire.keys import hash_secret
 from corral.wire.view import KeyEntry
-from tests.kit.gateway import RawClient, World, chat, request, world
+from tests.kit.gateway import GatewayWorld, RawClient, chat, request, world
 
 
 @pytest.mark.parametrize("is_whole", [False, True], ids=["broken off", "answered"])
-async def test_a_closed_connection_leaves_no_cycle_behind(gateway: World, is_whole: bool) -> None:
+async def test_a_closed_connection_leaves_no_cycle_behind(gateway: GatewayWorld, is_whole: bool) -> None:
     """Bodies must be freed by reference counting: the process lets the garbage collector run rarely."""
     clients: list[weakref.ref[object]] = []
     gc.collect()
@@ -41,7 +41,7 @@ async def test_a_closed_connection_leaves_no_cycle_behind(gateway: World, is_who
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_pages_that_control_cannot_give_are_refused_with_the_headers_of_pages(
-    gateway: World, version: str, method: str
+    gateway: GatewayWorld, version: str, method: str
 ) -> None:
     await gateway.control.stop()
     data = request(method=method, path="/", key=None, version=version)
@@ -142,7 +142,7 @@ async def test_behind_a_trusted_proxy_the_forwarded_address_is_counted() -> None
             assert ("X-Forwarded-Proto", "https") in behind.engine.requests[-1].headers
 
 
-async def test_nobody_else_is_believed_about_addresses(gateway: World) -> None:
+async def test_nobody_else_is_believed_about_addresses(gateway: GatewayWorld) -> None:
     await gateway.ask(request(method="GET", path="/docs", key=None, head=b"X-Forwarded-For: 192.0.2.1\r\n"))
     assert gateway.control.passed[0][2]["X-Forwarded-For"] == "127.0.0.1"
 
@@ -153,7 +153,7 @@ LOCALAI = {"error": {"code": 401, "message": "An authentication key is required"
 @pytest.mark.parametrize("key", [None, "wrong", "old"])
 @pytest.mark.parametrize("path", ["/v1/files", "/api/nodes", "/api/v1/keys", "/nowhere", "/"])
 async def test_a_body_without_a_valid_key_is_refused_before_it_is_read(
-    gateway: World, path: str, key: str | None
+    gateway: GatewayWorld, path: str, key: str | None
 ) -> None:
     old = KeyEntry(hash=hash_secret("old"), scopes=("admin",), expires_at=1.0)
     gateway.control.change(keys={old.hash: old})
@@ -174,7 +174,7 @@ async def test_a_body_without_a_valid_key_is_refused_before_it_is_read(
 
 
 @pytest.mark.parametrize("scope", ["inference", "admin", "gateway", "node"])
-async def test_control_decides_what_a_valid_key_may_do(gateway: World, scope: str) -> None:
+async def test_control_decides_what_a_valid_key_may_do(gateway: GatewayWorld, scope: str) -> None:
     entry = KeyEntry(hash=hash_secret("good"), scopes=(scope,))
     gateway.control.change(keys={entry.hash: entry})
     await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
@@ -184,7 +184,7 @@ async def test_control_decides_what_a_valid_key_may_do(gateway: World, scope: st
     assert len(gateway.control.passed) == 2
 
 
-async def test_pages_need_no_key_and_take_no_body(gateway: World) -> None:
+async def test_pages_need_no_key_and_take_no_body(gateway: GatewayWorld) -> None:
     for path in ("/", "/docs", "/openapi.json", "/api/v1/ready", "/healthz"):
         for key in (None, "wrong"):
             assert (await gateway.ask(request(method="GET", path=path, key=key))).status == 200
@@ -195,7 +195,7 @@ async def test_pages_need_no_key_and_take_no_body(gateway: World) -> None:
     await gateway.until_quiet()
 
 
-async def test_workers_pass_with_tokens_that_only_control_knows(gateway: World) -> None:
+async def test_workers_pass_with_tokens_that_only_control_knows(gateway: GatewayWorld) -> None:
     for method, path in (("POST", "register"), ("POST", "n1/heartbeat"), ("DELETE", "n1"), ("GET", "n1/models")):
         answer = await gateway.ask(request(method=method, path=f"/api/node/{path}", key="a token"))
         assert answer.status == 200
@@ -208,7 +208,7 @@ async def test_workers_pass_with_tokens_that_only_control_knows(gateway: World) 
     assert (await gateway.ask(request(b"x" * 1_000_000, path="/api/node/register", key="a token"))).status == 200
 
 
-async def test_without_a_view_control_checks_keys_and_who_has_none_is_refused(gateway: World) -> None:
+async def test_without_a_view_control_checks_keys_and_who_has_none_is_refused(gateway: GatewayWorld) -> None:
     gateway.gateway.services.directory._view = None
     assert (await gateway.ask(request(b"{}", path="/api/v1/keys"))).status == 200
     assert (await gateway.ask(request(b"{}", path="/api/v1/keys", key=None))).status == 401
@@ -261,7 +261,7 @@ async def test_registrations_are_limited_per_source() -> None:
         assert len(small.control.passed) == 4
 
 
-async def test_a_source_whose_proofs_fail_is_refused_by_the_gateway(gateway: World) -> None:
+async def test_a_source_whose_proofs_fail_is_refused_by_the_gateway(gateway: GatewayWorld) -> None:
     """Control's time is not spent on guesses; workers that it has accepted pass from the same address."""
     gateway.control.denied_bearers = {"a guess"}
     guess, known, fresh = (request(b"{}", path="/api/node/n1/heartbeat", key=key) for key in ("a guess", "one", "two"))
@@ -286,7 +286,7 @@ async def test_a_source_whose_proofs_fail_is_refused_by_the_gateway(gateway: Wor
     assert (await gateway.ask(request(chat()))).status == 200
 
 
-async def test_a_bearer_that_control_refuses_later_is_not_known_any_more(gateway: World) -> None:
+async def test_a_bearer_that_control_refuses_later_is_not_known_any_more(gateway: GatewayWorld) -> None:
     beat = request(b"{}", path="/api/node/n1/heartbeat", key="revoked")
     assert (await gateway.ask(beat)).status == 200
     accepted = gateway.gateway.server.senders.accepted
@@ -296,7 +296,7 @@ async def test_a_bearer_that_control_refuses_later_is_not_known_any_more(gateway
     assert hash_secret("revoked") not in accepted
 
 
-async def test_pages_without_a_key_are_limited_per_source(gateway: World) -> None:
+async def test_pages_without_a_key_are_limited_per_source(gateway: GatewayWorld) -> None:
     page, health = (request(method="GET", path=path, key=None) for path in ("/docs", "/healthz"))
     async with gateway.client() as client:
         for _ in range(300):  # these cost control nothing

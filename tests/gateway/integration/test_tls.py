@@ -16,8 +16,8 @@ from corral.processes.gateway import open_gateway
 from corral.processes.tls import client_tls, server_tls
 from corral.wire.view import ViewChange
 from tests.kit.certificates import Authority
-from tests.kit.engine import Pace
-from tests.kit.gateway import GATEWAY_KEY, RawClient, World, chat, request, world
+from tests.kit.engine import GuidedStream
+from tests.kit.gateway import GATEWAY_KEY, GatewayWorld, RawClient, chat, request, world
 from tests.kit.ports import lasting_port
 
 
@@ -51,7 +51,7 @@ async def test_streams_and_large_bodies_pass_over_tls(authority: Authority) -> N
 
 async def test_a_client_that_leaves_over_tls_ends_its_request(authority: Authority) -> None:
     async with world(tls=serving(authority)) as secure:
-        secure.engine.behave = pace = Pace()
+        secure.engine.behave = pace = GuidedStream()
         async with RawClient.open(secure.port, tls=client_tls(authority.file)) as client:
             await client.send(request(chat()))
             await pace.begun.acquire()
@@ -182,14 +182,14 @@ async def test_a_control_that_nobody_vouches_for_is_not_believed(
             control_url=source.control.url, control_key=GATEWAY_KEY, control_tls=client_tls(stranger.file)
         )
         async with open_gateway(config) as wary:
-            other = World(gateway=wary, control=source.control, engines=source.engines, port=wary.port)
+            other = GatewayWorld(gateway=wary, control=source.control, engines=source.engines, port=wary.port)
             await other.until(lambda: "certificate verify failed" in caplog.text)
             assert (await other.ask(request(method="GET", path="/readyz", key=None))).status == 503
             assert (await other.ask(request(method="GET", path="/api/v1/nodes"))).status == 503
         assert not [one for one in source.control.passed if one[1] == "/api/v1/nodes"]
         trusting = replace(config, control_tls=client_tls(authority.file))
         async with open_gateway(trusting) as following:
-            other = World(gateway=following, control=source.control, engines=source.engines, port=following.port)
+            other = GatewayWorld(gateway=following, control=source.control, engines=source.engines, port=following.port)
             await other.until(lambda: following.services.directory.version is not None)
             assert (await other.ask(request(chat()))).is_whole
             for _ in range(2):  # the second on a kept connection
@@ -214,7 +214,7 @@ async def test_without_a_word_on_trust_only_the_system_s_authorities_count(
         assert (answer.status, answer.error["code"]) == (502, "replica_failed")
         config = GatewayConfig(control_url=source.control.url, control_key=GATEWAY_KEY)
         async with open_gateway(config) as careful:
-            other = World(gateway=careful, control=source.control, engines=source.engines, port=careful.port)
+            other = GatewayWorld(gateway=careful, control=source.control, engines=source.engines, port=careful.port)
             await other.until(lambda: "certificate verify failed" in caplog.text)
         assert source.control.views_served == served
         assert not source.control.passed

@@ -5,10 +5,10 @@ import tracemalloc
 import msgspec
 import pytest
 
-from corral.gateway.admit import Asked, asked_in_json
-from corral.gateway.answers import Refusal
+from corral.gateway.admit import RequestFields, asked_in_json
+from corral.gateway.answers import GatewayRefusal
 
-FIELDS = [field.name for field in msgspec.structs.fields(Asked)]
+FIELDS = [field.name for field in msgspec.structs.fields(RequestFields)]
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -19,7 +19,7 @@ def test_a_field_of_very_many_parts_is_not_built(field: str) -> None:
         asked = asked_in_json(body)
         asked.check()
         asked.needs_care()
-        with pytest.raises(Refusal):
+        with pytest.raises(GatewayRefusal):
             asked.named()
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -46,7 +46,7 @@ def test_nulls_need_no_care(field: str) -> None:
 
 @pytest.mark.parametrize("written", ["2.1", "-0.5", "3", "1e3"])
 def test_a_temperature_out_of_range_is_told_as_it_was_written(written: str) -> None:
-    with pytest.raises(Refusal, match=f"`temperature` must be between 0 and 2, and is {written}$") as refused:
+    with pytest.raises(GatewayRefusal, match=f"`temperature` must be between 0 and 2, and is {written}$") as refused:
         asked_in_json(b'{"temperature": %b}' % written.encode()).check()
     assert refused.value.code == "invalid_value"
 

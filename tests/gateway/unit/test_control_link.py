@@ -9,7 +9,7 @@ import pytest
 from corral.base.errors import PeerUnavailable
 from corral.base.retry import Backoff
 from corral.base.tasks import end_tasks, start_task
-from corral.gateway.control_link import STARTING_SECONDS, ControlLink, Reporter, ViewFollower
+from corral.gateway.control_link import STARTING_SECONDS, ControlLink, GatewayReporter, ViewFollower
 from corral.gateway.tally import Ledger
 from corral.gateway.view import Directory
 from tests.kit.loop_time import let_loop_time_pass
@@ -43,9 +43,9 @@ def follower(control: AbsentControl) -> ViewFollower:
     return ViewFollower(cast(ControlLink, control), Directory(), silence=timedelta(seconds=9), reconnect=pause)
 
 
-def reporter(control: AbsentControl) -> Reporter:
+def reporter(control: AbsentControl) -> GatewayReporter:
     period = timedelta(seconds=1)
-    return Reporter(cast(ControlLink, control), Ledger("g"), complete=lambda report: report, period=period)
+    return GatewayReporter(cast(ControlLink, control), Ledger("g"), complete=lambda report: report, period=period)
 
 
 @pytest.mark.parametrize(

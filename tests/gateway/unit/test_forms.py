@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.gateway.admit import asked_in_form
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import GatewayRefusal
 from corral.gateway.forms import model_in_form
 from corral.gateway.head import RequestHead
 
@@ -47,9 +47,9 @@ def test_a_form_without_a_model_is_refused_by_name() -> None:
     head = RequestHead()
     head.lines = [KIND]
     for body in (FILE + END, part("model", b"") + END):
-        with pytest.raises(Refusal, match="`model` is missing"):
+        with pytest.raises(GatewayRefusal, match="`model` is missing"):
             asked_in_form(head, body).named()
-    with pytest.raises(Refusal, match="such a long name"):
+    with pytest.raises(GatewayRefusal, match="such a long name"):
         asked_in_form(head, part("model", b"x" * 600) + END).named()
 
 
@@ -68,7 +68,7 @@ def test_a_form_without_a_model_is_refused_by_name() -> None:
     ],
 )
 def test_what_is_no_form_is_refused(lines: list[bytes], body: bytes, words: str) -> None:
-    with pytest.raises(Refusal, match=words) as refused:
+    with pytest.raises(GatewayRefusal, match=words) as refused:
         model_in_form(lines, body)
     assert refused.value.status == 400
 
@@ -79,6 +79,6 @@ def test_what_is_no_form_is_refused(lines: list[bytes], body: bytes, words: str)
 def test_no_body_is_too_strange(pieces: list[bytes]) -> None:
     try:
         found = model_in_form([KIND], b"".join(pieces))
-    except Refusal:
+    except GatewayRefusal:
         return
     assert isinstance(found, str)

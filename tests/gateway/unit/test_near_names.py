@@ -4,7 +4,7 @@ import difflib
 
 import pytest
 
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import GatewayRefusal
 from corral.gateway.view import Directory
 from corral.wire.view import ModelEntry, ReplicaEntry, View
 
@@ -34,7 +34,7 @@ def view(version: int, *names: str, replicas: dict[str, ReplicaEntry] | None = N
 
 
 def hint(known: Directory, name: str) -> str:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(GatewayRefusal) as refused:
         known.find_model(name)
     return str(refused.value)
 

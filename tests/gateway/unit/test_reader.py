@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from corral.gateway.answers import Refusal
+from corral.gateway.answers import GatewayRefusal
 from corral.gateway.head import RequestHead
 from corral.gateway.reader import RequestReader
 
@@ -52,7 +52,7 @@ def test_a_known_head_with_an_unclear_length_is_refused(length: bytes) -> None:
     reader = RequestReader()
     read(reader, raw(b"3"), b"abc")
 
-    with pytest.raises(Refusal):
+    with pytest.raises(GatewayRefusal):
         reader.read_head(raw(length))
 
 

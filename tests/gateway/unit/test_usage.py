@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.gateway.usage import TAIL, Tail, Usage, read_usage
+from corral.gateway.usage import TAIL, AnswerTail, Usage, read_usage
 
 OPENAI = b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":10,"total_tokens":15}}'
 LLAMA = b'data: {"choices":[],"timings":{"cache_n":2,"prompt_n":3,"prompt_ms":1.5,"predicted_n":7}}\n\ndata: [DONE]\n\n'
@@ -33,7 +33,7 @@ def test_what_is_told_in_full_is_known(tail: bytes, expected: Usage | None) -> N
 
 @given(st.lists(st.binary(max_size=6000), max_size=8))
 def test_a_tail_is_the_end_of_what_passed_and_is_bounded(pieces: list[bytes]) -> None:
-    tail = Tail()
+    tail = AnswerTail()
     for piece in pieces:
         tail.add(piece)
     kept, whole = b"".join(tail._pieces), b"".join(pieces)
@@ -43,7 +43,7 @@ def test_a_tail_is_the_end_of_what_passed_and_is_bounded(pieces: list[bytes]) ->
 
 
 def test_a_tail_keeps_references_of_small_pieces() -> None:
-    tail, piece = Tail(), bytes(100)
+    tail, piece = AnswerTail(), bytes(100)
     tail.add(piece)
     assert tail._pieces[0] is piece
 
@@ -57,7 +57,7 @@ def test_answers_of_messages_and_responses_are_counted() -> None:
 
 @pytest.mark.parametrize("events", [3, 3000])
 def test_a_stream_of_messages_tells_the_prompt_first_and_the_answer_last(events: int) -> None:
-    tail = Tail()
+    tail = AnswerTail()
     start = (
         b'{"type":"message_start","message":{"usage":{"input_tokens":5,"cache_read_input_tokens":2,"output_tokens":0}}}'
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.imaging.build import Build, BuildOrder, build
+from corral.imaging.build import BuildOrder, BuiltBackend, build
 from corral.imaging.layers import Compression, Packing
-from corral.imaging.packages import Installer, find_installer
+from corral.imaging.packages import PackageInstaller, find_installer
 from corral.oci.platforms import this_platform
 from corral.processes.own_program import shipped_installers
 from tests.kit.docker_registry import DockerRegistry
@@ -29,7 +29,7 @@ class Workbench:
 
     directory: Path
     wheels: Path
-    installer: Installer
+    installer: PackageInstaller
     environment: dict[str, str]
 
     def order(self, **changes: object) -> BuildOrder:
@@ -42,7 +42,7 @@ class Workbench:
         }
         return BuildOrder(**{**usual, **changes})  # type: ignore[arg-type]
 
-    async def build(self, output: Path, **changes: object) -> Build:
+    async def build(self, output: Path, **changes: object) -> BuiltBackend:
         return await build(self.order(**changes), output, lambda: self.installer)
 
 

@@ -15,11 +15,11 @@ from corral.base.tasks import start_task
 from corral.imaging.archive import write_archive
 from corral.imaging.errors import BuildFailed, PackagesMissing
 from corral.imaging.layers import Compression, Packing
-from corral.imaging.packages import Installer, Kind
+from corral.imaging.packages import InstallerKind, PackageInstaller
 from corral.imaging.targets import this_python
 from corral.oci.layout import is_layout
 from corral.oci.orders import PullOrder
-from corral.oci.platforms import Platform, this_platform
+from corral.oci.platforms import ImagePlatform, this_platform
 from corral.oci.progress import Scale
 from corral.oci.pull import Pull
 from tests.kit.clock import ManualClock
@@ -28,7 +28,11 @@ from tests.kit.wheels import a_wheel, lock_of
 
 from .conftest import Workbench
 
-AMD, ARM, APPLE = (Platform(), Platform(architecture="arm64"), Platform(os="darwin", architecture="arm64"))
+AMD, ARM, APPLE = (
+    ImagePlatform(),
+    ImagePlatform(architecture="arm64"),
+    ImagePlatform(os="darwin", architecture="arm64"),
+)
 
 
 async def unpacked(source: str | Path, target: Path) -> dict[str, bytes | str]:
@@ -233,7 +237,7 @@ async def test_a_build_that_is_interrupted_leaves_nothing(workbench: Workbench, 
     slow = Workbench(
         directory=workbench.directory,
         wheels=workbench.wheels,
-        installer=Installer(kind=Kind.UV, words=[str(installer)]),
+        installer=PackageInstaller(kind=InstallerKind.UV, words=[str(installer)]),
         environment=workbench.environment,
     )
 
@@ -251,7 +255,7 @@ async def test_pip_says_what_it_cannot_do(workbench: Workbench, tmp_path: Path) 
     with_pip = Workbench(
         directory=workbench.directory,
         wheels=workbench.wheels,
-        installer=Installer(kind=Kind.PIP, words=["pip"]),
+        installer=PackageInstaller(kind=InstallerKind.PIP, words=["pip"]),
         environment=workbench.environment,
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from corral.base.clock import SystemClock
-from corral.base.processes import Command, Output, start_process
+from corral.base.processes import ChildCommand, Output, start_process
 from corral.domain.gallery import GallerySource
 from corral.galleries.local_index import LocalIndexes
 from corral.galleries.places import read_place
@@ -52,7 +52,7 @@ async def test_an_image_runs_with_nothing_but_a_python(name: str, tmp_path: Path
     home = await install(name, tmp_path)
     address = f"127.0.0.1:{lasting_port()}"
     environment = {"PATH": f"{PYTHON}:{os.defpath}", "LOCALAI_GRPC_AUTH_TOKEN": TOKEN}
-    command = Command(argv=["./run.sh", "--addr", address], env=environment, cwd=home, output=Output.TAIL)
+    command = ChildCommand(argv=["./run.sh", "--addr", address], env=environment, cwd=home, output=Output.TAIL)
 
     async with start_process(command) as process, Backend(address, token=TOKEN) as client:
         await until_healthy(client, process)
@@ -67,7 +67,7 @@ async def test_an_image_runs_with_nothing_but_a_python(name: str, tmp_path: Path
 async def test_an_image_without_a_fitting_python_says_which_it_needs(tmp_path: Path) -> None:
     home = await install("echo", tmp_path)
     (home / "packages" / f"{sys.version_info[0]}.{sys.version_info[1]}").rename(home / "packages" / "3.99")
-    command = Command(
+    command = ChildCommand(
         argv=["./run.sh", "--addr", "127.0.0.1:0"],
         env={"PATH": f"{PYTHON}:{os.defpath}"},
         cwd=home,

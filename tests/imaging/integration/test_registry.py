@@ -13,7 +13,7 @@ from corral.oci.auth import Credential
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageNotFound, RegistryRefused
 from corral.oci.orders import PullOrder, PullResult
-from corral.oci.platforms import Platform, this_platform
+from corral.oci.platforms import ImagePlatform, this_platform
 from corral.oci.progress import Scale
 from corral.oci.pull import Pull
 from corral.oci.references import parse_reference
@@ -21,7 +21,7 @@ from tests.kit.docker_registry import PASSWORD, USERNAME, DockerRegistry
 
 from .conftest import Workbench
 
-OTHER = Platform(os="darwin", architecture="arm64")
+OTHER = ImagePlatform(os="darwin", architecture="arm64")
 
 
 @pytest.fixture

@@ -5,24 +5,24 @@ from pathlib import Path
 import pytest
 
 from corral.base.errors import InvalidInput
-from corral.domain.backend_catalogue import BackendCatalogue, Found
+from corral.domain.backend_catalogue import BackendCatalogue, ResolvedBuild
 from corral.domain.gallery import GalleryEntry, GallerySource, read_gallery
 from corral.galleries.index_document import read_index
-from corral.imaging.description import Description
+from corral.imaging.description import BackendDescription
 from corral.imaging.gallery_index import Listed, make_index
-from corral.imaging.image_facts import ImageFacts
+from corral.imaging.image_facts import DescribedImage
 
 HERE = Path("/galleries/mine")
 
 
 def an_image(name: str, place: str | Path, capability: str = "", **said: str) -> Listed:
     path = place if isinstance(place, Path) else None
-    facts = ImageFacts(
+    facts = DescribedImage(
         shown=str(place),
         path=path,
         is_archive=path is not None and path.suffix == ".tar",
         reference="" if path else str(place),
-        description=Description(name=name, **said),  # type: ignore[arg-type]
+        description=BackendDescription(name=name, **said),  # type: ignore[arg-type]
     )
     return Listed(facts=facts, capability=capability)
 
@@ -68,7 +68,7 @@ def test_builds_get_names_and_a_meta_backend() -> None:
     )
     for capability, build in {"default": "cpu", "nvidia-cuda-12": "cuda12", "amd": "rocm", "intel": "cpu"}.items():
         found = catalogue.resolve("llama-cpp", capability)
-        assert isinstance(found, Found)
+        assert isinstance(found, ResolvedBuild)
         assert found.build.name == f"{build}-llama-cpp"
 
 

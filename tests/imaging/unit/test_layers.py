@@ -12,7 +12,7 @@ import pytest
 from corral.base.errors import PathNotUsable
 from corral.imaging.entries import Entry, entries_of, in_order
 from corral.imaging.errors import BuildFailed
-from corral.imaging.layers import FIXED_TIME, Compression, Packing, Stopped, write_layer
+from corral.imaging.layers import FIXED_TIME, BuildStopped, Compression, Packing, write_layer
 
 
 def never() -> bool:
@@ -97,7 +97,7 @@ def test_what_is_skipped_is_not_looked_into(tmp_path: Path) -> None:
 def test_a_stop_ends_it_in_the_middle(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(100))
 
-    with pytest.raises(Stopped):
+    with pytest.raises(BuildStopped):
         write_layer(entries_of(tmp_path), tmp_path / "layer", Packing(), is_stopped=lambda: True)
 
 

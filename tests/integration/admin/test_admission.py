@@ -15,7 +15,7 @@ from corral.domain.event import EventKind
 from corral.domain.registration import AdmissionPolicy
 from corral.state.db import Database
 from corral.state.secrets_key import SecretsKey
-from tests.kit.asgi import Answer
+from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend
 
@@ -46,7 +46,7 @@ def opened(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path) -> 
     return open_one
 
 
-async def register(frontend: Frontend, body: dict[str, Any], source: str = "10.0.0.9") -> Answer:
+async def register(frontend: Frontend, body: dict[str, Any], source: str = "10.0.0.9") -> AsgiAnswer:
     given = {**body, "token": REGISTRATION_TOKEN}
     return await frontend.call("POST", "/api/node/register", given, key=REGISTRATION_TOKEN, x_forwarded_for=source)
 

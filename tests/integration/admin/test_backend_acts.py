@@ -17,7 +17,7 @@ from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.domain.intent import IntentPolicy
 from corral.state.db import Database
 from corral.wire.inventory import InstalledBackend
-from tests.kit.asgi import Answer
+from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.loop_time import overdue
 from tests.kit.shelf import Shelf
@@ -67,7 +67,7 @@ async def work(world: World) -> None:
     await world.control.dispatcher.tick()
 
 
-async def waited(world: World, path: str, sent: object = None) -> Answer:
+async def waited(world: World, path: str, sent: object = None) -> AsgiAnswer:
     """The answer of a route that waits for nodes."""
     async with asyncio.TaskGroup() as group:
         answer = group.create_task(world.frontend.call("POST", path, sent))

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
-from corral.worker.processes.backend_logs import Stream
+from corral.worker.processes.backend_logs import OutputStream
 from tests.kit.file_worker import open_file_worker
 from tests.kit.frontend import Frontend
 
@@ -27,7 +27,7 @@ async def joined(frontend: Frontend, http_address: str) -> str:
 async def test_the_worker_s_answer_is_passed_on(frontend: Frontend, tmp_path: Path) -> None:
     async with open_file_worker(tmp_path) as worker:
         for text in ("one", "two"):
-            worker.logs.of("a/b#0").add(Stream.STDOUT, text)
+            worker.logs.of("a/b#0").add(OutputStream.STDOUT, text)
         node_id = await joined(frontend, f"127.0.0.1:{worker.port}")
         names = await frontend.call("GET", f"/api/nodes/{node_id}/backend-logs")
         lines = await frontend.call("GET", f"/api/nodes/{node_id}/backend-logs/a%2Fb%230")

@@ -7,7 +7,7 @@ import pytest
 from corral.admin.events import KEEP_ALIVE
 from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
-from tests.kit.cluster import Cluster, NodeStatusChanged, Recorded
+from tests.kit.cluster import Cluster, NodeStatusChanged, RecordedEvent
 
 pytestmark = pytest.mark.postgres
 
@@ -105,4 +105,4 @@ async def test_a_key_that_one_frontend_revokes_opens_no_other(pair: Cluster) -> 
     await pair.frontend(1).call("DELETE", f"/api/v1/keys/{key['id']}")
 
     assert (await pair.frontend(2).call("GET", "/api/nodes", key=key["key"])).status == 401
-    await pair.until(Recorded(EventKind.KEY_REVOKED))
+    await pair.until(RecordedEvent(EventKind.KEY_REVOKED))

@@ -9,10 +9,10 @@ from corral.base.errors import DatabaseInUse, PeerRefused
 from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
 from tests.kit.admin_api import open_session
-from tests.kit.cluster import REGISTRATION_TOKEN, Cluster, NodeStatusChanged, Recorded
+from tests.kit.cluster import REGISTRATION_TOKEN, Cluster, NodeStatusChanged, RecordedEvent
 from tests.kit.members import FRONTEND_LOOPS, ClusterFrontend
 from tests.kit.ports import lasting_port
-from tests.kit.simulated_node import Identity, SimulatedNode
+from tests.kit.simulated_node import SimulatedIdentity, SimulatedNode
 
 
 async def test_the_kit_knows_how_many_loops_of_a_frontend_wait_for_its_clock(cluster: Cluster) -> None:
@@ -37,7 +37,7 @@ async def test_what_keeps_a_frontend_from_starting_comes_out_of_start(cluster: C
 async def test_a_wait_that_is_over_tells_the_story(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.kit.patience.PATIENCE", timedelta(milliseconds=50))
     with pytest.raises(AssertionError, match=r"key\.created"):
-        await cluster.until(Recorded(EventKind.NODE_REMOVED))
+        await cluster.until(RecordedEvent(EventKind.NODE_REMOVED))
 
 
 async def test_a_simulated_node_lives_the_life_of_a_worker(cluster: Cluster) -> None:
@@ -78,8 +78,10 @@ async def test_a_simulated_node_may_lie_and_is_shown_up(cluster: Cluster) -> Non
 
 async def test_a_simulated_node_without_a_secret_is_known_by_its_name(cluster: Cluster) -> None:
     async with open_session() as session:
-        url, identity = cluster.frontend().url, Identity(secret="")
+        url, identity = cluster.frontend().url, SimulatedIdentity(secret="")
         node = SimulatedNode(session, url, REGISTRATION_TOKEN, "plain", cluster.interval, identity=identity)
-        again = SimulatedNode(session, url, REGISTRATION_TOKEN, "plain", cluster.interval, identity=Identity(secret=""))
+        again = SimulatedNode(
+            session, url, REGISTRATION_TOKEN, "plain", cluster.interval, identity=SimulatedIdentity(secret="")
+        )
         assert await node.register() == await again.register()
         assert await node.beat() == "pending"

@@ -7,7 +7,7 @@ import pytest
 from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
 from corral.processes.exit_codes import ExitCode
-from tests.kit.cluster import Cluster, NodeStatusChanged, Recorded
+from tests.kit.cluster import Cluster, NodeStatusChanged, RecordedEvent
 
 
 async def test_a_worker_registers_waits_for_approval_and_is_healthy(cluster: Cluster) -> None:
@@ -67,7 +67,7 @@ async def test_a_worker_that_said_good_bye_stays_offline_until_it_registers_agai
     await cluster.worker("w1").stop()
 
     assert cluster.worker("w1").exit_code is ExitCode.OK
-    await cluster.until(Recorded(EventKind.NODE_DEREGISTERED, node))
+    await cluster.until(RecordedEvent(EventKind.NODE_DEREGISTERED, node))
     await cluster.until(NodeStatusChanged(node, NodeStatus.OFFLINE))
     seen = await cluster.frontend().node(node)
     assert seen.silent_seconds < cluster.interval.total_seconds()
@@ -81,11 +81,11 @@ async def test_a_worker_that_said_good_bye_stays_offline_until_it_registers_agai
 async def test_a_removed_node_comes_back_as_a_new_one_to_be_approved(cluster: Cluster) -> None:
     node = await cluster.healthy("w1")
     await cluster.frontend().remove(node)
-    await cluster.until(Recorded(EventKind.NODE_REMOVED, node))
+    await cluster.until(RecordedEvent(EventKind.NODE_REMOVED, node))
 
     await cluster.advance(cluster.interval)
 
-    again = (await cluster.until(Recorded(EventKind.NODE_REGISTERED))).event.node_id
+    again = (await cluster.until(RecordedEvent(EventKind.NODE_REGISTERED))).event.node_id
     assert again is not None
     assert again != node
     assert await cluster.worker("w1").joined() == again

@@ -13,7 +13,7 @@ from corral.domain.node import NodeStatus
 from corral.state.db import Database
 from corral.state.nodes import Nodes
 from corral.state.secrets_key import SecretsKey
-from tests.kit.asgi import Answer
+from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend
 from tests.kit.gates import Gates, gated
@@ -31,7 +31,7 @@ class Rivals:
     gates: Gates
     nodes: Nodes
 
-    async def overtaken(self, slow: Any, *quick: Any, at: str = "begin") -> Answer:
+    async def overtaken(self, slow: Any, *quick: Any, at: str = "begin") -> AsgiAnswer:
         """Begin what the slow one does, let the quick one do its part meanwhile; the slow one's answer.
 
         `at` is how the slow one writes: in a transaction, or by one statement.
@@ -41,7 +41,7 @@ class Rivals:
             await held.until_inside()
             for act in quick:
                 assert (await act).status < 300
-        answer: Answer = task.result()
+        answer: AsgiAnswer = task.result()
         return answer
 
     async def join(self, **change: object) -> str:

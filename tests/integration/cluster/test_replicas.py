@@ -18,7 +18,7 @@ from corral.control import unloading
 from corral.domain.event import EventKind
 from corral.domain.replica import Replica
 from tests.kit.backends import BACKENDS
-from tests.kit.cluster import Cluster, Recorded
+from tests.kit.cluster import Cluster, RecordedEvent
 from tests.kit.databases import DatabaseSource
 from tests.kit.process_lists import running_below
 from tests.kit.waiting import eventually
@@ -54,7 +54,7 @@ class Fleet:
     async def load(self) -> Replica:
         """As a gateway has it loaded."""
         await self.control.context.loads.ensure("parrot")
-        await self.cluster.until(Recorded(EventKind.MODEL_LOADED))
+        await self.cluster.until(RecordedEvent(EventKind.MODEL_LOADED))
         return await self.replica()
 
     async def replica(self) -> Replica:
@@ -104,7 +104,7 @@ async def test_a_model_of_a_grpc_backend_is_answered_under_the_url_that_control_
 async def test_the_death_of_a_backend_is_in_the_record_before_any_time_has_passed(fleet: Fleet) -> None:
     first = await fleet.load()
     os.kill(fleet.backend_pid(), signal.SIGKILL)
-    lost = await fleet.cluster.until(Recorded(EventKind.REPLICA_LOST, fleet.node_id))
+    lost = await fleet.cluster.until(RecordedEvent(EventKind.REPLICA_LOST, fleet.node_id))
     again = await fleet.load()
 
     assert lost.event.data["replica"] == first.id
@@ -134,12 +134,12 @@ async def test_a_changed_file_is_loaded_anew_and_a_deleted_one_is_stopped(fleet:
     (fleet.models / "parrot.yaml").write_text(MODEL + "options: ['tokens:2']\n", encoding="utf-8")
     wait = unloading.SETTLED_AFTER + unloading.HEARD_AFTER + unloading.PERIOD * 4
     await fleet.cluster.advance(wait)
-    await fleet.cluster.until(Recorded(EventKind.REPLICA_UNLOADED), Recorded(EventKind.MODEL_LOADED))
+    await fleet.cluster.until(RecordedEvent(EventKind.REPLICA_UNLOADED), RecordedEvent(EventKind.MODEL_LOADED))
     second = await fleet.replica()
     assert await fleet.ask(second) == "hello brave"
     (fleet.models / "parrot.yaml").unlink()
     await fleet.cluster.advance(wait)
-    await fleet.cluster.until(Recorded(EventKind.REPLICA_UNLOADED))
+    await fleet.cluster.until(RecordedEvent(EventKind.REPLICA_UNLOADED))
 
     assert first.revision != second.revision
     assert await fleet.control.context.replicas.living() == []

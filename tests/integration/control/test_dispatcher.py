@@ -21,7 +21,7 @@ from corral.domain.event import EventKind
 from corral.domain.intent import IntentPolicy
 from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Target, TargetStatus
 from corral.state.db import Database
-from corral.state.intents import Change, Intents
+from corral.state.intents import IntentChange, Intents
 from corral.wire import subjects
 from corral.wire.backend_changes import UpgradeRequest
 from corral.wire.install import InstallRequest
@@ -468,7 +468,7 @@ async def test_what_could_not_be_stored_is_done_however_long_others_take(
     operation = await ask(world)
     store, failed = Intents.store, asyncio.Event()
 
-    async def fail_once(self: Intents, token: LeaseToken, changes: Sequence[Change]) -> list[bool]:
+    async def fail_once(self: Intents, token: LeaseToken, changes: Sequence[IntentChange]) -> list[bool]:
         if not failed.is_set() and any(one.intent.node_id == quick.node_id and not one.keeps_lease for one in changes):
             failed.set()
             raise DatabaseUnavailable("away")

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.asgi import Answer
+from tests.kit.asgi import AsgiAnswer
 from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -15,12 +15,12 @@ PATH = "/api/v1/fleet-rules"
 ECHO = {"name": "everywhere", "backend": "echo"}
 
 
-def body(answer: Answer, status: int = 200) -> Any:
+def body(answer: AsgiAnswer, status: int = 200) -> Any:
     assert answer.status == status, answer.body
     return msgspec.json.decode(answer.body)
 
 
-async def put(world: World, *rules: object, match: str = "*", prune: str = "") -> Answer:
+async def put(world: World, *rules: object, match: str = "*", prune: str = "") -> AsgiAnswer:
     return await world.frontend.call("PUT", PATH, {"rules": rules, "prune": prune}, if_match=match)
 
 

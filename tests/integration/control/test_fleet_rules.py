@@ -6,19 +6,19 @@ import pytest
 
 from corral.admin.doctor.fleet_rules import check_fleet_rules
 from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput
-from corral.control.fleet_rules import ANY_REVISION, Applied, RulesChanged
+from corral.control.fleet_rules import ANY_REVISION, RulesChanged, RuleSetResult
 from corral.control.planning import Ask, Lookups
 from corral.control.rule_pruning import Prune
 from corral.domain.backend import Artefact, Verb
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.event import EventKind
 from corral.domain.fleet_rule import FleetRule, revision_of
-from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
+from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.galleries.readings import Readings
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import wire
-from corral.state.fleet_rules import FleetRules as RuleStore
+from corral.state.fleet_rules import FleetRuleStore as RuleStore
 from corral.wire.install import InstallRequest
 from corral.wire.inventory import InstalledBackend
 from tests.kit.clock import START
@@ -36,7 +36,7 @@ def a_rule(name: str = "r", backend: str = "echo", *, uri: str = "", **labels: s
     return FleetRule(name=name, artefact=artefact, selector=labels, made_by="me", made_at=START)
 
 
-async def put(world: World, *rules: FleetRule, prune: Prune = Prune.NOTHING) -> Applied:
+async def put(world: World, *rules: FleetRule, prune: Prune = Prune.NOTHING) -> RuleSetResult:
     """And have done what can be done now."""
     await world.clock.advance(SECOND)
     applied = await world.control.context.fleet_rules.put(rules, revision=ANY_REVISION, prune=prune, by="me")
@@ -412,7 +412,7 @@ class Galleries:
 
     def offer(self, *entries: GalleryEntry) -> None:
         source = GallerySource(name="g", url="file:///g")
-        self.found = BackendCatalogue([Gallery(source=source, entries=entries)])
+        self.found = BackendCatalogue([GalleryContent(source=source, entries=entries)])
 
     async def catalogue(self) -> BackendCatalogue | None:
         return self.found
@@ -450,7 +450,7 @@ class TestGalleries:
         await world.backends("w1")
         galleries = Galleries(META, BUILD)
         control = await self.control(world, galleries)
-        for found in (None, BackendCatalogue([Gallery(source=GallerySource(name="g", url="file:///g"))])):
+        for found in (None, BackendCatalogue([GalleryContent(source=GallerySource(name="g", url="file:///g"))])):
             galleries.found = found
             await control.context.fleet_rules.put(
                 [a_rule(backend="mock")], revision=ANY_REVISION, prune=Prune.NOTHING, by=""

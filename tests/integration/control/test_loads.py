@@ -21,7 +21,7 @@ from corral.rpc.errors import BackendBusy, BackendGone, LoadFailed
 from corral.wire import go_json, subjects
 from corral.wire.progress import InstallBytes, InstallProgress
 from corral.wire.replica import ProcessKey, ReplicaAccess
-from corral.wire.view import MODEL_GONE, Beat, Failure, GatewayReport, View, ViewChange
+from corral.wire.view import MODEL_GONE, Beat, GatewayReport, ReplicaFailure, View, ViewChange
 from tests.kit.patience import PATIENCE, within_patience
 from tests.kit.world import MODEL, SECRET, World, view_of
 
@@ -232,7 +232,7 @@ async def test_a_process_without_its_model_has_it_loaded_again(world: World) -> 
     node = await world.node("w1")
     await world.loaded()
     (replica,) = (await view_of(world.control)).replicas
-    told = GatewayReport(gateway="g", sequence=1, failures=[Failure(replica=replica, reason=MODEL_GONE)])
+    told = GatewayReport(gateway="g", sequence=1, failures=[ReplicaFailure(replica=replica, reason=MODEL_GONE)])
     world.control.context.gateways.take(told)
     await world.control.replica_health.sweep()
     assert (await view_of(world.control)).replicas == {}

@@ -14,8 +14,8 @@ from corral.domain.operation import Operation, TargetStatus
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
 from corral.galleries.registry import NoRegistry
-from corral.state.fleet_rules import FleetRules
-from corral.state.operations import Operations as OperationStore
+from corral.state.fleet_rules import FleetRuleStore
+from corral.state.operations import OperationStore
 from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -72,7 +72,7 @@ async def started(world: World, folder: Path, name: str) -> Operation:
             Planner(Lookups(galleries=GalleryCatalogue(galleries))),
             context.feed,
             world.clock,
-            rules=RuleGuard(FleetRules(context.database), GalleryCatalogue(galleries)),
+            rules=RuleGuard(FleetRuleStore(context.database), GalleryCatalogue(galleries)),
             progress=context.progress,
             broadcasts=world.control.broadcasts,
             dispatcher=world.control.dispatcher.poke,

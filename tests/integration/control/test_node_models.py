@@ -14,7 +14,7 @@ from corral.domain.event import EventKind
 from corral.domain.replica import LIVE
 from corral.state.db import Database
 from corral.wire.replica import RunningModel
-from tests.kit.asgi import Answer
+from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.world import FakeNode, World, open_world, view_of
 
@@ -27,7 +27,7 @@ async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
         yield world
 
 
-async def asked(world: World, path: str, body: object, *, rounds: int = 4) -> Answer:
+async def asked(world: World, path: str, body: object, *, rounds: int = 4) -> AsgiAnswer:
     """The answer of a route that waits for what `unloading` does meanwhile."""
     async with asyncio.TaskGroup() as group:
         answer = group.create_task(world.frontend.call("POST", path, body))

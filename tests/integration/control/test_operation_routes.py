@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.kit.asgi import Answer
+from tests.kit.asgi import AsgiAnswer
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.world import World
 
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """The other database is for the tests of what is stored."""
 
 
-def body(answer: Answer, status: int = 200) -> Any:
+def body(answer: AsgiAnswer, status: int = 200) -> Any:
     assert answer.status == status, answer.body
     return msgspec.json.decode(answer.body)
 
 
-async def call(world: World, method: str, path: str, sent: object = None, **headers: str) -> Answer:
+async def call(world: World, method: str, path: str, sent: object = None, **headers: str) -> AsgiAnswer:
     return await world.frontend.call(method, path, sent, **headers)
 
 
@@ -156,7 +156,7 @@ async def test_routes_of_the_command_line_do_the_same(world: World) -> None:
     assert (node.written["echo"], node.disk) == (3, {})
 
 
-async def on_one_node(world: World, node: SimulatedBackends, verb: str, sent: object) -> Answer:
+async def on_one_node(world: World, node: SimulatedBackends, verb: str, sent: object) -> AsgiAnswer:
     return await call(world, "POST", f"/api/nodes/{node.node_id}/backends/{verb}", sent)
 
 
@@ -191,7 +191,7 @@ async def test_a_delete_on_one_node_waits_and_tells_the_nodes_own_words(world: W
     assert node.disk == {}
 
 
-async def _deleted(world: World, node: SimulatedBackends) -> Answer:
+async def _deleted(world: World, node: SimulatedBackends) -> AsgiAnswer:
     """The answer comes when the work was done and some time has passed."""
     async with asyncio.TaskGroup() as group:
         answer = group.create_task(on_one_node(world, node, "delete", {"backend": "echo"}))

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from corral.admin.app import build_app
-from corral.admin.operation_watch import OperationWatch, Place
+from corral.admin.operation_watch import OperationWatch, WatchCursor
 from corral.base.ids import OperationId
 from corral.control.operations import Ask
 from corral.domain.backend import Verb
 from corral.domain.operation import Operation
 from corral.processes.control_loops import Control
 from corral.wire.operation_views import OperationUpdate
-from tests.kit.asgi import Stream, open_stream
+from tests.kit.asgi import AsgiStream, open_stream
 from tests.kit.bus import MemoryBus
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.waiting import eventually
@@ -54,7 +54,7 @@ def listens(world: World, operation: Operation) -> int:
     return sum(f".{operation.id}.progress" in one.subject for one in world.bus._server.subscriptions)
 
 
-async def look(world: World, control: Control, id: OperationId, place: Place) -> list[OperationUpdate]:
+async def look(world: World, control: Control, id: OperationId, place: WatchCursor) -> list[OperationUpdate]:
     await world.clock.advance(SOON)
     await control.context.progress.tend()
     return await control.context.watch.one(id, place)
@@ -65,8 +65,8 @@ async def test_a_frontend_that_has_nothing_to_do_with_it_shows_the_same_progress
     other = await world.again()
     async with installing(world, node) as operation:
         assert listens(world, operation) == 1
-        await look(world, other, operation.id, Place())
-        await look(world, other, operation.id, Place())
+        await look(world, other, operation.id, WatchCursor())
+        await look(world, other, operation.id, WatchCursor())
         assert listens(world, operation) == 2
         await node.say(operation.id, 40)
 
@@ -83,8 +83,8 @@ async def test_nobody_listens_when_nobody_looks(world: World) -> None:
     node = await world.backends("w")
     other = await world.again()
     async with installing(world, node) as operation:
-        await look(world, other, operation.id, Place())
-        await look(world, other, operation.id, Place())
+        await look(world, other, operation.id, WatchCursor())
+        await look(world, other, operation.id, WatchCursor())
         assert listens(world, operation) == 2
         await world.clock.advance(timedelta(seconds=11))
         await other.context.progress.tend()
@@ -96,7 +96,7 @@ async def test_what_a_reader_has_is_not_told_again_and_only_changed_targets_are(
     first, second = await world.backends("a"), await world.backends("b")
     watch = world.control.context.watch
     async with installing(world, first, second) as operation:
-        (whole,) = await watch.one(operation.id, Place())
+        (whole,) = await watch.one(operation.id, WatchCursor())
         assert whole.is_whole
         assert [one.node_name for one in whole.operation.targets] == ["a", "b"]
         place = watch.here
@@ -115,7 +115,7 @@ async def test_all_operations_are_told_and_their_ends_also_to_somebody_from_anot
     node = await world.backends("w")
     watch, other = world.control.context.watch, (await world.again()).context.watch
     async with installing(world, node) as operation:
-        (begun,) = await watch.all(Place())
+        (begun,) = await watch.all(WatchCursor())
         assert begun.operation.state == "running"
         place, name = watch.here, watch.name_of(watch.here)
         await world.clock.advance(SOON)
@@ -125,13 +125,13 @@ async def test_all_operations_are_told_and_their_ends_also_to_somebody_from_anot
     (told_elsewhere,) = await other.all(other.place_of(name))
     assert ended.operation.id == told_elsewhere.operation.id == operation.id
     assert ended.operation.state == told_elsewhere.operation.state == "done"
-    assert await other.all(Place()) == []
+    assert await other.all(WatchCursor()) == []
 
 
 @pytest.mark.parametrize("name", ["", "7", "f:x:1", "f:1:²", "f:1:-3", "f:1:" + "9" * 30, ":::"])
 async def test_a_place_that_makes_no_sense_is_the_beginning(world: World, name: str) -> None:
     watch: OperationWatch = world.control.context.watch
-    assert watch.place_of(name) == Place()
+    assert watch.place_of(name) == WatchCursor()
 
 
 async def test_the_stream_tells_what_changes_and_ends_with_the_process(world: World) -> None:
@@ -160,7 +160,7 @@ async def test_the_stream_tells_what_changes_and_ends_with_the_process(world: Wo
         world.control.context.progress.ring()
 
 
-async def next_update(world: World, stream: Stream) -> OperationUpdate:
+async def next_update(world: World, stream: AsgiStream) -> OperationUpdate:
     """Time passes until there is one."""
 
     async def step() -> bool:

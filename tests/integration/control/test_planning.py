@@ -18,7 +18,7 @@ from corral.galleries.registry import NoRegistry
 from corral.oci.manifests import Descriptor
 from corral.state.db import Database
 from corral.wire.install import InstallRequest
-from tests.kit.asgi import Answer
+from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import HurriedClock, ManualClock
 from tests.kit.registry import answering
 from tests.kit.shop import AMD64, LAYER, Shop
@@ -38,7 +38,7 @@ async def world(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
         yield world
 
 
-def body(answer: Answer, status: int = 200) -> Any:
+def body(answer: AsgiAnswer, status: int = 200) -> Any:
     assert answer.status == status, answer.body
     return msgspec.json.decode(answer.body)
 

@@ -24,7 +24,7 @@ from corral.state.db import Database
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
 from corral.wire.operation_views import OperationUpdate, OperationView
-from tests.kit.asgi import Stream, open_stream
+from tests.kit.asgi import AsgiStream, open_stream
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 from tests.kit.ports import lasting_port
 from tests.kit.simulated_backends import SimulatedBackends
@@ -86,7 +86,7 @@ async def fleet(database: Database, tmp_path: Path) -> AsyncIterator[Fleet]:
 class Reader:
     """Somebody who watches an operation, and notes where they are."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: AsgiStream) -> None:
         self._stream = stream
         self.place = ""
         self.seen: list[float] = []

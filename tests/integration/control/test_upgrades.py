@@ -15,7 +15,7 @@ from corral.oci.manifests import Descriptor
 from corral.state.db import Database
 from corral.state.leases import Leases
 from corral.state.upgrade_checks import UpgradeChecks
-from tests.kit.asgi import Answer
+from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.registry import answering
 from tests.kit.shop import AMD64, LAYER, Shop
@@ -43,7 +43,7 @@ async def eager(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
         yield world
 
 
-def body(answer: Answer, status: int = 200) -> Any:
+def body(answer: AsgiAnswer, status: int = 200) -> Any:
     assert answer.status == status, answer.body
     return msgspec.json.decode(answer.body)
 

@@ -17,14 +17,14 @@ from corral.oci.digests import digest_of
 from corral.oci.errors import ImageNotFound, PlatformMissing, RegistryRefused
 from corral.oci.looks import ImageLooks
 from corral.oci.orders import PullOrder, PullResult
-from corral.oci.platforms import Platform, this_platform
+from corral.oci.platforms import ImagePlatform, this_platform
 from corral.oci.puller import Puller
 from tests.kit.docker_registry import PASSWORD, USERNAME, DockerRegistry
 from tests.kit.images import a_file, a_layer, gzipped, tar_of
 
 NAME = "backends/echo"
 OURS = this_platform()
-OTHER = Platform(architecture="s390x")
+OTHER = ImagePlatform(architecture="s390x")
 BIG = a_layer({"weights": os.urandom(3_000_000)})
 SMALL = a_layer({"run.sh": b"#!/bin/sh\n"})
 ENVIRONMENT = {"PATH": os.defpath}

@@ -24,7 +24,7 @@ from corral.oci.errors import (
     SourceInvalid,
 )
 from corral.oci.network import Network
-from corral.oci.platforms import Platform
+from corral.oci.platforms import ImagePlatform
 from corral.oci.references import parse_reference
 from tests.kit.clock import ManualClock
 from tests.kit.images import a_layer
@@ -48,8 +48,8 @@ def layout(tmp_path: Path) -> Path:
     writer = LayoutWriter(tmp_path / "layout")
     shared, other = writer.add_blob(SMALL), writer.add_blob(BIG)
     images = [
-        writer.add_image([other, shared], platform=Platform(architecture="amd64"), diff_ids=["a", "b"]),
-        writer.add_image([shared], platform=Platform(architecture="arm64"), diff_ids=["b"]),
+        writer.add_image([other, shared], platform=ImagePlatform(architecture="amd64"), diff_ids=["a", "b"]),
+        writer.add_image([shared], platform=ImagePlatform(architecture="arm64"), diff_ids=["b"]),
     ]
     writer.finish([writer.add_index(images)])
     return tmp_path / "layout"

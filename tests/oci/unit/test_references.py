@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corral.oci.errors import SourceInvalid
-from corral.oci.references import ArchiveUrl, ImageFile, LocalPath, Remote, parse_reference, parse_source
+from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, RegistryImage, parse_reference, parse_source
 
 DIGEST = "sha256:" + "ab" * 32
 
@@ -74,12 +74,12 @@ def test_what_is_no_reference(text: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "source"),
     [
-        ("oci://quay.io/a/b:c", Remote(reference=parse_reference("quay.io/a/b:c"))),
-        ("quay.io/a/b:c", Remote(reference=parse_reference("quay.io/a/b:c"))),
+        ("oci://quay.io/a/b:c", RegistryImage(reference=parse_reference("quay.io/a/b:c"))),
+        ("quay.io/a/b:c", RegistryImage(reference=parse_reference("quay.io/a/b:c"))),
         ("ocifile:///images/echo.tar", ImageFile(path=Path("/images/echo.tar"))),
         ("https://files.example/echo.tar.gz?x=y", ArchiveUrl(url="https://files.example/echo.tar.gz?x=y")),
-        ("file:///images/a%20b.tar", LocalPath(path=Path("/images/a b.tar"))),
-        ("/images/echo", LocalPath(path=Path("/images/echo"))),
+        ("file:///images/a%20b.tar", LocalSource(path=Path("/images/a b.tar"))),
+        ("/images/echo", LocalSource(path=Path("/images/echo"))),
     ],
 )
 def test_uris(uri: str, source: object) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from corral.base.clock import SystemClock
 from corral.base.errors import ChildFailed, PathNotUsable
-from corral.base.processes import Command, Output
+from corral.base.processes import ChildCommand, Output
 from corral.base.retry import Backoff
 from corral.processes.children import Child, Children, RestartPolicy
 
@@ -96,14 +96,14 @@ async def never() -> None:
 def child(
     script: str = FOREVER, *, name: str = "one", ready: Callable[[], Awaitable[None]] = at_once, **fields: object
 ) -> Child:
-    command = Command(argv=["sh", "-c", script], env={"PATH": os.defpath}, output=Output.TAIL)
+    command = ChildCommand(argv=["sh", "-c", script], env={"PATH": os.defpath}, output=Output.TAIL)
     return Child(name=name, command=lambda: command, ready=ready, **fields)  # type: ignore[arg-type]
 
 
-def attempts(*scripts: str) -> Callable[[], Command]:
+def attempts(*scripts: str) -> Callable[[], ChildCommand]:
     """A command that is another one at each start."""
     left = iter(scripts)
-    return lambda: Command(argv=["sh", "-c", next(left)], env={"PATH": os.defpath}, output=Output.TAIL)
+    return lambda: ChildCommand(argv=["sh", "-c", next(left)], env={"PATH": os.defpath}, output=Output.TAIL)
 
 
 def ends_with(code: int) -> str:
@@ -215,7 +215,7 @@ async def test_a_command_that_cannot_be_made_is_tried_again(children: Children, 
     assert list(await pids.next()) == ["one"]
 
 
-def _disk_full() -> Command:
+def _disk_full() -> ChildCommand:
     raise PathNotUsable("the disk is full")
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from corral.base.errors import SettingInvalid
 from corral.processes.settings import gather
-from corral.processes.settings_sources import Group, Setting, Sources, resolve, settings_of
+from corral.processes.settings_sources import Group, Setting, SettingSources, resolve, settings_of
 from corral.processes.settings_table import GROUPS, FrontendSettings, WorkerSettings
 
 NEEDED = {
@@ -64,7 +64,7 @@ def check(group: type[Group], setting: Setting, text: str) -> None:
             assert setting.env[0] in sentence or setting.flag in sentence
 
 
-def refusal(group: type[Group], source: Sources) -> str | None:
+def refusal(group: type[Group], source: SettingSources) -> str | None:
     """The sentence about what cannot be used; None when all can."""
     try:
         resolve(group, source)

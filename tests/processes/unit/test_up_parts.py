@@ -11,7 +11,7 @@ from corral.base.errors import AddressInUse, PathNotUsable, SettingInvalid
 from corral.processes import up_workers
 from corral.processes.data_lock import DataInUse, held
 from corral.processes.listening import is_free, take_port
-from corral.processes.probe import Answer, http_url
+from corral.processes.probe import ProbeAnswer, http_url
 from corral.processes.up_file import UpFile, UpKeys, UpPids, read_up_file, remove_up_file, write_up_file
 from corral.processes.up_workers import STEP, WorkerPorts, worker_environment
 
@@ -40,7 +40,7 @@ def first_port(monkeypatch: pytest.MonkeyPatch) -> int:
     ],
 )
 def test_what_a_process_says_of_itself_is_told_without_its_json(body: bytes, sentence: str) -> None:
-    assert Answer(503, body).sentence == sentence
+    assert ProbeAnswer(503, body).sentence == sentence
 
 
 class TestWorkerPorts:

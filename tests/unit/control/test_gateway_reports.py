@@ -11,7 +11,7 @@ from corral.admin.metrics import gateway_metrics
 from corral.control.gateway_reports import FORGOTTEN_AFTER, GONE_AFTER, SILENT_AFTER, GatewayReports
 from corral.control.replica_health import ReplicaHealth
 from corral.wire.gateway_counters import GatewayCounts, ModelCounts, RequestCount
-from corral.wire.view import MODEL_GONE, Failure, Finished, GatewayReport
+from corral.wire.view import MODEL_GONE, Finished, GatewayReport, ReplicaFailure
 from tests.kit.clock import ManualClock
 
 TICK = timedelta(milliseconds=1)
@@ -73,11 +73,11 @@ async def test_a_gateway_that_said_good_bye_is_not_silent(reports: GatewayReport
 
 async def test_a_batch_that_comes_again_is_news_only_once(reports: GatewayReports, suspicions: Suspicions) -> None:
     for _ in range(3):
-        reports.take(report(failures=[Failure(replica="r1", reason="refused")]))
+        reports.take(report(failures=[ReplicaFailure(replica="r1", reason="refused")]))
     assert suspicions.ids == ["r1"]
-    reports.take(report(sequence=2, failures=[Failure(replica="r2", reason="refused")]))
+    reports.take(report(sequence=2, failures=[ReplicaFailure(replica="r2", reason="refused")]))
     assert (suspicions.ids, suspicions.emptied) == (["r1", "r2"], [])
-    reports.take(report(sequence=3, failures=[Failure(replica="r3", reason=MODEL_GONE)]))
+    reports.take(report(sequence=3, failures=[ReplicaFailure(replica="r3", reason=MODEL_GONE)]))
     assert suspicions.emptied == ["r3"]
 
 

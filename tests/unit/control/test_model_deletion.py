@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corral.control.model_deletion import FilesLeft, delete_model
-from corral.control.model_files import Mark
+from corral.control.model_files import ModelFileMark
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
 
 def deleted(folder: Path, *weights: str) -> list[str]:
     file = folder / "small.yaml"
-    delete_model(file, Mark.of(file), weights)
+    delete_model(file, ModelFileMark.of(file), weights)
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -49,7 +49,7 @@ def test_nothing_outside_is_touched(folder: Path, tmp_path: Path) -> None:
 
 def test_a_file_that_was_replaced_meanwhile_stays_with_its_weights(folder: Path) -> None:
     file = folder / "small.yaml"
-    mark = Mark.of(file)
+    mark = ModelFileMark.of(file)
     file.unlink()
     file.write_text("name: small # anew")
     delete_model(file, mark._replace(inode=mark.inode + 1), ["small.gguf"])
@@ -57,7 +57,7 @@ def test_a_file_that_was_replaced_meanwhile_stays_with_its_weights(folder: Path)
 
 
 def test_what_was_deleted_before_is_as_good(folder: Path) -> None:
-    mark = Mark.of(folder / "small.yaml")
+    mark = ModelFileMark.of(folder / "small.yaml")
     (folder / "small.yaml").unlink()
     delete_model(folder / "small.yaml", mark, ["small.gguf"])
     assert [path.name for path in folder.iterdir()] == ["small.gguf"], "it may be another model's by now"

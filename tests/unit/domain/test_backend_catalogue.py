@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.backend_catalogue import BackendCatalogue, Found, Missing, NotFound, Way
-from corral.domain.gallery import Gallery, GallerySource, RawEntry, read_gallery
+from corral.domain.backend_catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild, Way
+from corral.domain.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
 
 OFFICIAL: list[dict[str, Any]] = [
     {
@@ -44,7 +44,7 @@ OFFICIAL: list[dict[str, Any]] = [
 CAPABILITIES = ["default", "nvidia", "nvidia-cuda-12", "nvidia-cuda-13", "amd", "intel", "vulkan", "metal", "disable"]
 
 
-def gallery(name: str, values: Sequence[object]) -> Gallery:
+def gallery(name: str, values: Sequence[object]) -> GalleryContent:
     raw = [RawEntry(line=number, value=value) for number, value in enumerate(values, 1)]
     return read_gallery(raw, GallerySource(name=name, url=f"https://example.org/{name}"))
 
@@ -80,7 +80,7 @@ LOCALAI = catalogue(localai=OFFICIAL)
 )
 def test_a_name_means_one_build(name: str, capability: str, key: str, way: Way) -> None:
     found = LOCALAI.resolve(name, capability)
-    assert isinstance(found, Found), found
+    assert isinstance(found, ResolvedBuild), found
     assert (found.key, found.way) == (key, way)
     assert LOCALAI.key_of(name, capability) == key
 
@@ -104,7 +104,7 @@ def test_a_name_means_one_build(name: str, capability: str, key: str, way: Way) 
 )
 def test_why_a_name_means_nothing_here(name: str, capability: str, missing: Missing, message: str) -> None:
     found = LOCALAI.resolve(name, capability)
-    assert isinstance(found, NotFound)
+    assert isinstance(found, UnresolvedBuild)
     assert found.missing is missing
     assert message in found.message
 
@@ -112,7 +112,7 @@ def test_why_a_name_means_nothing_here(name: str, capability: str, missing: Miss
 def test_an_alias_without_a_build_for_the_machine_says_so() -> None:
     only_cuda = catalogue(g=[{"name": "cuda12-x", "alias": "x", "uri": "a/b:cuda"}])
     found = only_cuda.resolve("x", "default")
-    assert isinstance(found, NotFound)
+    assert isinstance(found, UnresolvedBuild)
     assert found.missing is Missing.UNSUITED
     assert "the alias x stands for builds such as cuda12-x" in found.message
 
@@ -167,7 +167,7 @@ def test_a_name_that_no_gallery_has_is_certain_or_a_typing_mistake_or_unknown(
 ) -> None:
     known = catalogue(g=[{"name": "echo", "uri": "quay.io/x:echo"}], **{one: [] for one in unread})
     missing = known.resolve(name, "default")
-    assert isinstance(missing, NotFound)
+    assert isinstance(missing, UnresolvedBuild)
     assert known.absence(missing) == told
 
 
@@ -192,7 +192,7 @@ def test_odd_metas_are_told() -> None:
 
 def _uri(shelf: BackendCatalogue, name: str, capability: str = "default") -> str:
     found = shelf.resolve(name, capability)
-    assert isinstance(found, Found)
+    assert isinstance(found, ResolvedBuild)
     return found.build.uri
 
 
@@ -221,10 +221,10 @@ def test_resolving_is_idempotent_and_all_names_of_a_build_agree(
     for entry in shelf.entries:
         found = shelf.resolve(entry.id, capability)
         plain = shelf.resolve(entry.name, capability)
-        if isinstance(found, Found):
+        if isinstance(found, ResolvedBuild):
             assert not found.build.is_meta
             assert found.build.uri
-            assert isinstance(plain, Found)
+            assert isinstance(plain, ResolvedBuild)
             assert entry.is_meta or found.key == plain.key == entry.name
 
 
@@ -232,10 +232,10 @@ def test_resolving_is_idempotent_and_all_names_of_a_build_agree(
 def test_nothing_that_is_asked_is_too_odd(galleries: list[list[dict[str, Any]]], name: str, capability: str) -> None:
     shelf = BackendCatalogue(gallery(f"g{number}", values) for number, values in enumerate(galleries))
     found = shelf.resolve(name, capability)
-    if isinstance(found, NotFound):
+    if isinstance(found, UnresolvedBuild):
         assert found.message
         fitting = [shelf.resolve(other, capability) for other in found.would_fit]
-        assert all(isinstance(other, Found) for other in fitting), "what would fit does"
+        assert all(isinstance(other, ResolvedBuild) for other in fitting), "what would fit does"
 
 
 def test_every_name_and_capability_of_a_real_gallery_has_an_answer() -> None:
@@ -244,5 +244,5 @@ def test_every_name_and_capability_of_a_real_gallery_has_an_answer() -> None:
         assert LOCALAI.resolve(entry.id, capability) == type(found)(**{**_fields(found), "asked": entry.id})
 
 
-def _fields(found: Found | NotFound) -> dict[str, Any]:
+def _fields(found: ResolvedBuild | UnresolvedBuild) -> dict[str, Any]:
     return {name: getattr(found, name) for name in type(found).__dataclass_fields__}

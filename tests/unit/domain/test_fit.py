@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from corral.base.ids import NodeId
 from corral.domain.backend import traits_of
-from corral.domain.backend_catalogue import BackendCatalogue, NotFound
+from corral.domain.backend_catalogue import BackendCatalogue, UnresolvedBuild
 from corral.domain.fit import (
     Blocked,
     Fits,
@@ -59,7 +59,7 @@ IMAGE = ImageFacts(is_index=True, manifests=(replace(SMALL, platform=ARM64), SMA
 def judge(name: str, catalogue: BackendCatalogue, node: NodeTraits, image: ImageFacts | None) -> Verdict:
     """The verdict on a name: on its build, if there is one."""
     resolved = catalogue.resolve(name, node.effective_capability)
-    return blocked_by(resolved) if isinstance(resolved, NotFound) else judge_build(resolved.build, node, image)
+    return blocked_by(resolved) if isinstance(resolved, UnresolvedBuild) else judge_build(resolved.build, node, image)
 
 
 @pytest.mark.parametrize(

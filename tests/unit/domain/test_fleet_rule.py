@@ -11,7 +11,7 @@ from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fleet_rule import (
     MOST_RULES,
     FleetRule,
-    Names,
+    NameResolver,
     change,
     contradicting,
     is_met,
@@ -22,14 +22,14 @@ from corral.domain.fleet_rule import (
     set_problem,
     standing,
 )
-from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
+from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.domain.intent import Intent, IntentState
 from corral.domain.operation import TargetStatus
 from tests.kit.clock import START
 
 BEFORE, AFTER = START - timedelta(seconds=1), START + timedelta(seconds=1)
 ENTRY = BackendEntry(name="echo", uri="oci://a")
-NAMES = Names(catalogue=None)
+NAMES = NameResolver(catalogue=None)
 
 
 def a_rule(name: str = "r", backend: str = "echo", *, uri: str = "", **selector: str) -> FleetRule:
@@ -187,34 +187,34 @@ class TestContradictions:
     def test_by_any_name_of_the_backend(self) -> None:
         catalogue = BackendCatalogue([a_gallery()])
         delete = Wish(verb=Verb.DELETE, key="cpu-mock", artefact=Artefact(backend="cpu-mock"))
-        names = Names(catalogue=catalogue)
+        names = NameResolver(catalogue=catalogue)
         assert contradicting([a_rule(backend="g@mock")], delete, {}, names, "default") is not None
         pinned = a_rule(backend="mine", uri="oci://a")
         aliased = replace(pinned, artefact=replace(pinned.artefact, alias="cpu-mock"))
         assert contradicting([aliased], delete, {}, NAMES, "default") is aliased
 
 
-def a_gallery(*entries: GalleryEntry) -> Gallery:
+def a_gallery(*entries: GalleryEntry) -> GalleryContent:
     known = entries or (
         GalleryEntry(name="mock", gallery="g", capabilities={"default": "cpu-mock"}),
         GalleryEntry(name="cpu-mock", gallery="g", uri="oci://r/cpu-mock"),
     )
-    return Gallery(source=GallerySource(name="g", url="file:///g"), entries=known)
+    return GalleryContent(source=GallerySource(name="g", url="file:///g"), entries=known)
 
 
 class TestNames:
     def test_lead_through_galleries_to_a_directory(self) -> None:
-        names = Names(catalogue=BackendCatalogue([a_gallery()]))
+        names = NameResolver(catalogue=BackendCatalogue([a_gallery()]))
         for name in ("mock", "g@mock", "cpu-mock"):
             assert names.key(Artefact(backend=name), "default") == "cpu-mock"
 
     def test_are_taken_as_they_are_where_there_is_no_gallery_or_it_does_not_know_them(self) -> None:
         assert NAMES.key(Artefact(backend="g@mock"), "default") == "mock"
-        assert Names(catalogue=BackendCatalogue([a_gallery()])).key(Artefact(backend="x"), "default") == "x"
+        assert NameResolver(catalogue=BackendCatalogue([a_gallery()])).key(Artefact(backend="x"), "default") == "x"
 
     def test_lead_nowhere_while_a_gallery_cannot_be_read(self) -> None:
-        assert Names(catalogue=None, is_complete=False).key(Artefact(backend="mock"), "default") is None
-        assert Names(catalogue=None, is_complete=False).key(a_rule(uri="oci://a").artefact, "default") == "echo"
+        assert NameResolver(catalogue=None, is_complete=False).key(Artefact(backend="mock"), "default") is None
+        assert NameResolver(catalogue=None, is_complete=False).key(a_rule(uri="oci://a").artefact, "default") == "echo"
 
 
 class TestSets:
@@ -257,7 +257,7 @@ class TestSets:
 
 
 ECHO_ONLY = BackendCatalogue(
-    [Gallery(source=GallerySource(name="g", url="u"), entries=(GalleryEntry(name="echo", uri="oci://a"),))]
+    [GalleryContent(source=GallerySource(name="g", url="u"), entries=(GalleryEntry(name="echo", uri="oci://a"),))]
 )
 
 
@@ -265,19 +265,23 @@ ECHO_ONLY = BackendCatalogue(
     ("names", "rule", "doubt"),
     [
         (NAMES, a_rule(backend="ecko"), ""),
-        (Names(catalogue=ECHO_ONLY), a_rule(), ""),
-        (Names(catalogue=ECHO_ONLY), a_rule(backend="ecko"), "no gallery has a backend 'ecko'; did you mean echo?"),
-        (Names(catalogue=ECHO_ONLY), a_rule(backend="ecko", uri="oci://a"), ""),
-        (Names(catalogue=ECHO_ONLY), a_rule(backend="held"), ""),
+        (NameResolver(catalogue=ECHO_ONLY), a_rule(), ""),
         (
-            Names(catalogue=None, is_complete=False),
+            NameResolver(catalogue=ECHO_ONLY),
+            a_rule(backend="ecko"),
+            "no gallery has a backend 'ecko'; did you mean echo?",
+        ),
+        (NameResolver(catalogue=ECHO_ONLY), a_rule(backend="ecko", uri="oci://a"), ""),
+        (NameResolver(catalogue=ECHO_ONLY), a_rule(backend="held"), ""),
+        (
+            NameResolver(catalogue=None, is_complete=False),
             a_rule(backend="ecko"),
             "the galleries cannot be read now, so nobody can tell whether one has a backend 'ecko'",
         ),
         (
-            Names(
+            NameResolver(
                 catalogue=BackendCatalogue(
-                    [*ECHO_ONLY.galleries, Gallery(source=GallerySource(name="far", url="u"), entries=())]
+                    [*ECHO_ONLY.galleries, GalleryContent(source=GallerySource(name="far", url="u"), entries=())]
                 ),
                 is_complete=False,
             ),
@@ -286,5 +290,5 @@ ECHO_ONLY = BackendCatalogue(
         ),
     ],
 )
-def test_a_rule_for_a_backend_that_nobody_knows_is_in_doubt(names: Names, rule: FleetRule, doubt: str) -> None:
+def test_a_rule_for_a_backend_that_nobody_knows_is_in_doubt(names: NameResolver, rule: FleetRule, doubt: str) -> None:
     assert names.doubt(rule.artefact, {"held"}) == doubt

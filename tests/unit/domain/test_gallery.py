@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from corral.domain.gallery import (
     LONGEST_NAME,
     MOST_ENTRIES,
-    Gallery,
+    GalleryContent,
     GallerySource,
     RawEntry,
     odd_metas,
@@ -19,7 +19,7 @@ from corral.domain.gallery import (
 SOURCE = GallerySource(name="g", url="https://example.org/index.yaml")
 
 
-def gallery(*values: object) -> Gallery:
+def gallery(*values: object) -> GalleryContent:
     return read_gallery((RawEntry(line=number, value=value) for number, value in enumerate(values, 1)), SOURCE)
 
 

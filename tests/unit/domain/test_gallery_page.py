@@ -3,7 +3,7 @@
 import pytest
 
 from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.gallery import Gallery, GalleryEntry, GallerySource
+from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.domain.gallery_page import PageQuery, all_tags, meta_by_build, page_of
 
 
@@ -21,7 +21,7 @@ ENTRIES = (
 
 
 def catalogue() -> BackendCatalogue:
-    return BackendCatalogue([Gallery(source=GallerySource(name="g", url="u"), entries=ENTRIES)])
+    return BackendCatalogue([GalleryContent(source=GallerySource(name="g", url="u"), entries=ENTRIES)])
 
 
 def names(**query: str) -> list[str]:
@@ -83,6 +83,6 @@ def test_a_build_belongs_to_the_first_meta_that_names_it() -> None:
 
 def test_what_is_offered_to_a_fleet_is_the_union_of_what_its_machines_can_run() -> None:
     gpu = entry("cuda12-b")
-    both = BackendCatalogue([Gallery(source=GallerySource(name="g", url="u"), entries=(*ENTRIES, gpu))])
+    both = BackendCatalogue([GalleryContent(source=GallerySource(name="g", url="u"), entries=(*ENTRIES, gpu))])
     assert "cuda12-b" not in [one.name for one in both.offered({"default"})]
     assert "cuda12-b" in [one.name for one in both.offered({"default", "nvidia-cuda-12"})]

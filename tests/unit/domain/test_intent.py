@@ -14,7 +14,7 @@ from corral.domain.intent_steps import Rest, Send
 from tests.kit.clock import START
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_checks import check_rest, settle
-from tests.kit.intent_model_parts import Deed
+from tests.kit.intent_model_parts import WorkerConduct
 
 POLICY = IntentPolicy()
 OLD = Before(present=True, installed_at="2029-01-01T00:00:00Z")
@@ -214,7 +214,7 @@ def test_a_request_sent_twice_to_a_worker_that_takes_them_in_any_order_does_not_
         model.step(number, ("l", "echo"))
         model.crash(number)
         model.pass_time(timedelta(seconds=7))
-    model.work("l", 1, Deed.HONEST)
+    model.work("l", 1, WorkerConduct.HONEST)
     model.accept(Verb.DELETE, "echo", ["l"])
     model.step(0, ("l", "echo"))
     settle(model)
@@ -229,7 +229,7 @@ def test_a_tag_that_moves_between_question_and_pull_is_still_an_upgrade() -> Non
     model.accept(Verb.UPGRADE, "echo", ["c"])
     model.step(0, ("c", "echo"))
     model.move_tag()
-    model.work("c", 0, Deed.HONEST)
+    model.work("c", 0, WorkerConduct.HONEST)
     model.hear(0)
     assert model.stored["c", "echo"].state is IntentState.SATISFIED
     assert sum(model.sent.values()) == 2
@@ -246,6 +246,6 @@ def test_a_node_that_was_away_for_a_day_gets_there_with_its_first_sign_of_life()
     assert (waiting.state, waiting.attempts, waiting.waits_for_node) == (IntentState.OPEN, 0, True)
     model.come_back("l")
     model.step(0, ("l", "echo"))
-    model.work("l", 0, Deed.HONEST)
+    model.work("l", 0, WorkerConduct.HONEST)
     model.hear(0)
     assert model.stored["l", "echo"].state is IntentState.SATISFIED

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from corral.domain.backend import BACKEND_VERBS, Verb
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_checks import check_enforcement, check_operations, check_rest, settle
-from tests.kit.intent_model_parts import Deed
+from tests.kit.intent_model_parts import WorkerConduct
 from tests.kit.intent_model_removals import KEY, ModelShelf
 from tests.kit.intent_model_rules import demand, enforce, look_at_rules, start_decided
 
@@ -75,8 +75,10 @@ class Story(RuleBasedStateMachine):
     def a_frontend_looks_for_removed_models(self, number: int, crash: bool) -> None:
         self.shelf.sweep(number, crash_before_forgetting=crash)
 
-    @rule(number=FRONTENDS, node=NODES, deed=st.sampled_from(Deed))
-    def a_model_is_removed_and_loaded_where_that_is_not_known_yet(self, number: int, node: str, deed: Deed) -> None:
+    @rule(number=FRONTENDS, node=NODES, deed=st.sampled_from(WorkerConduct))
+    def a_model_is_removed_and_loaded_where_that_is_not_known_yet(
+        self, number: int, node: str, deed: WorkerConduct
+    ) -> None:
         """What single steps hardly ever come to."""
         self._remove_what_was_loaded(number, node)
         self.model.work(node, len(self.model.workers[node].door) - 1, deed)
@@ -127,8 +129,8 @@ class Story(RuleBasedStateMachine):
     def a_frontend_enforces_the_rules(self, number: int) -> None:
         enforce(self.model, number)
 
-    @rule(node=NODES, deed=st.sampled_from(Deed), number=FRONTENDS)
-    def a_rule_asks_for_what_somebody_deleted(self, node: str, deed: Deed, number: int) -> None:
+    @rule(node=NODES, deed=st.sampled_from(WorkerConduct), number=FRONTENDS)
+    def a_rule_asks_for_what_somebody_deleted(self, node: str, deed: WorkerConduct, number: int) -> None:
         """What single steps hardly ever come to."""
         demand(self.model, "echo", {})
         self.model.poll(node)
@@ -179,8 +181,8 @@ class Story(RuleBasedStateMachine):
     def a_frontend_dies(self, number: int) -> None:
         self.model.crash(number)
 
-    @rule(node=NODES, index=st.integers(0, 5), deed=st.sampled_from(Deed))
-    def a_worker_works(self, node: str, index: int, deed: Deed) -> None:
+    @rule(node=NODES, index=st.integers(0, 5), deed=st.sampled_from(WorkerConduct))
+    def a_worker_works(self, node: str, index: int, deed: WorkerConduct) -> None:
         self.model.work(node, index, deed)
 
     @rule(index=st.integers(0, 5), twice=st.booleans())

@@ -6,21 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.domain.node import Capacity, NodeStatus, NodeType, Peer
-from corral.domain.placement import Candidate, Placement, Refusal, Wanted, free_index, place
+from corral.domain.placement import CandidateNode, Placement, PlacementRefusal, PlacementRequest, free_index, place
 from corral.domain.replica import ReplicaState
 from tests.kit.samples import a_node, a_replica
 
 GIB = 1024**3
 
 
-def a_candidate(name: str, *replicas: str, status: NodeStatus = NodeStatus.HEALTHY, **fields: object) -> Candidate:
+def a_candidate(name: str, *replicas: str, status: NodeStatus = NodeStatus.HEALTHY, **fields: object) -> CandidateNode:
     node = a_node(name=name, **fields)
     there = tuple(a_replica(node_id=node.id, model=model, index=0) for model in replicas)
-    return Candidate(node=node, status=status, replicas=there)
+    return CandidateNode(node=node, status=status, replicas=there)
 
 
 def test_the_node_with_the_fewest_replicas_is_chosen() -> None:
-    chosen = place(Wanted(model="m"), [a_candidate("a", "x"), a_candidate("b"), a_candidate("c", "x", "y")])
+    chosen = place(PlacementRequest(model="m"), [a_candidate("a", "x"), a_candidate("b"), a_candidate("c", "x", "y")])
 
     assert isinstance(chosen, Placement)
     assert chosen.node.name == "b"
@@ -31,7 +31,7 @@ def test_among_equals_the_one_with_more_room_is_chosen() -> None:
     small = a_candidate("a", capacity=Capacity(total_ram=8 * GIB, available_ram=GIB))
     large = a_candidate("b", capacity=Capacity(total_ram=8 * GIB, available_ram=4 * GIB))
 
-    chosen = place(Wanted(model="m"), [small, large])
+    chosen = place(PlacementRequest(model="m"), [small, large])
 
     assert isinstance(chosen, Placement)
     assert chosen.node.name == "b"
@@ -41,22 +41,24 @@ def test_beside_our_own_a_worker_of_localais_gets_no_model() -> None:
     """It would win: nothing runs there."""
     ours, theirs = a_candidate("ours", "x", peer=Peer(version="1")), a_candidate("theirs")
 
-    chosen = place(Wanted(model="m"), [ours, theirs])
+    chosen = place(PlacementRequest(model="m"), [ours, theirs])
     assert isinstance(chosen, Placement)
     assert (chosen.node.name, chosen.reasons) == (
         "ours",
         {"theirs": "is LocalAI's worker, where models cannot be asked yet"},
     )
-    assert isinstance(place(Wanted(model="m"), [replace(ours, status=NodeStatus.UNHEALTHY), theirs]), Refusal)
-    alone = place(Wanted(model="m"), [theirs])
+    assert isinstance(
+        place(PlacementRequest(model="m"), [replace(ours, status=NodeStatus.UNHEALTHY), theirs]), PlacementRefusal
+    )
+    alone = place(PlacementRequest(model="m"), [theirs])
     assert isinstance(alone, Placement)
-    back = place(Wanted(model="m", prefer=theirs.node.id), [ours, theirs])
+    back = place(PlacementRequest(model="m", prefer=theirs.node.id), [ours, theirs])
     assert isinstance(back, Placement)
     assert back.node.name == "theirs"
 
 
 def test_every_node_that_cannot_take_it_says_why() -> None:
-    wanted = Wanted(model="m", size_bytes=2 * GIB, exclude={(failed := a_candidate("failed")).node.id})
+    wanted = PlacementRequest(model="m", size_bytes=2 * GIB, exclude={(failed := a_candidate("failed")).node.id})
     refused = place(
         wanted,
         [
@@ -68,7 +70,7 @@ def test_every_node_that_cannot_take_it_says_why() -> None:
         ],
     )
 
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, PlacementRefusal)
     assert refused.reasons == {
         "failed": "failed just now",
         "silent": "is unhealthy",
@@ -80,14 +82,14 @@ def test_every_node_that_cannot_take_it_says_why() -> None:
 
 
 def test_a_fleet_without_nodes_is_told_apart() -> None:
-    refused = place(Wanted(model="m"), [])
+    refused = place(PlacementRequest(model="m"), [])
 
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, PlacementRefusal)
     assert refused.message == "no node has joined yet"
 
 
 def test_a_node_that_may_have_several_gets_the_next_index() -> None:
-    chosen = place(Wanted(model="m"), [a_candidate("a", "m", reported_max_replicas=2)])
+    chosen = place(PlacementRequest(model="m"), [a_candidate("a", "m", reported_max_replicas=2)])
 
     assert isinstance(chosen, Placement)
     assert chosen.index == 1
@@ -104,10 +106,10 @@ def test_a_choice_is_healthy_and_has_room_and_none_is_better(fleet: list[tuple[N
     candidates = [
         a_candidate(f"n{number}", *["x"] * count, status=status) for number, (status, count) in enumerate(fleet)
     ]
-    chosen = place(Wanted(model="m"), candidates)
+    chosen = place(PlacementRequest(model="m"), candidates)
     healthy = [candidate for candidate in candidates if candidate.status is NodeStatus.HEALTHY]
 
-    if isinstance(chosen, Refusal):
+    if isinstance(chosen, PlacementRefusal):
         assert not healthy
         assert len(chosen.reasons) == len(candidates)
     else:

@@ -4,16 +4,16 @@ import pytest
 
 from corral.admin.route import Access
 from corral.admin.routes import ROUTES
-from corral.wire.keyless import KEYLESS, REGISTER, Proof, find_keyless
+from corral.wire.keyless import KEYLESS, REGISTER, RequiredProof, find_keyless
 
 ACCESS = {
-    Access.PUBLIC: Proof.NOTHING,
-    Access.METRICS: Proof.NOTHING_BY_SETTING,
-    Access.WORKER: Proof.NODE,
+    Access.PUBLIC: RequiredProof.NOTHING,
+    Access.METRICS: RequiredProof.NOTHING_BY_SETTING,
+    Access.WORKER: RequiredProof.NODE,
 }
 
 
-OWN_OF_GATEWAYS = {("GET", "/health"): Proof.NOTHING}
+OWN_OF_GATEWAYS = {("GET", "/health"): RequiredProof.NOTHING}
 
 
 def test_every_route_of_control_that_needs_no_key_is_on_the_list_and_no_other() -> None:

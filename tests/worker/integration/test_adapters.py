@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from corral.base.errors import ChildFailed, Conflict, InvalidInput
-from corral.base.processes import Command
+from corral.base.processes import ChildCommand
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions
 from corral.wire.adapter import ORDER_BYTES, AdapterModel, AdapterReplica
@@ -70,10 +70,10 @@ class Rig:
         )
         return self.adapters
 
-    def command(self, descriptor: int, place: HostPort) -> Command:
+    def command(self, descriptor: int, place: HostPort) -> ChildCommand:
         self.started.append(place.port)
         if self.broken:
-            return Command(argv=["/bin/false"], env={}, handed_over=[descriptor])
+            return ChildCommand(argv=["/bin/false"], env={}, handed_over=[descriptor])
         return adapter_command(descriptor, place)
 
     async def install(self, model: str, told: AdapterModel | None = LOADED, *, backend: str = "echo") -> Launch:

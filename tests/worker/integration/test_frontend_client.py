@@ -13,9 +13,9 @@ from corral.base.http_client import open_session
 from corral.base.ids import NodeId
 from corral.wire.registration import CorralStatus, HeartbeatRequest, RegisterRequest
 from corral.worker.membership.frontend_client import FrontendClient, error_text
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 
-MEMBER = Member(node_id=NodeId("n1"), bearer="own-secret", status="healthy")
+MEMBER = AcceptedRegistration(node_id=NodeId("n1"), bearer="own-secret", status="healthy")
 BODY = RegisterRequest(name="w1", address="127.0.0.1:51101", token="tok")
 
 
@@ -67,7 +67,7 @@ async def test_calls_of_a_member_show_its_own_bearer_and_only_heartbeats_have_a_
 
 
 async def test_a_strange_node_id_cannot_leave_its_place_in_the_path(client: Any, frontend: Any) -> None:
-    await client.drain(Member(node_id=NodeId("../x?y"), bearer="b"))
+    await client.drain(AcceptedRegistration(node_id=NodeId("../x?y"), bearer="b"))
 
     assert frontend.received[0].path == "/api/node/../x?y/drain"
     assert frontend.actions == ["drain"]

@@ -14,8 +14,8 @@ from corral.base.ids import NodeId
 from corral.base.tasks import start_task
 from corral.worker.http import HttpServer
 from corral.worker.membership.addresses import HostPort
-from corral.worker.membership.presence import Member, Presence
-from corral.worker.readiness import Readiness
+from corral.worker.membership.presence import AcceptedRegistration, Presence
+from corral.worker.readiness import WorkerReadiness
 from tests.kit.patience import PATIENCE
 from tests.kit.ports import lasting_port
 
@@ -33,7 +33,7 @@ class Worker:
     def __init__(self, secret: str, *, is_open: Callable[[], bool] = lambda: False) -> None:
         self.presence = Presence()
         self.link = Link()
-        readiness = Readiness(self.presence, self.link)
+        readiness = WorkerReadiness(self.presence, self.link)
         self.server = HttpServer(
             address=LOOPBACK,
             readiness=readiness,
@@ -42,7 +42,7 @@ class Worker:
         )
 
     def join(self) -> None:
-        self.presence.member = Member(node_id=NodeId("n1"), bearer="b")
+        self.presence.member = AcceptedRegistration(node_id=NodeId("n1"), bearer="b")
 
 
 @pytest.fixture
@@ -120,9 +120,9 @@ async def test_the_registration_token_opens_v1_only_while_a_localai_frontend_has
         return [(await ask("GET", "/v1/files/models/a", Authorization=f"Bearer {bearer}"))[0] for bearer in bearers]
 
     assert await statuses() == [404, 401]
-    worker.presence.member = Member(node_id=NodeId("n1"), bearer="own-secret", is_corral=True)
+    worker.presence.member = AcceptedRegistration(node_id=NodeId("n1"), bearer="own-secret", is_corral=True)
     assert await statuses() == [404, 401]
-    worker.presence.member = Member(node_id=NodeId("n1"), bearer="tok")
+    worker.presence.member = AcceptedRegistration(node_id=NodeId("n1"), bearer="tok")
     assert await statuses() == [404, 404]
 
 
@@ -160,14 +160,14 @@ async def test_a_fleet_without_a_token_is_open_while_it_lasts() -> None:
         assert (await first_line(worker, asked)).split()[1] == b"401"
         worker.join()
         assert (await first_line(worker, asked)).split()[1] == b"404"
-        worker.presence.member = Member(node_id=NodeId("n1"), bearer="b", is_corral=True)
+        worker.presence.member = AcceptedRegistration(node_id=NodeId("n1"), bearer="b", is_corral=True)
         assert (await first_line(worker, asked)).split()[1] == b"401"
 
 
 async def test_a_server_on_every_ipv6_address_is_on_every_ipv4_address_too() -> None:
     """As Go's are, for whom such an address was written."""
     everywhere = HostPort("::", lasting_port())
-    server = HttpServer(address=everywhere, readiness=Readiness(Presence(), Link()), bearers=tuple)
+    server = HttpServer(address=everywhere, readiness=WorkerReadiness(Presence(), Link()), bearers=tuple)
     url = f"http://127.0.0.1:{everywhere.port}/healthz"
     async with server, aiohttp.ClientSession() as session, session.get(url) as answer:
         assert answer.status == 200
@@ -182,14 +182,16 @@ async def test_everything_else_is_not_there(ask: Any) -> None:
 async def test_a_taken_port_is_named_with_its_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = HostPort("127.0.0.1", other.getsockname()[1])
-        server = HttpServer(address=address, readiness=Readiness(Presence(), Link()), bearers=tuple)
+        server = HttpServer(address=address, readiness=WorkerReadiness(Presence(), Link()), bearers=tuple)
 
         with pytest.raises(AddressInUse, match=f"{address}.*LOCALAI_HTTP_ADDR"):
             await server.__aenter__()
 
 
 async def test_an_address_of_another_machine_is_named_with_its_setting() -> None:
-    server = HttpServer(address=HostPort("192.0.2.1", 50050), readiness=Readiness(Presence(), Link()), bearers=tuple)
+    server = HttpServer(
+        address=HostPort("192.0.2.1", 50050), readiness=WorkerReadiness(Presence(), Link()), bearers=tuple
+    )
 
     with pytest.raises(SettingInvalid, match=r"http_address: cannot listen on 192\.0\.2\.1:50050"):
         await server.__aenter__()

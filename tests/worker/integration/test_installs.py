@@ -14,8 +14,8 @@ import pytest
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing import tree_copy
 from corral.worker.installing.backend_metadata import Metadata
-from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, Found, InstallOrder
-from corral.worker.installing.progress import Step
+from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, InstallableBackend, InstallOrder
+from corral.worker.installing.progress import InstallStep
 from corral.worker.installing.sources import directory
 from corral.worker.installing.sources.directory import DirectorySource
 from tests.kit.backend_node import Published, SleepingNode
@@ -49,8 +49,10 @@ class HeldSource:
         self.go_on = asyncio.Event()
         self.fetches = 0
 
-    async def find(self, order: InstallOrder) -> Found | None:
-        return Found(metadata=Metadata(name="slow"), fetch=self._fetch) if order.backend == "slow" else None
+    async def find(self, order: InstallOrder) -> InstallableBackend | None:
+        return (
+            InstallableBackend(metadata=Metadata(name="slow"), fetch=self._fetch) if order.backend == "slow" else None
+        )
 
     async def _fetch(self, fetching: Fetching) -> Delivered:
         into = fetching.into
@@ -59,7 +61,7 @@ class HeldSource:
         await self.go_on.wait()
         write_backend(into.parent, f"{into.name}/x", shell=SLEEPS)
         (into / "x" / "run.sh").rename(into / "run.sh")
-        fetching.report(Step(what="slow", done=1, total=1))
+        fetching.report(InstallStep(what="slow", done=1, total=1))
         return Delivered()
 
 

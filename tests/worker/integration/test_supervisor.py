@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from corral.base.errors import ChildFailed, Conflict
-from corral.base.processes import Command, start_process
+from corral.base.processes import ChildCommand, start_process
 from corral.rpc.backend import Backend
 from corral.rpc.errors import TokenRefused
 from corral.worker.config import SupervisionConfig
@@ -383,8 +383,8 @@ async def test_a_backend_with_a_front_gets_a_third_port_and_all_are_given_back(r
 async def test_an_earlier_life_s_processes_are_ended_and_strangers_are_not(rig: Rig, pipe: Pipe) -> None:
     mark = {MARK_VARIABLE: "abc"}
     script = f"sleep 1000 & echo $! > {pipe.path}; setsid sleep 1000 & echo $! > {pipe.path}; wait"
-    stranger = start_process(Command(argv=["/bin/sleep", "1000"], env={}))
-    async with start_process(Command(argv=["/bin/sh", "-c", script], env=mark)) as left, stranger:
+    stranger = start_process(ChildCommand(argv=["/bin/sleep", "1000"], env={}))
+    async with start_process(ChildCommand(argv=["/bin/sh", "-c", script], env=mark)) as left, stranger:
         grandchild, in_its_own_session = [psutil.Process(int(await pipe.line())) for _ in range(2)]
         rig.remains.remember(left.pid, mark="abc", key="m1#0")
         rig.remains.remember(stranger.pid, mark="def", key="m2#0")

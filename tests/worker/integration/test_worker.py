@@ -13,7 +13,7 @@ from corral.oci.platforms import this_platform
 from corral.processes.exit_codes import ExitCode
 from corral.worker.config import DepartureConfig, WorkerConfig
 from corral.worker.membership.addresses import AddressConfig
-from corral.worker.membership.identity import SECRET_FILE, Identity
+from corral.worker.membership.identity import SECRET_FILE, NodeIdentity
 from tests.kit.loop_time import let_loop_time_pass
 
 AUTHORIZED = {"Authorization": "Bearer tok"}
@@ -185,7 +185,7 @@ async def test_a_new_id_is_used_and_remembered(worker: Any, config: WorkerConfig
         beat = await frontend.until_received("heartbeat", 2)
 
     assert beat.path == "/api/node/second/heartbeat"
-    remembered = Identity(config.data_path).remembered()
+    remembered = NodeIdentity(config.data_path).remembered()
     assert remembered is not None
     assert (remembered.id, remembered.name) == ("second", "w3")
 

@@ -11,7 +11,7 @@ from corral.wire.registration import FEATURES, CorralHello
 from corral.worker.hardware.machine import Measurement
 from corral.worker.hardware.space import Space
 from corral.worker.membership.addresses import AddressConfig, decide
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 from corral.worker.membership.registration import Profile
 
 
@@ -75,5 +75,5 @@ def profile() -> Profile:
 
 
 @pytest.fixture
-def member() -> Member:
-    return Member(node_id=NodeId("b7a906b9-07eb-4422-842c-cd3275dd7934"), bearer="tok", status="healthy")
+def member() -> AcceptedRegistration:
+    return AcceptedRegistration(node_id=NodeId("b7a906b9-07eb-4422-842c-cd3275dd7934"), bearer="tok", status="healthy")

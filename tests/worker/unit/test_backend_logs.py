@@ -2,7 +2,14 @@
 
 import pytest
 
-from corral.worker.processes.backend_logs import MOST_BYTES, MOST_KEYS, MOST_LINES, BackendLogs, LineWriter, Stream
+from corral.worker.processes.backend_logs import (
+    MOST_BYTES,
+    MOST_KEYS,
+    MOST_LINES,
+    BackendLogs,
+    LineWriter,
+    OutputStream,
+)
 from tests.kit.clock import ManualClock
 
 
@@ -13,7 +20,7 @@ def clock() -> ManualClock:
 
 def test_pieces_become_lines(clock: ManualClock) -> None:
     log = BackendLogs(clock).of("m#0")
-    out, err = LineWriter(log, Stream.STDOUT), LineWriter(log, Stream.STDERR)
+    out, err = LineWriter(log, OutputStream.STDOUT), LineWriter(log, OutputStream.STDERR)
     out.feed(b"one\r\ntw")
     err.feed(b"oh \xff\n")
     out.feed(b"o\nthree")
@@ -30,7 +37,7 @@ def test_pieces_become_lines(clock: ManualClock) -> None:
 
 def test_everything_is_bounded(clock: ManualClock) -> None:
     logs = BackendLogs(clock)
-    writer = LineWriter(logs.of("0"), Stream.STDERR)
+    writer = LineWriter(logs.of("0"), OutputStream.STDERR)
     writer.feed(b"x" * (3 * MOST_BYTES))
     assert [len(line.text) for line in logs.of("0").lines] == [MOST_BYTES] * 3
     writer.feed(b"\n" * (5 * MOST_LINES))

@@ -10,7 +10,7 @@ import pytest
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
 from corral.worker.config import DepartureConfig
 from corral.worker.membership.departure import Departure
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 
 
 class Frontend:
@@ -23,14 +23,14 @@ class Frontend:
         self.hangs: set[str] = set()
         self.asked = asyncio.Event()
 
-    async def drain(self, member: Member) -> None:
+    async def drain(self, member: AcceptedRegistration) -> None:
         await self._called("drain")
 
-    async def in_flight(self, member: Member) -> int:
+    async def in_flight(self, member: AcceptedRegistration) -> int:
         await self._called("models")
         return self._in_flight.pop(0) if len(self._in_flight) > 1 else self._in_flight[0]
 
-    async def deregister(self, member: Member) -> None:
+    async def deregister(self, member: AcceptedRegistration) -> None:
         await self._called("deregister")
 
     async def _called(self, call: str) -> None:
@@ -72,7 +72,9 @@ def departure(clock: Any, hurry: asyncio.Event, calls: Calls) -> Any:
     return make
 
 
-async def test_an_idle_worker_drains_looks_once_and_says_good_bye(departure: Any, clock: Any, member: Member) -> None:
+async def test_an_idle_worker_drains_looks_once_and_says_good_bye(
+    departure: Any, clock: Any, member: AcceptedRegistration
+) -> None:
     frontend = Frontend(0)
 
     await departure(frontend).leave(member)
@@ -81,7 +83,7 @@ async def test_an_idle_worker_drains_looks_once_and_says_good_bye(departure: Any
     assert clock.slept == []
 
 
-async def test_requests_in_flight_are_waited_for(departure: Any, clock: Any, member: Member) -> None:
+async def test_requests_in_flight_are_waited_for(departure: Any, clock: Any, member: AcceptedRegistration) -> None:
     frontend = Frontend(2, 2, 1, 0)
 
     await departure(frontend).leave(member)
@@ -91,7 +93,7 @@ async def test_requests_in_flight_are_waited_for(departure: Any, clock: Any, mem
 
 
 async def test_requests_that_never_end_are_not_waited_for_longer_than_the_bound(
-    departure: Any, clock: Any, member: Member, caplog: pytest.LogCaptureFixture
+    departure: Any, clock: Any, member: AcceptedRegistration, caplog: pytest.LogCaptureFixture
 ) -> None:
     frontend = Frontend(3)
 
@@ -103,7 +105,9 @@ async def test_requests_that_never_end_are_not_waited_for_longer_than_the_bound(
 
 
 @pytest.mark.parametrize("failure", [PeerUnavailable("refused"), PeerRefused("pending", status=409)])
-async def test_a_drain_that_fails_is_skipped(departure: Any, member: Member, failure: CorralError) -> None:
+async def test_a_drain_that_fails_is_skipped(
+    departure: Any, member: AcceptedRegistration, failure: CorralError
+) -> None:
     frontend = Frontend(5)
     frontend.fails = {"drain": failure}
 
@@ -112,7 +116,7 @@ async def test_a_drain_that_fails_is_skipped(departure: Any, member: Member, fai
     assert frontend.calls == ["drain", "deregister"]
 
 
-async def test_a_look_that_fails_ends_the_waiting(departure: Any, member: Member) -> None:
+async def test_a_look_that_fails_ends_the_waiting(departure: Any, member: AcceptedRegistration) -> None:
     frontend = Frontend(5)
     frontend.fails = {"models": PeerUnavailable("gone")}
 
@@ -122,7 +126,7 @@ async def test_a_look_that_fails_ends_the_waiting(departure: Any, member: Member
 
 
 async def test_a_good_bye_that_fails_is_only_a_warning(
-    departure: Any, member: Member, caplog: pytest.LogCaptureFixture
+    departure: Any, member: AcceptedRegistration, caplog: pytest.LogCaptureFixture
 ) -> None:
     frontend = Frontend(0)
     frontend.fails = {"deregister": PeerUnavailable("gone")}
@@ -132,7 +136,7 @@ async def test_a_good_bye_that_fails_is_only_a_warning(
     assert [record.message for record in caplog.records] == ["leaving without a good-bye: gone"]
 
 
-async def test_calls_that_hang_are_given_up_one_by_one(departure: Any, member: Member) -> None:
+async def test_calls_that_hang_are_given_up_one_by_one(departure: Any, member: AcceptedRegistration) -> None:
     frontend = Frontend(0)
     frontend.hangs = {"drain", "deregister"}
 
@@ -141,7 +145,7 @@ async def test_calls_that_hang_are_given_up_one_by_one(departure: Any, member: M
     assert frontend.calls == ["drain", "deregister"]
 
 
-async def test_the_whole_departure_is_bounded(departure: Any, member: Member) -> None:
+async def test_the_whole_departure_is_bounded(departure: Any, member: AcceptedRegistration) -> None:
     frontend = Frontend(0)
     frontend.hangs = {"drain"}
     bounds = {"drain_timeout": timedelta(0), "margin": timedelta(milliseconds=1), "call_timeout": timedelta(hours=1)}
@@ -157,7 +161,7 @@ def test_the_default_bound_is_localais() -> None:
 
 @pytest.mark.parametrize("stuck_in", ["drain", "models"])
 async def test_hurry_cuts_everything_short_but_the_good_bye(
-    departure: Any, member: Member, hurry: asyncio.Event, stuck_in: str
+    departure: Any, member: AcceptedRegistration, hurry: asyncio.Event, stuck_in: str
 ) -> None:
     frontend = Frontend(7)
     frontend.hangs = {stuck_in}
@@ -174,7 +178,7 @@ async def test_hurry_cuts_everything_short_but_the_good_bye(
 
 
 async def test_who_is_in_a_hurry_from_the_start_still_says_good_bye(
-    departure: Any, member: Member, hurry: asyncio.Event
+    departure: Any, member: AcceptedRegistration, hurry: asyncio.Event
 ) -> None:
     frontend = Frontend(7)
     hurry.set()
@@ -185,7 +189,7 @@ async def test_who_is_in_a_hurry_from_the_start_still_says_good_bye(
 
 
 async def test_open_calls_are_waited_for_where_the_frontend_forgot_them(
-    departure: Any, clock: Any, member: Member, calls: Calls
+    departure: Any, clock: Any, member: AcceptedRegistration, calls: Calls
 ) -> None:
     calls.counts = [3, 1, 0]
     frontend = Frontend(1, 0)
@@ -196,7 +200,9 @@ async def test_open_calls_are_waited_for_where_the_frontend_forgot_them(
     assert calls.looks == 3
 
 
-async def test_open_calls_are_waited_for_only_so_long(departure: Any, clock: Any, member: Member, calls: Calls) -> None:
+async def test_open_calls_are_waited_for_only_so_long(
+    departure: Any, clock: Any, member: AcceptedRegistration, calls: Calls
+) -> None:
     calls.counts = [1]
     frontend = Frontend(0)
     await departure(frontend, drain_timeout=timedelta(seconds=3)).leave(member)
@@ -204,7 +210,9 @@ async def test_open_calls_are_waited_for_only_so_long(departure: Any, clock: Any
     assert frontend.calls[-1] == "deregister"
 
 
-async def test_a_corral_frontend_knows_what_is_in_flight(departure: Any, member: Member, calls: Calls) -> None:
+async def test_a_corral_frontend_knows_what_is_in_flight(
+    departure: Any, member: AcceptedRegistration, calls: Calls
+) -> None:
     """Its gateways keep connections open, so looking at them would wait for nothing."""
     calls.counts = [1]
     await departure(Frontend(0)).leave(replace(member, is_corral=True))

@@ -11,7 +11,7 @@ import pytest
 
 from corral.worker.hardware.bounded_reading import BoundedReading
 from corral.worker.hardware.cgroup import Cgroup
-from corral.worker.hardware.gpus.gpu import Gpu, GpuReader, Gpus, NoGpus, Vendor
+from corral.worker.hardware.gpus.gpu import GpuReader, Gpus, MeasuredGpu, NoGpus, Vendor
 from corral.worker.hardware.machine import (
     CapabilityRule,
     Hardware,
@@ -157,15 +157,15 @@ def test_the_capability_of_a_linux_machine_is_localais(
 
 
 class Found:
-    def __init__(self, *gpus: Gpu) -> None:
+    def __init__(self, *gpus: MeasuredGpu) -> None:
         self._gpus = list(gpus)
 
-    async def read(self) -> list[Gpu]:
+    async def read(self) -> list[MeasuredGpu]:
         return self._gpus
 
 
 async def test_a_gpu_without_memory_of_its_own_has_the_machines(tmp_path: Path) -> None:
-    shares = Found(Gpu(vendor=Vendor.NVIDIA, shares_ram=True))
+    shares = Found(MeasuredGpu(vendor=Vendor.NVIDIA, shares_ram=True))
     measured = await hardware(tmp_path, models_path=tmp_path, gpus=shares).measure()
 
     assert measured.ram is not None

@@ -14,8 +14,8 @@ from corral.base.ids import Incarnation, NodeId
 from corral.wire.registration import CorralBeat, CorralStatus, HeartbeatRequest, HeartbeatResponse
 from corral.worker.hardware.gpus.gpu import Gpus
 from corral.worker.hardware.machine import Measurement
-from corral.worker.membership.heartbeat import Hearing, Heartbeat, heartbeat_body
-from corral.worker.membership.presence import Member
+from corral.worker.membership.heartbeat import BeatResult, HeartbeatLoop, heartbeat_body
+from corral.worker.membership.presence import AcceptedRegistration
 
 LIFE = Incarnation("life-1")
 HEARD = HeartbeatResponse(message="heartbeat received")
@@ -26,13 +26,13 @@ def told(status: str = "healthy", *, deregistered: bool = False) -> HeartbeatRes
     return HeartbeatResponse(corral=CorralStatus(status=status, deregistered=deregistered))
 
 
-def sent(measured: Measurement, member: Member) -> dict[str, Any]:
+def sent(measured: Measurement, member: AcceptedRegistration) -> dict[str, Any]:
     corral = CorralBeat(incarnation=LIFE, inventory="f1")
     body: dict[str, Any] = json.loads(msgspec.json.encode(heartbeat_body(measured, member, corral)))
     return body
 
 
-def test_without_a_gpu_the_body_is_localais(measured: Measurement, member: Member) -> None:
+def test_without_a_gpu_the_body_is_localais(measured: Measurement, member: AcceptedRegistration) -> None:
     assert sent(measured, member) == {
         "available_disk": 73109417984,
         "available_ram": 24444141568,
@@ -40,7 +40,9 @@ def test_without_a_gpu_the_body_is_localais(measured: Measurement, member: Membe
     }
 
 
-def test_it_has_the_fields_of_every_recorded_heartbeat(measured: Measurement, member: Member, golden: Path) -> None:
+def test_it_has_the_fields_of_every_recorded_heartbeat(
+    measured: Measurement, member: AcceptedRegistration, golden: Path
+) -> None:
     recorded = json.loads((golden / "http_heartbeat.json").read_text())["messages"]
     beats = [m for m in recorded if m["direction"].startswith("LocalAI worker") and m["path"].endswith("/heartbeat")]
     assert len(beats) >= 2
@@ -48,19 +50,21 @@ def test_it_has_the_fields_of_every_recorded_heartbeat(measured: Measurement, me
         assert sent(measured, member).keys() == beat["request"].keys()
 
 
-def test_a_gpu_adds_its_free_memory(measured: Measurement, member: Member) -> None:
+def test_a_gpu_adds_its_free_memory(measured: Measurement, member: AcceptedRegistration) -> None:
     gpus = Gpus(vendor="amd", total_vram=8, available_vram=0)
 
     assert sent(replace(measured, gpus=gpus), member)["available_vram"] == 0
 
 
-def test_video_memory_that_cannot_be_read_is_left_out(measured: Measurement, member: Member) -> None:
+def test_video_memory_that_cannot_be_read_is_left_out(measured: Measurement, member: AcceptedRegistration) -> None:
     unknown = Gpus(vendor="intel", total_vram=8, available_vram=None)
 
     assert "available_vram" not in sent(replace(measured, gpus=unknown), member)
 
 
-def test_a_corral_frontend_hears_of_gpus_that_were_found_late(measured: Measurement, member: Member) -> None:
+def test_a_corral_frontend_hears_of_gpus_that_were_found_late(
+    measured: Measurement, member: AcceptedRegistration
+) -> None:
     late = replace(measured, gpus=Gpus(vendor="nvidia", total_vram=8, available_vram=7))
 
     localai, corral = sent(late, member), sent(late, replace(member, is_corral=True))
@@ -68,12 +72,12 @@ def test_a_corral_frontend_hears_of_gpus_that_were_found_late(measured: Measurem
     assert (corral["total_vram"], corral["available_vram"], corral["gpu_vendor"]) == (8, 7, "nvidia")
 
 
-def test_what_cannot_be_measured_is_left_out(member: Member) -> None:
+def test_what_cannot_be_measured_is_left_out(member: AcceptedRegistration) -> None:
     assert sent(Measurement(), member) == {}
 
 
 def test_only_a_corral_frontend_is_told_the_incarnation_and_a_fingerprint_of_the_backends(
-    measured: Measurement, member: Member
+    measured: Measurement, member: AcceptedRegistration
 ) -> None:
     assert sent(measured, replace(member, is_corral=True))["corral"] == {"incarnation": "life-1", "inventory": "f1"}
 
@@ -88,7 +92,7 @@ class Frontend:
         self.takes: dict[int, float] = {}
         """How long some beats take, by their number."""
 
-    async def heartbeat(self, member: Member, body: HeartbeatRequest) -> HeartbeatResponse:
+    async def heartbeat(self, member: AcceptedRegistration, body: HeartbeatRequest) -> HeartbeatResponse:
         self.times.append(self._clock.seconds)
         self._clock.seconds += self.takes.get(len(self.times), 0)
         answer = self._script.pop(0) if self._script else GONE
@@ -99,8 +103,8 @@ class Frontend:
 
 @pytest.fixture
 def heartbeat(gauge: Any, clock: Any) -> Any:
-    def make(frontend: Frontend) -> Heartbeat:
-        return Heartbeat(
+    def make(frontend: Frontend) -> HeartbeatLoop:
+        return HeartbeatLoop(
             frontend=frontend,
             gauge=gauge,
             clock=clock,
@@ -115,24 +119,30 @@ def heartbeat(gauge: Any, clock: Any) -> Any:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (HEARD, Hearing.HEARD),
-        (HeartbeatResponse(), Hearing.HEARD),
-        (told(), Hearing.HEARD),
-        (told("offline"), Hearing.HEARD),
-        (told("offline", deregistered=True), Hearing.FORGOTTEN),
-        (GONE, Hearing.FORGOTTEN),
-        (PeerRefused("invalid registration token", status=401), Hearing.FORGOTTEN),
-        (PeerRefused("forbidden", status=403), Hearing.UNHEARD),
-        (PeerUnavailable("down"), Hearing.UNHEARD),
+        (HEARD, BeatResult.HEARD),
+        (HeartbeatResponse(), BeatResult.HEARD),
+        (told(), BeatResult.HEARD),
+        (told("offline"), BeatResult.HEARD),
+        (told("offline", deregistered=True), BeatResult.FORGOTTEN),
+        (GONE, BeatResult.FORGOTTEN),
+        (PeerRefused("invalid registration token", status=401), BeatResult.FORGOTTEN),
+        (PeerRefused("forbidden", status=403), BeatResult.UNHEARD),
+        (PeerUnavailable("down"), BeatResult.UNHEARD),
     ],
 )
 async def test_what_becomes_of_a_heartbeat(
-    heartbeat: Any, clock: Any, member: Member, answer: HeartbeatResponse | Exception, expected: Hearing
+    heartbeat: Any,
+    clock: Any,
+    member: AcceptedRegistration,
+    answer: HeartbeatResponse | Exception,
+    expected: BeatResult,
 ) -> None:
     assert await heartbeat(Frontend(clock, answer)).beat(member, Measurement()) is expected
 
 
-async def test_beats_come_once_per_interval_whatever_they_take(heartbeat: Any, clock: Any, member: Member) -> None:
+async def test_beats_come_once_per_interval_whatever_they_take(
+    heartbeat: Any, clock: Any, member: AcceptedRegistration
+) -> None:
     frontend = Frontend(clock, *[HEARD] * 5)
     frontend.takes = {1: 0.5, 2: 9.5}
 
@@ -157,10 +167,10 @@ class SlowGauge:
 
 @pytest.mark.parametrize(("interval", "ahead"), [(10, 1.0), (60, 1.0), (2, 0.5)])
 async def test_measuring_begins_a_little_ahead_so_that_it_makes_no_beat_late(
-    clock: Any, member: Member, interval: int, ahead: float
+    clock: Any, member: AcceptedRegistration, interval: int, ahead: float
 ) -> None:
     gauge, frontend = SlowGauge(clock, ahead * 0.9), Frontend(clock, HEARD, HEARD)
-    beating = Heartbeat(
+    beating = HeartbeatLoop(
         frontend=frontend,
         gauge=gauge,
         clock=clock,
@@ -176,7 +186,7 @@ async def test_measuring_begins_a_little_ahead_so_that_it_makes_no_beat_late(
 
 
 async def test_a_pause_is_followed_by_one_beat_and_not_by_all_that_were_missed(
-    heartbeat: Any, clock: Any, member: Member
+    heartbeat: Any, clock: Any, member: AcceptedRegistration
 ) -> None:
     frontend = Frontend(clock, *[HEARD] * 4)
     frontend.takes = {2: 3600.5}
@@ -186,7 +196,7 @@ async def test_a_pause_is_followed_by_one_beat_and_not_by_all_that_were_missed(
     assert frontend.times == [10, 20, 3620.5, 3630, 3640]
 
 
-async def test_beats_go_on_while_the_frontend_is_down(heartbeat: Any, clock: Any, member: Member) -> None:
+async def test_beats_go_on_while_the_frontend_is_down(heartbeat: Any, clock: Any, member: AcceptedRegistration) -> None:
     frontend = Frontend(clock, *[PeerUnavailable("down")] * 100, HEARD)
 
     await heartbeat(frontend).until_forgotten(member)
@@ -195,7 +205,7 @@ async def test_beats_go_on_while_the_frontend_is_down(heartbeat: Any, clock: Any
 
 
 async def test_failures_are_told_once_per_change(
-    heartbeat: Any, clock: Any, member: Member, caplog: pytest.LogCaptureFixture
+    heartbeat: Any, clock: Any, member: AcceptedRegistration, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     down, refused = PeerUnavailable("down"), PeerRefused("forbidden", status=403)
@@ -211,7 +221,7 @@ async def test_failures_are_told_once_per_change(
 
 
 async def test_a_pending_node_says_once_how_to_approve_it_and_then_that_it_was(
-    heartbeat: Any, clock: Any, member: Member, caplog: pytest.LogCaptureFixture
+    heartbeat: Any, clock: Any, member: AcceptedRegistration, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     pending = replace(member, node_id=NodeId("n1"), status="pending", is_corral=True)
@@ -227,7 +237,7 @@ async def test_a_pending_node_says_once_how_to_approve_it_and_then_that_it_was(
 
 
 async def test_a_new_id_has_to_be_approved_by_its_own_name(
-    heartbeat: Any, clock: Any, member: Member, caplog: pytest.LogCaptureFixture
+    heartbeat: Any, clock: Any, member: AcceptedRegistration, caplog: pytest.LogCaptureFixture
 ) -> None:
     beating = heartbeat(Frontend(clock))
 
@@ -239,7 +249,7 @@ async def test_a_new_id_has_to_be_approved_by_its_own_name(
 
 
 async def test_a_localai_frontend_is_not_told_of_corrals_commands(
-    heartbeat: Any, clock: Any, member: Member, caplog: pytest.LogCaptureFixture
+    heartbeat: Any, clock: Any, member: AcceptedRegistration, caplog: pytest.LogCaptureFixture
 ) -> None:
     await heartbeat(Frontend(clock)).until_forgotten(replace(member, status="pending", is_corral=False))
 

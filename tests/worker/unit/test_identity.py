@@ -7,7 +7,7 @@ import pytest
 
 from corral.base.errors import PathNotUsable
 from corral.base.ids import NodeId
-from corral.worker.membership.identity import MEMORY_FILE, SECRET_FILE, Identity, Memory, node_name
+from corral.worker.membership.identity import MEMORY_FILE, SECRET_FILE, Memory, NodeIdentity, node_name
 
 
 @pytest.fixture
@@ -16,50 +16,50 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_the_secret_is_made_once_and_kept(directory: Path) -> None:
-    first = Identity(directory).secret()
+    first = NodeIdentity(directory).secret()
 
-    assert Identity(directory).secret() == first
+    assert NodeIdentity(directory).secret() == first
     assert len(first) >= 43
 
 
 def test_two_nodes_have_two_secrets(tmp_path: Path) -> None:
-    assert Identity(tmp_path / "a").secret() != Identity(tmp_path / "b").secret()
+    assert NodeIdentity(tmp_path / "a").secret() != NodeIdentity(tmp_path / "b").secret()
 
 
 def test_only_the_owner_may_read_the_secret(directory: Path) -> None:
-    Identity(directory).secret()
+    NodeIdentity(directory).secret()
 
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert stat.S_IMODE((directory / SECRET_FILE).stat().st_mode) == 0o600
 
 
 def test_a_secret_that_others_may_read_is_refused_with_the_remedy(directory: Path) -> None:
-    Identity(directory).secret()
+    NodeIdentity(directory).secret()
     (directory / SECRET_FILE).chmod(0o644)
 
     with pytest.raises(PathNotUsable, match="chmod 600"):
-        Identity(directory).secret()
+        NodeIdentity(directory).secret()
 
 
 @pytest.mark.parametrize(
     "damage", [b"", b"\n", b"short", b"two words that are long enough to be one secret", b"\xff" * 40]
 )
 def test_a_damaged_secret_is_never_replaced_silently(directory: Path, damage: bytes) -> None:
-    Identity(directory).secret()
+    NodeIdentity(directory).secret()
     path = directory / SECRET_FILE
     path.write_bytes(damage)
 
     with pytest.raises(PathNotUsable, match="damaged"):
-        Identity(directory).secret()
+        NodeIdentity(directory).secret()
     assert path.read_bytes() == damage
 
 
 def test_the_secret_is_in_no_message(directory: Path) -> None:
-    secret = Identity(directory).secret()
+    secret = NodeIdentity(directory).secret()
     (directory / SECRET_FILE).write_text(secret[:-1] + "!")
 
     with pytest.raises(PathNotUsable) as refusal:
-        Identity(directory).secret()
+        NodeIdentity(directory).secret()
     assert secret[:20] not in str(refusal.value)
 
 
@@ -67,15 +67,15 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(PathNotUsable, match="file"):
-        Identity(tmp_path / "file" / "worker").secret()
+        NodeIdentity(tmp_path / "file" / "worker").secret()
 
 
 def test_the_last_node_id_is_remembered(directory: Path) -> None:
     directory.mkdir()
-    assert Identity(directory).remembered() is None
-    Identity(directory).remember(NodeId("b7a906b9"), "w1")
+    assert NodeIdentity(directory).remembered() is None
+    NodeIdentity(directory).remember(NodeId("b7a906b9"), "w1")
 
-    assert Identity(directory).remembered() == Memory(id="b7a906b9", name="w1")
+    assert NodeIdentity(directory).remembered() == Memory(id="b7a906b9", name="w1")
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b'{"name":"w1"}', b'{"id":7}'])
@@ -84,12 +84,12 @@ def test_a_damaged_memory_is_forgotten(directory: Path, damage: bytes, caplog: p
     (directory / MEMORY_FILE).write_bytes(damage)
     (directory / MEMORY_FILE).chmod(0o600)
 
-    assert Identity(directory).remembered() is None
+    assert NodeIdentity(directory).remembered() is None
     assert len(caplog.records) == 1
 
 
 def test_a_memory_that_cannot_be_written_is_only_a_warning(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Identity(directory).remember(NodeId("b7a906b9"), "w1")
+    NodeIdentity(directory).remember(NodeId("b7a906b9"), "w1")
 
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 

@@ -12,7 +12,7 @@ from corral.base.tasks import running
 from corral.wire.inventory import InstalledBackend, InventoryReport, fingerprint
 from corral.wire.registration import Feature
 from corral.worker.membership.inventory_reports import InventoryReports
-from corral.worker.membership.presence import Member, Presence
+from corral.worker.membership.presence import AcceptedRegistration, Presence
 from tests.kit.backend_node import Published
 from tests.kit.waiting import eventually
 
@@ -33,7 +33,7 @@ class Disk:
 @pytest.fixture
 def presence() -> Presence:
     presence = Presence()
-    presence.member = Member(node_id=NodeId("n1"), bearer="b", features=frozenset({Feature.INVENTORY}))
+    presence.member = AcceptedRegistration(node_id=NodeId("n1"), bearer="b", features=frozenset({Feature.INVENTORY}))
     return presence
 
 

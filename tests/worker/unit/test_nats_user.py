@@ -13,7 +13,7 @@ from corral.base.retry import Backoff
 from corral.bus.credentials import UserJwt
 from corral.bus.problems import Problem, ProblemKind, Problems
 from corral.worker.membership.nats_user import NatsUser
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 from tests.kit.clock import ManualClock
 
 BACKOFF = Backoff(first=timedelta(seconds=2), cap=timedelta(seconds=30), spread=0)
@@ -38,8 +38,8 @@ def user(hours: float, number: int = 1) -> UserJwt:
     return UserJwt(f"head.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()}.signature", SEED)
 
 
-def member(nats_user: UserJwt | None = None, node_id: str = "n1", *, is_corral: bool = False) -> Member:
-    return Member(node_id=NodeId(node_id), bearer="tok", nats_user=nats_user, is_corral=is_corral)
+def member(nats_user: UserJwt | None = None, node_id: str = "n1", *, is_corral: bool = False) -> AcceptedRegistration:
+    return AcceptedRegistration(node_id=NodeId(node_id), bearer="tok", nats_user=nats_user, is_corral=is_corral)
 
 
 def user_on(link: FakeLink, *, clock: ManualClock | None = None, is_wanted: bool = True) -> NatsUser:

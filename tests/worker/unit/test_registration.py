@@ -14,7 +14,7 @@ from corral.base.retry import Backoff
 from corral.wire.registration import CorralWelcome, RegisterRequest, RegisterResponse
 from corral.worker.hardware.gpus.gpu import Gpus
 from corral.worker.hardware.machine import Measurement
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 from corral.worker.membership.registration import Profile, Registrar, membership, registration_body
 
 GOLDEN_BODY = {
@@ -125,7 +125,7 @@ def test_a_frontend_that_knows_secrets_is_shown_the_nodes_own(profile: Profile) 
     welcome = CorralWelcome(version="0.1.0", features=["node-secret"])
     member = membership(RegisterResponse(id="n1", status="pending", corral=welcome), profile)
 
-    assert member == Member(
+    assert member == AcceptedRegistration(
         node_id=member.node_id,
         bearer="own-secret",
         status="pending",

@@ -6,7 +6,7 @@ from corral.base.ids import NodeId
 from corral.bus.port import Message
 from corral.wire import subjects
 from corral.wire.registration import Feature
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 from corral.worker.membership.subscriptions import NodeSubscriptions
 
 
@@ -31,8 +31,8 @@ class FakeSubscription:
 async def handle(_: Message) -> None: ...
 
 
-def member(node_id: str, *features: str) -> Member:
-    return Member(node_id=NodeId(node_id), bearer="b", features=frozenset(features))
+def member(node_id: str, *features: str) -> AcceptedRegistration:
+    return AcceptedRegistration(node_id=NodeId(node_id), bearer="b", features=frozenset(features))
 
 
 def listening(bus: Any) -> NodeSubscriptions:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-from corral.adapter.dialects.requests import ChatMessage, ChatRequest, CompletionRequest, Part, Sampling
+from corral.adapter.dialects.requests import ChatMessage, ChatRequest, CompletionRequest, MessagePart, Sampling
 from corral.adapter.dialects.templates import render_chat, render_completion
 from corral.base.errors import InvalidInput
 from corral.rpc.messages import Message, PredictOptions
@@ -141,7 +141,7 @@ def _message(message: ChatMessage, options: PredictOptions, mark: str) -> Messag
     )
 
 
-def _text_of(part: Part, options: PredictOptions, mark: str) -> str:
+def _text_of(part: MessagePart, options: PredictOptions, mark: str) -> str:
     match part.type:
         case "text":
             return part.text or ""
@@ -155,13 +155,13 @@ def _text_of(part: Part, options: PredictOptions, mark: str) -> str:
             raise InvalidInput("messages.content.type", f"there are no parts of type {part.type}")
 
 
-def _recorded(part: Part) -> str:
+def _recorded(part: MessagePart) -> str:
     if part.input_audio is None or not part.input_audio.data:
         raise InvalidInput("messages.content.input_audio", "must have data in base64")
     return part.input_audio.data
 
 
-def _inline(part: Part) -> str:
+def _inline(part: MessagePart) -> str:
     """Return the base64 text of a data URL. Other URLs are refused: this process does not fetch files for clients."""
     link = part.image_url
     url = link if isinstance(link, str) else (link and link.url) or ""

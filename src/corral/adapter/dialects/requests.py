@@ -20,7 +20,7 @@ _HOTTEST: Final = 2.0
 """OpenAI's own limit of `temperature`."""
 
 
-class Link(msgspec.Struct):
+class ImageUrl(msgspec.Struct):
     url: str | None = None
 
 
@@ -28,18 +28,18 @@ class Sound(msgspec.Struct):
     data: str | None = None
 
 
-class Part(msgspec.Struct):
+class MessagePart(msgspec.Struct):
     """One part of a message: text, an image or a sound."""
 
     type: str
     text: str | None = None
-    image_url: Link | str | None = None
+    image_url: ImageUrl | str | None = None
     input_audio: Sound | None = None
 
 
 class ChatMessage(msgspec.Struct):
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[MessagePart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from corral.base.errors import AccessDenied, CorralError
-from corral.cli.client import Client
+from corral.cli.client import ApiClient
 from corral.cli.frontend_target import FrontendTarget, target_of
 from corral.processes.settings_table import ClientSettings
 from corral.processes.up_file import UpFile, read_up_file
@@ -54,7 +54,7 @@ def _ask_frontend(settings: ClientSettings) -> FrontendWords:
         target = target_of(settings)
     except CorralError as error:
         return FrontendWords(trouble=error)
-    client = Client(target)
+    client = ApiClient(target)
     try:
         report = client.get("/api/v1/doctor", DoctorReport)
         version = client.get("/api/v1/version", VersionView)
@@ -63,7 +63,7 @@ def _ask_frontend(settings: ClientSettings) -> FrontendWords:
     return FrontendWords(target=target, report=report, version=version, clock_ahead_seconds=_clock_ahead(client))
 
 
-def _clock_ahead(client: Client) -> float | None:
+def _clock_ahead(client: ApiClient) -> float | None:
     if client.server_time is None or client.server_time.tzinfo is None:
         return None
     return (client.server_time - datetime.now(UTC)).total_seconds()

@@ -23,7 +23,7 @@ class SigstoreBundle:
     document: bytes
 
 
-Candidate: TypeAlias = SimpleSignature | SigstoreBundle
+SignatureCandidate: TypeAlias = SimpleSignature | SigstoreBundle
 
 
 class SignatureChecker(Protocol):
@@ -37,7 +37,7 @@ class SignatureChecker(Protocol):
     def takes_simple(self) -> bool:
         """Whether signatures of cosign's first format can satisfy the policy at all."""
 
-    def problem(self, digest: str, candidate: Candidate) -> str:
+    def problem(self, digest: str, candidate: SignatureCandidate) -> str:
         """Why this does not sign the image with this digest as the policy asks for; empty when it does."""
 
 
@@ -47,5 +47,5 @@ class NothingAccepted:
     expected = "a signature that something here can check"
     takes_simple = False
 
-    def problem(self, digest: str, candidate: Candidate) -> str:
+    def problem(self, digest: str, candidate: SignatureCandidate) -> str:
         return f"nothing here checks {candidate.place} of {digest}"

@@ -17,7 +17,7 @@ from corral.oci.signatures.bundles import (
     signed_bytes,
     statement_problem,
 )
-from corral.oci.signatures.candidates import Candidate, SigstoreBundle, SimpleSignature
+from corral.oci.signatures.candidates import SignatureCandidate, SigstoreBundle, SimpleSignature
 from corral.oci.signatures.keys import PublicKey, read_public_keys
 from corral.oci.signatures.policy import Verification
 from corral.oci.signatures.simple_signing import payload_problem
@@ -41,7 +41,7 @@ class KeyChecker:
         fingerprints = " or ".join(key.fingerprint[:_SHOWN_DIGITS] for key in self._keys)
         return f"a signature by the key {fingerprints}"
 
-    def problem(self, digest: str, candidate: Candidate) -> str:
+    def problem(self, digest: str, candidate: SignatureCandidate) -> str:
         try:
             match candidate:
                 case SimpleSignature(payload=payload, signature=signature):

@@ -30,7 +30,7 @@ from corral.oci.signatures.bundles import (
     signed_bytes,
     statement_problem,
 )
-from corral.oci.signatures.candidates import Candidate, SigstoreBundle
+from corral.oci.signatures.candidates import SignatureCandidate, SigstoreBundle
 from corral.oci.signatures.policy import Verification, expected_signer, signer_problem, time_problem
 
 BUNDLED: Final = "https%3A%2F%2Ftuf-repo-cdn.sigstore.dev/trusted_root.json"
@@ -80,7 +80,7 @@ class KeylessChecker:
     def expected(self) -> str:
         return expected_signer(self._policy)
 
-    def problem(self, digest: str, candidate: Candidate) -> str:
+    def problem(self, digest: str, candidate: SignatureCandidate) -> str:
         if not isinstance(candidate, SigstoreBundle):
             return "it is no Sigstore bundle"
         try:

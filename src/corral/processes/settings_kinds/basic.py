@@ -36,7 +36,7 @@ def _shown_whole(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind(Generic[T]):
+class SettingKind(Generic[T]):
     """One kind of value."""
 
     placeholder: str
@@ -65,7 +65,7 @@ def _read_text(text: str) -> str:
     return text.strip()
 
 
-TEXT: Final = Kind(placeholder="TEXT", allowed=f"printable text of 1 to {MAX_TEXT} characters", read=_read_text)
+TEXT: Final = SettingKind(placeholder="TEXT", allowed=f"printable text of 1 to {MAX_TEXT} characters", read=_read_text)
 
 
 def _read_secret(text: str) -> str:
@@ -74,7 +74,7 @@ def _read_secret(text: str) -> str:
     return text
 
 
-SECRET: Final = Kind(
+SECRET: Final = SettingKind(
     placeholder="SECRET",
     allowed=f"1 to {MAX_SECRET} printable ASCII characters without blanks",
     read=_read_secret,
@@ -85,7 +85,7 @@ def _read_secrets(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_read_secret(one.strip()) for one in text.split(",")))
 
 
-SECRETS: Final = Kind(
+SECRETS: Final = SettingKind(
     placeholder="SECRET[,SECRET…]",
     allowed=f"one secret or several, comma-separated, each of {SECRET.allowed}",
     read=_read_secrets,
@@ -98,7 +98,9 @@ def _read_password(text: str) -> str:
     return text
 
 
-PASSWORD: Final = Kind(placeholder="PASSWORD", allowed=f"1 to {MAX_SECRET} printable characters", read=_read_password)
+PASSWORD: Final = SettingKind(
+    placeholder="PASSWORD", allowed=f"1 to {MAX_SECRET} printable characters", read=_read_password
+)
 
 
 def _read_switch(text: str) -> bool:
@@ -110,7 +112,7 @@ def _read_switch(text: str) -> bool:
     raise ValueError(text)
 
 
-SWITCH: Final = Kind(placeholder="true|false", allowed="true or false", read=_read_switch, is_switch=True)
+SWITCH: Final = SettingKind(placeholder="true|false", allowed="true or false", read=_read_switch, is_switch=True)
 
 
 def _read_whole(text: str) -> int:
@@ -119,22 +121,22 @@ def _read_whole(text: str) -> int:
     return int(text)
 
 
-ANY_WHOLE: Final = Kind(placeholder="N", allowed="a whole number", read=_read_whole)
+ANY_WHOLE: Final = SettingKind(placeholder="N", allowed="a whole number", read=_read_whole)
 
 
-def whole(low: int, high: int) -> Kind[int]:
+def whole(low: int, high: int) -> SettingKind[int]:
     """A whole number within bounds, both included."""
 
     def read(text: str) -> int:
         return _within(_read_whole(text), low, high)
 
-    return Kind(placeholder="N", allowed=f"a whole number from {low} to {high}", read=read)
+    return SettingKind(placeholder="N", allowed=f"a whole number from {low} to {high}", read=read)
 
 
 PORT: Final = whole(0, 65535)
 
 
-def duration(low: timedelta, high: timedelta, *, bounds: str) -> Kind[timedelta]:
+def duration(low: timedelta, high: timedelta, *, bounds: str) -> SettingKind[timedelta]:
     """A duration within bounds; `bounds` says them in words."""
 
     def read(text: str) -> timedelta:
@@ -143,10 +145,10 @@ def duration(low: timedelta, high: timedelta, *, bounds: str) -> Kind[timedelta]
         except OverflowError as error:
             raise ValueError(text) from error
 
-    return Kind(placeholder="DURATION", allowed=f"a duration such as 10s, 1m30s or 24h, {bounds}", read=read)
+    return SettingKind(placeholder="DURATION", allowed=f"a duration such as 10s, 1m30s or 24h, {bounds}", read=read)
 
 
-def size(low: int, high: int, *, bounds: str) -> Kind[int]:
+def size(low: int, high: int, *, bounds: str) -> SettingKind[int]:
     """A number of bytes within bounds; `bounds` says them in words."""
 
     def read(text: str) -> int:
@@ -155,7 +157,7 @@ def size(low: int, high: int, *, bounds: str) -> Kind[int]:
             raise ValueError(text)
         return _within(int(match[1]) * _SIZE_UNITS[match[2].lower()], low, high)
 
-    return Kind(placeholder="SIZE", allowed=f"a size such as 1048576, 512KiB or 8MiB, {bounds}", read=read)
+    return SettingKind(placeholder="SIZE", allowed=f"a size such as 1048576, 512KiB or 8MiB, {bounds}", read=read)
 
 
 Comparable = TypeVar("Comparable", int, timedelta)
@@ -167,7 +169,7 @@ def _within(value: Comparable, low: Comparable, high: Comparable) -> Comparable:
     return value
 
 
-def choice(*words: str) -> Kind[str]:
+def choice(*words: str) -> SettingKind[str]:
     """One of a few words."""
 
     def read(text: str) -> str:
@@ -177,7 +179,7 @@ def choice(*words: str) -> Kind[str]:
         return word
 
     listed = ", ".join(words[:-1]) + f" or {words[-1]}"
-    return Kind(placeholder="|".join(words), allowed=listed, read=read)
+    return SettingKind(placeholder="|".join(words), allowed=listed, read=read)
 
 
 def _read_path(text: str) -> Path:
@@ -189,7 +191,7 @@ def _read_path(text: str) -> Path:
         raise ValueError(text) from error
 
 
-PATH: Final = Kind(placeholder="PATH", allowed="a path", read=_read_path)
+PATH: Final = SettingKind(placeholder="PATH", allowed="a path", read=_read_path)
 
 
 def _read_existing_file(text: str) -> Path:
@@ -203,4 +205,6 @@ def _read_existing_file(text: str) -> Path:
     return path
 
 
-EXISTING_FILE: Final = Kind(placeholder="FILE", allowed="the path of a file that exists", read=_read_existing_file)
+EXISTING_FILE: Final = SettingKind(
+    placeholder="FILE", allowed="the path of a file that exists", read=_read_existing_file
+)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from corral.base.errors import InvalidInput
 from corral.domain.labels import label_problem
 from corral.domain.vram_budget import VramBudget
-from corral.processes.settings_kinds.basic import Kind, Unforgivable
+from corral.processes.settings_kinds.basic import SettingKind, Unforgivable
 
 if TYPE_CHECKING:
     from corral.domain.gallery import GallerySource
@@ -21,7 +21,7 @@ def _read_registry_auth(text: str) -> str:
     return text
 
 
-REGISTRY_AUTH: Final = Kind(
+REGISTRY_AUTH: Final = SettingKind(
     placeholder="JSON",
     allowed="a Docker configuration with `auths` that hold a login",
     read=_read_registry_auth,
@@ -53,7 +53,7 @@ def _checked_labels(labels: dict[str, str]) -> Mapping[str, str]:
     return labels
 
 
-LABELS: Final = Kind(
+LABELS: Final = SettingKind(
     placeholder="KEY=VALUE[,…]",
     allowed="pairs such as zone=a,disk=fast, or in a file a table of texts",
     read=_read_labels,
@@ -66,7 +66,7 @@ def _read_vram_budget(text: str) -> str:
     return text.strip()
 
 
-VRAM_BUDGET: Final = Kind(
+VRAM_BUDGET: Final = SettingKind(
     placeholder="BUDGET", allowed="a share or a size such as 80%, 0.8, 12GB or 8GiB", read=_read_vram_budget
 )
 
@@ -125,7 +125,7 @@ def _check_policy(source: "GallerySource") -> None:
 
 _LOGIN = re.compile(r"://[^/\"\s]*@")
 
-GALLERIES: Final = Kind(
+GALLERIES: Final = SettingKind(
     placeholder="JSON",
     allowed='a JSON list such as [{"name": "mine", "url": "https://example.org/index.yaml"}], each name once, with '
     "URLs that begin with http://, https://, file:///, oci:// or github:, or are corral:builtin",

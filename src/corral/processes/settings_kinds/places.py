@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, urlsplit
 
 from corral.base.errors import InvalidInput
-from corral.processes.settings_kinds.basic import Kind
+from corral.processes.settings_kinds.basic import SettingKind
 
 if TYPE_CHECKING:
     pass
@@ -39,7 +39,7 @@ def _read_http_url(text: str) -> str:
     return url
 
 
-HTTP_URL: Final = Kind(
+HTTP_URL: Final = SettingKind(
     placeholder="URL",
     allowed="a URL such as http://10.0.0.1:8080, without a user, a query or a fragment",
     read=_read_http_url,
@@ -55,7 +55,7 @@ def _read_http_urls(text: str) -> tuple[str, ...]:
     return urls
 
 
-HTTP_URLS: Final = Kind(
+HTTP_URLS: Final = SettingKind(
     placeholder="URL[,URL…]",
     allowed="a URL such as http://10.0.0.1:8080, or several, comma-separated; without a user, a query or a fragment",
     read=_read_http_urls,
@@ -74,7 +74,7 @@ def _read_nats_urls(text: str) -> str:
     return text.strip()
 
 
-NATS_URLS: Final = Kind(
+NATS_URLS: Final = SettingKind(
     placeholder="URL[,URL…]",
     allowed="a URL such as nats://10.0.0.1:4222, or several, comma-separated",
     read=_read_nats_urls,
@@ -100,7 +100,7 @@ def _database_password(text: str) -> bool:
     return ":" in authority or "password=" in text.lower()
 
 
-DATABASE_URL: Final = Kind(
+DATABASE_URL: Final = SettingKind(
     placeholder="URL",
     allowed="sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/NAME",
     read=_read_database_url,
@@ -118,7 +118,7 @@ def _read_address(text: str) -> str:
     return f"{host}:{port}"
 
 
-ADDRESS: Final = Kind(
+ADDRESS: Final = SettingKind(
     placeholder="HOST:PORT",
     allowed="HOST:PORT, such as 10.0.0.5:50051 or [fd00::5]:50051",
     read=_read_address,
@@ -133,7 +133,7 @@ def _read_host(text: str) -> str:
     return bare
 
 
-HOST: Final = Kind(placeholder="HOST", allowed="a host name or an IP address", read=_read_host)
+HOST: Final = SettingKind(placeholder="HOST", allowed="a host name or an IP address", read=_read_host)
 
 
 def _read_hosts(text: str) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def _read_hosts(text: str) -> tuple[str, ...]:
     return hosts
 
 
-HOSTS: Final = Kind(
+HOSTS: Final = SettingKind(
     placeholder="HOST[,HOST…]",
     allowed="a host such as registry.lan or registry.lan:5000, or several, comma-separated",
     read=_read_hosts,
@@ -177,12 +177,12 @@ def _read_origin(text: str) -> str:
     return url.lower()
 
 
-ORIGINS: Final = Kind(
+ORIGINS: Final = SettingKind(
     placeholder="ORIGIN[,ORIGIN…]",
     allowed="origins such as https://chat.example or http://localhost:3000, comma-separated, or *",
     read=_read_origins,
 )
-NETWORKS: Final = Kind(
+NETWORKS: Final = SettingKind(
     placeholder="NETWORK[,NETWORK…]",
     allowed="an IP address such as 10.0.0.5, a network such as 10.0.0.0/24, or several, comma-separated",
     read=_read_networks,

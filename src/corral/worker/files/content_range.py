@@ -3,7 +3,7 @@
 from typing import Final
 
 from corral.wire.file_transfer import ContentRange
-from corral.worker.files.refusals import Refusal, bad_request
+from corral.worker.files.refusals import FileRefused, bad_request
 
 _MOST: Final = 2**63 - 1
 
@@ -33,5 +33,5 @@ def _number(which: str, text: str) -> int:
     return int(text)
 
 
-def _unusable(which: str, text: str, problem: str) -> Refusal:
+def _unusable(which: str, text: str, problem: str) -> FileRefused:
     return bad_request(f'invalid Content-Range {which}: strconv.ParseInt: parsing "{text}": {problem}')

@@ -9,7 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
-from corral.worker.files.refusals import Refusal
+from corral.worker.files.refusals import FileRefused
 from corral.worker.files.store import FileStore
 from corral.worker.files.threads import Threads
 
@@ -96,5 +96,5 @@ def parse_range(text: str, size: int) -> Span:
     else:
         span = Span(max(size - int(last), 0), size) if last else Span(0, 0)
     if span.start >= span.end:
-        raise Refusal(416, f"the range {text} is not in the file", headers={"Content-Range": f"bytes */{size}"})
+        raise FileRefused(416, f"the range {text} is not in the file", headers={"Content-Range": f"bytes */{size}"})
     return span

@@ -23,7 +23,7 @@ _MOST_REMEMBERED: Final = 4096
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _SECOND_NS: Final = 10**9
 
-Identity = tuple[int, int, int, int]
+FileIdentity = tuple[int, int, int, int]
 
 
 class Interrupted(OSError):
@@ -32,7 +32,7 @@ class Interrupted(OSError):
 
 class Hashes:
     def __init__(self) -> None:
-        self._remembered: OrderedDict[Identity, str] = OrderedDict()
+        self._remembered: OrderedDict[FileIdentity, str] = OrderedDict()
         self._lock = threading.Lock()
         self.stopping = threading.Event()
         """Set to have every computation end soon, with Interrupted."""
@@ -110,7 +110,7 @@ def confirm(directory: int, name: str) -> None:
     os.utime(hash_name(name), dir_fd=directory, follow_symlinks=False)
 
 
-def _identity(found: os.stat_result) -> Identity:
+def _identity(found: os.stat_result) -> FileIdentity:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 

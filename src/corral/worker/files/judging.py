@@ -6,7 +6,7 @@ from enum import Enum
 from corral.wire.file_transfer import ContentRange
 
 
-class Verdict(Enum):
+class RangeVerdict(Enum):
     APPEND = "append"
     RESTART = "restart"
     """What is there belongs to something else: begin anew, from this range."""
@@ -27,14 +27,14 @@ class Present:
     """Of a finished file, where it is known."""
 
 
-def judge(wanted: ContentRange, digest: str, present: Present) -> Verdict:
+def judge(wanted: ContentRange, digest: str, present: Present) -> RangeVerdict:
     """`digest` is the hash that the whole file shall have; empty when the client did not say."""
     size = present.size
     if wanted.start == 0 and size > 0:
         if not digest or (present.target or present.hash) != digest:
-            return Verdict.RESTART
+            return RangeVerdict.RESTART
         if present.target and size >= wanted.total:  # all bytes are there and were found wrong
-            return Verdict.RESTART
+            return RangeVerdict.RESTART
     elif wanted.start > 0 and digest and present.target and present.target != digest:
-        return Verdict.CONFLICT
-    return Verdict.APPEND if wanted.start == size else Verdict.ELSEWHERE
+        return RangeVerdict.CONFLICT
+    return RangeVerdict.APPEND if wanted.start == size else RangeVerdict.ELSEWHERE

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from corral.base.open_directories import HERE, ConfinedPath, look
 from corral.wire.file_transfer import ContentRange
 from corral.worker.files import disk, refusals
-from corral.worker.files.judging import Present, Verdict, judge
+from corral.worker.files.judging import Present, RangeVerdict, judge
 from corral.worker.files.names import hash_name, part_name, target_name
 from corral.worker.files.room import Promise
-from corral.worker.files.store import FileStore, Found, Kind
+from corral.worker.files.store import FileKind, FileLookup, FileStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Opening:
         self._resources = resources
         self._file: int | None = None
         self._found = store.find(place)
-        if self._found.kind is Kind.DIRECTORY or place.name == HERE:
+        if self._found.kind is FileKind.DIRECTORY or place.name == HERE:
             raise refusals.is_directory()
         if not resources.enter_context(writing(store, place)):
             raise self._busy()
@@ -52,7 +52,7 @@ class Opening:
         found, wanted = self._found, self._wanted
         if not self._digest or wanted.start or found.size != wanted.total or not self._is_right():
             return False
-        if found.kind is Kind.PARTIAL and self._file is not None:
+        if found.kind is FileKind.PARTIAL and self._file is not None:
             commit(self._store, self._place, name=self._part, file=self._file, digest=self._digest)
             self._found = self._store.find(self._place)
         return wanted.is_whole
@@ -60,24 +60,24 @@ class Opening:
     def begin(self) -> Received:
         """What the range is to be appended to."""
         found = self._found
-        known = self._store.hashes.known(self._place.directory, found.name) if found.kind is Kind.FINISHED else ""
+        known = self._store.hashes.known(self._place.directory, found.name) if found.kind is FileKind.FINISHED else ""
         present = Present(size=found.size, target=found.target, hash=known)
         match judge(self._wanted, self._digest, present):
-            case Verdict.CONFLICT:
+            case RangeVerdict.CONFLICT:
                 self._store.remove_everything(self._place)
                 raise refusals.other_upload(found.target, self._digest)
-            case Verdict.ELSEWHERE:
+            case RangeVerdict.ELSEWHERE:
                 raise refusals.elsewhere(self._wanted.start, found.size, self._wanted.total)
-            case Verdict.RESTART:
+            case RangeVerdict.RESTART:
                 self._forget_part()
-            case Verdict.APPEND:
+            case RangeVerdict.APPEND:
                 self._take_over_finished()
         return self._ready()
 
-    def _claimed(self) -> Found:
+    def _claimed(self) -> FileLookup:
         """What is there, with the unfinished upload locked against other processes."""
         directory, found = self._place.directory, self._store.find(self._place)
-        if found.kind is not Kind.PARTIAL:
+        if found.kind is not FileKind.PARTIAL:
             return found
         if found.name == self._place.name:  # as LocalAI's worker leaves it
             disk.rename(directory, found.name, self._part)
@@ -94,9 +94,9 @@ class Opening:
 
     def _is_right(self) -> bool:
         directory, found = self._place.directory, self._found
-        if found.kind is Kind.FINISHED:
+        if found.kind is FileKind.FINISHED:
             return self._store.hashes.of(directory, found.name) == self._digest
-        is_meant = found.kind is Kind.PARTIAL and found.target == self._digest
+        is_meant = found.kind is FileKind.PARTIAL and found.target == self._digest
         return is_meant and self._store.hashes.of_part(directory, found.name) == self._digest
 
     def _forget_part(self) -> None:
@@ -107,7 +107,7 @@ class Opening:
 
     def _take_over_finished(self) -> None:
         """More is appended to what was taken for finished, because its first ranges came without a hash."""
-        if self._found.kind is Kind.FINISHED and self._found.size:
+        if self._found.kind is FileKind.FINISHED and self._found.size:
             disk.remove(self._place.directory, hash_name(self._place.name))
             disk.rename(self._place.directory, self._place.name, self._part)
             self._open_part()
@@ -138,14 +138,14 @@ class Opening:
             disk.remove(self._place.directory, self._part)
             raise
 
-    def _busy(self) -> refusals.Refusal:
+    def _busy(self) -> refusals.FileRefused:
         return refusals.busy(self._found.size, self._wanted.total)
 
 
 def commit(store: FileStore, place: ConfinedPath, *, name: str, file: int, digest: str) -> None:
     """Give a received file its name. From here on it is there, also after a crash; its hash counts a little later."""
     if not disk.is_still(place.directory, name, file):
-        raise refusals.Refusal(409, "the upload was replaced by another one; restart from byte 0")
+        raise refusals.FileRefused(409, "the upload was replaced by another one; restart from byte 0")
     disk.let_go(file)
     disk.rename(place.directory, name, place.name)
     disk.remove(place.directory, target_name(place.name), part_name(place.name))

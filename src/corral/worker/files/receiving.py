@@ -14,7 +14,7 @@ from corral.wire.file_transfer import ContentRange
 from corral.worker.files import disk, refusals
 from corral.worker.files.names import new_name, target_name
 from corral.worker.files.opening import Opening, Received, commit, promised, writing
-from corral.worker.files.store import FileStore, Kind
+from corral.worker.files.store import FileKind, FileStore
 
 
 class Upload:
@@ -112,8 +112,8 @@ class WholeUpload(Upload):
         """`length` is how many bytes will come, where that is known."""
         with ExitStack() as stack:
             place = stack.enter_context(store.place(key, create=True))
-            if store.find(place).kind is Kind.DIRECTORY:
-                raise refusals.Refusal(500, f"creating file: open {place.path}: is a directory")
+            if store.find(place).kind is FileKind.DIRECTORY:
+                raise refusals.FileRefused(500, f"creating file: open {place.path}: is a directory")
             if not stack.enter_context(writing(store, place)):
                 raise refusals.busy_whole()
             promise = promised(store, place, length or 0, stack)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from corral.base.errors import CorralError
 
 
-class Refusal(CorralError):
+class FileRefused(CorralError):
     """The request about a file was refused."""
 
     code = "file_refused"
@@ -18,52 +18,52 @@ class Refusal(CorralError):
         super().__init__(text, status=status)
 
 
-def bad_request(text: str) -> Refusal:
-    return Refusal(400, text)
+def bad_request(text: str) -> FileRefused:
+    return FileRefused(400, text)
 
 
-def outside(path: object) -> Refusal:
+def outside(path: object) -> FileRefused:
     return bad_request(f'path "{path}" is outside allowed directory')
 
 
-def is_directory() -> Refusal:
+def is_directory() -> FileRefused:
     return bad_request("destination is a directory")
 
 
-def failed(doing: str, error: OSError) -> Refusal:
-    return Refusal(500, f"{doing}: {error.strerror or error}")
+def failed(doing: str, error: OSError) -> FileRefused:
+    return FileRefused(500, f"{doing}: {error.strerror or error}")
 
 
-def no_room(needed: int, free: int) -> Refusal:
-    return Refusal(507, f"not enough disk space: {needed} bytes are needed and {free} are free")
+def no_room(needed: int, free: int) -> FileRefused:
+    return FileRefused(507, f"not enough disk space: {needed} bytes are needed and {free} are free")
 
 
-def disk_full(error: OSError) -> Refusal:
-    return Refusal(507, f"writing file: {error.strerror or error}")
+def disk_full(error: OSError) -> FileRefused:
+    return FileRefused(507, f"writing file: {error.strerror or error}")
 
 
-def wrong_hash(expected: str, got: str) -> Refusal:
+def wrong_hash(expected: str, got: str) -> FileRefused:
     return bad_request(f"sha256 mismatch: expected {expected} got {got}")
 
 
-def other_upload(was: str, now: str) -> Refusal:
+def other_upload(was: str, now: str) -> FileRefused:
     text = f"X-Content-SHA256 mismatch with in-progress upload (was {was}, now {now}); restart from byte 0"
-    return Refusal(409, text)
+    return FileRefused(409, text)
 
 
-def elsewhere(start: int, size: int, total: int) -> Refusal:
+def elsewhere(start: int, size: int, total: int) -> FileRefused:
     return _try_again(f"Content-Range start {start} does not match current file size {size}", size, total)
 
 
-def busy(size: int, total: int) -> Refusal:
+def busy(size: int, total: int) -> FileRefused:
     """Somebody else sends this file right now. 416 is what LocalAI's frontends take as "look again and go on"."""
     return _try_again("another upload of this file is under way", size, total)
 
 
-def busy_whole() -> Refusal:
+def busy_whole() -> FileRefused:
     """The same for an upload in one piece, which has no place to go on from."""
-    return Refusal(409, "another upload of this file is under way")
+    return FileRefused(409, "another upload of this file is under way")
 
 
-def _try_again(text: str, size: int, total: int) -> Refusal:
-    return Refusal(416, text, headers={"Content-Range": f"bytes */{total}", "X-File-Size": str(size)})
+def _try_again(text: str, size: int, total: int) -> FileRefused:
+    return FileRefused(416, text, headers={"Content-Range": f"bytes */{total}", "X-File-Size": str(size)})

@@ -10,17 +10,17 @@ from aiohttp import web
 
 from corral.worker.files import disk
 from corral.worker.files.downloads import Downloads
-from corral.worker.files.refusals import Refusal, bad_request, disk_full, failed
+from corral.worker.files.refusals import FileRefused, bad_request, disk_full, failed
 from corral.worker.files.store import FileStore, Head
 from corral.worker.files.threads import Threads
-from corral.worker.files.uploads import Progress, Uploads
+from corral.worker.files.uploads import PartialUpload, Uploads
 
 FILES: Final = "/v1/files/"
 LISTINGS: Final = "/v1/files-list/"
 RANGES: Final = "/v1/corral/files/"
 _TEMPORARY: Final = "temp"
 
-Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
+FileHandler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
 
 
 class FileRoutes:
@@ -29,14 +29,14 @@ class FileRoutes:
         self._threads = threads
         self._uploads = Uploads(store, threads, stall_seconds=stall_seconds)
         self._downloads = Downloads(store, threads, stall_seconds=stall_seconds)
-        self._files: Mapping[str, Handler] = {
+        self._files: Mapping[str, FileHandler] = {
             "HEAD": self._head,
             "GET": self._get,
             "PUT": self._put,
             "POST": self._post,
         }
 
-    def table(self) -> Mapping[str, Handler]:
+    def table(self) -> Mapping[str, FileHandler]:
         """By the beginning of the path; what comes after it is the key, decoded."""
         return {FILES: self._file, LISTINGS: self._listing, RANGES: self._ranges}
 
@@ -47,13 +47,13 @@ class FileRoutes:
     async def _file(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
         handler = self._files.get(request.method)
         if handler is None:
-            raise Refusal(405, "method not allowed")
+            raise FileRefused(405, "method not allowed")
         return await _translated(handler, request, key)
 
     async def _head(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
         head = await self._threads.run(lambda: self._store.head(key))
         if head is None:
-            raise Refusal(404, "not found")
+            raise FileRefused(404, "not found")
         digest = head.hash or ("" if head.target else await self._threads.run_long(lambda: self._store.digest(key)))
         response = web.StreamResponse(headers=_described(head, digest))
         response.content_length = head.size
@@ -64,35 +64,35 @@ class FileRoutes:
 
     async def _put(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
         outcome = await self._uploads.receive(request, key)
-        if isinstance(outcome, Progress):
+        if isinstance(outcome, PartialUpload):
             headers = {"X-File-Size": str(outcome.size), "Range": f"bytes=0-{outcome.size - 1}"}
             return web.Response(status=308, headers=headers)
         return _local_path(outcome)
 
     async def _post(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
         if key != _TEMPORARY:
-            raise Refusal(404, "not found")
+            raise FileRefused(404, "not found")
         name = f"localai-output-{secrets.randbelow(2**63)}.tmp"
         return _local_path(await self._threads.run(lambda: self._store.make_temporary(name)))
 
     async def _listing(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
         if request.method != "GET":
-            raise Refusal(405, "method not allowed")
+            raise FileRefused(405, "method not allowed")
         try:
             files = await self._threads.run(lambda: self._store.listing(key))
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise Refusal(404, "directory not found") from error
+            raise FileRefused(404, "directory not found") from error
         except OSError as error:
             raise failed("listing directory", error) from error
         return _json({"files": files or None})
 
     async def _ranges(self, request: web.BaseRequest, key: str) -> web.StreamResponse:
         if request.method != "GET":
-            raise Refusal(405, "method not allowed")
+            raise FileRefused(405, "method not allowed")
         return await _translated(self._downloads.send_span, request, key)
 
 
-async def _translated(handler: Handler, request: web.BaseRequest, key: str) -> web.StreamResponse:
+async def _translated(handler: FileHandler, request: web.BaseRequest, key: str) -> web.StreamResponse:
     """Errors of the disk in the words of the protocol."""
     if not key:
         raise bad_request("key is required")
@@ -104,9 +104,9 @@ async def _translated(handler: Handler, request: web.BaseRequest, key: str) -> w
         raise _refused(request.method, error) from error
 
 
-def _refused(method: str, error: OSError) -> Refusal:
+def _refused(method: str, error: OSError) -> FileRefused:
     if method == "GET" and isinstance(error, FileNotFoundError | NotADirectoryError):
-        return Refusal(404, "file not found")
+        return FileRefused(404, "file not found")
     if error.errno in disk.FULL:
         return disk_full(error)
     return failed("creating file" if method == "PUT" else "opening file", error)

@@ -31,7 +31,7 @@ MOST_UNFINISHED: Final = 256
 """Uploads whose hashing is remembered; others are read again when they go on."""
 
 
-class Kind(Enum):
+class FileKind(Enum):
     MISSING = "missing"
     DIRECTORY = "directory"
     PARTIAL = "partial"
@@ -39,10 +39,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FileLookup:
     """What a key leads to at this moment."""
 
-    kind: Kind
+    kind: FileKind
     name: str = ""
     """Of the file that holds the bytes, in the directory of the place."""
     size: int = 0
@@ -130,18 +130,20 @@ class FileStore:
         except PathRefused as error:
             raise bad_request(error.message) from error
 
-    def find(self, place: ConfinedPath) -> Found:
+    def find(self, place: ConfinedPath) -> FileLookup:
         own = look(place.directory, place.name)
         if own is not None and not stat.S_ISREG(own.st_mode):
-            return Found(kind=Kind.DIRECTORY if stat.S_ISDIR(own.st_mode) else Kind.MISSING)
+            return FileLookup(kind=FileKind.DIRECTORY if stat.S_ISDIR(own.st_mode) else FileKind.MISSING)
         part = look(place.directory, part_name(place.name))
         target = self.target(place)
         if part is not None and stat.S_ISREG(part.st_mode):
-            return Found(kind=Kind.PARTIAL, name=part_name(place.name), size=part.st_size, target=target)
+            return FileLookup(kind=FileKind.PARTIAL, name=part_name(place.name), size=part.st_size, target=target)
         if own is None:
-            return Found(kind=Kind.MISSING)
-        kind = Kind.PARTIAL if target else Kind.FINISHED  # a partial under the final name is LocalAI's, or just renamed
-        return Found(kind=kind, name=place.name, size=own.st_size, target=target)
+            return FileLookup(kind=FileKind.MISSING)
+        kind = (
+            FileKind.PARTIAL if target else FileKind.FINISHED
+        )  # a partial under the final name is LocalAI's, or just renamed
+        return FileLookup(kind=kind, name=place.name, size=own.st_size, target=target)
 
     def target(self, place: ConfinedPath) -> str:
         return disk.read_text(place.directory, target_name(place.name)).lower()
@@ -151,11 +153,11 @@ class FileStore:
         try:
             with self.place(key) as place:
                 found = self.find(place)
-                if found.kind is Kind.DIRECTORY:
+                if found.kind is FileKind.DIRECTORY:
                     raise bad_request("path is a directory")
-                if found.kind is Kind.MISSING:
+                if found.kind is FileKind.MISSING:
                     return None
-                known = self.hashes.known(place.directory, found.name) if found.kind is Kind.FINISHED else ""
+                known = self.hashes.known(place.directory, found.name) if found.kind is FileKind.FINISHED else ""
                 return Head(path=place.path, size=found.size, target=found.target, hash=known)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -168,7 +170,7 @@ class FileStore:
         try:
             with self.place(key) as place:
                 found = self.find(place)
-                read = self.hashes.of_part if found.kind is Kind.PARTIAL else self.hashes.of
+                read = self.hashes.of_part if found.kind is FileKind.PARTIAL else self.hashes.of
                 return read(place.directory, found.name) if found.name else ""
         except OSError:
             return ""
@@ -177,9 +179,9 @@ class FileStore:
         """A descriptor to read from, of the caller's from now on; None for a directory. FileNotFoundError otherwise."""
         with self.place(key) as place:
             found = self.find(place)
-            if found.kind is Kind.DIRECTORY:
+            if found.kind is FileKind.DIRECTORY:
                 return None
-            if found.kind is Kind.MISSING:
+            if found.kind is FileKind.MISSING:
                 raise FileNotFoundError(place.path)
             return disk.open_existing(place.directory, found.name)
 

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 LONGEST_PERIOD: Final = timedelta(hours=1)
 _MOST_DEPTH: Final = 200
 
-Names = frozenset[str]
-Choice = Callable[[Names], Names]
+FileNames = frozenset[str]
+Choice = Callable[[FileNames], FileNames]
 """From the names in one directory, those that may go if they are old enough."""
 
 
@@ -70,23 +70,23 @@ class Sweeper:
         return count
 
 
-def everything(names: Names) -> Names:
+def everything(names: FileNames) -> FileNames:
     return names
 
 
-def unfinished(names: Names) -> Names:
+def unfinished(names: FileNames) -> FileNames:
     """Uploads that did not become files: their bytes, and the hashes that they should have had."""
     targets = {name for name in names if name.endswith(TARGET_SUFFIX) and name.removesuffix(TARGET_SUFFIX) not in names}
     return frozenset({name for name in names if is_ours(name)} | targets | _targets_of_parts(names))
 
 
-def leftovers(names: Names) -> Names:
+def leftovers(names: FileNames) -> FileNames:
     """Uploads that cannot be resumed: nobody said what they should become."""
     resumable = {part_name(name.removesuffix(TARGET_SUFFIX)) for name in _targets_of_parts(names)}
     return frozenset(name for name in names if is_ours(name)) - resumable
 
 
-def _targets_of_parts(names: Names) -> set[str]:
+def _targets_of_parts(names: FileNames) -> set[str]:
     targets = {name for name in names if name.endswith(TARGET_SUFFIX)}
     return {name for name in targets if part_name(name.removesuffix(TARGET_SUFFIX)) in names}
 

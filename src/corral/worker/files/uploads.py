@@ -14,7 +14,7 @@ from corral.wire.file_transfer import ContentRange
 from corral.worker.files import refusals
 from corral.worker.files.bodies import invite, mark_taken
 from corral.worker.files.content_range import parse_content_range
-from corral.worker.files.lanes import SHORTEST, Lane, Patience, take_over
+from corral.worker.files.lanes import SHORTEST, BodyTransfer, StallLimits, take_over
 from corral.worker.files.receiving import RangedUpload, Upload, WholeUpload
 from corral.worker.files.store import FileStore
 from corral.worker.files.threads import Threads, finished
@@ -34,7 +34,7 @@ class Uploads:
         """Give up large bodies that are still coming; those that come in ranges can be resumed."""
         self._ending.set()
 
-    async def receive(self, request: web.BaseRequest, key: str) -> "Path | Progress":
+    async def receive(self, request: web.BaseRequest, key: str) -> "Path | PartialUpload":
         """The path of the finished file, or how far a file in ranges has come."""
         digest = _as_text(request.headers.get("X-Content-SHA256", "")).strip().lower()
         stated = request.headers.get("Content-Range", "")
@@ -54,7 +54,7 @@ class Uploads:
 
     async def _receive_range(
         self, request: web.BaseRequest, key: str, wanted: ContentRange, digest: str
-    ) -> "Path | Progress":
+    ) -> "Path | PartialUpload":
         async with self._threads.opened(lambda: _Opened(self._store, key, wanted, digest)) as opened:
             upload = opened.upload
             if isinstance(upload, Path):
@@ -63,7 +63,7 @@ class Uploads:
             if taken < wanted.length:
                 raise refusals.bad_request(f"short body: got {taken} expected {wanted.length}")
             if upload.size < wanted.total:
-                return Progress(upload.size)
+                return PartialUpload(upload.size)
             return await self._threads.run(lambda: upload.finish(upload.expected(digest)))
 
     async def _take(self, request: web.BaseRequest, upload: Upload, *, limit: int | None) -> int:
@@ -96,9 +96,9 @@ class Uploads:
             return None
         source, begun = connection
         mark_taken(request, is_whole=False)
-        patience = Patience(stall_seconds=self._stall_seconds, is_ending=self._ending.is_set)
+        patience = StallLimits(stall_seconds=self._stall_seconds, is_ending=self._ending.is_set)
         with source:
-            lane = Lane(source, upload, begun=begun, length=length, patience=patience)
+            lane = BodyTransfer(source, upload, begun=begun, length=length, patience=patience)
             taken = await self._threads.run_lane(lambda: _run(lane, upload, length))
         mark_taken(request, is_whole=True)
         return taken
@@ -109,10 +109,10 @@ class Uploads:
             async with asyncio.timeout(self._stall_seconds):
                 return await request.content.readany()
         except (web.RequestPayloadError, ConnectionError, TimeoutError) as error:
-            raise refusals.Refusal(500, f"reading body: {str(error) or type(error).__name__}") from error
+            raise refusals.FileRefused(500, f"reading body: {str(error) or type(error).__name__}") from error
 
 
-def _run(lane: Lane, upload: Upload, length: int) -> int:
+def _run(lane: BodyTransfer, upload: Upload, length: int) -> int:
     upload.reserve(length)
     return lane.run()
 
@@ -158,7 +158,7 @@ class _Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PartialUpload:
     """More has to come."""
 
     size: int

@@ -17,7 +17,7 @@ from corral.wire.inventory import InstalledBackend, InstalledDetails
 from corral.worker.installing.backend_metadata import (
     MANIFEST,
     METADATA,
-    Manifest,
+    BackendManifest,
     Metadata,
     read_manifest,
     read_metadata,
@@ -67,13 +67,13 @@ class Located:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _BackendEntry:
     """One directory as it was found."""
 
     path: Path
     is_system: bool
     metadata: Metadata = field(default_factory=Metadata)
-    manifest: Manifest = field(default_factory=Manifest)
+    manifest: BackendManifest = field(default_factory=BackendManifest)
 
     @property
     def name(self) -> str:
@@ -182,7 +182,7 @@ class BackendDirectory:
             found.setdefault(entry.name, entry.described(offered))
         return list(found.values())
 
-    def _by_name(self, name: str, entries: Iterable[_Entry]) -> Home | None:
+    def _by_name(self, name: str, entries: Iterable[_BackendEntry]) -> Home | None:
         for entry in entries:
             if name not in entry.names:
                 continue
@@ -192,7 +192,7 @@ class BackendDirectory:
                 return target
         return None
 
-    def _target_of(self, meta: _Entry) -> Home | None:
+    def _target_of(self, meta: _BackendEntry) -> Home | None:
         """A meta backend is a name for one of several builds, which lies beside it."""
         wanted = meta.metadata.meta_backend_for
         if not is_plain(wanted):
@@ -200,12 +200,12 @@ class BackendDirectory:
         target = self._read_entry(meta.path.parent / wanted, is_system=meta.is_system)
         return target.home() if target is not None and target.is_runnable else None
 
-    def _by_alias(self, alias: str, entries: Iterable[_Entry]) -> Home | None:
+    def _by_alias(self, alias: str, entries: Iterable[_BackendEntry]) -> Home | None:
         for entry in self._by_preference(alias, entries):
             return entry.home()
         return None
 
-    def _by_preference(self, alias: str, entries: Iterable[_Entry]) -> Iterator[_Entry]:
+    def _by_preference(self, alias: str, entries: Iterable[_BackendEntry]) -> Iterator[_BackendEntry]:
         """Several builds may share an alias: the one that fits this machine best comes first."""
         candidates = [entry for entry in entries if entry.metadata.alias == alias and entry.is_runnable]
         for token in preferred_words(self._capability):
@@ -223,22 +223,22 @@ class BackendDirectory:
                     )
         return None
 
-    def _entries(self) -> Iterator[_Entry]:
+    def _entries(self) -> Iterator[_BackendEntry]:
         yield from self._scan(self._installed, is_system=False)
         for folder in self._system:
             yield from self._scan(folder, is_system=True)
 
-    def _scan(self, folder: Path, *, is_system: bool) -> Iterator[_Entry]:
+    def _scan(self, folder: Path, *, is_system: bool) -> Iterator[_BackendEntry]:
         for path in _paths_in(folder):
             entry = None if is_hidden(path.name) else self._read_entry(path, is_system=is_system)
             if entry is not None and (entry.is_runnable or entry.is_meta):
                 yield entry
 
-    def _read_entry(self, path: Path, *, is_system: bool) -> _Entry | None:
+    def _read_entry(self, path: Path, *, is_system: bool) -> _BackendEntry | None:
         if not path.is_dir():
             return None
         metadata, manifest = self._descriptions.of(path)
-        return _Entry(path=path, is_system=is_system, metadata=metadata, manifest=manifest)
+        return _BackendEntry(path=path, is_system=is_system, metadata=metadata, manifest=manifest)
 
 
 def identity_of(directory: Path) -> tuple[int, int]:
@@ -268,11 +268,11 @@ def _paths_in(folder: Path) -> list[Path]:
         raise PathNotUsable(f"cannot read the backends in {folder}: {error.strerror}") from error
 
 
-def _read_description(directory: Path) -> tuple[Metadata, Manifest]:
+def _read_description(directory: Path) -> tuple[Metadata, BackendManifest]:
     return read_metadata(directory), read_manifest(directory)
 
 
-def _readings(name: str, entries: Sequence[_Entry]) -> Iterator[tuple[str, Sequence[_Entry]]]:
+def _readings(name: str, entries: Sequence[_BackendEntry]) -> Iterator[tuple[str, Sequence[_BackendEntry]]]:
     """A name as it stands, and as one of a gallery's backends, among what came from that gallery."""
     yield name, entries
     gallery, at, wanted = name.rpartition("@")
@@ -300,7 +300,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _located(entry: _Entry) -> Located:
+def _located(entry: _BackendEntry) -> Located:
     target = entry.metadata.meta_backend_for
     if not entry.is_meta or entry.is_runnable or not is_plain(target):
         return Located(concrete=entry.path, meta=None, is_system=entry.is_system)

@@ -20,7 +20,7 @@ METADATA: Final = "metadata.json"
 MANIFEST: Final = "corral.json"
 _MOST_BYTES: Final = 1024 * 1024
 
-StructT = TypeVar("StructT", bound=msgspec.Struct)
+MetadataT = TypeVar("MetadataT", bound=msgspec.Struct)
 
 
 class Provenance(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -70,7 +70,7 @@ class HttpOffer(msgspec.Struct, kw_only=True):
     """The inference routes that the server answers, as `/v1/messages`; None when the author does not say."""
 
 
-class Manifest(msgspec.Struct, kw_only=True):
+class BackendManifest(msgspec.Struct, kw_only=True):
     """What a backend's author says of it to Corral; LocalAI does not look at it."""
 
     name: str = ""
@@ -96,8 +96,8 @@ def read_metadata(directory: Path) -> Metadata:
     return _read_struct(directory / METADATA, Metadata)
 
 
-def read_manifest(directory: Path) -> Manifest:
-    return _read_struct(directory / MANIFEST, Manifest)
+def read_manifest(directory: Path) -> BackendManifest:
+    return _read_struct(directory / MANIFEST, BackendManifest)
 
 
 def write_metadata(directory: Path, metadata: Metadata) -> None:
@@ -124,7 +124,7 @@ def _write(path: Path, metadata: Metadata) -> None:
         os.fsync(file.fileno())
 
 
-def _read_struct(path: Path, struct: type[StructT]) -> StructT:
+def _read_struct(path: Path, struct: type[MetadataT]) -> MetadataT:
     """What cannot be read counts as not said: one damaged backend must not hide the others."""
     try:
         with path.open("rb") as file:

@@ -13,7 +13,7 @@ _MOST: Final = 1024
 _SURE_NS: Final = 2 * 10**9
 """A file that is younger may be written again without a sign: times on disk are coarse."""
 
-Mark = tuple[int, int, int, int, int] | None
+FilesMark = tuple[int, int, int, int, int] | None
 
 
 class FileMemory(Generic[T]):
@@ -22,7 +22,7 @@ class FileMemory(Generic[T]):
     def __init__(self, read: Callable[[Path], T], names: Sequence[str]) -> None:
         self._read = read
         self._names = tuple(names)
-        self._known: dict[str, tuple[tuple[Mark, ...], T]] = {}
+        self._known: dict[str, tuple[tuple[FilesMark, ...], T]] = {}
 
     def of(self, directory: Path) -> T:
         """What they say now. A file that is changed while it is read is read again the next time."""
@@ -39,7 +39,7 @@ class FileMemory(Generic[T]):
         return value
 
 
-def _mark(path: str) -> Mark:
+def _mark(path: str) -> FilesMark:
     """What tells a file from another one, and from itself after a change; None when there is none."""
     try:
         found = os.stat(path)
@@ -48,6 +48,6 @@ def _mark(path: str) -> Mark:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _are_old(marks: Sequence[Mark]) -> bool:
+def _are_old(marks: Sequence[FilesMark]) -> bool:
     limit = time.time_ns() - _SURE_NS
     return all(max(mark[3], mark[4]) < limit for mark in marks if mark is not None)

@@ -26,12 +26,12 @@ from corral.worker.installing.orders import (
     CannotInstall,
     Delivered,
     Fetching,
-    Found,
+    InstallableBackend,
     InstallOrder,
+    InstallSource,
     KeepPrevious,
     NoRoom,
     NoSuchBackend,
-    Source,
 )
 from corral.worker.installing.progress import Report, resolving
 
@@ -51,7 +51,7 @@ class Installer:
     """Runs from the beginning to the end of the `async with` block, which ends what is under way."""
 
     def __init__(
-        self, folder: Path, *, sources: Sequence[Source], clock: Clock, keep: KeepPrevious | None = None
+        self, folder: Path, *, sources: Sequence[InstallSource], clock: Clock, keep: KeepPrevious | None = None
     ) -> None:
         self._folder = folder
         self._sources = tuple(sources)
@@ -79,7 +79,7 @@ class Installer:
         """End what is under way; whoever waits for it is told."""
         self._closing.set()
 
-    async def find(self, order: InstallOrder) -> Found:
+    async def find(self, order: InstallOrder) -> InstallableBackend:
         """Where it can be had. CannotInstall says why not."""
         for source in self._sources:
             if (found := await source.find(order)) is not None:
@@ -88,11 +88,11 @@ class Installer:
             raise NoSuchBackend(_no_backend(order.backend))
         raise CannotInstall(f"this worker cannot install from {order.uri}: give the path of a directory")
 
-    async def install(self, found: Found, report: Report) -> None:
+    async def install(self, found: InstallableBackend, report: Report) -> None:
         """Install, over what is there. Until the last moment that stays as it is. CannotInstall says why not."""
         await self._guarded(self._put(found, report, have=()), found.metadata.name)
 
-    async def upgrade(self, found: Found, report: Report) -> None:
+    async def upgrade(self, found: InstallableBackend, report: Report) -> None:
         """The same, but what has the wanted digest already is only confirmed: nothing is fetched."""
         place = self._place(found.metadata.name)
         have = await asyncio.to_thread(_digests_in, place)
@@ -143,7 +143,7 @@ class Installer:
             raise CannotInstall(f"{name!r} cannot be the name of a backend's directory")
         return self._folder / name
 
-    async def _put(self, found: Found, report: Report, *, have: tuple[str, ...]) -> None:
+    async def _put(self, found: InstallableBackend, report: Report, *, have: tuple[str, ...]) -> None:
         place = self._place(found.metadata.name)
         async with self._slots:
             report(resolving(found.metadata.uri or place.name))
@@ -156,7 +156,7 @@ class Installer:
             finally:
                 await asyncio.to_thread(switching.discard_if_possible, staging)
 
-    async def _fetched(self, found: Found, fetching: Fetching, place: Path) -> Delivered:
+    async def _fetched(self, found: InstallableBackend, fetching: Fetching, place: Path) -> Delivered:
         """A version that is only kept to go back to gives way to one that is wanted."""
         try:
             return await found.fetch(fetching)

@@ -89,7 +89,7 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class InstallableBackend:
     """A backend that can be had."""
 
     metadata: Metadata
@@ -106,8 +106,8 @@ class Found:
         return frozenset(one.name for one in (self.metadata, self.meta) if one is not None)
 
 
-class Source(Protocol):
-    async def find(self, order: InstallOrder) -> Found | None:
+class InstallSource(Protocol):
+    async def find(self, order: InstallOrder) -> InstallableBackend | None:
         """None when the order is not for this source. CannotInstall when it is, and cannot be met."""
 
 

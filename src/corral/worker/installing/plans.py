@@ -9,7 +9,7 @@ from corral.base.errors import CorralError, InvalidInput
 from corral.wire.backend_changes import UpgradeRequest
 from corral.wire.install import Gallery, InstallRequest
 from corral.worker.installing.installer import Installer
-from corral.worker.installing.orders import CannotInstall, Found, InstallOrder
+from corral.worker.installing.orders import CannotInstall, InstallableBackend, InstallOrder
 
 
 class GalleriesUnreadable(CorralError):
@@ -19,10 +19,10 @@ class GalleriesUnreadable(CorralError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class InstallPlan:
     """What was found, or why nothing can be installed. Neither: nobody has looked."""
 
-    found: Found | None = None
+    found: InstallableBackend | None = None
     problem: CorralError | None = None
 
     @property
@@ -39,7 +39,7 @@ class Plan:
         """What the backend is called on the disk, if that is another name than the one that was asked for."""
         return self.found.key if self.found is not None else ""
 
-    def met(self) -> Found:
+    def met(self) -> InstallableBackend:
         """What was found; raises why nothing was."""
         if self.found is None:
             raise self.problem or CannotInstall()
@@ -54,7 +54,7 @@ class Plan:
             return cls(problem=error)
 
 
-UNMADE = Plan()
+UNMADE = InstallPlan()
 
 
 def order_of(request: InstallRequest | UpgradeRequest) -> InstallOrder:

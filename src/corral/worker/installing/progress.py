@@ -23,7 +23,7 @@ INTERVAL: Final = timedelta(milliseconds=250)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class InstallStep:
     """How far something is: in bytes of the download, and as a share of all that has to be done."""
 
     what: str
@@ -40,18 +40,18 @@ class Step:
         return min(100.0, 100 * self.done / self.total) if self.total > 0 else 0.0
 
 
-Report = Callable[[Step], None]
+Report = Callable[[InstallStep], None]
 """May be called from any thread, as often as one likes."""
 
 
-def resolving(what: str) -> Step:
+def resolving(what: str) -> InstallStep:
     """It is being found out what there is to fetch."""
-    return Step(what=f"Resolving {what}", done=0, total=0, phase=Phase.RESOLVING)
+    return InstallStep(what=f"Resolving {what}", done=0, total=0, phase=Phase.RESOLVING)
 
 
-def starting(what: str) -> Step:
+def starting(what: str) -> InstallStep:
     """All is on the disk, and a process is started."""
-    return Step(what=f"Starting {what}", done=0, total=0, phase=Phase.STARTING)
+    return InstallStep(what=f"Starting {what}", done=0, total=0, phase=Phase.STARTING)
 
 
 class Onward:
@@ -62,7 +62,7 @@ class Onward:
         self._total = 0
         self._percentage = 0.0
 
-    def after(self, step: Step) -> Step:
+    def after(self, step: InstallStep) -> InstallStep:
         self._done = max(step.done, self._done)
         self._total = max(step.total or self._total, self._done)
         told = replace(step, done=self._done, total=self._total)
@@ -70,12 +70,12 @@ class Onward:
         return replace(told, share=self._percentage)
 
 
-class Publisher(Protocol):
+class ProgressPublisher(Protocol):
     async def publish(self, subject: str, data: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class ReportedOperation:
     """Who wants to hear of what."""
 
     node_id: NodeId
@@ -85,12 +85,12 @@ class Operation:
 
 
 class InstallReports:
-    def __init__(self, bus: Publisher, clock: Clock) -> None:
+    def __init__(self, bus: ProgressPublisher, clock: Clock) -> None:
         self._bus = bus
         self._clock = clock
 
     @asynccontextmanager
-    async def of(self, operation: Operation) -> AsyncIterator[Report]:
+    async def of(self, operation: ReportedOperation) -> AsyncIterator[Report]:
         """For the time of one operation; what is pending at its end is sent before this returns."""
         if not operation.op_id:
             yield _unheard
@@ -105,26 +105,26 @@ class InstallReports:
             await end_tasks(task)
 
 
-def _unheard(_: Step) -> None:
+def _unheard(_: InstallStep) -> None:
     """Nobody asked."""
 
 
 class _Reporter:
     """Keeps the newest step until it may be sent."""
 
-    def __init__(self, bus: Publisher, clock: Clock, operation: Operation) -> None:
+    def __init__(self, bus: ProgressPublisher, clock: Clock, operation: ReportedOperation) -> None:
         self._bus = bus
         self._clock = clock
         self._operation = operation
         self._loop = asyncio.get_running_loop()
-        self._pending: Step | None = None
+        self._pending: InstallStep | None = None
         self._rung = asyncio.Event()
         self._sending = asyncio.Lock()
         self._sent = 0
         self._attempt = int(clock.now().timestamp() * 1000)
         self._onward = Onward()
 
-    def report(self, step: Step) -> None:
+    def report(self, step: InstallStep) -> None:
         self._loop.call_soon_threadsafe(self._take, step)
 
     async def run(self) -> None:
@@ -141,11 +141,11 @@ class _Reporter:
             if step is not None:
                 await self._send(step)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: InstallStep) -> None:
         self._pending = self._onward.after(step)
         self._rung.set()
 
-    async def _send(self, step: Step) -> None:
+    async def _send(self, step: InstallStep) -> None:
         told = self._operation
         self._sent += 1
         event = InstallProgress(

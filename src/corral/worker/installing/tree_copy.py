@@ -34,30 +34,30 @@ class _Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _TreeFile:
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
+class _TreeLink:
     path: Path
     target: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class SourceTree:
     """What a directory holds, folders before what is in them."""
 
     root: Path
-    entries: tuple[_Folder | _File | _Link, ...]
+    entries: tuple[_Folder | _TreeFile | _TreeLink, ...]
     size: int
     """Bytes of all files."""
 
 
-def look(source: Path, check: Callable[[], None]) -> Tree:
+def look(source: Path, check: Callable[[], None]) -> SourceTree:
     """Everything below; SourceRefused names what cannot be installed. `check` is called often, and may raise."""
     root = Path(os.path.realpath(source))
-    entries: list[_Folder | _File | _Link] = []
+    entries: list[_Folder | _TreeFile | _TreeLink] = []
     size = 0
     for found in _walk(root, check):
         path = Path(found.path).relative_to(root)
@@ -67,10 +67,10 @@ def look(source: Path, check: Callable[[], None]) -> Tree:
         entries.append(_entry(root, path, status))
         if len(entries) > MOST_ENTRIES:
             raise SourceRefused(f"{source} has more than {MOST_ENTRIES} files: it can hardly be a backend")
-    return Tree(root=root, entries=tuple(entries), size=size)
+    return SourceTree(root=root, entries=tuple(entries), size=size)
 
 
-def copy(tree: Tree, into: Path, *, check: Callable[[], None], copied: Callable[[int], None]) -> None:
+def copy(tree: SourceTree, into: Path, *, check: Callable[[], None], copied: Callable[[int], None]) -> None:
     """Copy into an empty directory. `copied` is told of every piece of a file."""
     for entry in tree.entries:
         check()
@@ -78,9 +78,9 @@ def copy(tree: Tree, into: Path, *, check: Callable[[], None], copied: Callable[
             case _Folder(path=path, mode=mode):
                 (into / path).mkdir()
                 (into / path).chmod(mode & 0o777 | 0o700)
-            case _Link(path=path, target=target):
+            case _TreeLink(path=path, target=target):
                 (into / path).symlink_to(target)
-            case _File(path=path):
+            case _TreeFile(path=path):
                 _copy_file(tree.root / path, into / path, check, copied)
 
 
@@ -95,14 +95,14 @@ def _walk(folder: Path, check: Callable[[], None]) -> Iterator["os.DirEntry[str]
                     pending.append(entry.path)
 
 
-def _entry(root: Path, path: Path, status: os.stat_result) -> _Folder | _File | _Link:
+def _entry(root: Path, path: Path, status: os.stat_result) -> _Folder | _TreeFile | _TreeLink:
     mode = status.st_mode
     if stat.S_ISDIR(mode):
         return _Folder(path, mode)
     if stat.S_ISREG(mode):
-        return _File(path)
+        return _TreeFile(path)
     if stat.S_ISLNK(mode):
-        return _Link(path, _inner_target(root, path))
+        return _TreeLink(path, _inner_target(root, path))
     raise SourceRefused(f"{root / path} is a {_kind(mode)}: only files, directories and links can be installed")
 
 

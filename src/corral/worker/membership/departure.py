@@ -11,17 +11,17 @@ from corral.base.clock import Clock
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.tasks import task_group
 from corral.worker.config import DepartureConfig
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 
 log = logging.getLogger(__name__)
 
 
-class Frontend(Protocol):
-    async def drain(self, member: Member) -> None: ...
+class DepartureApi(Protocol):
+    async def drain(self, member: AcceptedRegistration) -> None: ...
 
-    async def in_flight(self, member: Member) -> int: ...
+    async def in_flight(self, member: AcceptedRegistration) -> int: ...
 
-    async def deregister(self, member: Member) -> None: ...
+    async def deregister(self, member: AcceptedRegistration) -> None: ...
 
 
 class Calls(Protocol):
@@ -38,7 +38,7 @@ class Departure:
     """Takes a member out of the fleet in good order."""
 
     def __init__(
-        self, *, frontend: Frontend, calls: Calls, clock: Clock, config: DepartureConfig, hurry: asyncio.Event
+        self, *, frontend: DepartureApi, calls: Calls, clock: Clock, config: DepartureConfig, hurry: asyncio.Event
     ) -> None:
         self._frontend = frontend
         self._calls = calls
@@ -46,7 +46,7 @@ class Departure:
         self._config = config
         self._hurry = hurry
 
-    async def leave(self, member: Member) -> None:
+    async def leave(self, member: AcceptedRegistration) -> None:
         """Drain, wait, deregister. The event `hurry` cuts everything short but the last call."""
         try:
             async with asyncio.timeout(self._config.timeout.total_seconds()):
@@ -55,7 +55,7 @@ class Departure:
         except TimeoutError:
             log.warning("leaving took too long; ending anyway", extra={"event": "departure.timeout"})
 
-    async def _drain_unless_hurried(self, member: Member) -> None:
+    async def _drain_unless_hurried(self, member: AcceptedRegistration) -> None:
         try:
             async with task_group() as group:
                 watcher = group.create_task(self._raise_when_hurried(), name="hurry")
@@ -68,7 +68,7 @@ class Departure:
         await self._hurry.wait()
         raise _Hurry
 
-    async def _drain(self, member: Member) -> None:
+    async def _drain(self, member: AcceptedRegistration) -> None:
         """Failures are logged here and end only the waiting: whoever leaves cannot insist."""
         try:
             async with self._bounded_call():
@@ -77,7 +77,7 @@ class Departure:
         except (PeerUnavailable, PeerRefused) as error:
             log.warning("leaving without a drain: %s", error, extra={"event": "departure.no_drain"})
 
-    async def _wait_until_idle(self, member: Member) -> None:
+    async def _wait_until_idle(self, member: AcceptedRegistration) -> None:
         deadline = self._clock.monotonic() + self._config.drain_timeout.total_seconds()
         while in_flight := await self._in_flight(member):
             left = deadline - self._clock.monotonic()
@@ -86,14 +86,14 @@ class Departure:
                 return
             await self._clock.sleep(min(self._config.poll_interval.total_seconds(), left))
 
-    async def _in_flight(self, member: Member) -> int:
+    async def _in_flight(self, member: AcceptedRegistration) -> int:
         """A LocalAI frontend forgets what is in flight when it is told of the drain, so we look ourselves. A Corral
         frontend knows, and its gateways keep connections open that nothing goes through."""
         async with self._bounded_call():
             told = await self._frontend.in_flight(member)
         return told if told or member.is_corral else await self._calls.count()
 
-    async def _deregister(self, member: Member) -> None:
+    async def _deregister(self, member: AcceptedRegistration) -> None:
         try:
             async with self._bounded_call():
                 await self._frontend.deregister(member)

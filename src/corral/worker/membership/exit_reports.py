@@ -19,14 +19,14 @@ from corral.worker.processes.process import Ending, Launch
 log = logging.getLogger(__name__)
 
 
-class Publisher(Protocol):
+class ExitPublisher(Protocol):
     async def publish(self, subject: str, data: bytes) -> None: ...
 
 
 class ExitReports:
     """Publishes one message for each."""
 
-    def __init__(self, bus: Publisher, presence: Presence) -> None:
+    def __init__(self, bus: ExitPublisher, presence: Presence) -> None:
         self._bus = bus
         self._presence = presence
 

@@ -25,7 +25,7 @@ from corral.wire.registration import (
     RegisterResponse,
     ReplicaInFlight,
 )
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 
 MAX_ANSWER: Final = 4 * 1024 * 1024
 MAX_REASON: Final = 300
@@ -47,7 +47,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
+class _FrontendAnswer:
     where: str
     status: int
     body: bytes
@@ -73,7 +73,7 @@ class FrontendClient:
             raise _not_a_frontend(answer, "no node id")
         return response
 
-    async def heartbeat(self, member: Member, body: HeartbeatRequest) -> HeartbeatResponse:
+    async def heartbeat(self, member: AcceptedRegistration, body: HeartbeatRequest) -> HeartbeatResponse:
         """Say that we live. What a frontend answers beyond 2xx is a courtesy."""
         answer = await self._send(_node_call("POST", member, "heartbeat", msgspec.json.encode(body)))
         try:
@@ -81,19 +81,19 @@ class FrontendClient:
         except InvalidInput:
             return HeartbeatResponse()
 
-    async def drain(self, member: Member) -> None:
+    async def drain(self, member: AcceptedRegistration) -> None:
         """Ask for no new work."""
         await self._send(_node_call("POST", member, "drain"))
 
-    async def resume(self, member: Member) -> None:
+    async def resume(self, member: AcceptedRegistration) -> None:
         """Take new work again."""
         await self._send(_node_call("POST", member, "resume"))
 
-    async def deregister(self, member: Member) -> None:
+    async def deregister(self, member: AcceptedRegistration) -> None:
         """Say good-bye."""
         await self._send(_node_call("POST", member, "deregister"))
 
-    async def in_flight(self, member: Member) -> int:
+    async def in_flight(self, member: AcceptedRegistration) -> int:
         """How many requests the frontends have open on this node."""
         answer = await self._send(_node_call("GET", member, "models"))
         try:
@@ -102,7 +102,7 @@ class FrontendClient:
             raise _not_a_frontend(answer, str(error)) from error
         return sum(replica.in_flight for replica in replicas or [])
 
-    async def _send(self, call: _Call) -> _Answer:
+    async def _send(self, call: _Call) -> _FrontendAnswer:
         """Ask the frontend that worked last, then each of the others once."""
         problems: list[PeerUnavailable] = []
         for _ in self._urls:
@@ -113,7 +113,7 @@ class FrontendClient:
                 self._current = (self._current + 1) % len(self._urls)
         raise PeerUnavailable("; ".join(sorted(problem.message for problem in problems))) from problems[-1]
 
-    async def _send_to(self, url: str, call: _Call) -> _Answer:
+    async def _send_to(self, url: str, call: _Call) -> _FrontendAnswer:
         try:
             answer = await self._exchange(url, call)
         except HttpFailed as error:
@@ -122,7 +122,7 @@ class FrontendClient:
             return answer
         raise _refusal(answer, call)
 
-    async def _exchange(self, url: str, call: _Call) -> _Answer:
+    async def _exchange(self, url: str, call: _Call) -> _FrontendAnswer:
         """One exchange, tried twice when a kept connection turns out to be dead: servers close those at any time."""
         try:
             return await self._exchange_once(url, call)
@@ -131,18 +131,20 @@ class FrontendClient:
                 raise
             return await self._exchange_once(url, call)
 
-    async def _exchange_once(self, url: str, call: _Call) -> _Answer:
+    async def _exchange_once(self, url: str, call: _Call) -> _FrontendAnswer:
         async with asked(self._session, call.method, url + call.path, headers=call.headers, data=call.body) as response:
-            return _Answer(where=host_of(url), status=response.status, body=await read_body(response, MAX_ANSWER))
+            return _FrontendAnswer(
+                where=host_of(url), status=response.status, body=await read_body(response, MAX_ANSWER)
+            )
 
 
-def _node_call(method: str, member: Member, action: str, body: bytes | None = None) -> _Call:
+def _node_call(method: str, member: AcceptedRegistration, action: str, body: bytes | None = None) -> _Call:
     return _Call(
         method=method, path=f"/api/node/{quote(member.node_id, safe='')}/{action}", bearer=member.bearer, body=body
     )
 
 
-def _refusal(answer: _Answer, call: _Call) -> PeerUnavailable | PeerRefused:
+def _refusal(answer: _FrontendAnswer, call: _Call) -> PeerUnavailable | PeerRefused:
     reason = _without(call.bearer, error_text(answer.body))
     message = f"frontend {answer.where} answered {answer.status} to {call.method} {call.path}"
     message += f": {reason}" if reason else ""
@@ -158,7 +160,7 @@ def _without(secret: str, text: str) -> str:
     return re.sub(rf"(?<![\w-]){re.escape(secret)}(?![\w-])", "***", text) if secret else text
 
 
-def _not_a_frontend(answer: _Answer, problem: str) -> PeerUnavailable:
+def _not_a_frontend(answer: _FrontendAnswer, problem: str) -> PeerUnavailable:
     return PeerUnavailable(f"{answer.where} answered {answer.status}, but not as a frontend does: {problem}")
 
 

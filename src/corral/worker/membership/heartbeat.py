@@ -14,7 +14,7 @@ from corral.base.ids import Incarnation, NodeId
 from corral.wire.registration import PENDING, CorralBeat, CorralStatus, Feature, HeartbeatRequest, HeartbeatResponse
 from corral.worker.hardware.machine import Gauge, Measurement
 from corral.worker.membership.outage import Outage
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ MOST_AHEAD: Final = 1.0
 make the beat late."""
 
 
-class Hearing(StrEnum):
+class BeatResult(StrEnum):
     """What became of a heartbeat."""
 
     HEARD = "heard"
@@ -36,11 +36,11 @@ class Hearing(StrEnum):
     """The worker must register again."""
 
 
-class Frontend(Protocol):
-    async def heartbeat(self, member: Member, body: HeartbeatRequest) -> HeartbeatResponse: ...
+class HeartbeatApi(Protocol):
+    async def heartbeat(self, member: AcceptedRegistration, body: HeartbeatRequest) -> HeartbeatResponse: ...
 
 
-def heartbeat_body(measured: Measurement, member: Member, corral: CorralBeat) -> HeartbeatRequest:
+def heartbeat_body(measured: Measurement, member: AcceptedRegistration, corral: CorralBeat) -> HeartbeatRequest:
     """The body in the form of LocalAI's worker. What is left out keeps its last value at the frontend.
 
     A frontend of ours also hears what only it understands, and which GPUs there are: a driver may start after the
@@ -68,13 +68,13 @@ def next_beat(due: float, now: float, interval: float) -> float:
     return due + interval * max(missed, 1)
 
 
-class Heartbeat:
+class HeartbeatLoop:
     """Beats for one membership until the frontend no longer knows it."""
 
     def __init__(
         self,
         *,
-        frontend: Frontend,
+        frontend: HeartbeatApi,
         gauge: Gauge,
         clock: Clock,
         interval: timedelta,
@@ -91,7 +91,7 @@ class Heartbeat:
         self._outage = Outage(log, clock, event="heartbeat", what="heartbeat")
         self._told: tuple[NodeId | None, str] = (None, "")
 
-    async def until_forgotten(self, member: Member) -> None:
+    async def until_forgotten(self, member: AcceptedRegistration) -> None:
         """Beat once per interval; the registration counts as the first sign of life."""
         self._note_status(member, member.status)
         self._inventory()  # which this frontend does not know yet
@@ -101,13 +101,13 @@ class Heartbeat:
             await self._sleep_until(due - min(self._interval / 4, MOST_AHEAD))
             measured = await self._gauge.measure()
             await self._sleep_until(due)
-            if await self.beat(member, measured) is Hearing.FORGOTTEN:
+            if await self.beat(member, measured) is BeatResult.FORGOTTEN:
                 return
 
     async def _sleep_until(self, moment: float) -> None:
         await self._clock.sleep(max(moment - self._clock.monotonic(), 0))
 
-    async def beat(self, member: Member, measured: Measurement) -> Hearing:
+    async def beat(self, member: AcceptedRegistration, measured: Measurement) -> BeatResult:
         """One heartbeat with what was measured just now."""
         inventory = self._inventory() if Feature.INVENTORY in member.features else ""
         corral = CorralBeat(incarnation=self._incarnation, inventory=inventory)
@@ -116,24 +116,24 @@ class Heartbeat:
             answer = await self._frontend.heartbeat(member, body)
         except PeerUnavailable as error:
             self._outage.failed(error.message)
-            return Hearing.UNHEARD
+            return BeatResult.UNHEARD
         except PeerRefused as error:
             self._outage.failed(error.message)
-            return Hearing.FORGOTTEN if error.status in FORGOTTEN_STATUSES else Hearing.UNHEARD
+            return BeatResult.FORGOTTEN if error.status in FORGOTTEN_STATUSES else BeatResult.UNHEARD
         self._outage.worked()
         return self._take_in(member, answer)
 
-    def _take_in(self, member: Member, answer: HeartbeatResponse) -> Hearing:
+    def _take_in(self, member: AcceptedRegistration, answer: HeartbeatResponse) -> BeatResult:
         told = answer.corral
         if not isinstance(told, CorralStatus):
-            return Hearing.HEARD
+            return BeatResult.HEARD
         if told.deregistered:
             log.info("the frontend counts this node as gone", extra={"event": "node.deregistered"})
-            return Hearing.FORGOTTEN
+            return BeatResult.FORGOTTEN
         self._note_status(member, told.status)
-        return Hearing.HEARD
+        return BeatResult.HEARD
 
-    def _note_status(self, member: Member, status: str) -> None:
+    def _note_status(self, member: AcceptedRegistration, status: str) -> None:
         """Say once what changed in how the frontend sees this node; a new id is a new node."""
         if not status or self._told == (member.node_id, status):
             return

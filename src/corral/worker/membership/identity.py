@@ -35,7 +35,7 @@ class Memory(msgspec.Struct, kw_only=True, frozen=True):
     name: str = ""
 
 
-class Identity:
+class NodeIdentity:
     """The files of one node in its data directory."""
 
     def __init__(self, directory: Path) -> None:

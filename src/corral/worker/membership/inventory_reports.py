@@ -19,13 +19,13 @@ from corral.worker.membership.presence import Presence
 log = logging.getLogger(__name__)
 
 
-class Publisher(Protocol):
+class InventoryPublisher(Protocol):
     async def publish(self, subject: str, data: bytes) -> None: ...
 
 
 class InventoryReports:
     def __init__(
-        self, listing: Callable[[], Awaitable[list[InstalledBackend]]], bus: Publisher, presence: Presence
+        self, listing: Callable[[], Awaitable[list[InstalledBackend]]], bus: InventoryPublisher, presence: Presence
     ) -> None:
         self._listing = listing
         self._bus = bus

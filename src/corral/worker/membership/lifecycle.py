@@ -11,9 +11,9 @@ from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId
 from corral.base.tasks import first_done, run_services
 from corral.worker.membership.departure import Departure
-from corral.worker.membership.heartbeat import Heartbeat
+from corral.worker.membership.heartbeat import HeartbeatLoop
 from corral.worker.membership.nats_user import NatsUser
-from corral.worker.membership.presence import Member, Presence
+from corral.worker.membership.presence import AcceptedRegistration, Presence
 from corral.worker.membership.registration import Registrar
 from corral.worker.membership.subscriptions import NodeSubscriptions
 
@@ -28,7 +28,7 @@ class Membership:
         *,
         registrar: Registrar,
         subscriptions: NodeSubscriptions,
-        heartbeat: Heartbeat,
+        heartbeat: HeartbeatLoop,
         presence: Presence,
         remember: Callable[[NodeId], None],
         nats_user: NatsUser,
@@ -46,7 +46,7 @@ class Membership:
         member = await self._registrar.join()
         while True:
             await self._take_up(member)
-            renewed: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
+            renewed: asyncio.Future[AcceptedRegistration] = asyncio.get_running_loop().create_future()
             if await first_done(self._heartbeat.until_forgotten(member), self._renew(member, renewed)) == 1:
                 member = renewed.result()
                 continue
@@ -54,7 +54,7 @@ class Membership:
             log.warning("the frontend forgot this node; registering again", extra={"event": "node.forgotten"})
             member = await self._registrar.rejoin()
 
-    async def _renew(self, member: Member, renewed: asyncio.Future[Member]) -> None:
+    async def _renew(self, member: AcceptedRegistration, renewed: asyncio.Future[AcceptedRegistration]) -> None:
         """Register again beside the heartbeats, each time that NATS needs it, until something came of it."""
         while True:
             await self._nats_user.until_due()
@@ -67,7 +67,7 @@ class Membership:
                 renewed.set_result(again)
                 return
 
-    async def _take_up(self, member: Member) -> None:
+    async def _take_up(self, member: AcceptedRegistration) -> None:
         self._presence.member = member
         frontend = "Corral" if member.is_corral else "LocalAI"
         told = {"event": "node.registered", "node": member.node_id, "status": member.status, "frontend": frontend}

@@ -13,7 +13,7 @@ from corral.base.retry import Backoff
 from corral.base.tasks import first_done
 from corral.bus.credentials import CredentialsProvider, UserJwt, lifetime_of
 from corral.bus.problems import Problem, ProblemKind, Problems
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 
 RENEWED_AFTER: Final = 0.75
 """The share of its life after which a user is replaced: LocalAI's."""
@@ -21,7 +21,7 @@ _SOON_SECONDS: Final = 300.0
 """Whoever has to ask again within this time was not helped."""
 
 
-class Link(Protocol):
+class BusStatus(Protocol):
     @property
     def connected(self) -> bool: ...
 
@@ -43,11 +43,11 @@ class NatsUser:
         self._backoff = backoff
         self._is_wanted = is_wanted
         self._user: UserJwt | None = None
-        self._member: Member | None = None
+        self._member: AcceptedRegistration | None = None
         self._taken_at = 0.0
         self._asked_at = -math.inf
         self._repeated = 0
-        self._link: Link | None = None
+        self._link: BusStatus | None = None
         self._refused = asyncio.Event()
 
     @property
@@ -55,12 +55,12 @@ class NatsUser:
         """For every new connection to NATS; None: as the settings say."""
         return self._provide if self._is_wanted else None
 
-    def follow(self, link: Link) -> None:
+    def follow(self, link: BusStatus) -> None:
         """Once, before anything else: this is the connection."""
         self._link = link
         link.problems.listen(self._note)
 
-    def take(self, member: Member) -> None:
+    def take(self, member: AcceptedRegistration) -> None:
         """Be who this registration says. A user of the same node is used from the next connection on."""
         before, self._member = self._member, member
         is_same_node = before is not None and before.node_id == member.node_id
@@ -92,7 +92,7 @@ class NatsUser:
         if problem.kind is ProblemKind.UNAUTHORIZED:
             self._refused.set()
 
-    async def _until_refused(self, link: Link) -> None:
+    async def _until_refused(self, link: BusStatus) -> None:
         """A moment later: perhaps the next connection works, with a user that is known already."""
         while True:
             await self._refused.wait()

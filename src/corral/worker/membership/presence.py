@@ -7,7 +7,7 @@ from corral.bus.credentials import UserJwt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class AcceptedRegistration:
     """A registration that a frontend accepted."""
 
     node_id: NodeId
@@ -27,17 +27,17 @@ class Presence:
     """The membership at this moment; None before the first registration and while the frontend has forgotten us."""
 
     def __init__(self) -> None:
-        self._member: Member | None = None
+        self._member: AcceptedRegistration | None = None
         self.bearer = ""
         """Of the last membership, which backends go on asking for while the frontend has forgotten us."""
         self.is_leaving = False
 
     @property
-    def member(self) -> Member | None:
+    def member(self) -> AcceptedRegistration | None:
         return self._member
 
     @member.setter
-    def member(self, member: Member | None) -> None:
+    def member(self, member: AcceptedRegistration | None) -> None:
         self._member = member
         if member is not None:
             self.bearer = member.bearer

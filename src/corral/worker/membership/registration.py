@@ -23,7 +23,7 @@ from corral.wire.registration import CorralHello, CorralWelcome, Feature, Regist
 from corral.worker.hardware.machine import Gauge, Measurement
 from corral.worker.membership.addresses import Addresses
 from corral.worker.membership.outage import Outage
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Profile:
     """An earlier process of this worker was registered, so its secret is known to somebody."""
 
 
-class Frontend(Protocol):
+class RegistrationApi(Protocol):
     async def register(self, body: RegisterRequest) -> RegisterResponse: ...
 
 
@@ -84,11 +84,11 @@ def _if_known(amount: int | None) -> int | UnsetType:
     return UNSET if amount is None else amount
 
 
-def membership(answer: RegisterResponse, profile: Profile) -> Member:
+def membership(answer: RegisterResponse, profile: Profile) -> AcceptedRegistration:
     """What an accepted registration makes of this worker. The node's own secret counts only where it is understood."""
     welcome = answer.corral if isinstance(answer.corral, CorralWelcome) else None
     features = frozenset(welcome.features if welcome is not None else ())
-    return Member(
+    return AcceptedRegistration(
         node_id=NodeId(answer.id),
         bearer=profile.hello.secret if Feature.NODE_SECRET in features else profile.token,
         status=answer.status,
@@ -113,7 +113,14 @@ class Registrar:
     """Registers this worker, as often as it takes."""
 
     def __init__(
-        self, *, frontend: Frontend, profile: Profile, gauge: Gauge, clock: Clock, backoff: Backoff, token_attempts: int
+        self,
+        *,
+        frontend: RegistrationApi,
+        profile: Profile,
+        gauge: Gauge,
+        clock: Clock,
+        backoff: Backoff,
+        token_attempts: int,
     ) -> None:
         self._frontend = frontend
         self._profile = profile
@@ -124,7 +131,7 @@ class Registrar:
         self._was_admitted = profile.was_admitted
         self._outage = Outage(log, clock, event="registration", what="registration", patience=_PATIENCE)
 
-    async def join(self) -> Member:
+    async def join(self) -> AcceptedRegistration:
         """The first registration. AccessDenied or PeerRefused when trying again would not help."""
         refusals = attempt = 0
         while True:
@@ -139,7 +146,7 @@ class Registrar:
             attempt += 1
             await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
 
-    async def rejoin(self) -> Member:
+    async def rejoin(self) -> AcceptedRegistration:
         """A later registration, after the frontend forgot us. Never gives up."""
         attempt = 0
         while True:
@@ -150,7 +157,7 @@ class Registrar:
             attempt += 1
             await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
 
-    async def attempt(self) -> Member:
+    async def attempt(self) -> AcceptedRegistration:
         """One registration with what is measured now."""
         body = registration_body(self._profile, await self._gauge.measure())
         try:

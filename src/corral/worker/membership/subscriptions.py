@@ -8,7 +8,7 @@ from corral.base.ids import NodeId
 from corral.bus.port import Bus, Handler, Subscription
 from corral.wire import subjects
 from corral.wire.registration import Feature
-from corral.worker.membership.presence import Member
+from corral.worker.membership.presence import AcceptedRegistration
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class NodeSubscriptions:
         self._handlers = dict(handlers)
         self._open: dict[str, Subscription] = {}
 
-    async def follow(self, member: Member) -> None:
+    async def follow(self, member: AcceptedRegistration) -> None:
         """Listen as this member, and as no other. BusPermissionDenied when the NATS user may not."""
         wanted = {
             subject(member.node_id): handler

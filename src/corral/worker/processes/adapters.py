@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from corral.base.clock import Clock
 from corral.base.errors import ChildFailed, Conflict, CorralError, InvalidInput
-from corral.base.processes import Command, Process, start_process
+from corral.base.processes import ChildCommand, ChildProcess, start_process
 from corral.base.readiness import Child, describe_exit, until_ready
 from corral.base.tasks import end_tasks, first_done, start_task
 from corral.rpc.adapter_link import AdapterLink
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 _NAME: Final = "adapter"
 
-AdapterCommand = Callable[[int, HostPort], Command]
+AdapterCommand = Callable[[int, HostPort], ChildCommand]
 """From the descriptor that the adapter inherits, and where it shall listen, to what to start."""
 
 
@@ -165,7 +165,7 @@ class Adapters:
             await process.stop(self._config.stop_grace)
             log.info("adapter stopped: nobody needs it", extra={"event": "adapter.stopped"})
 
-    async def _start(self, stack: AsyncExitStack) -> tuple[Process, AdapterLink]:
+    async def _start(self, stack: AsyncExitStack) -> tuple[ChildProcess, AdapterLink]:
         place = HostPort(self._bind_host, self._take_port())
         link = await stack.enter_async_context(AdapterLink.open())
 

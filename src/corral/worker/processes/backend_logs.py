@@ -23,7 +23,7 @@ MOST_WAITING: Final = 100
 """Lines that a slow reader may be behind; more are dropped, as LocalAI's worker does."""
 
 
-class Stream(StrEnum):
+class OutputStream(StrEnum):
     STDOUT = "stdout"
     STDERR = "stderr"
 
@@ -31,7 +31,7 @@ class Stream(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Line:
     at: datetime
-    stream: Stream
+    stream: OutputStream
     text: str
 
 
@@ -47,7 +47,7 @@ class BackendLog:
     def lines(self) -> list[Line]:
         return list(self._lines)
 
-    def add(self, stream: Stream, text: str) -> None:
+    def add(self, stream: OutputStream, text: str) -> None:
         line = Line(self._clock.now(), stream, text)
         self._lines.append(line)
         self._tell(line)
@@ -56,7 +56,7 @@ class BackendLog:
 class LineWriter:
     """Makes lines of one stream of one process, and remembers the last ones of this process alone."""
 
-    def __init__(self, log: BackendLog, stream: Stream) -> None:
+    def __init__(self, log: BackendLog, stream: OutputStream) -> None:
         self._log = log
         self._stream = stream
         self._rest = b""

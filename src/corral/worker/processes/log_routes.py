@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 from corral.base.tasks import first_done
 from corral.wire.times import format_time
 from corral.worker.files.keys import decoded
-from corral.worker.files.refusals import Refusal, bad_request
+from corral.worker.files.refusals import FileRefused, bad_request
 from corral.worker.processes.backend_logs import BackendLogs, Line, Watch
 
 LOGS: Final = "/v1/backend-logs"
@@ -21,7 +21,7 @@ _LIVE: Final = "/ws"
 _MOST_RECEIVED: Final = 4096
 _CLOSE_SECONDS: Final = 2.0
 
-Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
+LogHandler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class LogRoutes:
         """Live logs would go on for ever."""
         self._ended.set()
 
-    def table(self) -> Mapping[str, Handler]:
+    def table(self) -> Mapping[str, LogHandler]:
         """By the beginning of the path; what comes after it is the model's name, decoded."""
         return {LOGS: self._models, f"{LOGS}/": self._lines}
 
@@ -62,7 +62,7 @@ class LogRoutes:
 
     async def _live(self, request: web.BaseRequest, model: str) -> web.StreamResponse:
         if not _is_own_page(request):
-            raise Refusal(403, "Forbidden")
+            raise FileRefused(403, "Forbidden")
         socket = web.WebSocketResponse(
             autoping=False, compress=False, max_msg_size=_MOST_RECEIVED, timeout=_CLOSE_SECONDS
         )
@@ -116,7 +116,7 @@ async def _next_line(watch: Watch, *, until: float) -> Line | None:
 
 def _only_get(request: web.BaseRequest) -> None:
     if request.method != "GET":
-        raise Refusal(405, "method not allowed")
+        raise FileRefused(405, "method not allowed")
 
 
 def _model(text: str) -> str:
@@ -125,7 +125,7 @@ def _model(text: str) -> str:
         raise bad_request("model ID required")
     try:
         return decoded(text)
-    except Refusal:
+    except FileRefused:
         return text
 
 

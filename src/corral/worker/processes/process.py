@@ -14,14 +14,14 @@ from typing import Final, Protocol
 import psutil
 
 from corral.base.errors import ChildFailed, Conflict, CorralError
-from corral.base.processes import Command, Process, Streams, start_process
+from corral.base.processes import ChildCommand, ChildProcess, Streams, start_process
 from corral.base.readiness import describe_exit
 from corral.base.tasks import first_done
 from corral.wire.replica import ProcessKey
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing.backend_directory import Home
 from corral.worker.membership.addresses import HostPort, local_host
-from corral.worker.processes.backend_logs import BackendLog, LineWriter, Stream
+from corral.worker.processes.backend_logs import BackendLog, LineWriter, OutputStream
 from corral.worker.processes.remains import descendants_of
 
 log = logging.getLogger(__name__)
@@ -34,22 +34,22 @@ MARK_VARIABLE: Final = "CORRAL_PROCESS_MARK"
 """Tells processes of ours from others that were given the same number."""
 
 
-class State(StrEnum):
+class ProcessState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     STOPPING = "stopping"
     ENDED = "ended"
 
 
-NEXT: Final[Mapping[State, frozenset[State]]] = {
-    State.STARTING: frozenset({State.READY, State.STOPPING, State.ENDED}),
-    State.READY: frozenset({State.STOPPING, State.ENDED}),
-    State.STOPPING: frozenset({State.ENDED}),
-    State.ENDED: frozenset(),
+NEXT: Final[Mapping[ProcessState, frozenset[ProcessState]]] = {
+    ProcessState.STARTING: frozenset({ProcessState.READY, ProcessState.STOPPING, ProcessState.ENDED}),
+    ProcessState.READY: frozenset({ProcessState.STOPPING, ProcessState.ENDED}),
+    ProcessState.STOPPING: frozenset({ProcessState.ENDED}),
+    ProcessState.ENDED: frozenset(),
 }
 
 
-class Link(Protocol):
+class BackendLink(Protocol):
     """A backend at the other end of gRPC."""
 
     async def health(self, *, timeout: timedelta) -> None: ...
@@ -59,7 +59,7 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
 
-Connect = Callable[[str, str], Link]
+Connect = Callable[[str, str], BackendLink]
 """From an address and a token to the backend that serves there."""
 
 
@@ -126,12 +126,12 @@ class BackendProcess:
 
     def __init__(self, launch: Launch, *, connect: Connect, log: BackendLog, config: SupervisionConfig) -> None:
         self.launch = launch
-        self.state = State.STARTING
+        self.state = ProcessState.STARTING
         self.pid = 0
         self._connect = connect
         self._config = config
-        self._stdout = LineWriter(log, Stream.STDOUT)
-        self._stderr = LineWriter(log, Stream.STDERR)
+        self._stdout = LineWriter(log, OutputStream.STDOUT)
+        self._stderr = LineWriter(log, OutputStream.STDERR)
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
@@ -149,11 +149,11 @@ class BackendProcess:
 
     @property
     def is_ending(self) -> bool:
-        return self._stop.is_set() or self.state in {State.STOPPING, State.ENDED}
+        return self._stop.is_set() or self.state in {ProcessState.STOPPING, ProcessState.ENDED}
 
     @property
     def is_serving(self) -> bool:
-        return self.state is State.READY and not self._stop.is_set()
+        return self.state is ProcessState.READY and not self._stop.is_set()
 
     def ask_to_stop(self, *, force: bool) -> None:
         """Have it ended; with force without freeing its model first. A later force hurries an earlier stop."""
@@ -172,11 +172,11 @@ class BackendProcess:
             ending = Ending(reason=error.message, is_expected=False)
             self._settle(error)
         finally:
-            self.state = State.ENDED
+            self.state = ProcessState.ENDED
             self._settle(Conflict(f"backend {self.launch.key} was stopped before it was ready"))
         return ending
 
-    async def _live(self, process: Process) -> Ending:
+    async def _live(self, process: ChildProcess) -> Ending:
         """From the start to the end, as a list of steps."""
         match await first_done(self._stop.wait(), process.wait(), self._probe(), timeout=self._config.ready_within):
             case 0:
@@ -189,7 +189,7 @@ class BackendProcess:
                 seconds = self._config.ready_within.total_seconds()
                 problem = f"backend {self.launch.key} did not become ready within {seconds:g}s"
                 raise self._failure(problem, self._last_problem)
-        self.state = State.READY
+        self.state = ProcessState.READY
         self._settle(None)
         if await first_done(self._stop.wait(), process.wait()) == 0:
             await self._free()
@@ -213,7 +213,7 @@ class BackendProcess:
 
     async def _free(self) -> None:
         """Let the backend give its model back. Many cannot; that only costs the time."""
-        self.state = State.STOPPING
+        self.state = ProcessState.STOPPING
         if self._force.is_set():
             return
         link = self._connect(self.launch.address, self.launch.token)
@@ -226,8 +226,8 @@ class BackendProcess:
         finally:
             await link.close()
 
-    async def _end(self, process: Process) -> Ending:
-        self.state = State.STOPPING
+    async def _end(self, process: ChildProcess) -> Ending:
+        self.state = ProcessState.STOPPING
         self.descendants = await asyncio.to_thread(descendants_of, process.pid)
         await process.stop(self._config.stop_grace)
         return Ending(reason=f"backend {self.launch.key} was stopped ({_exit_of(process)})", is_expected=True)
@@ -254,8 +254,8 @@ class BackendProcess:
         self._stderr.end()
         return self._stderr.tail
 
-    def _command(self) -> Command:
-        return Command(
+    def _command(self) -> ChildCommand:
+        return ChildCommand(
             argv=self.launch.argv(),
             env=self.launch.variables(),
             cwd=self.launch.home.directory,
@@ -263,5 +263,5 @@ class BackendProcess:
         )
 
 
-def _exit_of(process: Process) -> str:
+def _exit_of(process: ChildProcess) -> str:
     return describe_exit(process.returncode) if process.returncode is not None else "still there"

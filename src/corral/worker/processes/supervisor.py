@@ -28,7 +28,7 @@ _SHOWN_TAIL: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ProcessOrder:
     """A process that shall run."""
 
     key: ProcessKey
@@ -39,7 +39,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ProcessDefaults:
     """What all processes of a node have in common."""
 
     bind_host: str
@@ -53,7 +53,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class StopResult:
     """What became of processes that were to end."""
 
     gone: Sequence[ProcessKey] = ()
@@ -61,7 +61,7 @@ class Stopped:
     """Those that even the kernel could not end in time. They keep their keys and ports."""
 
 
-class Exits(Protocol):
+class ExitListener(Protocol):
     """Whoever wants to know of processes that ended by themselves."""
 
     async def tell(self, launch: Launch, ending: Ending) -> None: ...
@@ -73,12 +73,12 @@ class Supervisor:
     def __init__(
         self,
         *,
-        surroundings: Surroundings,
+        surroundings: ProcessDefaults,
         ports: Ports,
         connect: Connect,
         logs: BackendLogs,
         remains: Remains,
-        exits: Exits,
+        exits: ExitListener,
     ) -> None:
         self._surroundings = surroundings
         self._ports = ports
@@ -151,7 +151,7 @@ class Supervisor:
             return None
         return launch
 
-    def begin(self, order: Order) -> BackendProcess:
+    def begin(self, order: ProcessOrder) -> BackendProcess:
         """The process as ordered, just started if need be; or the one that must end before, which `until_serving`
         tells. Nothing is awaited, so that what the caller knows of the disk still holds.
         """
@@ -175,7 +175,7 @@ class Supervisor:
         await self._until_ready(process)
         return process.launch
 
-    async def ensure(self, order: Order) -> Launch:
+    async def ensure(self, order: ProcessOrder) -> Launch:
         """Both: a ready process as ordered."""
         while True:
             if (launch := await self.until_serving(self.begin(order))) is not None:
@@ -188,13 +188,13 @@ class Supervisor:
             process.ask_to_stop(force=force)
         return ending
 
-    async def stop(self, keys: Iterable[ProcessKey], *, force: bool) -> Stopped:
+    async def stop(self, keys: Iterable[ProcessKey], *, force: bool) -> StopResult:
         """The same; returns when they are gone, or had more than enough time for it."""
         ending = self.ask_to_stop(keys, force=force)
         lives = {self._lives[process.launch.key] for process in ending if self._is_current(process)}
         if lives:
             await asyncio.wait(lives, timeout=self._surroundings.limits.gone_within.total_seconds())
-        return Stopped(
+        return StopResult(
             gone=[process.launch.key for process in ending if not self._is_current(process)],
             left=[process.launch.key for process in ending if self._is_current(process)],
         )
@@ -219,7 +219,7 @@ class Supervisor:
     def _is_current(self, process: BackendProcess) -> bool:
         return self._processes.get(process.launch.key) is process
 
-    def _begin(self, order: Order) -> BackendProcess:
+    def _begin(self, order: ProcessOrder) -> BackendProcess:
         """Nothing is awaited here, so no second start of the same key can come between."""
         if self._is_closing:
             raise Conflict("this worker is shutting down and starts nothing more")
@@ -230,7 +230,7 @@ class Supervisor:
         self._lives[order.key] = start_task(self._live(process), name=f"backend {order.key}")
         return process
 
-    def _launch(self, order: Order) -> Launch:
+    def _launch(self, order: ProcessOrder) -> Launch:
         port, http_port, front_port = self._take_ports(order)
         return Launch(
             key=order.key,
@@ -247,7 +247,7 @@ class Supervisor:
             environment=self._surroundings.environment,
         )
 
-    def _take_ports(self, order: Order) -> tuple[int, int | None, int | None]:
+    def _take_ports(self, order: ProcessOrder) -> tuple[int, int | None, int | None]:
         """For gRPC, for HTTP, and for requests that need care: all that the backend wants, or none."""
         wanted = (True, order.home.has_openai_port, order.home.has_front)
         owners = (str(order.key), f"{order.key} HTTP", f"{order.key} front")

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from corral.base.errors import InvalidInput
 from corral.imaging.private_keys import SigningKey
-from corral.oci.signatures.candidates import Candidate, SigstoreBundle, SimpleSignature
+from corral.oci.signatures.candidates import SignatureCandidate, SigstoreBundle, SimpleSignature
 from corral.oci.signatures.keyed import KeyChecker
 from corral.oci.signatures.keys import PublicKey
 from corral.oci.signatures.policy import Verification
@@ -63,7 +63,7 @@ def _another_payload(document: dict[str, Any]) -> None:
     document["dsseEnvelope"]["payload"] = base64.b64encode(forged).decode()
 
 
-ACCEPTED: dict[str, Callable[[], Candidate]] = {
+ACCEPTED: dict[str, Callable[[], SignatureCandidate]] = {
     "simple": lambda: simple(payload()),
     "simple with annotations": lambda: simple(payload(release="1.2")),
     "simple of a mirror": lambda: simple(make_payload(reference="mirror/x", digest=DIGEST, annotations={})),
@@ -71,7 +71,7 @@ ACCEPTED: dict[str, Callable[[], Candidate]] = {
     "message": lambda: message(DIGEST, KEY),
 }
 ANOTHER_KEY = "another key, or for another content"
-REFUSED: dict[str, tuple[Callable[[], Candidate], str]] = {
+REFUSED: dict[str, tuple[Callable[[], SignatureCandidate], str]] = {
     "simple by another key": (lambda: simple(payload(), THEIRS), ANOTHER_KEY),
     "simple of another image": (lambda: simple(payload(OTHER)), f"signs another image, {OTHER}"),
     "simple whose payload was changed": (

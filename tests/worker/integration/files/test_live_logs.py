@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from corral.worker.processes.backend_logs import MOST_WAITING, Stream
+from corral.worker.processes.backend_logs import MOST_WAITING, OutputStream
 from corral.worker.processes.log_routes import LiveTimes
 from tests.kit.clock import ManualClock
 from tests.kit.file_worker import FileWorker, open_file_worker
@@ -36,9 +36,9 @@ async def test_replicas_of_a_model_are_merged_in_the_order_of_time(tmp_path: Pat
     clock = ManualClock()
     async with open_file_worker(tmp_path, clock=clock) as worker:
         for number in range(4):
-            worker.logs.of(f"m#{number % 2}").add(Stream.STDOUT, f"line {number}")
+            worker.logs.of(f"m#{number % 2}").add(OutputStream.STDOUT, f"line {number}")
             await clock.advance(timedelta(seconds=1))
-        worker.logs.of("mm#0").add(Stream.STDERR, "another model")
+        worker.logs.of("mm#0").add(OutputStream.STDERR, "another model")
 
         assert await texts(worker, "m") == ["line 0", "line 1", "line 2", "line 3"]
         assert await texts(worker, "m%231") == ["line 1", "line 3"]
@@ -51,13 +51,13 @@ async def test_replicas_of_a_model_are_merged_in_the_order_of_time(tmp_path: Pat
 
 @pytest.mark.parametrize("encoded", ["a%2Fb", "a%252Fb", "a/b"])
 async def test_a_name_may_hold_a_slash(worker: FileWorker, encoded: str) -> None:
-    worker.logs.of("a/b#0").add(Stream.STDOUT, "hello")
+    worker.logs.of("a/b#0").add(OutputStream.STDOUT, "hello")
 
     assert await texts(worker, encoded) == ["hello"]
 
 
 async def test_a_name_may_hold_a_percent_sign(worker: FileWorker) -> None:
-    worker.logs.of("50%#0").add(Stream.STDOUT, "hello")
+    worker.logs.of("50%#0").add(OutputStream.STDOUT, "hello")
 
     assert await texts(worker, "50%2525") == ["hello"]
     assert await texts(worker, "50%25") == ["hello"]
@@ -74,12 +74,12 @@ async def test_logs_can_only_be_read(worker: FileWorker, method: str, path: str)
 
 
 async def test_who_follows_gets_every_line_once(worker: FileWorker) -> None:
-    worker.logs.of("m#0").add(Stream.STDOUT, "before")
+    worker.logs.of("m#0").add(OutputStream.STDOUT, "before")
     async with follow(worker, "m") as socket:
         initial = await socket.receive_json()
-        worker.logs.of("m#0").add(Stream.STDOUT, "after")
-        worker.logs.of("other#0").add(Stream.STDOUT, "of another model")
-        worker.logs.of("m#1").add(Stream.STDERR, "of a replica that is new")
+        worker.logs.of("m#0").add(OutputStream.STDOUT, "after")
+        worker.logs.of("other#0").add(OutputStream.STDOUT, "of another model")
+        worker.logs.of("m#1").add(OutputStream.STDERR, "of a replica that is new")
 
         assert [line["text"] for line in initial["lines"]] == ["before"]
         assert (await socket.receive_json())["line"]["text"] == "after"
@@ -89,8 +89,8 @@ async def test_who_follows_gets_every_line_once(worker: FileWorker) -> None:
 async def test_who_follows_nothing_waits_for_it(worker: FileWorker) -> None:
     async with follow(worker, "m%230") as socket:
         assert await socket.receive_json() == {"type": "initial", "lines": []}
-        worker.logs.of("m#1").add(Stream.STDOUT, "not this")
-        worker.logs.of("m#0").add(Stream.STDOUT, "this")
+        worker.logs.of("m#1").add(OutputStream.STDOUT, "not this")
+        worker.logs.of("m#0").add(OutputStream.STDOUT, "this")
 
         assert (await socket.receive_json())["line"]["text"] == "this"
 
@@ -99,9 +99,9 @@ async def test_who_reads_too_slowly_misses_lines_and_nothing_else(worker: FileWo
     async with follow(worker, "m") as socket:
         await socket.receive_json()
         for number in range(10 * MOST_WAITING):  # without letting anybody else run
-            worker.logs.of("m#0").add(Stream.STDOUT, str(number))
+            worker.logs.of("m#0").add(OutputStream.STDOUT, str(number))
         got = [(await socket.receive_json())["line"]["text"] for _ in range(MOST_WAITING)]
-        worker.logs.of("m#0").add(Stream.STDOUT, "still there")
+        worker.logs.of("m#0").add(OutputStream.STDOUT, "still there")
 
         assert got == [str(number) for number in range(MOST_WAITING)]
         assert (await socket.receive_json())["line"]["text"] == "still there"
@@ -136,7 +136,7 @@ async def test_a_client_that_answers_stays(impatient: FileWorker) -> None:
         for _ in range(3):
             await answer_one_question(socket)
             let_loop_time_pass(SILENCE * 0.6)
-        impatient.logs.of("m#0").add(Stream.STDOUT, "still there")
+        impatient.logs.of("m#0").add(OutputStream.STDOUT, "still there")
         while (message := await socket.receive()).type is aiohttp.WSMsgType.PING:
             pass
 

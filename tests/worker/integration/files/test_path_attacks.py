@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.file_worker import Answer, FileWorker
+from tests.kit.file_worker import FileAnswer, FileWorker
 from tests.kit.waiting import eventually
 
 SECRET = b"nobody must see this"
@@ -149,7 +149,7 @@ def contents(folder: Path, worker: FileWorker) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files if not any(one in path.parents for one in inside)}
 
 
-async def attack(worker: FileWorker, request: str, key: str) -> Answer:
+async def attack(worker: FileWorker, request: str, key: str) -> FileAnswer:
     body = b"overwritten"
     match request:
         case "PUT":

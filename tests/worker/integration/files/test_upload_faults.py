@@ -24,7 +24,7 @@ from corral.worker.files import disk
 from corral.worker.files.uploads import BATCH
 from corral.worker.processes.backend_logs import BackendLogs
 from tests.kit.clock import ManualClock
-from tests.kit.file_worker import Answer, FileWorker, open_file_worker, stage
+from tests.kit.file_worker import FileAnswer, FileWorker, open_file_worker, stage
 from tests.kit.waiting import eventually
 
 SIZE = 3 * BATCH + 12_345
@@ -321,13 +321,13 @@ class Sender:
         self._data = data
         self._headers = {"Content-Length": str(len(data)), **headers}
         self._may_go_on = asyncio.Event()
-        self._task: asyncio.Task[Answer] | None = None
+        self._task: asyncio.Task[FileAnswer] | None = None
 
     async def begin(self) -> None:
         self._task = asyncio.create_task(self._worker.ask("PUT", PATH, headers=self._headers, body=self._body()))
         await eventually(self._is_on_disk, "the first half on disk")
 
-    async def finish(self) -> Answer:
+    async def finish(self) -> FileAnswer:
         assert self._task is not None
         self._may_go_on.set()
         return await self._task
@@ -440,7 +440,7 @@ async def test_a_sender_that_falls_silent_makes_way(tmp_path: Path) -> None:
         await stage(patient, KEY, DATA)
         silent = await asyncio.gather(sender.finish(), return_exceptions=True)
 
-        assert isinstance(silent[0], aiohttp.ClientError | Answer | OSError)
+        assert isinstance(silent[0], aiohttp.ClientError | FileAnswer | OSError)
         assert is_stored(worker)
 
 

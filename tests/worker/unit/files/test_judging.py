@@ -3,7 +3,7 @@
 import pytest
 
 from corral.wire.file_transfer import ContentRange
-from corral.worker.files.judging import Present, Verdict, judge
+from corral.worker.files.judging import Present, RangeVerdict, judge
 
 ONE, OTHER = "1" * 64, "2" * 64
 
@@ -21,34 +21,36 @@ FINISHED = Present(size=1000, hash=ONE)
 @pytest.mark.parametrize(
     ("wanted", "digest", "present", "verdict"),
     [
-        (FIRST, ONE, NOTHING, Verdict.APPEND),
-        (FIRST, "", NOTHING, Verdict.APPEND),
-        (FIRST, ONE, Present(size=0, target=ONE), Verdict.APPEND),
-        (FIRST, OTHER, Present(size=0, target=ONE), Verdict.APPEND),
-        (FIRST, OTHER, BEGUN, Verdict.RESTART),
-        (FIRST, "", BEGUN, Verdict.RESTART),
-        (FIRST, ONE, BEGUN, Verdict.ELSEWHERE),
-        (ALL, ONE, BEGUN, Verdict.ELSEWHERE),
-        (FIRST, ONE, BEGUN_WITHOUT_HASH, Verdict.RESTART),
-        (FIRST, "", BEGUN_WITHOUT_HASH, Verdict.RESTART),
-        (FIRST, ONE, FINISHED, Verdict.ELSEWHERE),
-        (ALL, ONE, FINISHED, Verdict.ELSEWHERE),
-        (FIRST, OTHER, FINISHED, Verdict.RESTART),
-        (FIRST, "", FINISHED, Verdict.RESTART),
-        (FIRST, ONE, Present(size=1000), Verdict.RESTART),
-        (ALL, ONE, FULL_BUT_WRONG, Verdict.RESTART),
-        (ALL, ONE, Present(size=1001, target=ONE), Verdict.RESTART),
-        (NEXT, ONE, BEGUN, Verdict.APPEND),
-        (NEXT, "", BEGUN, Verdict.APPEND),
-        (NEXT, OTHER, BEGUN, Verdict.CONFLICT),
-        (NEXT, OTHER, Present(size=150, target=ONE), Verdict.CONFLICT),
-        (NEXT, ONE, BEGUN_WITHOUT_HASH, Verdict.APPEND),
-        (NEXT, ONE, Present(size=99, target=ONE), Verdict.ELSEWHERE),
-        (NEXT, ONE, Present(size=101, target=ONE), Verdict.ELSEWHERE),
-        (NEXT, ONE, NOTHING, Verdict.ELSEWHERE),
-        (NEXT, ONE, FINISHED, Verdict.ELSEWHERE),
-        (NEXT, OTHER, FINISHED, Verdict.ELSEWHERE),
+        (FIRST, ONE, NOTHING, RangeVerdict.APPEND),
+        (FIRST, "", NOTHING, RangeVerdict.APPEND),
+        (FIRST, ONE, Present(size=0, target=ONE), RangeVerdict.APPEND),
+        (FIRST, OTHER, Present(size=0, target=ONE), RangeVerdict.APPEND),
+        (FIRST, OTHER, BEGUN, RangeVerdict.RESTART),
+        (FIRST, "", BEGUN, RangeVerdict.RESTART),
+        (FIRST, ONE, BEGUN, RangeVerdict.ELSEWHERE),
+        (ALL, ONE, BEGUN, RangeVerdict.ELSEWHERE),
+        (FIRST, ONE, BEGUN_WITHOUT_HASH, RangeVerdict.RESTART),
+        (FIRST, "", BEGUN_WITHOUT_HASH, RangeVerdict.RESTART),
+        (FIRST, ONE, FINISHED, RangeVerdict.ELSEWHERE),
+        (ALL, ONE, FINISHED, RangeVerdict.ELSEWHERE),
+        (FIRST, OTHER, FINISHED, RangeVerdict.RESTART),
+        (FIRST, "", FINISHED, RangeVerdict.RESTART),
+        (FIRST, ONE, Present(size=1000), RangeVerdict.RESTART),
+        (ALL, ONE, FULL_BUT_WRONG, RangeVerdict.RESTART),
+        (ALL, ONE, Present(size=1001, target=ONE), RangeVerdict.RESTART),
+        (NEXT, ONE, BEGUN, RangeVerdict.APPEND),
+        (NEXT, "", BEGUN, RangeVerdict.APPEND),
+        (NEXT, OTHER, BEGUN, RangeVerdict.CONFLICT),
+        (NEXT, OTHER, Present(size=150, target=ONE), RangeVerdict.CONFLICT),
+        (NEXT, ONE, BEGUN_WITHOUT_HASH, RangeVerdict.APPEND),
+        (NEXT, ONE, Present(size=99, target=ONE), RangeVerdict.ELSEWHERE),
+        (NEXT, ONE, Present(size=101, target=ONE), RangeVerdict.ELSEWHERE),
+        (NEXT, ONE, NOTHING, RangeVerdict.ELSEWHERE),
+        (NEXT, ONE, FINISHED, RangeVerdict.ELSEWHERE),
+        (NEXT, OTHER, FINISHED, RangeVerdict.ELSEWHERE),
     ],
 )
-def test_a_range_is_judged_by_the_table(wanted: ContentRange, digest: str, present: Present, verdict: Verdict) -> None:
+def test_a_range_is_judged_by_the_table(
+    wanted: ContentRange, digest: str, present: Present, verdict: RangeVerdict
+) -> None:
     assert judge(wanted, digest, present) is verdict

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from corral.worker.files.lanes import BUFFER, BUFFERS, ENOUGH, Lane, Patience, Piece
-from corral.worker.files.refusals import Refusal
+from corral.worker.files.lanes import BUFFER, BUFFERS, ENOUGH, BodyTransfer, Piece, StallLimits
+from corral.worker.files.refusals import FileRefused
 
 
 class Taken:
@@ -43,8 +43,10 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def lane(
     source: socket.socket, sink: Taken, *, length: int, begun: bytes = b"", ends: Callable[[], bool] = lambda: False
-) -> Lane:
-    return Lane(source, sink, begun=begun, length=length, patience=Patience(stall_seconds=60, is_ending=ends))
+) -> BodyTransfer:
+    return BodyTransfer(
+        source, sink, begun=begun, length=length, patience=StallLimits(stall_seconds=60, is_ending=ends)
+    )
 
 
 def is_as_before(receiver: socket.socket) -> bool:
@@ -113,7 +115,7 @@ def test_what_came_before_a_cut_is_kept(pair: tuple[socket.socket, socket.socket
     sender.sendall(b"some")
     sender.shutdown(socket.SHUT_WR)
 
-    with pytest.raises(Refusal, match="unexpected end"):
+    with pytest.raises(FileRefused, match="unexpected end"):
         lane(receiver, sink, length=BUFFER).run()
 
     assert sink.written == b"some"
@@ -123,9 +125,11 @@ def test_what_came_before_a_cut_is_kept(pair: tuple[socket.socket, socket.socket
 
 def test_a_silent_sender_is_given_up(pair: tuple[socket.socket, socket.socket]) -> None:
     _, receiver = pair
-    waiting = Lane(receiver, Taken(), begun=b"", length=9, patience=Patience(stall_seconds=0, is_ending=lambda: False))
+    waiting = BodyTransfer(
+        receiver, Taken(), begun=b"", length=9, patience=StallLimits(stall_seconds=0, is_ending=lambda: False)
+    )
 
-    with pytest.raises(Refusal, match="nothing came any more"):
+    with pytest.raises(FileRefused, match="nothing came any more"):
         waiting.run()
 
 
@@ -135,7 +139,7 @@ def test_the_end_of_the_worker_ends_a_fast_sender_too(pair: tuple[socket.socket,
     sink.on_write = ending.set
     thread = sending(sender, bytes(4 * BUFFER))
 
-    with pytest.raises(Refusal, match="the worker ends"):
+    with pytest.raises(FileRefused, match="the worker ends"):
         lane(receiver, sink, length=4 * BUFFER, ends=ending.is_set).run()
 
     receiver.close()

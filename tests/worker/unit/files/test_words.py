@@ -8,7 +8,7 @@ from corral.wire.file_transfer import ContentRange
 from corral.worker.files.content_range import parse_content_range
 from corral.worker.files.downloads import Span, parse_range
 from corral.worker.files.keys import Area, cleaned, decoded, locate
-from corral.worker.files.refusals import Refusal
+from corral.worker.files.refusals import FileRefused
 
 BASES = {Area.MODELS: Path("/w/models"), Area.DATA: Path("/w/data"), Area.STAGING: Path("/w/staging")}
 MOST = 2**63 - 1
@@ -52,7 +52,7 @@ def test_a_content_range_has_three_numbers(text: str, wanted: ContentRange) -> N
     ],
 )
 def test_any_other_content_range_is_refused(text: str) -> None:
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(FileRefused) as refusal:
         parse_content_range(text)
 
     assert refusal.value.status == 400
@@ -76,7 +76,7 @@ def test_a_range_to_fetch_is_cut_to_the_file(text: str, span: Span) -> None:
 
 @pytest.mark.parametrize("text", ["bytes=10-", "bytes=5-4", "bytes=-0", "bytes=-", "bytes=0-1,3-4", "items=0-1", "0-1"])
 def test_a_range_that_is_not_in_the_file_is_refused(text: str) -> None:
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(FileRefused) as refusal:
         parse_range(text, 10)
 
     assert (refusal.value.status, refusal.value.headers) == (416, {"Content-Range": "bytes */10"})
@@ -121,7 +121,7 @@ def test_a_key_leads_to_a_path(key: str, path: str) -> None:
     ],
 )
 def test_a_key_that_leads_nowhere_is_refused(key: str) -> None:
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(FileRefused) as refusal:
         locate(key, BASES)
 
     assert refusal.value.status == 400
@@ -154,5 +154,5 @@ def test_any_byte_can_be_in_a_name(text: str, name: str) -> None:
 
 @pytest.mark.parametrize("text", ["%", "a%", "%2", "%zz", "%u0041"])
 def test_a_broken_escape_is_refused(text: str) -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(FileRefused):
         decoded(text)

@@ -1,18 +1,18 @@
 """Apple's chips."""
 
 from corral.worker.hardware.gpus.apple import Apple
-from corral.worker.hardware.gpus.gpu import Gpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
 
 M2 = {"hw.optional.arm64": "1", "machdep.cpu.brand_string": "Apple M2 Max"}
 INTEL = {"machdep.cpu.brand_string": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz"}
 
 
-def find(values: dict[str, str], *, system: str = "darwin") -> list[Gpu]:
+def find(values: dict[str, str], *, system: str = "darwin") -> list[MeasuredGpu]:
     return Apple(system=system, sysctl=lambda name: values.get(name, "")).find()
 
 
 def test_a_mac_with_apples_chip_has_a_gpu_that_shares_its_memory() -> None:
-    assert find(M2) == [Gpu(vendor=Vendor.APPLE, name="Apple M2 Max", shares_ram=True)]
+    assert find(M2) == [MeasuredGpu(vendor=Vendor.APPLE, name="Apple M2 Max", shares_ram=True)]
 
 
 def test_a_mac_with_intels_processor_has_none() -> None:

@@ -6,24 +6,24 @@ from datetime import timedelta
 import pytest
 
 from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
-from corral.worker.hardware.gpus.gpu import Gpu, Gpus, NoGpus, Vendor, together
+from corral.worker.hardware.gpus.gpu import Gpus, MeasuredGpu, NoGpus, Vendor, together
 from corral.worker.hardware.space import Space
 
 GIB = 1024**3
-NVIDIA = Gpu(vendor=Vendor.NVIDIA, name="L4", compute_capability=(8, 9), total=24 * GIB, free=20 * GIB)
-UNREAD = Gpu(vendor=Vendor.NVIDIA)
-AMD = Gpu(vendor=Vendor.AMD, total=16 * GIB, free=16 * GIB)
+NVIDIA = MeasuredGpu(vendor=Vendor.NVIDIA, name="L4", compute_capability=(8, 9), total=24 * GIB, free=20 * GIB)
+UNREAD = MeasuredGpu(vendor=Vendor.NVIDIA)
+AMD = MeasuredGpu(vendor=Vendor.AMD, total=16 * GIB, free=16 * GIB)
 RAM = Space(total=128 * GIB, available=100 * GIB)
 
 
 class Scripted:
     """Answers one after the other, the last one for ever; raises errors, waits for events."""
 
-    def __init__(self, name: str, *answers: list[Gpu] | Exception | threading.Event) -> None:
+    def __init__(self, name: str, *answers: list[MeasuredGpu] | Exception | threading.Event) -> None:
         self.name = name
         self._answers = list(answers)
 
-    def find(self) -> list[Gpu]:
+    def find(self) -> list[MeasuredGpu]:
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -91,7 +91,7 @@ async def test_this_very_machine_can_be_asked() -> None:
 
 
 def test_several_gpus_are_summed_and_what_all_can_do_counts() -> None:
-    older = Gpu(vendor=Vendor.NVIDIA, compute_capability=(7, 5), total=8 * GIB, free=GIB)
+    older = MeasuredGpu(vendor=Vendor.NVIDIA, compute_capability=(7, 5), total=8 * GIB, free=GIB)
 
     assert together([NVIDIA, older], RAM) == Gpus(
         vendor="nvidia", compute_capability="7.5", total_vram=32 * GIB, available_vram=21 * GIB
@@ -99,7 +99,7 @@ def test_several_gpus_are_summed_and_what_all_can_do_counts() -> None:
 
 
 def test_generations_are_compared_as_numbers() -> None:
-    blackwell = Gpu(vendor=Vendor.NVIDIA, compute_capability=(12, 0))
+    blackwell = MeasuredGpu(vendor=Vendor.NVIDIA, compute_capability=(12, 0))
 
     assert together([blackwell, NVIDIA], None).compute_capability == "8.9"
 
@@ -110,7 +110,7 @@ def test_memory_that_cannot_be_read_adds_nothing() -> None:
 
 
 def test_shared_memory_counts_once() -> None:
-    shares = Gpu(vendor=Vendor.NVIDIA, shares_ram=True)
+    shares = MeasuredGpu(vendor=Vendor.NVIDIA, shares_ram=True)
 
     assert together([shares, shares], RAM).total_vram == 128 * GIB
     assert together([shares], None).total_vram is None

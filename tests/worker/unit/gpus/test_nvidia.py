@@ -9,7 +9,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from corral.worker.hardware.gpus.gpu import Gpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
 from corral.worker.hardware.gpus.nvidia import Nvidia
 
 MIB = 1024**2
@@ -101,14 +101,14 @@ def as_module(library: Library) -> ModuleType:
 
 def test_every_gpu_tells_name_memory_and_generation(nvidia: Any) -> None:
     assert nvidia(Library([RTX_3090, A_2000])).find() == [
-        Gpu(
+        MeasuredGpu(
             vendor=Vendor.NVIDIA,
             name="NVIDIA GeForce RTX 3090",
             compute_capability=(8, 6),
             total=24576 * MIB,
             free=24000 * MIB,
         ),
-        Gpu(
+        MeasuredGpu(
             vendor=Vendor.NVIDIA,
             name="NVIDIA RTX A2000",
             compute_capability=(8, 0),
@@ -124,19 +124,21 @@ def test_every_gpu_tells_name_memory_and_generation(nvidia: Any) -> None:
 def test_one_that_reports_no_memory_uses_the_machines(nvidia: Any, device: Device, capability: tuple[int, int]) -> None:
     [gpu] = nvidia(Library([device])).find()
 
-    assert gpu == Gpu(vendor=Vendor.NVIDIA, name=str(device.name), compute_capability=capability, shares_ram=True)
+    assert gpu == MeasuredGpu(
+        vendor=Vendor.NVIDIA, name=str(device.name), compute_capability=capability, shares_ram=True
+    )
 
 
 def test_no_answer_on_any_other_gpu_is_unknown_and_not_the_machines_memory(nvidia: Any) -> None:
     [gpu] = nvidia(Library([Device("NVIDIA GeForce RTX 3090", NOT_SUPPORTED, NOT_SUPPORTED)])).find()
 
-    assert gpu == Gpu(vendor=Vendor.NVIDIA, name="NVIDIA GeForce RTX 3090")
+    assert gpu == MeasuredGpu(vendor=Vendor.NVIDIA, name="NVIDIA GeForce RTX 3090")
 
 
 def test_one_that_fell_off_the_bus_does_not_hide_the_others(nvidia: Any) -> None:
     lost, other = nvidia(Library([LOST, A_2000])).find()
 
-    assert lost == Gpu(vendor=Vendor.NVIDIA)
+    assert lost == MeasuredGpu(vendor=Vendor.NVIDIA)
     assert other.total == 6138 * MIB
 
 

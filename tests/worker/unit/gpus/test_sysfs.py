@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from corral.worker.hardware.gpus.gpu import Gpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
 from corral.worker.hardware.gpus.sysfs import Sysfs
 
 GIB = 1024**3
@@ -28,7 +28,7 @@ def radeon(address: str = "0000:03:00.0", *, total: str = "17163091968\n", used:
     }
 
 
-def find(root: Path) -> list[Gpu]:
+def find(root: Path) -> list[MeasuredGpu]:
     return Sysfs(root / "sys").find()
 
 
@@ -42,7 +42,7 @@ def test_a_servers_console_and_other_cards_are_no_gpus(machine: Any) -> None:
 
 def test_amds_card_tells_its_memory(machine: Any) -> None:
     assert find(machine({**radeon(), **CONSOLE})) == [
-        Gpu(vendor=Vendor.AMD, name="AMD Radeon RX 7800 XT", total=17163091968, free=17163091968 - 27394048)
+        MeasuredGpu(vendor=Vendor.AMD, name="AMD Radeon RX 7800 XT", total=17163091968, free=17163091968 - 27394048)
     ]
 
 
@@ -60,7 +60,7 @@ def test_a_card_that_only_draws_is_found_too(machine: Any) -> None:
         "sys/devices/gpu/mem_info_vram_total": "8573157376\n",
         "sys/class/drm/card1/device": "-> ../../../devices/gpu",
     }
-    assert find(machine(files)) == [Gpu(vendor=Vendor.AMD, total=8573157376)]
+    assert find(machine(files)) == [MeasuredGpu(vendor=Vendor.AMD, total=8573157376)]
 
 
 def test_amds_accelerators_do_not_call_themselves_displays(machine: Any) -> None:
@@ -92,7 +92,9 @@ def test_memory_that_cannot_be_read_is_unknown_and_not_0(
 
 
 def test_an_old_driver_that_says_nothing_of_memory_leaves_it_unknown(machine: Any) -> None:
-    assert find(machine({f"{PCI}/a/vendor": "0x1002\n", f"{PCI}/a/class": "0x030000\n"})) == [Gpu(vendor=Vendor.AMD)]
+    assert find(machine({f"{PCI}/a/vendor": "0x1002\n", f"{PCI}/a/class": "0x030000\n"})) == [
+        MeasuredGpu(vendor=Vendor.AMD)
+    ]
 
 
 def test_intels_card_with_the_driver_xe_sums_its_tiles(machine: Any) -> None:
@@ -102,7 +104,7 @@ def test_intels_card_with_the_driver_xe_sums_its_tiles(machine: Any) -> None:
         f"{PCI}/a/tile0/physical_vram_size_bytes": f"{6 * GIB}\n",
         f"{PCI}/a/tile1/physical_vram_size_bytes": f"{6 * GIB}\n",
     }
-    assert find(machine(files)) == [Gpu(vendor=Vendor.INTEL, total=12 * GIB)]
+    assert find(machine(files)) == [MeasuredGpu(vendor=Vendor.INTEL, total=12 * GIB)]
 
 
 def test_intels_card_with_the_driver_i915_says_what_is_free_too(machine: Any) -> None:
@@ -112,13 +114,13 @@ def test_intels_card_with_the_driver_i915_says_what_is_free_too(machine: Any) ->
         f"{PCI}/a/drm/card1/lmem_total_bytes": f"{16 * GIB}\n",
         f"{PCI}/a/drm/card1/lmem_avail_bytes": f"{15 * GIB}\n",
     }
-    assert find(machine(files)) == [Gpu(vendor=Vendor.INTEL, total=16 * GIB, free=15 * GIB)]
+    assert find(machine(files)) == [MeasuredGpu(vendor=Vendor.INTEL, total=16 * GIB, free=15 * GIB)]
 
 
 def test_of_a_gpu_in_intels_processor_no_memory_is_known(machine: Any) -> None:
     files = {f"{PCI}/0000:00:02.0/vendor": "0x8086\n", f"{PCI}/0000:00:02.0/class": "0x030000\n"}
 
-    assert find(machine(files)) == [Gpu(vendor=Vendor.INTEL)]
+    assert find(machine(files)) == [MeasuredGpu(vendor=Vendor.INTEL)]
 
 
 def test_the_preferred_vendor_alone_counts(machine: Any) -> None:
@@ -127,7 +129,7 @@ def test_the_preferred_vendor_alone_counts(machine: Any) -> None:
     nvidia = {f"{PCI}/0000:0b:00.0/vendor": "0x10de\n", f"{PCI}/0000:0b:00.0/class": "0x030200\n"}
 
     assert [gpu.vendor for gpu in find(machine({**intel, **radeon()}))] == [Vendor.AMD]
-    assert find(machine(nvidia)) == [Gpu(vendor=Vendor.NVIDIA)]
+    assert find(machine(nvidia)) == [MeasuredGpu(vendor=Vendor.NVIDIA)]
 
 
 def test_what_is_given_to_virtual_machines_is_not_ours(machine: Any) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from corral.worker.hardware.gpus.gpu import Gpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
 from corral.worker.hardware.gpus.tegra import Tegra
 
 ORIN = "NVIDIA Jetson AGX Orin Developer Kit"
@@ -36,7 +36,7 @@ def test_its_chip_says_what_it_can_do(machine: Any, chip: str, capability: tuple
     root = machine(files)
 
     assert Tegra(sys=root / "sys", proc=root / "proc").find() == [
-        Gpu(vendor=Vendor.NVIDIA, name=ORIN, compute_capability=capability, shares_ram=True)
+        MeasuredGpu(vendor=Vendor.NVIDIA, name=ORIN, compute_capability=capability, shares_ram=True)
     ]
 
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from corral.worker.hardware.gpus.files import number_in, text_in
-from corral.worker.hardware.gpus.gpu import Gpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
 
 
-def read(device: Path) -> Gpu:
+def read(device: Path) -> MeasuredGpu:
     """One GPU by its directory below /sys. One built into a processor has what the firmware set aside for it."""
     total, used = number_in(device / "mem_info_vram_total"), number_in(device / "mem_info_vram_used")
     total = total or None  # 0 while the driver is starting
-    return Gpu(
+    return MeasuredGpu(
         vendor=Vendor.AMD,
         name=text_in(device / "product_name"),
         total=total,

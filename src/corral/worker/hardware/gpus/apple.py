@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from corral.worker.hardware.gpus.gpu import Gpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
 
 _SYSCTL: Final = "/usr/sbin/sysctl"
 _WITHIN_SECONDS: Final = 2
@@ -17,18 +17,18 @@ class Apple:
     def __init__(self, *, system: str = sys.platform, sysctl: "Callable[[str], str] | None" = None) -> None:
         self._system = system
         self._sysctl = sysctl or read_sysctl
-        self._found: list[Gpu] | None = None
+        self._found: list[MeasuredGpu] | None = None
 
-    def find(self) -> list[Gpu]:
+    def find(self) -> list[MeasuredGpu]:
         """Asked once: a chip does not change, and its memory is the machine's."""
         if self._found is None:
             self._found = self._look() if self._system == "darwin" else []
         return self._found
 
-    def _look(self) -> list[Gpu]:
+    def _look(self) -> list[MeasuredGpu]:
         if self._sysctl("hw.optional.arm64") != "1":
             return []
-        return [Gpu(vendor=Vendor.APPLE, name=self._sysctl("machdep.cpu.brand_string"), shares_ram=True)]
+        return [MeasuredGpu(vendor=Vendor.APPLE, name=self._sysctl("machdep.cpu.brand_string"), shares_ram=True)]
 
 
 def read_sysctl(name: str) -> str:

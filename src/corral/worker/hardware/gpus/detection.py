@@ -9,7 +9,7 @@ from types import ModuleType
 from corral.base.tasks import task_group
 from corral.worker.hardware.bounded_reading import BoundedReading
 from corral.worker.hardware.gpus.apple import Apple
-from corral.worker.hardware.gpus.gpu import Detector, Gpu
+from corral.worker.hardware.gpus.gpu import Detector, MeasuredGpu
 from corral.worker.hardware.gpus.nvidia import Nvidia
 from corral.worker.hardware.gpus.sysfs import Sysfs
 from corral.worker.hardware.gpus.tegra import Tegra
@@ -29,14 +29,14 @@ class MachineGpus:
         self._ways = [_Way(detector, timeout) for detector in detectors]
         self._told: list[str] = []
 
-    async def read(self) -> list[Gpu]:
+    async def read(self) -> list[MeasuredGpu]:
         async with task_group() as group:
             tasks = [group.create_task(way.read(), name=f"gpus {number}") for number, way in enumerate(self._ways)]
         found = next((gpus for task in tasks if (gpus := task.result())), [])
         self._tell(found)
         return found
 
-    def _tell(self, gpus: list[Gpu]) -> None:
+    def _tell(self, gpus: list[MeasuredGpu]) -> None:
         """Once, and again when there are others."""
         names = [f"{gpu.vendor} {gpu.name}".strip() for gpu in gpus]
         if names != self._told:
@@ -49,9 +49,9 @@ class _Way:
 
     def __init__(self, detector: Detector, timeout: timedelta) -> None:
         self._reading = BoundedReading(detector.find, timeout=timeout, name=f"gpus.{detector.name}")
-        self._last: list[Gpu] = []
+        self._last: list[MeasuredGpu] = []
 
-    async def read(self) -> list[Gpu]:
+    async def read(self) -> list[MeasuredGpu]:
         found = await self._reading.read()
         if found is None:
             return [replace(gpu, free=None) for gpu in self._last]

@@ -18,7 +18,7 @@ class Vendor(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class MeasuredGpu:
     """One GPU. None: could not be read, which is not the same as 0."""
 
     vendor: Vendor
@@ -47,25 +47,25 @@ class Detector(Protocol):
     @property
     def name(self) -> str: ...
 
-    def find(self) -> list[Gpu]:
+    def find(self) -> list[MeasuredGpu]:
         """All GPUs of one vendor; none when this way does not lead anywhere. May block for ever, and may raise."""
 
 
 class GpuReader(Protocol):
     """Where facts about GPUs come from."""
 
-    async def read(self) -> list[Gpu]:
+    async def read(self) -> list[MeasuredGpu]:
         """What is there now. Never blocks for long, never raises."""
 
 
 class NoGpus:
     """A machine without GPUs."""
 
-    async def read(self) -> list[Gpu]:
+    async def read(self) -> list[MeasuredGpu]:
         return []
 
 
-def together(gpus: Sequence[Gpu], ram: Space | None) -> Gpus:
+def together(gpus: Sequence[MeasuredGpu], ram: Space | None) -> Gpus:
     """The sum over GPUs of one vendor; memory that cannot be read adds nothing, so that no sum promises too much."""
     if not gpus:
         return Gpus()

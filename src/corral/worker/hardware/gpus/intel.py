@@ -7,12 +7,12 @@ nothing is said of it and such a machine counts as one without a GPU when builds
 from pathlib import Path
 
 from corral.worker.hardware.gpus.files import number_in
-from corral.worker.hardware.gpus.gpu import Gpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
 
 
-def read(device: Path) -> Gpu:
+def read(device: Path) -> MeasuredGpu:
     """One GPU by its directory below /sys."""
-    return Gpu(
+    return MeasuredGpu(
         vendor=Vendor.INTEL,
         total=_sum_of(device, "tile*/physical_vram_size_bytes") or _sum_of(device, "drm/card*/lmem_total_bytes"),
         free=_sum_of(device, "drm/card*/lmem_avail_bytes"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from corral.worker.hardware.gpus.gpu import Gpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
 from corral.worker.hardware.gpus.sysfs import Sysfs
 
 SIGNS: Final = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/nvhost-gpu", "dev/nvgpu", "dev/dxg")
@@ -30,7 +30,7 @@ class Nvidia:
         self._root = root
         self._started: ModuleType | None = None
 
-    def find(self) -> list[Gpu]:
+    def find(self) -> list[MeasuredGpu]:
         """None where there is no driver; raises when there is one that does not work."""
         library = self._started or self._start()
         if library is None:
@@ -67,16 +67,16 @@ class Nvidia:
         return is_loaded or Sysfs(self._root / "sys").has(Vendor.NVIDIA)
 
 
-def _read(library: ModuleType, index: int) -> Gpu:
+def _read(library: ModuleType, index: int) -> MeasuredGpu:
     """One GPU. What has fallen off the bus is still counted, without memory."""
     try:
         handle = library.nvmlDeviceGetHandleByIndex(index)
     except library.NVMLError:
-        return Gpu(vendor=Vendor.NVIDIA)
+        return MeasuredGpu(vendor=Vendor.NVIDIA)
     name = _answer(library, library.nvmlDeviceGetName, handle) or ""
     memory = _answer(library, library.nvmlDeviceGetMemoryInfo, handle)
     has_memory = memory is not None and memory.total > 0
-    return Gpu(
+    return MeasuredGpu(
         vendor=Vendor.NVIDIA,
         name=name,
         compute_capability=_answer(library, library.nvmlDeviceGetCudaComputeCapability, handle),

@@ -6,7 +6,7 @@ from typing import Final
 
 from corral.worker.hardware.gpus import amd, intel
 from corral.worker.hardware.gpus.files import number_in
-from corral.worker.hardware.gpus.gpu import Gpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
 
 PCI_IDS: Final[Mapping[int, Vendor]] = {0x10DE: Vendor.NVIDIA, 0x1002: Vendor.AMD, 0x8086: Vendor.INTEL}
 """In the order in which vendors are preferred. Whatever else shows a picture, as a server's console does, is no GPU."""
@@ -24,7 +24,7 @@ class Sysfs:
     def __init__(self, sys: Path = Path("/sys")) -> None:
         self._sys = sys
 
-    def find(self) -> list[Gpu]:
+    def find(self) -> list[MeasuredGpu]:
         """The GPUs of the preferred vendor: builds of backends are for one only."""
         found = list(self._devices())
         for vendor in PCI_IDS.values():
@@ -59,14 +59,14 @@ class Sysfs:
                 yield directory / "device"
 
 
-def _gpu(vendor: Vendor, device: Path) -> Gpu:
+def _gpu(vendor: Vendor, device: Path) -> MeasuredGpu:
     match vendor:
         case Vendor.AMD:
             return amd.read(device)
         case Vendor.INTEL:
             return intel.read(device)
         case _:
-            return Gpu(vendor=vendor)
+            return MeasuredGpu(vendor=vendor)
 
 
 def _is_for_virtual_machines(device: Path) -> bool:

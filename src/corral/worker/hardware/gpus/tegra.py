@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from corral.worker.hardware.gpus.files import text_in
-from corral.worker.hardware.gpus.gpu import Gpu, Vendor
+from corral.worker.hardware.gpus.gpu import MeasuredGpu, Vendor
 
 COMPUTE_CAPABILITIES: Final[Mapping[str, tuple[int, int]]] = {
     "nvidia,tegra210": (5, 3),
@@ -24,13 +24,13 @@ class Tegra:
         self._soc = sys / "devices" / "soc0"
         self._tree = proc / "device-tree"
 
-    def find(self) -> list[Gpu]:
+    def find(self) -> list[MeasuredGpu]:
         chips = text_in(self._tree / "compatible").split("\0")
         if not self._is_tegra(chips):
             return []
         known = (COMPUTE_CAPABILITIES[chip] for chip in chips if chip in COMPUTE_CAPABILITIES)
         name = text_in(self._tree / "model") or "Tegra"
-        return [Gpu(vendor=Vendor.NVIDIA, name=name, compute_capability=next(known, None), shares_ram=True)]
+        return [MeasuredGpu(vendor=Vendor.NVIDIA, name=name, compute_capability=next(known, None), shares_ram=True)]
 
     def _is_tegra(self, chips: list[str]) -> bool:
         return (

@@ -7,13 +7,13 @@ import urllib.parse
 from pathlib import Path
 from typing import Final
 
-from corral.base.threads import Wanted, in_own_thread
+from corral.base.threads import CancelSignal, in_own_thread
 from corral.oci.layout import is_layout
 from corral.wire.progress import size_text
 from corral.worker.installing.backend_metadata import Metadata
-from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, Found, InstallOrder, NoRoom
-from corral.worker.installing.progress import Report, Step
-from corral.worker.installing.tree_copy import Tree, copy, look
+from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, InstallableBackend, InstallOrder, NoRoom
+from corral.worker.installing.progress import InstallStep, Report
+from corral.worker.installing.tree_copy import SourceTree, copy, look
 
 _SCHEME: Final = "file://"
 _ROOM_TO_SPARE: Final = 16 * 1024 * 1024
@@ -23,7 +23,7 @@ _ROOM_TO_SPARE: Final = 16 * 1024 * 1024
 class DirectorySource:
     """Takes `file://` and plain paths."""
 
-    async def find(self, order: InstallOrder) -> Found | None:
+    async def find(self, order: InstallOrder) -> InstallableBackend | None:
         path = await asyncio.to_thread(directory_of, order.uri) if order.uri else None
         if path is None:
             return None
@@ -34,7 +34,7 @@ class DirectorySource:
             return Delivered()
 
         metadata = Metadata(name=order.name or path.name, alias=order.alias, uri=order.uri)
-        return Found(metadata=metadata, fetch=fetch)
+        return InstallableBackend(metadata=metadata, fetch=fetch)
 
 
 def directory_of(uri: str) -> Path | None:
@@ -56,7 +56,7 @@ def directory_of(uri: str) -> Path | None:
     return None
 
 
-def _fetch(source: Path, into: Path, report: Report, wanted: Wanted) -> None:
+def _fetch(source: Path, into: Path, report: Report, wanted: CancelSignal) -> None:
     if into.resolve().is_relative_to(source.resolve()):
         raise CannotInstall(f"{source} contains the directory that backends are installed into")
     tree = look(source, wanted.check)
@@ -66,12 +66,12 @@ def _fetch(source: Path, into: Path, report: Report, wanted: Wanted) -> None:
     def copied(count: int) -> None:
         nonlocal done
         done += count
-        report(Step(what=f"Copying {source}", done=done, total=tree.size))
+        report(InstallStep(what=f"Copying {source}", done=done, total=tree.size))
 
     copy(tree, into, check=wanted.check, copied=copied)
 
 
-def _need_room(tree: Tree, into: Path) -> None:
+def _need_room(tree: SourceTree, into: Path) -> None:
     free = shutil.disk_usage(into).free
     if tree.size + _ROOM_TO_SPARE > free:
         raise NoRoom(

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from corral.domain import backend_catalogue
 from corral.domain.artefacts import candidates
-from corral.domain.backend_catalogue import Missing, NotFound
+from corral.domain.backend_catalogue import Missing, UnresolvedBuild
 from corral.domain.gallery import BUILT_IN_URL, GalleryEntry, GallerySource
 from corral.galleries.config import BUILT_IN, sources_of
 from corral.galleries.places import without_secrets
@@ -18,15 +18,15 @@ from corral.worker.installing.orders import (
     CannotInstall,
     Delivered,
     Fetching,
-    Found,
     GalleryAway,
+    InstallableBackend,
     InstallOrder,
     NoSuchBackend,
 )
-from corral.worker.installing.sources.pulling import Artefact, Pulls
+from corral.worker.installing.sources.pulling import PullArtefact, Pulls
 
 
-class Galleries(Protocol):
+class GalleryReader(Protocol):
     """What we need of galleries."""
 
     @property
@@ -40,13 +40,13 @@ class Galleries(Protocol):
 class GalleryBackends:
     """Takes names: of builds, of meta backends, aliases, each alone or behind the name of a gallery and an `@`."""
 
-    def __init__(self, galleries: Galleries, pulls: Pulls, *, capability: str, system: Sequence[Path] = ()) -> None:
+    def __init__(self, galleries: GalleryReader, pulls: Pulls, *, capability: str, system: Sequence[Path] = ()) -> None:
         self._galleries = galleries
         self._pulls = pulls
         self._capability = capability
         self._system = frozenset(folder.resolve() for folder in system)
 
-    async def find(self, order: InstallOrder) -> Found | None:
+    async def find(self, order: InstallOrder) -> InstallableBackend | None:
         name = order.uri or order.backend
         if not name or (order.uri and not names_an_entry(order.uri)):
             return None
@@ -58,7 +58,7 @@ class GalleryBackends:
             return _used_where_it_lies(build)
         return self._found(resolved, readings)
 
-    async def _resolved(self, name: str, order: InstallOrder) -> tuple[backend_catalogue.Found, Readings]:
+    async def _resolved(self, name: str, order: InstallOrder) -> tuple[backend_catalogue.ResolvedBuild, Readings]:
         """One gallery after the other, in the order in which they count: what one of this machine has needs no network,
         and does not wait for it."""
         read = self._galleries.refresh if order.wants_newest else self._galleries.read
@@ -68,17 +68,19 @@ class GalleryBackends:
             more = await read([source])
             readings = Readings(readings=(*readings.readings, *more.readings))
             resolved = readings.catalogue.resolve(name, self._capability)
-            if not isinstance(resolved, NotFound):
+            if not isinstance(resolved, UnresolvedBuild):
                 break
-        if isinstance(resolved, NotFound):
+        if isinstance(resolved, UnresolvedBuild):
             raise _refusal(resolved, readings)
         return resolved, readings
 
-    def _found(self, resolved: backend_catalogue.Found, readings: Readings) -> Found:
+    def _found(self, resolved: backend_catalogue.ResolvedBuild, readings: Readings) -> InstallableBackend:
         build = resolved.build
         reading = _reading_of(build, readings)
-        artefact = Artefact(uris=candidates(build), sha256=build.sha256, verification=dict(reading.source.verification))
-        return Found(
+        artefact = PullArtefact(
+            uris=candidates(build), sha256=build.sha256, verification=dict(reading.source.verification)
+        )
+        return InstallableBackend(
             metadata=Metadata(
                 name=build.name,
                 alias=build.alias,
@@ -93,13 +95,13 @@ class GalleryBackends:
         )
 
 
-def _used_where_it_lies(build: GalleryEntry) -> Found:
+def _used_where_it_lies(build: GalleryEntry) -> InstallableBackend:
     """What came with the system needs no install, and a copy of it would hide it and be older one day."""
 
     async def refuse(_: Fetching) -> Delivered:
         raise CannotInstall(f"{build.name} came with the system and is used where it lies; it is replaced with that")
 
-    return Found(metadata=Metadata(name=build.name), fetch=refuse, key=Path(build.local_path).name)
+    return InstallableBackend(metadata=Metadata(name=build.name), fetch=refuse, key=Path(build.local_path).name)
 
 
 def _sources(order: InstallOrder) -> Sequence[GallerySource] | None:
@@ -110,7 +112,7 @@ def _sources(order: InstallOrder) -> Sequence[GallerySource] | None:
     return given if any(source.url == BUILT_IN_URL for source in given) else (*given, BUILT_IN)
 
 
-def _pointer(resolved: backend_catalogue.Found, readings: Readings) -> Metadata:
+def _pointer(resolved: backend_catalogue.ResolvedBuild, readings: Readings) -> Metadata:
     """What the directory of a meta backend says: LocalAI's own keys, and no uri."""
     meta = resolved.entry
     return Metadata(
@@ -132,7 +134,7 @@ def _url_of(reading: GalleryReading) -> str:
     return without_secrets(reading.url if is_reference else reading.source.url)
 
 
-def _refusal(missing: NotFound, readings: Readings) -> CannotInstall:
+def _refusal(missing: UnresolvedBuild, readings: Readings) -> CannotInstall:
     """What is not known may only be out of reach, so that is said as well."""
     if missing.missing is not Missing.UNKNOWN:
         return CannotInstall(missing.message)

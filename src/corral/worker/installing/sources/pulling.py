@@ -16,7 +16,7 @@ from corral.oci.progress import words_of
 from corral.oci.puller import Puller
 from corral.wire.progress import Phase
 from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, NoRoom
-from corral.worker.installing.progress import Step
+from corral.worker.installing.progress import InstallStep
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _MAKE_ROOM: Final = "make room, or set another backends directory (LOCALAI_BACKE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Artefact:
+class PullArtefact:
     """What is pulled."""
 
     uris: tuple[str, ...]
@@ -42,7 +42,7 @@ class Pulls:
         self._config = config
         self._cache = cache
 
-    async def fetch(self, artefact: Artefact, fetching: Fetching) -> Delivered:
+    async def fetch(self, artefact: PullArtefact, fetching: Fetching) -> Delivered:
         """CannotInstall in LocalAI's words, with the reason of ours. When cancelled, the puller ends."""
         try:
             return await self._pull(artefact, fetching)
@@ -51,7 +51,7 @@ class Pulls:
         except ImageError as error:
             raise CannotInstall(f"{_failed(artefact)}: {error.message}") from error
 
-    async def _pull(self, artefact: Artefact, fetching: Fetching) -> Delivered:
+    async def _pull(self, artefact: PullArtefact, fetching: Fetching) -> Delivered:
         order = await asyncio.to_thread(self._order, artefact, fetching)
         async with Puller(order, environment=self._config.environment) as puller:
             async for progress in puller.progress():
@@ -65,7 +65,7 @@ class Pulls:
             is_settled=order.is_durable,
         )
 
-    def _order(self, artefact: Artefact, fetching: Fetching) -> PullOrder:
+    def _order(self, artefact: PullArtefact, fetching: Fetching) -> PullOrder:
         """The one place where what a gallery demands of its images is handed on to whoever checks it."""
         pin = Pin(sha256=artefact.sha256)
         order, notes = make_order(
@@ -81,12 +81,12 @@ class Pulls:
         return msgspec.structs.replace(order, have=fetching.have)
 
 
-def _failed(artefact: Artefact) -> str:
+def _failed(artefact: PullArtefact) -> str:
     return f'failed to download backend "{artefact.uris[0]}"'
 
 
-def _step(progress: PullProgress, artefact: Artefact) -> Step:
-    return Step(
+def _step(progress: PullProgress, artefact: PullArtefact) -> InstallStep:
+    return InstallStep(
         what=words_of(progress, artefact.uris[0]),
         done=progress.current_bytes,
         total=progress.total_bytes,

@@ -7,8 +7,8 @@ from functools import partial
 from corral.oci.errors import SourceInvalid
 from corral.oci.references import default_name, names_an_entry, parse_source
 from corral.worker.installing.backend_metadata import Metadata
-from corral.worker.installing.orders import CannotInstall, Found, InstallOrder
-from corral.worker.installing.sources.pulling import Artefact, Pulls
+from corral.worker.installing.orders import CannotInstall, InstallableBackend, InstallOrder
+from corral.worker.installing.sources.pulling import PullArtefact, Pulls
 
 
 class UriSource:
@@ -17,7 +17,7 @@ class UriSource:
     def __init__(self, pulls: Pulls) -> None:
         self._pulls = pulls
 
-    async def find(self, order: InstallOrder) -> Found | None:
+    async def find(self, order: InstallOrder) -> InstallableBackend | None:
         if not order.uri or names_an_entry(order.uri):
             return None
         try:
@@ -28,4 +28,4 @@ class UriSource:
         if not name:
             raise CannotInstall("specifying a name is required for OCI images")
         metadata = Metadata(name=name, alias=order.alias, uri=order.uri)
-        return Found(metadata=metadata, fetch=partial(self._pulls.fetch, Artefact(uris=(order.uri,))))
+        return InstallableBackend(metadata=metadata, fetch=partial(self._pulls.fetch, PullArtefact(uris=(order.uri,))))
