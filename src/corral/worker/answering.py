@@ -1,6 +1,6 @@
-"""From a function that answers to a handler of the bus that always does.
+"""Wraps a function that answers a request into a bus handler that always replies.
 
-Whoever asks waits for minutes when no answer comes, so every path ends with one.
+A caller without a reply waits for minutes, so every path ends with one.
 """
 
 import logging

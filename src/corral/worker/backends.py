@@ -38,7 +38,7 @@ class CannotDelete(CorralError):
 
 @dataclass(slots=True)
 class BackendChange:
-    """What became of an upgrade or a delete: told also when it failed half-way."""
+    """Result of an upgrade or a delete, also when it failed half-way."""
 
     stopped: list[ProcessKey]
     problem: CorralError | None = None
@@ -77,7 +77,7 @@ class Backends:
         return launch
 
     async def upgrade(self, request: UpgradeRequest, report: Report) -> BackendChange:
-        """Stop every process of the backend, install it anew, start nothing."""
+        """Stop every process of the backend and reinstall it. Starts nothing."""
         change = BackendChange([])
         try:
             await self._upgrade(request, report, change)
@@ -94,14 +94,15 @@ class Backends:
         return await self._changed(request.backend, self._roll_back)
 
     def http_port(self, launch: Launch) -> int | None:
-        """Where this process speaks OpenAI's HTTP, itself or through the adapter; None when it does not."""
+        """Return the port that serves OpenAI's HTTP for this process, directly or through the adapter; None without
+        one."""
         return self._urls.port_of(launch)
 
     async def stop(self, name: str, *, force: bool) -> None:
-        """Stop what goes by this name: a backend, a model or one process. Nothing to stop is no mistake.
+        """Stop whatever has this name: a backend, a model or one process. Idempotent.
 
-        What memory alone can name is told to stop before anything is awaited, so that an install which comes after the
-        stop does not find it still serving.
+        Processes that are known in memory are stopped before anything is awaited, so that an install which follows the
+        stop does not find them still serving.
         """
         named = _going_by(name, {launch.key: launch for launch in self._supervisor.launches()})
         self._supervisor.ask_to_stop(named, force=force)
@@ -115,7 +116,7 @@ class Backends:
         return await asyncio.to_thread(self._directory.listing)
 
     def running(self) -> list[Launch]:
-        """What is ready."""
+        """Return the processes that are ready."""
         return self._supervisor.running()
 
     # Starting.
@@ -133,7 +134,7 @@ class Backends:
                     return await self._replaced(request, plan, report)
                 home = await self._home(request, plan, report)
                 if home is None:
-                    continue  # it was deleted meanwhile, and nobody has looked where to have it from
+                    continue  # deleted meanwhile, and no source has been looked up for it
                 report(starting(request.backend))
                 process = self._supervisor.begin(_process_order(request, home))
             if (launch := await self._supervisor.until_serving(process)) is not None:
@@ -211,7 +212,7 @@ class Backends:
         plan: InstallPlan,
         report: Report,
     ) -> None:
-        """In the words of LocalAI's worker, which says so wherever it installs from."""
+        """Install, and word failures as LocalAI's worker does for every kind of source."""
         doing = "upgrading" if isinstance(request, UpgradeRequest) else "installing"
         try:
             await put(plan.met(), report)

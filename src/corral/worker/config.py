@@ -1,7 +1,7 @@
-"""What a worker can be told: plain values with their units and the reasons of their defaults.
+"""Configuration of a worker: plain values with their units and the reasons for their defaults.
 
-Knows neither flags nor the environment; `app/configs/` fills it. Rules that turn these values into addresses are
-in `addresses.py`.
+Reads neither flags nor the environment; `processes/configs/` fills it. `addresses.py` turns these values into
+addresses.
 """
 
 from collections.abc import Mapping
@@ -46,11 +46,12 @@ class FrontendConfig:
     registration_token: str = field(default="", repr=False)
     """The shared token that admits a node; empty only for a LocalAI frontend that asks for none."""
     timeout: timedelta = timedelta(seconds=10)
-    """Of one HTTP call, in all. LocalAI's worker has the same bound; it also is one default heartbeat interval."""
+    """Total time of one HTTP call. Same as in LocalAI's worker, and one default heartbeat interval."""
     connect_timeout: timedelta = timedelta(seconds=2)
-    """Of the TCP connection alone, so that a machine which is gone does not use up the time of the next frontend."""
+    """Time for the TCP connection alone, so that an unreachable machine does not use up the time for the next
+    frontend."""
     backoff: Backoff = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30))
-    """Between attempts to register: quick for a frontend that starts beside us, rare enough for a long outage."""
+    """Pauses between attempts to register: short for a frontend that is starting, long enough for a long outage."""
     token_attempts: int = 5
     """How often a first registration may be answered 401 or 403 before the worker gives up. More than one, because
     frontends behind one address may disagree for a moment while a token is changed; few, because trying on for ever
@@ -66,13 +67,13 @@ class DepartureConfig:
     poll_interval: timedelta = timedelta(seconds=1)
     """Between two looks at the requests in flight."""
     call_timeout: timedelta = timedelta(seconds=3)
-    """Of each call while leaving. Short: a frontend that is gone must not hold up the end of the process."""
+    """Time for each call while leaving. Short: an unreachable frontend must not delay the end of the process."""
     margin: timedelta = timedelta(seconds=30)
     """For everything but the drain itself."""
 
     @property
     def timeout(self) -> timedelta:
-        """Of the whole departure, whatever the parts add up to: 60 s by default, as LocalAI's worker."""
+        """Total time of the departure, whatever its parts add up to: 60 s by default, as in LocalAI's worker."""
         return self.drain_timeout + self.margin
 
 
@@ -85,15 +86,15 @@ class SupervisionConfig:
     probe_interval: timedelta = timedelta(milliseconds=200)
     """Between two looks whether a process that starts is ready."""
     probe_timeout: timedelta = timedelta(seconds=2)
-    """Of one such look."""
+    """Time for one such probe."""
     free_within: timedelta = timedelta(seconds=5)
     """For a backend to give its model back before it is ended."""
     stop_grace: timedelta = timedelta(seconds=15)
     """Between the request to end and the end by force."""
     kill_within: timedelta = timedelta(seconds=10)
-    """For the kernel to end what was killed. A process that hangs in a driver may take for ever."""
+    """How long the kernel may take to end a killed process. One that hangs in a driver may never end."""
     unused_after: timedelta = timedelta(minutes=10)
-    """How long a process may run that an administrator's install started and no model has asked for; 0: for ever."""
+    """How long a process may run that an install started and no model has used; 0 is unlimited."""
 
     @property
     def gone_within(self) -> timedelta:
@@ -106,9 +107,10 @@ class FilesConfig:
     """Where files are kept that frontends send and fetch, and for how long."""
 
     staging_path: Path | None = None
-    """For inputs and outputs of single requests; None: `staging` beside the models, where LocalAI's worker has it."""
+    """Directory for inputs and outputs of single requests; None: `staging` next to the models, as in LocalAI's
+    worker."""
     retention: timedelta = timedelta(hours=24)
-    """Of staged files and of unfinished uploads, since they were last used: longer than any request may take."""
+    """How long staged files and unfinished uploads are kept after their last use: longer than any request takes."""
     stall_timeout: timedelta = timedelta(seconds=60)
     """Without a byte, after which a transfer is given up: a sender that vanished must not keep others from sending."""
 
@@ -118,13 +120,13 @@ class AdapterConfig:
     """How the node's adapter is kept."""
 
     ready_within: timedelta = timedelta(seconds=30)
-    """From the start of its process to its first word. It takes less than a second; a machine that swaps takes more."""
+    """Time from the start of its process until it listens. Usually less than a second; more on a machine that swaps."""
     obey_within: timedelta = timedelta(seconds=10)
     """For one order, which only changes a table. An adapter that takes longer hangs, and is started again."""
     url_within: timedelta = timedelta(seconds=60)
     """How long an install waits for its URL, a start again after a failure included."""
     linger: timedelta = timedelta(seconds=30)
-    """How long it stays without a replica, so that a model which is loaded anew finds it there."""
+    """How long the adapter stays without a replica, so that a reloaded model finds it running."""
     stop_grace: timedelta = timedelta(seconds=7)
     """Between the request to end and the end by force: a little more than it gives requests under way."""
     backoff: Backoff = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=10))
@@ -135,7 +137,7 @@ class AdapterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """All that one worker process can be told."""
+    """Configuration of one worker process."""
 
     frontend: FrontendConfig
     bus: BusConfig
@@ -144,24 +146,24 @@ class WorkerConfig:
     models_path: Path = Path("models")
     """Model files; the disk that is reported is the one this path is on."""
     backends_path: Path = Path("backends")
-    """Installed backends."""
+    """Directory of installed backends."""
     system_backends: tuple[Path, ...] = ()
-    """Where backends lie that came with the system: found by their names, never changed."""
+    """Directories of backends that came with the system: used by name, never changed."""
     backend_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What every backend finds in its environment, beside what the worker adds."""
+    """Environment variables for every backend, in addition to those that the worker sets."""
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     files: FilesConfig = field(default_factory=FilesConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
     logs: LogOutput = field(default_factory=LogOutput)
-    """Where the worker's log goes, and that of its adapter beside it."""
+    """Where the worker and its adapter write their logs."""
     log_name: str = "worker"
     """What the worker calls itself in its log."""
     node: NodeConfig = field(default_factory=NodeConfig)
     addresses: AddressConfig = field(default_factory=AddressConfig)
     heartbeat_interval: timedelta = timedelta(seconds=10)
-    """Told to a Corral frontend, which counts silence in it; LocalAI frontends assume this default."""
+    """Sent to a Corral frontend, which measures silence in intervals; LocalAI frontends assume this default."""
     disk_timeout: timedelta = timedelta(seconds=2)
-    """Of one look at the disk, which never returns when a network file system hangs."""
+    """Time for one reading of the disk, which never returns when a network file system hangs."""
     storage: StorageConfig | None = None
     """Object storage through which frontends may send files; None: they come over HTTP."""
     images: ImagesConfig = field(default_factory=ImagesConfig)
@@ -173,7 +175,7 @@ class WorkerConfig:
     keep_previous: KeepPrevious = field(default_factory=KeepPrevious)
     """Whether one can go back to the version before."""
     gpu_timeout: timedelta = timedelta(seconds=5)
-    """Of one look at the GPUs. Drivers of machines with many take seconds to start; some hang for good."""
+    """Time for one reading of the GPUs. Drivers of large machines take seconds to start; some hang for good."""
     departure: DepartureConfig = field(default_factory=DepartureConfig)
     nats_user_retry: Backoff = Backoff(first=timedelta(seconds=2), cap=timedelta(seconds=30))
     """Between registrations that shall bring a user for NATS. As LocalAI's worker: a person may have to approve."""

@@ -29,7 +29,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class BackendHandlers:
-    """Answers what concerns backends."""
+    """Bus handlers for requests about backends."""
 
     def __init__(
         self, backends: Backends, *, reports: InstallReports, changed: Callable[[], None], advertised: str
@@ -118,7 +118,7 @@ class BackendHandlers:
         )
 
     def _advertise(self, port: int) -> str:
-        """The host that others know, with the port that is really listened on."""
+        """Return the advertised host with the port that the process really listens on."""
         told = parse_host_port(self._advertised)
         return str(HostPort(told.host if told is not None and told.host else "127.0.0.1", port))
 

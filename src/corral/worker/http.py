@@ -1,8 +1,8 @@
-"""The worker's own HTTP server: health and readiness for everyone, everything under /v1/ only with a bearer token where
-the fleet has one.
+"""The worker's HTTP server: health and readiness for everyone, everything under /v1/ only with a bearer token if the
+fleet has one.
 
-Routes, redirects and words are those of LocalAI's worker, which is built on Go's router. What is below /v1/ comes from
-the parts that are handed in.
+Routes, redirects and texts are those of LocalAI's worker, which is built on Go's router. The routes below /v1/ are
+passed in by the other rooms.
 """
 
 import errno
@@ -44,7 +44,7 @@ _SILENT: Final = logging.Logger("corral.worker.http.protocol", level=logging.CRI
 raise is logged here."""
 
 PathHandler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
-"""Gets the decoded rest of the path, too."""
+"""Receives the request and the decoded rest of its path."""
 
 
 class Routes(Protocol):
@@ -54,11 +54,11 @@ class Routes(Protocol):
         """By path; one that ends with a slash means everything below."""
 
     def end(self) -> None:
-        """The server is about to close: end what would go on for ever."""
+        """The server is about to close: end streams that have no end of their own."""
 
 
 def try_to_listen(address: HostPort) -> None:
-    """Fail now as the server would later: for whoever wants to know before anything is written."""
+    """Bind and release the address, so that a conflict is reported before anything is written."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         socket.create_server((address.host, address.port), family=family).close()
@@ -87,7 +87,7 @@ class HttpServer:
         routes: Sequence[Routes] = (),
         is_open: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`bearers` are those accepted at this moment; `is_open` tells whether nobody needs one at this moment."""
+        """`bearers` returns the accepted tokens, `is_open` whether none is needed; both are asked for every request."""
         self._address = address
         self._readiness = readiness
         self._bearers = bearers
@@ -137,7 +137,8 @@ class HttpServer:
 
     @property
     def _listening_host(self) -> str | None:
-        """Who says `::` means everything, as with Go's servers; asyncio would take it for IPv6 alone."""
+        """Return the host for asyncio. `::` means all addresses, as in Go's servers; asyncio would take it for IPv6
+        only."""
         return None if self._address.host in ("", "::") else self._address.host
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -149,7 +150,7 @@ class HttpServer:
         return response
 
     async def _drain_after(self, response: web.StreamResponse, request: web.BaseRequest) -> None:
-        """Send the answer, then read on for a while. A body of nobody known ends the connection soon."""
+        """Send the answer, then read the rest of the body for a while. Unauthorised bodies end the connection soon."""
         is_known = self._is_authorised(request)
         if not is_known:
             response.force_close()
@@ -201,7 +202,7 @@ class HttpServer:
         return best
 
     def _is_authorised(self, request: web.BaseRequest) -> bool:
-        """Every bearer is compared, whichever fits, so that the time taken tells nothing."""
+        """Compare all tokens, even after a match, so that the duration reveals nothing."""
         scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
         given = presented.strip().encode("utf-8", errors="surrogateescape")
         matches = [hmac.compare_digest(given, bearer.encode()) for bearer in self._bearers() if bearer]
@@ -219,7 +220,7 @@ class HttpServer:
 
 
 def _told(refusal: FileRefused) -> web.Response:
-    """Names of files, which it may speak of, are bytes and need not be text."""
+    """Return the text as bytes: names of files in it need not be valid text."""
     body = f"{refusal.text}\n".encode(errors="replace")
     return web.Response(
         status=refusal.status, body=body, content_type="text/plain", charset="utf-8", headers=refusal.headers
@@ -232,12 +233,12 @@ def _only_read(request: web.BaseRequest) -> None:
 
 
 def _needs_token(raw: str, path: str) -> bool:
-    """However it is spelled: nobody without a token learns what is below /v1/."""
+    """Whether the path is below /v1/, however it is spelled: routes there are not revealed without a token."""
     return any(spelling.startswith("/v1/") or spelling == "/v1" for spelling in (raw, path, cleaned(path)))
 
 
 def _redirect(request: web.BaseRequest, path: str) -> web.Response:
-    """As Go's router does, whose clients of this server refuse to follow."""
+    """Redirect as Go's router does; LocalAI's clients refuse to follow it."""
     query = request.rel_url.raw_query_string
     location = f"{path}?{query}" if query else path
     headers = {"Location": location}

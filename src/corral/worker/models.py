@@ -1,6 +1,6 @@
-"""What frontends ask of one model's processes: give the model back, or end exactly one of them.
+"""Requests about one model's processes: free the model, or stop exactly one process.
 
-Only processes of this worker are ever touched, whatever address a request names.
+Only processes of this worker are touched, whatever address a request names.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ def _is_meant(launch: Launch, request: UnloadRequest) -> bool:
 
 
 def _is_at(launch: Launch, address: str) -> bool:
-    """Frontends know the advertised host, the worker itself loopback: the port tells them apart."""
+    """Compare ports only: frontends know the advertised host, the worker itself uses loopback."""
     parsed = parse_host_port(address)
     return parsed is not None and parsed.port == launch.port
 

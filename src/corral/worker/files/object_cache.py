@@ -32,13 +32,13 @@ TEMPORARY: Final = "staging-tmp"
 EPHEMERAL: Final = "ephemeral"
 NOTES: Final = ".corral"
 RETENTION: Final = timedelta(hours=24)
-"""Of files that belong to one request. LocalAI's worker keeps them for ever."""
+"""How long files of a single request are kept. LocalAI's worker keeps them for ever."""
 _PARTIAL: Final = ".tmp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectPlaces:
-    """Directories of a worker, each beside its models as LocalAI's worker has them."""
+    """Directories of a worker for object storage, next to its models as in LocalAI's worker."""
 
     models: Path
     cache: Path
@@ -51,12 +51,12 @@ class ObjectPlaces:
 
     @property
     def cached_models(self) -> tuple[Path, Path]:
-        """Where files of models come to lie, and what is noted of them."""
+        """Directory of model files, with the records of their versions."""
         return self.cache / "models", self.cache / NOTES / "models"
 
 
 class Incoming:
-    """An object that is being fetched, beside its place. Closed in any case, it leaves nothing half."""
+    """An object that is being fetched, next to its final path. Closing it leaves no partial file."""
 
     def __init__(self, place: ConfinedPath, resources: ExitStack) -> None:
         self.place = place
@@ -82,7 +82,7 @@ class ObjectCache:
         self._data = Confined(places.data)
 
     def path(self, key: str) -> Path:
-        """Where an object comes to lie. PathRefused in LocalAI's words."""
+        """Return the path of an object in the cache. Raise PathRefused in LocalAI's words."""
         problem = f'key "{key}" escapes cache directory'
         path = _path(self._cache, key, problem)
         if path == self._cache.base or path.is_relative_to(self._cache.base / NOTES):
@@ -181,7 +181,7 @@ class ObjectCache:
             yield place
 
     def _remove_older(self, folder: str, limit: float) -> None:
-        """Whatever cannot be removed stays; somebody else may be at it."""
+        """Remove old files. Files that cannot be removed are skipped: another task may be using them."""
         with (
             suppress(OSError, PathRefused),
             self._reached(self._cache.base / folder / "any") as place,
@@ -202,7 +202,7 @@ def _path(confined: Confined, key: str, problem: str) -> Path:
 
 @contextmanager
 def _reached(confined: Confined, path: Path, problem: str, *, create: bool = False) -> Iterator[ConfinedPath]:
-    """In the words of whoever asks."""
+    """Reach a path below a directory, or raise PathRefused with the caller's text."""
     try:
         with confined.reach(confined.parts(path) or (), path, create=create) as place:
             yield place

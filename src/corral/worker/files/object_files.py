@@ -1,4 +1,4 @@
-"""Files that come from object storage or go there, for whoever asks: see `object_cache.py` for the disk."""
+"""Transfers files between object storage and this worker: see `object_cache.py` for the disk."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class ObjectFiles:
-    """Fetches each object once at a time, whoever asks; a fetch goes on when those who asked are gone."""
+    """Fetches each object once at a time for all callers. A fetch continues when its callers are gone."""
 
     def __init__(self, storage: ObjectStorage, places: ObjectPlaces, clock: Clock) -> None:
         self._storage = storage
@@ -38,7 +38,7 @@ class ObjectFiles:
             self._fetches[path] = start_task(self._fetch(key, path), name=f"fetch {key}")
             self._fetches[path].add_done_callback(lambda fetch: self._ended(path, fetch))
         fetch = self._fetches[path]
-        await asyncio.wait({fetch})  # whoever is cancelled here does not end it for the others
+        await asyncio.wait({fetch})  # cancelling one caller does not cancel the fetch for the others
         if fetch.cancelled():
             raise StorageUnavailable("the worker is ending")
         fetch.result()
@@ -60,7 +60,7 @@ class ObjectFiles:
         return await _in_thread(lambda: self._cache.listing(prefix))
 
     def _ended(self, path: Path, fetch: "asyncio.Task[None]") -> None:
-        """Those who asked may all be gone by now, so a failure is looked at here too."""
+        """Log a failed fetch here too, because all its callers may be gone."""
         self._fetches.pop(path, None)
         if not fetch.cancelled() and (error := fetch.exception()) is not None:
             log.info("%s was not fetched: %s", path, error, extra={"event": "objects.not_fetched"})
@@ -86,5 +86,5 @@ class ObjectFiles:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """To its end, also when the caller is cancelled: what it opens must be closed by somebody."""
+    """Run to the end even when the caller is cancelled, so that opened files are closed."""
     return await settled(asyncio.get_running_loop().run_in_executor(None, work))

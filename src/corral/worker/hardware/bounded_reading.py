@@ -1,4 +1,4 @@
-"""A reading that may hang, such as the size of a network file system, taken without ever waiting for it too long."""
+"""Takes a reading that may hang, such as the size of a network file system, with a bounded wait."""
 
 import _thread
 import asyncio
@@ -68,12 +68,12 @@ class BoundedReading(Generic[T]):
     def _tell(
         self, loop: asyncio.AbstractEventLoop, text: str, *, level: int, exc_info: Exception | None = None
     ) -> None:
-        """From the event loop: logging wants to know its threads by name, and this one has none."""
+        """Log from the event loop, because the thread itself has no name for the log record."""
         telling = functools.partial(log.log, level, text, self._name, exc_info=exc_info, extra=self._extra)
         loop.call_soon_threadsafe(telling)
 
     def _is_new_failure(self, error: Exception) -> bool:
-        """Told once per reason, like what hangs: either may last for hours."""
+        """Whether to log this failure: once per reason, because it may last for hours."""
         before, self._failure = self._failure, f"{type(error).__name__}: {error}"
         return before != self._failure
 

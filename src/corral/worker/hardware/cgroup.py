@@ -74,7 +74,7 @@ class Cgroup:
 
 
 def _memory_limit(limit: int, used: int, reclaimable: int) -> MemoryLimit:
-    """Cached file pages that nobody uses count as free: the kernel drops them before it refuses memory."""
+    """Return the limit and what is free. Reclaimable file pages count as free: the kernel drops them under pressure."""
     return MemoryLimit(limit=limit, available=max(limit - max(used - reclaimable, 0), 0))
 
 
@@ -86,7 +86,7 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """None also for `max` and `-1`, which mean no limit."""
+    """Return a number from a file; None for `max` and `-1`, which mean no limit."""
     text = _text(path)
     return int(text) if text.isdecimal() else None
 

@@ -99,7 +99,7 @@ class Hardware:
 def detect_capability(
     gpus: Gpus, *, system: str | None = None, architecture: str | None = None, local: Path = Path("/usr/local")
 ) -> str:
-    """The capability of a machine on which nobody forced one, by the rule of LocalAI's workers."""
+    """Return the capability of a machine where none is forced by a setting, by the rules of LocalAI's workers."""
     is_arm = (architecture or platform.machine()).lower() in ("arm64", "aarch64")
     if (system or sys.platform) == "darwin":
         return "metal" if is_arm else "darwin-x86"
@@ -136,7 +136,7 @@ def limited_ram(ram: Space | None, cgroup: Cgroup) -> Space | None:
 
 
 def read_disk(path: Path) -> Space | None:
-    """The file system of the path, or of its nearest ancestor that exists. May block for ever."""
+    """Read the file system of the path or of its nearest existing ancestor. May block for ever."""
     existing = nearest_existing(path)
     try:
         status = os.statvfs(existing)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """So many bytes, of which so many are free."""
+    """Total and free bytes."""
 
     total: int
     available: int

@@ -48,7 +48,7 @@ class Home:
     vulkan_drivers: tuple[Path, ...] = ()
     """Descriptions of drivers that the backend brings along."""
     identity: tuple[int, int] = (0, 0)
-    """Of the directory when it was found: another one means that the backend was replaced."""
+    """Device and inode of the directory when it was read; a change means that the backend was replaced."""
 
     @property
     def directory(self) -> Path:
@@ -193,7 +193,7 @@ class BackendDirectory:
         return None
 
     def _target_of(self, meta: _BackendEntry) -> Home | None:
-        """A meta backend is a name for one of several builds, which lies beside it."""
+        """Return the build that a meta backend points to, which is in the same parent directory."""
         wanted = meta.metadata.meta_backend_for
         if not is_plain(wanted):
             return None
@@ -242,7 +242,7 @@ class BackendDirectory:
 
 
 def identity_of(directory: Path) -> tuple[int, int]:
-    """What tells a directory from another one that took its name; all zeros when there is none."""
+    """Return device and inode, which identify a directory even if its name is reused; zeros when it does not exist."""
     try:
         found = directory.stat()
     except OSError:
@@ -287,7 +287,7 @@ def is_plain(name: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """No backend has such a name; one that is no text could not be told to anybody."""
+    """Whether the name cannot be a backend's: hidden, or not valid text and so not reportable."""
     return name.startswith(".") or name.endswith(UNFINISHED) or not _is_text(name)
 
 

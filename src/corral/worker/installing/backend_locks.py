@@ -16,7 +16,7 @@ class BackendLocks:
 
     @asynccontextmanager
     async def hold(self, *names: str) -> AsyncIterator[None]:
-        """Nobody else changes what these names mean. Taken in order, so that nobody waits in a circle."""
+        """Lock the backends with these names. Locks are taken in sorted order, so that no deadlock is possible."""
         wanted = frozenset(names)
         while True:
             identities = await self._identify(wanted)

@@ -1,5 +1,6 @@
-"""The two files that describe a backend's directory: `metadata.json`, by whoever installed it, and `corral.json`, by
-its author. May block: call it in a thread.
+"""Reads and writes the two files that describe a backend's directory. May block: call it in a thread.
+
+`metadata.json` is written by the installer, `corral.json` by the backend's author.
 """
 
 import json
@@ -24,10 +25,10 @@ MetadataT = TypeVar("MetadataT", bound=msgspec.Struct)
 
 
 class Provenance(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What Corral notes beside that. LocalAI ignores names that it does not know, and drops them when it installs."""
+    """Corral's additions to the metadata. LocalAI ignores unknown names, and drops them when it installs."""
 
     platform_digest: str = ""
-    """Of the image for this machine; `digest` is that of the index."""
+    """Digest of the image for this machine; `digest` is that of the index."""
     source: str = ""
     """The uri that delivered it: a mirror, or another tag, when the first one failed."""
     gallery: str = ""
@@ -35,7 +36,7 @@ class Provenance(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Metadata(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What an installer wrote down, in LocalAI's words and order."""
+    """Content of `metadata.json`, with LocalAI's names in LocalAI's order."""
 
     alias: str = ""
     meta_backend_for: str = ""
@@ -101,14 +102,14 @@ def read_manifest(directory: Path) -> BackendManifest:
 
 
 def write_metadata(directory: Path, metadata: Metadata) -> None:
-    """Written anew, never through a link that came with the backend."""
+    """Write a new file, never through a link that came with the backend."""
     path = directory / METADATA
     path.unlink(missing_ok=True)
     _write(path, metadata)
 
 
 def replace_metadata(directory: Path, metadata: Metadata, *, scratch: Path) -> None:
-    """The same for a version that is in use: whoever reads sees the old one or the new one."""
+    """Replace the metadata of a version in use atomically: readers see the old or the new one."""
     scratch.unlink(missing_ok=True)
     _write(scratch, metadata)
     scratch.rename(directory / METADATA)

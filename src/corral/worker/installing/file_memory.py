@@ -40,7 +40,7 @@ class FileMemory(Generic[T]):
 
 
 def _mark(path: str) -> FilesMark:
-    """What tells a file from another one, and from itself after a change; None when there is none."""
+    """Return values that change when the file is replaced or written; None when it does not exist."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,6 +1,6 @@
-"""Backends onto the disk and off it: finds out where one can be had, has it fetched beside its place, and switches.
+"""Installs and removes backends: finds a source, fetches next to the final directory, and switches.
 
-Whoever calls holds the lock of the backend. Sources know how to fetch; they are asked in order.
+The caller holds the backend's lock. Sources know how to fetch; they are asked in order.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class Installer:
         self.close()
 
     def close(self) -> None:
-        """End what is under way; whoever waits for it is told."""
+        """Cancel installs in progress; their callers get an error."""
         self._closing.set()
 
     async def find(self, order: InstallOrder) -> InstallableBackend:
@@ -93,7 +93,7 @@ class Installer:
         await self._guarded(self._put(found, report, have=()), found.metadata.name)
 
     async def upgrade(self, found: InstallableBackend, report: Report) -> None:
-        """The same, but what has the wanted digest already is only confirmed: nothing is fetched."""
+        """Fetch and replace the backend. If the wanted digest is already installed, nothing is fetched."""
         place = self._place(found.metadata.name)
         have = await asyncio.to_thread(_digests_in, place)
         await self._guarded(self._put(found, report, have=have), place.name)
@@ -125,7 +125,7 @@ class Installer:
     # Steps.
 
     async def _guarded(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Until the worker ends. What the disk says is told in our words."""
+        """Run work that ends with the worker. Errors of the disk are translated."""
         try:
             if await first_done(self._closing.wait(), work) == 0:
                 raise Conflict("this worker is shutting down and installs nothing more")
@@ -190,17 +190,20 @@ class Installer:
         await self._changing(lambda: _commit(place, dated, KeepPrevious(), is_settled=True), place, doing="installing")
 
     def _dated(self, metadata: Metadata, place: Path) -> Metadata:
-        """With a time later than that of the version before, by which others see that there was an install; and with
-        its alias, by which models may know the backend, unless there is a new one."""
+        """Return the metadata with an install time later than the previous version's, which proves the install to
+        others.
+
+        Keeps the previous alias, by which models may refer to the backend, unless there is a new one.
+        """
         before = read_metadata(place)
         at = self._clock.now().replace(microsecond=0)
-        with contextlib.suppress(ValueError, OverflowError):  # never installed, or dated by somebody else
+        with contextlib.suppress(ValueError, OverflowError):  # never installed, or dated by another program
             at = max(at, parse_time(before.installed_at) + timedelta(seconds=1))
         return replace(metadata, installed_at=format_time(at), alias=metadata.alias or before.alias)
 
 
 def _digests_in(place: Path) -> tuple[str, ...]:
-    """Of what is there, if it can be run."""
+    """Return the digests of the installed version, if it can be run."""
     return read_metadata(place).digests if (place / RUN).is_file() else ()
 
 
@@ -215,7 +218,7 @@ def _commit(place: Path, metadata: Metadata, keep: KeepPrevious, *, is_settled: 
         switching.forget_previous(place)
         switching.switch(place)
     elif set(metadata.digests) & set(read_metadata(place).digests):
-        switching.switch(place)  # the same once more: nobody wants to go back to that
+        switching.switch(place)  # the same version again: there is no reason to keep it for a rollback
     else:
         switching.switch_and_keep(place)
 

@@ -40,14 +40,14 @@ class NoRoom(CannotInstall):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallOrder:
-    """What somebody wants to have installed."""
+    """A request to install one backend."""
 
     backend: str
     """The name it is asked for by."""
     uri: str = ""
     """Where to have it from, instead of a gallery."""
     name: str = ""
-    """Its name once it is installed from a URI; empty: as the source calls it."""
+    """Name for a backend that is installed from a URI; empty uses the source's name."""
     alias: str = ""
     galleries: Sequence[Gallery] | None = None
     """For this order alone; None: the worker's own."""
@@ -60,7 +60,7 @@ class Fetching:
     """One attempt to get a backend."""
 
     into: Path
-    """An empty directory."""
+    """An empty directory to fetch into."""
     report: Report
     have: tuple[str, ...] = ()
     """Digests of what is installed: the same content need not be fetched again."""
@@ -68,18 +68,18 @@ class Fetching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """How a backend came."""
+    """Result of a fetch."""
 
     digest: str = ""
-    """Of what its uri names: of the index, where there is one. Empty: nobody knows."""
+    """Digest of what the URI names: of the index, where there is one. Empty when unknown."""
     platform_digest: str = ""
-    """Of the image for this machine."""
+    """Digest of the image for this machine."""
     source: str = ""
     """The uri that delivered it, where several were tried."""
     is_unchanged: bool = False
-    """It did not come: what is installed is the same."""
+    """Nothing was fetched, because the installed version is the same."""
     is_settled: bool = False
-    """Whoever fetched it has seen to it that all of it is on the disk itself."""
+    """The files have already been flushed to disk."""
 
     def noted_in(self, metadata: Metadata) -> Metadata:
         told = metadata.corral or Provenance()
@@ -93,7 +93,7 @@ class InstallableBackend:
     """A backend that can be had."""
 
     metadata: Metadata
-    """Its name is that of its directory."""
+    """Metadata of the build; its name is the directory's."""
     fetch: Callable[[Fetching], Awaitable[Delivered]]
     meta: Metadata | None = None
     """When a meta backend was asked for: what its own directory says."""
@@ -108,7 +108,7 @@ class InstallableBackend:
 
 class InstallSource(Protocol):
     async def find(self, order: InstallOrder) -> InstallableBackend | None:
-        """None when the order is not for this source. CannotInstall when it is, and cannot be met."""
+        """Return None when the order is not for this source. Raise CannotInstall when it is, but cannot be met."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,4 +117,4 @@ class KeepPrevious:
 
     is_wanted: bool = False
     free_bytes: int = 0
-    """What must be free beside it; else it goes."""
+    """Bytes that must stay free if the previous version is kept; else it is removed."""

@@ -20,7 +20,7 @@ class GalleriesUnreadable(CorralError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallPlan:
-    """What was found, or why nothing can be installed. Neither: nobody has looked."""
+    """A source that was found, or the reason why there is none. Neither means that nobody has looked."""
 
     found: InstallableBackend | None = None
     problem: CorralError | None = None
@@ -47,7 +47,7 @@ class InstallPlan:
 
     @classmethod
     async def made(cls, installer: Installer, request: InstallRequest | UpgradeRequest) -> Self:
-        """Asks galleries if need be. Never fails: what is wrong is told when it is needed."""
+        """Look for a source, asking galleries if needed. Never raises: the error is reported when the plan is used."""
         try:
             return cls(found=await installer.find(order_of(request)))
         except CorralError as error:

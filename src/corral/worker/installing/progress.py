@@ -45,7 +45,7 @@ Report = Callable[[InstallStep], None]
 
 
 def resolving(what: str) -> InstallStep:
-    """It is being found out what there is to fetch."""
+    """Return the first step: finding out what to fetch."""
     return InstallStep(what=f"Resolving {what}", done=0, total=0, phase=Phase.RESOLVING)
 
 
@@ -55,7 +55,7 @@ def starting(what: str) -> InstallStep:
 
 
 class Onward:
-    """Steps that never go back, whatever a mirror that begins anew tells, or a phase that counts no bytes."""
+    """Makes steps monotonic, even when a mirror starts over or a phase counts no bytes."""
 
     def __init__(self) -> None:
         self._done = 0
@@ -76,11 +76,11 @@ class ProgressPublisher(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedOperation:
-    """Who wants to hear of what."""
+    """The operation that progress is reported for."""
 
     node_id: NodeId
     op_id: str
-    """Empty: nobody does."""
+    """Empty: nobody follows the progress."""
     backend: str
 
 
@@ -106,7 +106,7 @@ class InstallReports:
 
 
 def _unheard(_: InstallStep) -> None:
-    """Nobody asked."""
+    """Discard progress that nobody follows."""
 
 
 class _Reporter:

@@ -70,18 +70,18 @@ def settle(tree: Path) -> None:
 
 
 def settle_names(folder: Path) -> None:
-    """The same for the names in one directory."""
+    """Flush the names in one directory to disk."""
     _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def switch(place: Path) -> None:
-    """Put what was made beside it into its place. When that fails, what was there is there again."""
+    """Put the prepared version in place. On failure the old version is back in place."""
     _exchange(place, staging_of(place))
     discard_if_possible(_backup_of(place))
 
 
 def switch_and_keep(place: Path) -> None:
-    """The same, and what was there becomes the version before; the one before that goes."""
+    """Put the prepared version in place, and keep the replaced one for a rollback instead of an older one."""
     _exchange(place, staging_of(place))
     backup = _backup_of(place)
     try:
@@ -94,7 +94,7 @@ def switch_and_keep(place: Path) -> None:
 
 
 def roll_back(place: Path) -> None:
-    """The version before and the present one change places. FileNotFoundError when there is none before."""
+    """Swap the previous and the current version. Raise FileNotFoundError without a previous one."""
     previous = previous_of(place)
     _exchange(place, previous)
     settle_names(previous.parent)
@@ -104,7 +104,7 @@ def roll_back(place: Path) -> None:
 
 
 def forget_previous(place: Path) -> None:
-    """No going back."""
+    """Delete the previous version: no rollback is possible afterwards."""
     previous = previous_of(place)
     if _exists(previous):
         _cleared(previous)
@@ -158,7 +158,7 @@ def discard(path: Path) -> None:
 
 
 def discard_if_possible(path: Path) -> None:
-    """The same where failing harms nobody: the next start tries again."""
+    """Delete where a failure is harmless, because the next start tries again."""
     try:
         discard(path)
     except OSError as error:
@@ -166,7 +166,7 @@ def discard_if_possible(path: Path) -> None:
 
 
 def _exchange(place: Path, new: Path) -> None:
-    """The new one is in its place, and what was there beside it."""
+    """Move the new version in place, and the old one next to it."""
     backup = _backup_of(place)
     discard(backup)
     had_one = _exists(place)

@@ -51,7 +51,7 @@ class SourceTree:
     root: Path
     entries: tuple[_Folder | _TreeFile | _TreeLink, ...]
     size: int
-    """Bytes of all files."""
+    """Total size of all files in bytes."""
 
 
 def look(source: Path, check: Callable[[], None]) -> SourceTree:
@@ -71,7 +71,7 @@ def look(source: Path, check: Callable[[], None]) -> SourceTree:
 
 
 def copy(tree: SourceTree, into: Path, *, check: Callable[[], None], copied: Callable[[int], None]) -> None:
-    """Copy into an empty directory. `copied` is told of every piece of a file."""
+    """Copy into an empty directory. `copied` is called for every piece of a file."""
     for entry in tree.entries:
         check()
         match entry:

@@ -38,11 +38,11 @@ class AddressConfig:
     grpc_max_port: int = 0
     """The last port for backends; 0: up to 65535."""
     advertise_addr: str = ""
-    """Told to the frontend instead of `addr`, for networks that translate addresses."""
+    """Reported to the frontend instead of `addr`, for networks with address translation."""
     http_addr: str = ""
     """Where the worker's HTTP server listens; empty: by the rule above, the port below the base port."""
     advertise_http_addr: str = ""
-    """Told to the frontend for the HTTP server; empty: the advertised host, the port below the base port."""
+    """Reported to the frontend for the HTTP server; empty: the advertised host with the port below the base port."""
 
 
 class HostPort(NamedTuple):
@@ -60,7 +60,7 @@ class Addresses:
     """Every address of one worker, decided."""
 
     base_port: int
-    """The first backend's port."""
+    """Port of the first backend."""
     max_port: int
     advertise: str
     backend_bind: str
@@ -96,7 +96,7 @@ def max_port(wanted: int, base: int) -> int:
 
 
 def advertise_address(config: AddressConfig, hostname: str) -> str:
-    """What the frontend is told for backends."""
+    """Return the address that the frontend uses for backends."""
     for setting, text in (("advertise_address", config.advertise_addr), ("address", config.addr)):
         if text:
             _checked(setting, text)
@@ -114,7 +114,8 @@ def http_bind(config: AddressConfig) -> HostPort:
 
 
 def _listening_host(told: str, config: AddressConfig) -> str:
-    """Rules 2 and 3 above. `told` is what frontends are told explicitly; every interface is also IPv6 if that is."""
+    """Apply rules 2 and 3 above. `told` is the explicitly advertised address; listening on all interfaces includes
+    IPv6 if it is an IPv6 address."""
     for text in (told, config.addr, config.serve_addr):
         if host := _loopback_of(text):
             return host
@@ -133,7 +134,8 @@ def _loopback_of(address: str) -> str:
 
 
 def advertise_http_address(config: AddressConfig, hostname: str) -> str:
-    """What the frontend is told for the HTTP server. It does not follow `http_addr`, which may be translated."""
+    """Return the address that the frontend uses for the HTTP server. Independent of `http_addr`, which may be
+    translated."""
     if config.advertise_http_addr:
         if not _checked("advertise_http_address", config.advertise_http_addr).host:
             raise SettingInvalid("advertise_http_address", f"{config.advertise_http_addr!r} names no host")
@@ -155,7 +157,7 @@ def is_wildcard(address: str) -> bool:
 
 
 def parse_host_port(text: str) -> HostPort | None:
-    """Read `host:port`, `[ipv6]:port` or `:port`; None when it is none of these or the port is out of range."""
+    """Parse `host:port`, `[ipv6]:port` or `:port`; None for anything else, or a port out of range."""
     match = _HOST_PORT.fullmatch(text.strip())
     if match is None or not 1 <= int(match["port"]) <= HIGHEST_PORT:
         return None

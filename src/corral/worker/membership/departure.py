@@ -69,7 +69,7 @@ class Departure:
         raise _Hurry
 
     async def _drain(self, member: AcceptedRegistration) -> None:
-        """Failures are logged here and end only the waiting: whoever leaves cannot insist."""
+        """Ask for a drain. A failure is logged, and only ends the waiting: a leaving worker cannot insist."""
         try:
             async with self._bounded_call():
                 await self._frontend.drain(member)
@@ -87,8 +87,11 @@ class Departure:
             await self._clock.sleep(min(self._config.poll_interval.total_seconds(), left))
 
     async def _in_flight(self, member: AcceptedRegistration) -> int:
-        """A LocalAI frontend forgets what is in flight when it is told of the drain, so we look ourselves. A Corral
-        frontend knows, and its gateways keep connections open that nothing goes through."""
+        """Return the number of requests in flight.
+
+        A LocalAI frontend forgets them when it drains a node, so connections are counted here. A Corral frontend knows
+        the number, while its gateways keep idle connections open.
+        """
         async with self._bounded_call():
             told = await self._frontend.in_flight(member)
         return told if told or member.is_corral else await self._calls.count()

@@ -1,6 +1,6 @@
-"""Telling the frontend at once that a process ended by itself, where it asked to be told.
+"""Notifies the frontend immediately when a process ends by itself, if the frontend asked for it.
 
-Only a hint, and lost while NATS is down: what runs is what `models.running` says.
+Only a hint, and lost while NATS is down: `models.running` is the truth.
 """
 
 import logging

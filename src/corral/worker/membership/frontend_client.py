@@ -86,11 +86,11 @@ class FrontendClient:
         await self._send(_node_call("POST", member, "drain"))
 
     async def resume(self, member: AcceptedRegistration) -> None:
-        """Take new work again."""
+        """End the drain of this node."""
         await self._send(_node_call("POST", member, "resume"))
 
     async def deregister(self, member: AcceptedRegistration) -> None:
-        """Say good-bye."""
+        """Take this node offline until it registers again."""
         await self._send(_node_call("POST", member, "deregister"))
 
     async def in_flight(self, member: AcceptedRegistration) -> int:
@@ -156,7 +156,7 @@ def _refusal(answer: _FrontendAnswer, call: _Call) -> PeerUnavailable | PeerRefu
 
 
 def _without(secret: str, text: str) -> str:
-    """A frontend has no reason to send our token back; if it does, nobody else shall read it."""
+    """Remove our token from a text: a frontend has no reason to send it back, and nobody else must read it."""
     return re.sub(rf"(?<![\w-]){re.escape(secret)}(?![\w-])", "***", text) if secret else text
 
 

@@ -31,7 +31,7 @@ class BeatResult(StrEnum):
 
     HEARD = "heard"
     UNHEARD = "unheard"
-    """Nobody answered; the next beat tries again."""
+    """No answer; the next heartbeat tries again."""
     FORGOTTEN = "forgotten"
     """The worker must register again."""
 
@@ -69,7 +69,7 @@ def next_beat(due: float, now: float, interval: float) -> float:
 
 
 class HeartbeatLoop:
-    """Beats for one membership until the frontend no longer knows it."""
+    """Sends heartbeats for one membership until the frontend no longer knows it."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class HeartbeatLoop:
         incarnation: Incarnation,
         inventory: Callable[[], str],
     ) -> None:
-        """`inventory` gives a fingerprint of the backends that are on the disk, and has them looked at anew."""
+        """`inventory` returns a fingerprint of the installed backends, and triggers a new look at the disk."""
         self._frontend = frontend
         self._gauge = gauge
         self._clock = clock
@@ -94,7 +94,7 @@ class HeartbeatLoop:
     async def until_forgotten(self, member: AcceptedRegistration) -> None:
         """Beat once per interval; the registration counts as the first sign of life."""
         self._note_status(member, member.status)
-        self._inventory()  # which this frontend does not know yet
+        self._inventory()  # this frontend does not have it yet
         due = self._clock.monotonic()
         while True:
             due = next_beat(due, self._clock.monotonic(), self._interval)

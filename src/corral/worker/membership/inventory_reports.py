@@ -33,7 +33,7 @@ class InventoryReports:
         self._told: tuple[str, str] | None = None
         """To whom it was said, and what."""
         self.fingerprint = ""
-        """Of what was found last; empty while nothing is known, or the disk cannot be read."""
+        """Fingerprint of the last inventory; empty while nothing is known or the disk cannot be read."""
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
@@ -46,7 +46,7 @@ class InventoryReports:
         return self.fingerprint
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Report until cancelled."""
         while True:
             await self._rung.wait()
             self._rung.clear()

@@ -1,6 +1,6 @@
-"""The worker's life from the first registration to the good-bye, as a list of steps.
+"""The worker's life from the first registration to deregistration, as a list of steps.
 
-Whoever composes the process has bound the HTTP port and started to connect to NATS before this begins.
+The composition root has bound the HTTP port and started to connect to NATS before this begins.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Membership:
             member = await self._registrar.rejoin()
 
     async def _renew(self, member: AcceptedRegistration, renewed: asyncio.Future[AcceptedRegistration]) -> None:
-        """Register again beside the heartbeats, each time that NATS needs it, until something came of it."""
+        """Register again during the heartbeats whenever NATS needs new credentials, until it succeeds."""
         while True:
             await self._nats_user.until_due()
             try:
@@ -78,7 +78,7 @@ class Membership:
 
 
 class Lifecycle:
-    """Runs the membership until told to stop, then takes the worker out of the fleet."""
+    """Keeps the membership until asked to stop, then takes the worker out of the fleet."""
 
     def __init__(self, *, membership: Membership, departure: Departure, presence: Presence) -> None:
         self._membership = membership

@@ -18,7 +18,7 @@ from corral.worker.membership.presence import AcceptedRegistration
 RENEWED_AFTER: Final = 0.75
 """The share of its life after which a user is replaced: LocalAI's."""
 _SOON_SECONDS: Final = 300.0
-"""Whoever has to ask again within this time was not helped."""
+"""A new request within this time means that the last credentials did not help."""
 
 
 class BusStatus(Protocol):

@@ -1,4 +1,4 @@
-"""What this worker knows of its own membership. Written by the loop that keeps it, read by everyone else."""
+"""The worker's current membership. Written by the loop that maintains it, read by everyone else."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ class AcceptedRegistration:
     features: frozenset[str] = frozenset()
     """Extensions that the frontend named, too."""
     nats_user: UserJwt | None = field(default=None, repr=False)
-    """Who we are to NATS, where the frontend says so."""
+    """NATS credentials from the frontend, if it provides them."""
 
 
 class Presence:
@@ -29,7 +29,7 @@ class Presence:
     def __init__(self) -> None:
         self._member: AcceptedRegistration | None = None
         self.bearer = ""
-        """Of the last membership, which backends go on asking for while the frontend has forgotten us."""
+        """Bearer of the last membership, which backends keep expecting while the frontend has forgotten us."""
         self.is_leaving = False
 
     @property

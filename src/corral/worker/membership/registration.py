@@ -35,7 +35,7 @@ _PATIENCE: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a worker says of itself at every registration, beside what it measures."""
+    """Static facts that a worker sends at every registration, in addition to measurements."""
 
     name: str
     addresses: Addresses
@@ -45,7 +45,7 @@ class Profile:
     max_replicas_per_model: int = 1
     vram_budget: str = ""
     was_admitted: bool = False
-    """An earlier process of this worker was registered, so its secret is known to somebody."""
+    """An earlier process of this worker was registered, so a frontend may know its secret."""
 
 
 class RegistrationApi(Protocol):
@@ -53,9 +53,9 @@ class RegistrationApi(Protocol):
 
 
 def registration_body(profile: Profile, measured: Measurement) -> RegisterRequest:
-    """The body in the form of LocalAI's worker: who makes the GPUs always, amounts when they could be read.
+    """Build the body as LocalAI's worker does: the GPU vendor always, amounts if they could be read.
 
-    Where nobody can say what is free of the video memory, all of it counts as free: no model is loaded yet.
+    If free video memory is unknown, all of it counts as free, because no model is loaded yet.
     """
     slots = max(profile.max_replicas_per_model, 1)
     total_vram, available_vram = measured.gpus.total_vram, measured.gpus.available_vram
@@ -171,7 +171,8 @@ class Registrar:
         return membership(answer, self._profile)
 
     async def _register_as_known(self, body: RegisterRequest, refused: PeerRefused) -> RegisterResponse:
-        """The token may have been changed since we joined; a frontend that knows our secret takes us back."""
+        """Register with the secret: the token may have changed since we joined, but a frontend that knows our secret
+        accepts it."""
         try:
             return await self._frontend.register(replace(body, token=self._profile.hello.secret))
         except PeerRefused:

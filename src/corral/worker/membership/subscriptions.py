@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 Subject = Callable[[NodeId], str]
 
 AT_ONCE: Final = 1000
-"""Messages of one subject that are worked on at a time. Most only wait for a process to become ready, and nobody shall
+"""Messages of one subject that are handled concurrently. Most only wait for a process to become ready, and must not
 wait behind the slow start of another backend."""
 EXTENSIONS: Final[Mapping[Subject, str]] = {subjects.backend_rollback: Feature.BACKEND_ROLLBACK}
 """Subjects that only a frontend with that feature uses. NATS users of other fleets need not be allowed to listen."""

@@ -47,7 +47,7 @@ class Adapters:
         self._told: dict[str, AdapterReplica] = {}
         """What the adapter of this moment serves."""
         self._known: set[str] = set()
-        """Those that had a URL before: they have it again as soon as an adapter is there."""
+        """Keys of replicas that had a URL before: they get it again as soon as an adapter runs."""
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._port: int | None = None
         self._rung = asyncio.Event()
@@ -93,7 +93,7 @@ class Adapters:
         """Where the replica of this key is served, also while the adapter is being started again."""
         return self._port if key in self._known else None
 
-    # Those who wait.
+    # Waiting callers.
 
     async def _until_served(self, key: str) -> None:
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -129,7 +129,7 @@ class Adapters:
     # The process.
 
     async def _keep(self) -> None:
-        """For ever: an adapter while there is somebody to serve, and the next one after a death."""
+        """Run for ever: keep an adapter while replicas need one, and restart it after a crash."""
         failures = 0
         while True:
             if not self._wanted:
@@ -150,7 +150,8 @@ class Adapters:
             await self._clock.sleep(self._config.backoff.delay(failures).total_seconds())
 
     async def _live(self) -> None:
-        """One process, until nobody needs it. Raises what kept it from starting, or ChildFailed when it died."""
+        """Run one adapter process until it is not needed. Raise what kept it from starting, or ChildFailed when it
+        died."""
         async with AsyncExitStack() as stack:
             try:
                 process, link = await self._start(stack)
@@ -174,7 +175,7 @@ class Adapters:
                 await link.listening()
             except ChildFailed:
                 await process.wait()
-                await asyncio.sleep(0)  # whoever watches the process can tell more, and comes first
+                await asyncio.sleep(0)  # the watcher of the process knows more about the failure, and comes first
                 raise
 
         adapter = Child(

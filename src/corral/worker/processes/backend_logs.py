@@ -1,4 +1,4 @@
-"""What backends wrote, line by line, for whoever asks later. The last lines of each process key, kept in memory."""
+"""Keeps the last lines of output of each process key in memory."""
 
 import asyncio
 from collections import deque
@@ -12,13 +12,13 @@ from typing import Final
 from corral.base.clock import Clock
 
 MOST_LINES: Final = 1000
-"""Of one process key: as many as LocalAI's worker keeps."""
+"""Lines kept for one process key: as many as LocalAI's worker keeps."""
 TAIL_LINES: Final = 20
-"""Of standard error in the answer to a start that failed: as many as LocalAI's worker sends."""
+"""Lines of standard error in the answer to a failed start: as many as LocalAI's worker sends."""
 MOST_KEYS: Final = 1000
-"""After which the log that was opened first is forgotten: names of models may change for ever."""
+"""Logs that are kept. Beyond it the oldest is forgotten, because names of models may change for ever."""
 MOST_BYTES: Final = 4096
-"""Of one line; the rest becomes the next line."""
+"""Maximum length of a line; the rest becomes the next line."""
 MOST_WAITING: Final = 100
 """Lines that a slow reader may be behind; more are dropped, as LocalAI's worker does."""
 
@@ -123,13 +123,13 @@ class BackendLogs:
         return sorted({key.partition("#")[0] for key in self._logs})
 
     def lines(self, name: str) -> list[Line]:
-        """Of one process key, or of all replicas of a model in the order of time."""
+        """Return the lines of one process key, or of all replicas of a model in the order of time."""
         found = (log.lines for key, log in self._logs.items() if _is_meant(key, name))
         return sorted((line for lines in found for line in lines), key=lambda line: line.at)
 
     @contextmanager
     def watch(self, name: str) -> Iterator[Watch]:
-        """Follow a process key or a model, replicas that are yet to start included. No line is told twice."""
+        """Follow a process key or a model, including replicas that start later. No line is sent twice."""
         watch = Watch(name, self.lines(name))
         self._watches.add(watch)
         try:

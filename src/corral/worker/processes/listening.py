@@ -1,4 +1,4 @@
-"""Whether somebody still listens at an address of this machine."""
+"""Checks whether a process still listens at an address of this machine."""
 
 import asyncio
 import socket
@@ -10,7 +10,7 @@ _PATIENCE_SECONDS: Final = 1.0
 
 
 async def accepts_connections(address: str) -> bool:
-    """False only when the connection is refused: whoever is busy may take long to accept, and is not gone."""
+    """Return False only when the connection is refused: a busy process may be slow to accept, but is not gone."""
     parsed = parse_host_port(address)
     if parsed is None:
         return False

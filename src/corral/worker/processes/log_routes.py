@@ -33,7 +33,7 @@ class LiveTimes:
     silence: float = 90
     """Without an answer, after which it is not."""
     write: float = 30
-    """That one message may take."""
+    """Maximum seconds for sending one message."""
 
 
 class LogRoutes:
@@ -43,7 +43,7 @@ class LogRoutes:
         self._ended = asyncio.Event()
 
     def end(self) -> None:
-        """Live logs would go on for ever."""
+        """End live logs, which have no end of their own."""
         self._ended.set()
 
     def table(self) -> Mapping[str, LogHandler]:
@@ -106,7 +106,7 @@ class LogRoutes:
 
 
 async def _next_line(watch: Watch, *, until: float) -> Line | None:
-    """None when the time is over."""
+    """Return the next line, or None when the time is over."""
     try:
         async with asyncio.timeout_at(until):
             return await watch.next()
@@ -130,7 +130,7 @@ def _model(text: str) -> str:
 
 
 def _is_own_page(request: web.BaseRequest) -> bool:
-    """Browsers tell which page opens a socket; only programs, and pages of this very host, may."""
+    """Whether a WebSocket may be opened: by programs, and by pages of this host. Browsers send the page's origin."""
     origin = request.headers.get("Origin", "")
     return not origin or urlsplit(origin).netloc.lower() == request.headers.get("Host", "").lower()
 

@@ -1,7 +1,6 @@
-"""Ports for backends: which one is next, and how long a used one rests. Holds no socket.
+"""Assigns ports to backends, with a quarantine after use. Holds no socket.
 
-A port goes back to the process that had it last, if it can: whoever still remembers an old address then reaches the
-same model, or nobody.
+A port goes back to its last process if possible: a caller with an old address then reaches the same model or nobody.
 """
 
 import socket
@@ -15,7 +14,7 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 
 QUARANTINE: Final = timedelta(seconds=15)
-"""How long a port rests after its process is gone, so that calls to the old process do not reach a new one."""
+"""How long a port stays unused after its process ended, so that calls to the old process do not reach a new one."""
 CLAIM: Final = timedelta(minutes=5)
 """How long a port is kept for the process that had it last, while there are others."""
 LINUX_EPHEMERAL: Final = range(32768, 61000)
@@ -69,7 +68,8 @@ class Ports:
             self._released[port] = _Release(owner=owner, at=self._clock.monotonic())
 
     def _candidates(self, owner: str) -> Iterator[int]:
-        """Own ports, ports that nobody claims, ports never used, and last what somebody else may come back for."""
+        """Yield ports in order: the owner's own, unclaimed ones, unused ones, and last those that another owner may
+        need again."""
         resting = self._resting()
         rested = [port for port in reversed(self._released) if port not in resting]
         own = [port for port in rested if self._released[port].owner == owner]
@@ -110,7 +110,7 @@ def ephemeral_ports(file: Path = _EPHEMERAL_FILE) -> range:
 
 
 def can_listen(host: str, port: int) -> bool:
-    """Could a backend listen there now? Tried out, since no list of ports knows other programs."""
+    """Whether a backend could listen there now. Tried out, because no list contains the ports of other programs."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -31,7 +31,7 @@ TOKEN_VARIABLE: Final = "LOCALAI_GRPC_AUTH_TOKEN"  # noqa: S105 - a name, not a 
 KEY_VARIABLE: Final = "CORRAL_HTTP_KEY"
 VULKAN_VARIABLES: Final = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 MARK_VARIABLE: Final = "CORRAL_PROCESS_MARK"
-"""Tells processes of ours from others that were given the same number."""
+"""Environment variable that identifies our processes, even when their pid is reused."""
 
 
 class ProcessState(StrEnum):
@@ -77,7 +77,7 @@ class Launch:
     port: int
     http_port: int | None
     front_port: int | None = None
-    """Where requests that need care are answered; only beside an HTTP port."""
+    """Port for requests that the engine itself ignores or refuses; only together with an HTTP port."""
     token: str = field(repr=False)
     http_key: str = field(repr=False)
     mark: str
@@ -85,7 +85,7 @@ class Launch:
 
     @property
     def address(self) -> str:
-        """As this machine dials it."""
+        """Address for callers on this machine."""
         return str(HostPort(local_host(self.bind_host), self.port))
 
     def argv(self) -> list[str]:
@@ -114,7 +114,7 @@ class Ending:
     """How a process ended."""
 
     reason: str
-    """A sentence for people."""
+    """Reason as a sentence for people."""
     is_expected: bool
     was_ready: bool = False
     tail: tuple[str, ...] = ()
@@ -137,14 +137,14 @@ class BackendProcess:
         self._force = asyncio.Event()
         self._last_problem = ""
         self.freed = False
-        """Its model was given back before the end."""
+        """The model was freed before the process ended."""
         self.not_freed = ""
         """Why not, where that was tried."""
         self.descendants: list[psutil.Process] = []
         """What it had started, as seen before it was asked to end."""
 
     async def until_ready(self) -> None:
-        """Return when it serves. ChildFailed when it never will, Conflict when somebody stopped it before."""
+        """Return when the process serves. Raise ChildFailed when it never will, Conflict when it is stopped before."""
         await asyncio.shield(self._ready)  # many wait for one start: one that gives up must not cancel it
 
     @property
@@ -233,17 +233,17 @@ class BackendProcess:
         return Ending(reason=f"backend {self.launch.key} was stopped ({_exit_of(process)})", is_expected=True)
 
     def _settle(self, error: CorralError | None) -> None:
-        """Tell everybody who waits; the first outcome stays."""
+        """Notify all waiters; the first outcome counts."""
         if self._ready.done():
             return
         if error is None:
             self._ready.set_result(None)
         else:
             self._ready.set_exception(error)
-            self._ready.exception()  # perhaps nobody waits, which is no mistake
+            self._ready.exception()  # mark as retrieved: perhaps nobody waits
 
     def _failure(self, problem: str, detail: str) -> ChildFailed:
-        """In the words of LocalAI's worker, with what else is known at the end."""
+        """Return the error in the words of LocalAI's worker, with further details at the end."""
         tail = self._tail()
         lines = [f"{problem}. Last stderr:", *tail, *([f"({detail})"] if detail else [])]
         return ChildFailed("\n".join(lines), child=str(self.launch.key), tail=tail)

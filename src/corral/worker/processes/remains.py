@@ -25,7 +25,7 @@ _ROUNDS: Final = 5
 
 
 class Remembered(msgspec.Struct, kw_only=True):
-    """One process, told apart from any other that may have its number later."""
+    """A process of an earlier worker, identified even if its pid is reused."""
 
     pid: int
     started_at: float

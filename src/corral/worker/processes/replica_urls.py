@@ -1,4 +1,4 @@
-"""Where the processes of backends speak OpenAI's HTTP: at a port of their own, or through the node's adapter."""
+"""Gives processes of backends an OpenAI URL: at a port of their own, or through the node's adapter."""
 
 from msgspec import UNSET
 
@@ -19,11 +19,11 @@ class ReplicaUrls:
         supervisor.on_end(lambda launch: adapters.forget(launch.http_key))
 
     def port_of(self, launch: Launch) -> int | None:
-        """None when it has none."""
+        """Return the port of the process's own HTTP server, or None."""
         return self._adapters.port_of(launch.http_key) if launch.http_port is None else launch.http_port
 
     async def give_or_undo(self, launch: Launch, request: InstallRequest) -> None:
-        """Nobody was told of a process without the URL that was asked for, so nobody would end it."""
+        """Give the URL, and stop the process on failure: the frontend would not know it, and nobody would stop it."""
         try:
             await self.give(launch, request)
         except CorralError:
@@ -31,7 +31,7 @@ class ReplicaUrls:
             raise
 
     async def give(self, launch: Launch, request: InstallRequest) -> None:
-        """Where the engine has no port of its own, the adapter learns how to translate for it, or learns it anew."""
+        """Return the URL. An engine without its own port is registered with the adapter, or updated there."""
         model = request.corral.model if isinstance(request.corral, CorralInstall) else UNSET
         if launch.http_port is not None or not isinstance(model, AdapterModel):
             return

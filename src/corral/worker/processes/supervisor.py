@@ -58,11 +58,11 @@ class StopResult:
 
     gone: Sequence[ProcessKey] = ()
     left: Sequence[ProcessKey] = ()
-    """Those that even the kernel could not end in time. They keep their keys and ports."""
+    """Processes that even the kernel could not end in time. They keep their keys and ports."""
 
 
 class ExitListener(Protocol):
-    """Whoever wants to know of processes that ended by themselves."""
+    """Receives processes that ended by themselves."""
 
     async def tell(self, launch: Launch, ending: Ending) -> None: ...
 
@@ -92,11 +92,11 @@ class Supervisor:
         self._followers: list[Callable[[Launch], None]] = []
 
     def on_end(self, follower: Callable[[Launch], None]) -> None:
-        """Be told of every process that is gone, however it ended. Must be quick."""
+        """Register a callback for every process that is gone, however it ended. It must be quick."""
         self._followers.append(follower)
 
     async def __aenter__(self) -> Self:
-        """Nothing of an earlier life goes on: nobody would know what it serves."""
+        """Stop what an earlier worker process left: nobody knows what it serves."""
         if left := await asyncio.to_thread(self._remains.end_all):
             log.warning("ended what an earlier life left running: %s", left, extra={"event": "backend.reaped"})
         return self
@@ -152,8 +152,9 @@ class Supervisor:
         return launch
 
     def begin(self, order: ProcessOrder) -> BackendProcess:
-        """The process as ordered, just started if need be; or the one that must end before, which `until_serving`
-        tells. Nothing is awaited, so that what the caller knows of the disk still holds.
+        """Return the ordered process, started if needed; or one that must end first, which `until_serving` reports.
+
+        Nothing is awaited, so that what the caller knows about the disk still holds.
         """
         process = self._processes.get(order.key)
         if process is None:
@@ -163,9 +164,10 @@ class Supervisor:
         return process
 
     async def until_serving(self, process: BackendProcess) -> Launch | None:
-        """When it is ready; None when it had to end first, and is gone now. Whoever asks meanwhile shares the outcome.
+        """Wait until the process is ready; None when it had to end first, and is gone now. Concurrent callers share the
+        outcome.
 
-        ChildFailed when it does not become ready, Conflict when it is stopped before that.
+        Raise ChildFailed when it does not become ready, Conflict when it is stopped before that.
         """
         if process.is_ending:
             await self._until_gone(process)
@@ -176,20 +178,20 @@ class Supervisor:
         return process.launch
 
     async def ensure(self, order: ProcessOrder) -> Launch:
-        """Both: a ready process as ordered."""
+        """Begin and wait: return a ready process as ordered."""
         while True:
             if (launch := await self.until_serving(self.begin(order))) is not None:
                 return launch
 
     def ask_to_stop(self, keys: Iterable[ProcessKey], *, force: bool) -> list[BackendProcess]:
-        """Have these processes end, all at once. From now on they serve nobody. Unknown keys are gone already."""
+        """Begin to stop these processes concurrently. From now on they serve nobody. Unknown keys are ignored."""
         ending = [process for key in keys if (process := self._processes.get(key)) is not None]
         for process in ending:
             process.ask_to_stop(force=force)
         return ending
 
     async def stop(self, keys: Iterable[ProcessKey], *, force: bool) -> StopResult:
-        """The same; returns when they are gone, or had more than enough time for it."""
+        """Stop these processes; return when they are gone, or had more than enough time."""
         ending = self.ask_to_stop(keys, force=force)
         lives = {self._lives[process.launch.key] for process in ending if self._is_current(process)}
         if lives:
@@ -208,7 +210,7 @@ class Supervisor:
         try:
             await process.until_ready()
         except CorralError:
-            await self._until_gone(process)  # whoever is told of the failure finds the key free
+            await self._until_gone(process)  # so that a caller who learns of the failure finds the key free
             raise
 
     async def _until_gone(self, process: BackendProcess) -> None:

@@ -1,6 +1,5 @@
-"""Ends processes that nobody needs: those that an administrator's install started, since LocalAI's protocol wants an
-address in the answer, and that no model has asked for since.
-"""
+"""Stops processes that nobody needs: started by an administrator's install, because LocalAI's protocol wants an
+address in the answer, and not used by any model since."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +14,7 @@ class UnusedProcesses:
     """Remembers when each was asked for last."""
 
     def __init__(self, end: Callable[[Launch], Awaitable[None]], *, clock: Clock, after: timedelta) -> None:
-        """`end` must do nothing for a process that is gone; `after` of zero lets all of them run for ever."""
+        """`end` must be idempotent; an `after` of zero keeps all processes running."""
         self._end = end
         self._clock = clock
         self._after = after.total_seconds()
@@ -24,7 +23,7 @@ class UnusedProcesses:
         self._rung = asyncio.Event()
 
     def asked_for(self, launch: Launch, *, by_model: bool) -> None:
-        """Somebody was told of this process. From a model's first request on it is not unused any more."""
+        """A process was requested. From a model's first request on it is in use."""
         if by_model:
             self._used.add(launch.mark)
             self._due.pop(launch.mark, None)
@@ -33,7 +32,7 @@ class UnusedProcesses:
             self._rung.set()
 
     def forget(self, launch: Launch) -> None:
-        """It is gone."""
+        """Stop tracking a process that is gone."""
         self._used.discard(launch.mark)
         self._due.pop(launch.mark, None)
 

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def detectors_of_this_machine(load_nvml: Callable[[], ModuleType]) -> list[Detector]:
-    """In the order in which they are believed: who knows most of a GPU first."""
+    """Return detectors in order of trust: those that know most about a GPU first."""
     return [Nvidia(load_nvml), Tegra(), Sysfs(), Apple()]
 
 

@@ -24,16 +24,16 @@ class MeasuredGpu:
     vendor: Vendor
     name: str = ""
     compute_capability: tuple[int, int] | None = None
-    """NVIDIA's generation of instructions."""
+    """NVIDIA's compute capability, as major and minor number."""
     total: int | None = None
     free: int | None = None
     shares_ram: bool = False
-    """It has no memory of its own and uses the machine's."""
+    """The GPU has no memory of its own and uses the machine's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpus:
-    """All GPUs taken together; without one, empty and 0. None: there are GPUs, but nobody can say."""
+    """All GPUs together; empty and 0 without one. None: there are GPUs, but the value cannot be read."""
 
     vendor: str = ""
     compute_capability: str = ""
@@ -48,7 +48,7 @@ class Detector(Protocol):
     def name(self) -> str: ...
 
     def find(self) -> list[MeasuredGpu]:
-        """All GPUs of one vendor; none when this way does not lead anywhere. May block for ever, and may raise."""
+        """Return all GPUs of one vendor; none if this method does not apply here. May block for ever, and may raise."""
 
 
 class GpuReader(Protocol):
@@ -59,7 +59,7 @@ class GpuReader(Protocol):
 
 
 class NoGpus:
-    """A machine without GPUs."""
+    """Detector for machines without GPUs."""
 
     async def read(self) -> list[MeasuredGpu]:
         return []

@@ -20,6 +20,6 @@ def read(device: Path) -> MeasuredGpu:
 
 
 def _sum_of(device: Path, pattern: str) -> int | None:
-    """Of all tiles; None when there is no such file. The driver xe never says how much is free."""
+    """Sum a value over all tiles; None when there is no such file. The xe driver never reports free memory."""
     amounts = [amount for path in device.glob(pattern) if (amount := number_in(path)) is not None]
     return sum(amounts) if amounts else None

@@ -31,14 +31,14 @@ class Nvidia:
         self._started: ModuleType | None = None
 
     def find(self) -> list[MeasuredGpu]:
-        """None where there is no driver; raises when there is one that does not work."""
+        """Return the GPUs, or none without a driver. Raise when there is a driver that does not work."""
         library = self._started or self._start()
         if library is None:
             return []
         try:
             return [_read(library, index) for index in range(library.nvmlDeviceGetCount())]
         except library.NVMLError:
-            self._stop(library)  # the driver may have been replaced: start afresh next time
+            self._stop(library)  # the driver may have been replaced: load it again next time
             raise
 
     def _start(self) -> ModuleType | None:
@@ -87,7 +87,7 @@ def _read(library: ModuleType, index: int) -> MeasuredGpu:
 
 
 def _answer(library: ModuleType, question: Callable[[Any], Any], handle: object) -> Any:
-    """None for what this GPU does not say."""
+    """Query NVML; None for values that this GPU does not report."""
     try:
         return question(handle)
     except library.NVMLError:

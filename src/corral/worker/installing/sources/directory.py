@@ -17,7 +17,7 @@ from corral.worker.installing.tree_copy import SourceTree, copy, look
 
 _SCHEME: Final = "file://"
 _ROOM_TO_SPARE: Final = 16 * 1024 * 1024
-"""Beside the files themselves: for directories and for whoever else writes to that disk."""
+"""Free space in addition to the files: for directories, and for other writers on that disk."""
 
 
 class DirectorySource:

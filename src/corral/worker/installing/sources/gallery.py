@@ -1,4 +1,4 @@
-"""Backends of galleries: whatever name somebody uses, it leads to one build, which is pulled."""
+"""Installs backends from galleries: resolves a name, an alias or a meta backend to one build, and pulls it."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -105,7 +105,7 @@ def _used_where_it_lies(build: GalleryEntry) -> InstallableBackend:
 
 
 def _sources(order: InstallOrder) -> Sequence[GallerySource] | None:
-    """Whoever sends galleries means these, and what ships with Corral need not be among them: each node has it."""
+    """Return the galleries of the order, or this node's own. The built-in gallery always belongs to them."""
     if order.galleries is None:
         return None
     given = sources_of(order.galleries)
@@ -129,7 +129,7 @@ def _reading_of(entry: GalleryEntry, readings: Readings) -> GalleryReading:
 
 
 def _url_of(reading: GalleryReading) -> str:
-    """Of the gallery; where that only names a file beside it, of that file. Anybody may read it: without a login."""
+    """Return the URL that can be read without a login: the gallery's, or that of the file it points to."""
     is_reference = reading.source.url.endswith(".ref")
     return without_secrets(reading.url if is_reference else reading.source.url)
 

@@ -25,25 +25,25 @@ _MAKE_ROOM: Final = "make room, or set another backends directory (LOCALAI_BACKE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullArtefact:
-    """What is pulled."""
+    """What to pull, and from where."""
 
     uris: tuple[str, ...]
     """The first one, then its mirrors and other tags, in the order in which they are tried."""
     sha256: str = ""
-    """Of an archive that is no image; empty: not known."""
+    """Hash of an archive that is not an image; empty when unknown."""
     verification: Mapping[str, str] = field(default_factory=dict)
-    """Whose signatures the gallery wants on its images; empty: nobody's."""
+    """Signature policy of the gallery; empty when no signature is needed."""
 
 
 class Pulls:
-    """Starts pullers, and tells what they tell."""
+    """Starts puller processes, and forwards their progress."""
 
     def __init__(self, config: ImagesConfig, *, cache: Path) -> None:
         self._config = config
         self._cache = cache
 
     async def fetch(self, artefact: PullArtefact, fetching: Fetching) -> Delivered:
-        """CannotInstall in LocalAI's words, with the reason of ours. When cancelled, the puller ends."""
+        """Pull. Raise CannotInstall in LocalAI's words, with our reason. Cancelling this ends the puller."""
         try:
             return await self._pull(artefact, fetching)
         except DiskFull as error:
@@ -66,7 +66,7 @@ class Pulls:
         )
 
     def _order(self, artefact: PullArtefact, fetching: Fetching) -> PullOrder:
-        """The one place where what a gallery demands of its images is handed on to whoever checks it."""
+        """Build the puller's order. The only place that passes on the gallery's signature policy."""
         pin = Pin(sha256=artefact.sha256)
         order, notes = make_order(
             self._config,
