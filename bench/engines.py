@@ -164,8 +164,8 @@ async def _tell(url: str, key: str, seconds: float) -> Telling:
 
 
 async def _ask(session: aiohttp.ClientSession, firsts: list[float]) -> int:
-    """The tokens of one answer. The engine is to read each prompt anew: whether it finds one that it has read is a
-    matter of chance."""
+    """Count the tokens of one answer. Each prompt differs, so that the engine's prompt cache does not affect the
+    result."""
     body = {
         "model": "m",
         "stream": True,

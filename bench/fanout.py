@@ -37,7 +37,7 @@ class Scale:
     work_seconds: float = 0.1
     killed_after_seconds: float = 3.0
     slowest_seconds: float = 6.0
-    """Of the deletes that the frontend is killed in, which take a tenth of a second to this long."""
+    """Duration of the deletes during which the frontend is killed: from a tenth of a second up to this."""
 
 
 async def fanout(scale: Scale, databases: Sequence[str] = DATABASES) -> list[Table]:
@@ -74,7 +74,7 @@ async def _on(kind: str, scale: Scale) -> list[Table]:
 
 
 async def _rounds(site: Site, count: int, scale: Scale, goal: float) -> list[Row]:
-    """Install and delete in turn. The first install meets empty caches, so it is told apart."""
+    """Install and delete in turn. The first install is reported separately, because its caches are empty."""
     rows: list[Row] = []
     for verb in ("install", "delete"):
         rows.append(_row(f"{count:,} nodes, first {verb}", (await site.run(verb, f"first-of-{count}", count=count))[0]))

@@ -88,7 +88,7 @@ class Contender:
     seconds: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
     sender: list[float] = field(default_factory=list)
-    """Processor time of whoever sent it."""
+    """Processor time of the sender."""
     answered: list[float] = field(default_factory=list)
     """When."""
     to_disk: list[float] = field(default_factory=list)
@@ -261,7 +261,7 @@ def _compared(bare: Contender, hashing: Contender, worker: Contender) -> list[Ro
 
 
 def _least_with_hash(bare: Contender, size: int) -> float:
-    """Of what the bare sink took. A hash cannot be shared among processors; everything else can."""
+    """Return the shortest possible time, from what the bare sink took. Hashing cannot be spread over processors."""
     hashing = size * _hash_seconds_per_byte()
     work = median(bare.sender) + median(bare.processor) + hashing
     return max(hashing, work / len(os.sched_getaffinity(0))) / median(bare.seconds)

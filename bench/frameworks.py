@@ -237,7 +237,7 @@ async def _until_it_answers(process: ChildProcess, port: int) -> None:
 
 class _ImportCost(msgspec.Struct):
     seconds: float
-    """Of processor time, the start of the interpreter included."""
+    """Processor time in seconds, including the start of the interpreter."""
     resident_bytes: int
     versions: str
 

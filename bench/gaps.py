@@ -92,7 +92,7 @@ class OpenStreams:
 
 @asynccontextmanager
 async def open_streams(order: GapsOrder) -> AsyncIterator[OpenStreams]:
-    """`end()` tells what was seen; whatever happens, none is left."""
+    """Open the streams. `end()` returns what was measured; no stream is left open on any path."""
     streams = OpenStreams()
     try:
         await streams.start(order)

@@ -32,7 +32,7 @@ class GapsOrder(msgspec.Struct, kw_only=True):
 
 
 class Notes:
-    """Of all streams."""
+    """Measurements of all streams."""
 
     def __init__(self, streams: int) -> None:
         self._waiting = streams

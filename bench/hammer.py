@@ -29,7 +29,7 @@ class Tale(msgspec.Struct, kw_only=True):
     errors: int
     seconds: float
     own_share: float
-    """Of one core, in percent. Near 100 the figure is the hammer's own and not the server's."""
+    """Processor use in percent of one core. Near 100 the figure is limited by the hammer, not by the server."""
     body_bytes: int
 
 
@@ -64,7 +64,7 @@ async def hammer(order: Order) -> Tale:
 
 
 async def hammer_from_outside(order: Order) -> Tale:
-    """Hit it from a process of its own. RuntimeError when that fails; it told why on standard error."""
+    """Run the hammer in a process of its own. Raise RuntimeError when it fails; standard error says why."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.hammer", stdin=PIPE, stdout=PIPE, cwd=ROOT
     )

@@ -40,7 +40,7 @@ from tests.kit.models import write_model
 
 STREAMS: Final = 50
 TOKENS_PER_SECOND: Final = 25
-"""Of each stream."""
+"""Rate of each stream."""
 QUIET_SECONDS: Final = 10.0
 TURNS: Final = 2
 GROWTH_MILLISECONDS: Final = 20
@@ -198,7 +198,7 @@ def _puller_of(agent: int) -> int | None:
     return None
 
 
-# What is told.
+# Reporting.
 
 
 def _rows(gaps: Gaps, seen: Seen) -> list[Row]:

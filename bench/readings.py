@@ -42,7 +42,7 @@ def peak_of(pid: int) -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """Of all its threads."""
+    """Return the child processes of all threads of a process."""
     files = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for file in files for child in file.read_text().split()]
 

@@ -1,4 +1,4 @@
-"""A word to whoever waits, apart from the figures."""
+"""Prints progress to standard error, apart from the figures."""
 
 import sys
 

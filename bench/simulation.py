@@ -308,7 +308,8 @@ class Simulation:
         return self._process.pid
 
     async def do(self, command: Command) -> Samples:
-        """Wait for the answer. RuntimeError when the simulation has ended instead; it told why on standard error."""
+        """Send a command and wait for the answer. Raise RuntimeError when the simulation has ended; standard error
+        says why."""
         writer, reader = self._process.stdin, self._process.stdout
         if writer is None or reader is None:
             raise RuntimeError("the simulation was started without pipes")

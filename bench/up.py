@@ -68,6 +68,7 @@ def frontend_of(up: UpFile) -> Frontend:
 
 
 def frontend_nats_url(data: Path, up: UpFile) -> str:
-    """How the frontend reaches the fleet's NATS server, for whoever asks workers in its place. Holds a password."""
+    """Return the URL by which the frontend reaches the fleet's NATS server, for callers that act as the frontend. It
+    contains a password."""
     server = json.loads((data / "nats" / "nats-server.json").read_text())
     return f"nats://{FRONTEND}:{server['passwords']['frontend']}@{up.nats_url.rpartition('@')[2]}"

@@ -74,7 +74,7 @@ class Watch:
         assert seconds <= RETURN_SECONDS
 
     async def an_answer_is_lost(self) -> None:
-        """Of an upgrade: nothing is downloaded twice."""
+        """Lose the answer to an upgrade: nothing is downloaded twice."""
         wish = await self._ask(OperationAsk(verb="install", backend="beta"))
         await self._until(wish, lambda shown: shown.state == OperationState.DONE)
         await self._fleet.workers.do(Behave(names=[SILENT], silent=True))

@@ -44,7 +44,7 @@ class Shim:
         original = getattr(os, name)
         for able in (os.supports_dir_fd, os.supports_follow_symlinks):
             if original in able:
-                able.add(counted)  # who asks what can be done asks for the function itself
+                able.add(counted)  # callers that check for support compare the function itself
         setattr(os, name, counted)
 
     # Steps.

@@ -29,7 +29,7 @@ from tests.kit.simulated_node import SimulatedNode
 WORKERS: Final = ("w1", "w2", "w3")
 SIMULATED: Final = ("s1", "s2")
 INTERVAL: Final = timedelta(seconds=4)
-"""Of heartbeats: short, because each second of policy time is a step for everybody."""
+"""Interval of heartbeats: short, because each second of policy time is a step for every member."""
 _PEACEFUL: Final = frozenset({200, 201, 204, 404, 409, 503})
 """What a frontend may answer to a person who acts in the middle of all this."""
 

@@ -109,7 +109,7 @@ def _config(folder: Path, site: Path) -> InstallingConfig:
 
 
 def _unheard(_: InstallStep) -> None:
-    """Nobody asked."""
+    """Discard progress that nobody follows."""
 
 
 if __name__ == "__main__":

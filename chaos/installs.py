@@ -27,10 +27,10 @@ from tests.kit.registry import FakeRegistry
 _ROOT: Final = Path(__file__).absolute().parents[1]
 _KILLED: Final = -9
 _DONE_AGAIN_EVERY: Final = 8
-"""Of the crashes, one in so many is followed by the same act, to its end."""
+"""One in this many crashes is followed by the same act, run to its end."""
 
 Print = Mapping[str, str]
-"""Of a version: its files, and what is in them."""
+"""Fingerprint of a version: its files and their contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Act:
     begins_with: str
     """The template."""
     tag: str
-    """Of the image that the gallery names."""
+    """Tag of the image that the gallery names."""
     allowed: tuple[str, ...]
     """Which versions there may be afterwards; the last one when it came to its end. Empty: none."""
 
@@ -54,7 +54,8 @@ ACTS: Final = (
 
 
 async def killed_at_every_step(workshop: Workshop) -> None:
-    """Of each act, so many steps as the workshop has, chosen by its seed; all of them where there are not more."""
+    """For each act, kill at as many steps as the workshop has, chosen by its seed; at all of them if there are not
+    more."""
     async with FakeRegistry() as registry, _driver() as driver:
         matrix = Matrix(workshop, registry, driver)
         await matrix.prepare()
@@ -123,7 +124,8 @@ class Matrix:
     # Playing.
 
     async def _played(self, act: str, begins_with: str, tag: str, *, fatal: int) -> Path:
-        """Layers that are fetched side by side may take a step less than the last time, and then nobody is killed."""
+        """Run the act up to its fatal step. Concurrent downloads may take one step less than last time; then nothing
+        is killed."""
         self._runs += 1
         folder = self._folder / f"run-{self._runs}"
         shutil.rmtree(self._folder / f"run-{self._runs - 1}", ignore_errors=True)
@@ -204,7 +206,7 @@ def _print(place: Path) -> Print:
 
 
 def _layers(version: str) -> list[bytes]:
-    """Of every kind of member one, and a file that a later layer replaces."""
+    """Return layers with one member of every kind, and a file that a later layer replaces."""
     base = gzipped(
         tar_of(
             a_directory("lib"),

@@ -22,7 +22,7 @@ def record_is_sound(record: Sequence[EventView]) -> None:
 
 
 def approval_was_given(nodes: Mapping[NodeId, NodeDetail], record: Sequence[EventView]) -> None:
-    """Nobody is approved, or seen as anything but pending, whom no person approved."""
+    """No node is approved, or anything but pending, without an approval by a person."""
     approved = {event.node_id for event in record if event.kind == EventKind.NODE_APPROVED}
     for node in nodes.values():
         if node.id not in approved:

@@ -37,9 +37,9 @@ class Plan:
     """Names of workers."""
     localai: Sequence[str]
     interval_seconds: float
-    """Of heartbeats."""
+    """Interval of heartbeats."""
     timeout_seconds: float
-    """Of requests to workers."""
+    """Timeout of requests to workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class Pace:
     """How long what takes."""
 
     timeout_seconds: float
-    """Of all requests to workers."""
+    """Timeout of all requests to workers."""
     late_seconds: float
     """What a slow worker takes; after twice the time-out it would be asked again."""
     loses_answers: bool
@@ -59,7 +59,7 @@ async def killed(workshop: Workshop) -> None:
 
 
 async def killed_calmly(workshop: Workshop) -> None:
-    """On PostgreSQL only, and nobody has to hurry."""
+    """Kill at moments without time pressure. On PostgreSQL only."""
     async with mortal_postgres(workshop.databases) as (url, postgres):
         await _round(workshop, "postgres", _plan(url, postgres, CALM), CALM, kills=workshop.steps)
 

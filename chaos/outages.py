@@ -115,7 +115,7 @@ async def _outage(workshop: Workshop, fleet: ServingFleet, question: StreamQuest
 
 
 async def _look(fleet: ServingFleet, said: Counter[str]) -> None:
-    """What an administrator is told at the public port."""
+    """Return what an administrator sees at the public port."""
     while True:
         try:
             answer = await fleet.gateway.call("GET", "/api/v1/nodes")

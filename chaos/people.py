@@ -44,7 +44,7 @@ class Wish:
 
 @dataclass(kw_only=True)
 class Ledger:
-    """All that people were told, in the order in which they were told it."""
+    """All answers that people got, in order."""
 
     wishes: dict[str, Wish] = field(default_factory=dict)
     last: dict[Place, Wish] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Ledger:
             self.last[node, wish.backend] = wish
 
     def is_free(self, place: Place) -> bool:
-        """Whether the last wish was taken back, so that nobody can say what is there."""
+        """Whether the last wish was cancelled, so that the expected state is unknown."""
         return (self.last[place].operation, place[0]) in self.cancelled
 
 
@@ -105,7 +105,7 @@ class Person:
                 return OperationAsk(verb="install", backend=backend, force=kind == "force", nodes=chosen)
 
     async def ask(self, wanted: OperationAsk) -> Wish | None:
-        """Until somebody says yes or no; None is no."""
+        """Ask until a frontend answers; None means refused."""
         key = f"{self._name}-{next(self._numbers)}"
         asked_at = datetime.now(UTC)
         answer = await self._insist("/api/v1/operations", msgspec.json.encode(wanted), {"Idempotency-Key": key})

@@ -58,7 +58,7 @@ State = Mapping[Identity, Known]
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What somebody does. `subject` is the identity of the node that it is done to."""
+    """One action. `subject` is the identity of the node that it concerns."""
 
     verb: str
     subject: Identity
@@ -130,7 +130,7 @@ class Plan:
     detail: str = ""
 
     def aim(self, state: State) -> Act:
-        """Somebody who is there, mostly: acts on nobody are soon understood."""
+        """Choose a subject, mostly an existing one: actions on unknown nodes are quickly covered."""
         anybody = [*SECRETS, *(f"name:{name}" for name in NAMES)]
         if self.verb == "register":
             subject = anybody[self.whom % len(anybody)]
@@ -164,7 +164,7 @@ class _Anyone:
 
 
 class RegistryMachine(RuleBasedStateMachine):
-    """One story. `source` is set by whoever runs it."""
+    """One run of the model. The caller sets `source`."""
 
     source: ClassVar[DatabaseSource]
 
@@ -226,7 +226,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([3, 15, 33]))
     def silence(self, seconds: int) -> None:
-        """Time passes, and nobody says anything."""
+        """Let time pass without any heartbeat."""
         self._runner.run(self._pass_time(timedelta(seconds=seconds)))
         self._runner.run(self._judge(self.state))
 
@@ -236,7 +236,7 @@ class RegistryMachine(RuleBasedStateMachine):
             task = group.create_task(slow)
             inside = group.create_task(held.until_inside())
             await asyncio.wait({task, inside}, return_when=asyncio.FIRST_COMPLETED)
-            inside.cancel()  # who writes nothing never comes to the gate
+            inside.cancel()  # a caller that writes nothing never reaches the gate
             await quick
 
     async def _pass_time(self, duration: timedelta) -> None:
@@ -288,7 +288,8 @@ class RegistryMachine(RuleBasedStateMachine):
                 await context.heartbeats.beat(node_id, _Anyone(), lambda: heartbeat)
 
     async def _judge(self, *allowed: State) -> None:
-        """The stored fleet is one of these, everyone was told of it, and the record is sound."""
+        """Check that the stored fleet is one of the expected ones, that it was announced, and that the record is
+        consistent."""
         await self.quick.settle()
         stored = await self.nodes.all()
         self._check_fleet(stored, allowed)

@@ -21,7 +21,7 @@ class Story:
         self.lines.append(line)
 
     def measure(self, line: str) -> None:
-        """What was measured is told also when everything held."""
+        """Print a measurement; measurements are printed even when everything held."""
         self.tell(line)
         self.figures.append(line)
 

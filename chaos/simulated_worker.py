@@ -78,7 +78,7 @@ class Worker:
         self.backends.work_seconds = work_seconds
 
     async def lose_nats(self) -> None:
-        """It beats, and nobody hears it on the bus."""
+        """Lose NATS: heartbeats continue, but no message on the bus arrives."""
         await self.backends.stop()
 
     async def regain_nats(self) -> None:
@@ -106,9 +106,9 @@ class Worker:
 
 
 class Mishaps:
-    """What happens to workers while they are wild. Nobody has two troubles at once.
+    """Random failures of workers, one at a time for each.
 
-    Unless they lose answers, there is always an answer, or a new life that tells that there will be none.
+    Unless answers are lost, there is always an answer, or a restart that shows that there will be none.
     """
 
     def __init__(self, workers: Sequence[Worker], *, seed: int, late_seconds: float, loses_answers: bool) -> None:

@@ -23,7 +23,7 @@ from tests.kit.serving import ServingFleet, serving_fleet
 
 CLIENTS: Final = 50
 ABUSERS: Final = 4
-"""Of each kind, beside those who only hold connections open."""
+"""Number of abusers of each kind, in addition to those that only hold connections open."""
 _ADDRESSES: Final = ("127.0.0.1", "127.0.0.5")
 _PAUSE_SECONDS: Final = 0.25
 """Between two questions of a client: the machine is not to be full before the abuse begins."""

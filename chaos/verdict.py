@@ -85,7 +85,7 @@ def _was_true(wish: Wish, target: TargetView, journal: Sequence[DiskWrite]) -> b
 
 
 def _between(wish: Wish, journal: Sequence[DiskWrite], until: datetime) -> Iterator[str | None]:
-    """What was there, from when the wish was spoken until it was told to be fulfilled."""
+    """Return what was installed between the wish and its reported fulfilment."""
     mine = [one for one in journal if one.backend == wish.backend and one.at <= until]
     before = [one for one in mine if one.at < wish.asked_at]
     yield before[-1].uri or None if before else None

@@ -204,7 +204,7 @@ async def simulate() -> None:
 
 
 class Workers:
-    """The process, as whoever started it sees it. Use it as a context."""
+    """The process as its parent sees it. Use it as a context manager."""
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings

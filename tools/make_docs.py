@@ -184,7 +184,7 @@ def routes_page() -> str:
 
 
 def model_routes() -> list[list[str]]:
-    """What models answer, with all names of each. A route that nobody described is an error."""
+    """Return the routes that models answer, with all names of each. Raise for a route without a description."""
     named: dict[bytes, list[bytes]] = {}
     for path, target in MODEL_ROUTES.items():
         named.setdefault(target, []).append(path)

@@ -173,7 +173,7 @@ def _batches(tokens: Iterator[str], manners: Manners) -> Iterator[list[str]]:
 
 
 def _vector(text: str, dimensions: int) -> list[float]:
-    """The same for the same text, and of length one."""
+    """Return a vector of length one that depends only on the text."""
     seed = itertools.cycle(hashlib.sha256(text.encode()).digest())
     raw = [byte / 255 - 0.5 for byte in itertools.islice(seed, dimensions)]
     length = sum(number * number for number in raw) ** 0.5 or 1.0

@@ -24,7 +24,7 @@ _RATES: Final = (80, 450)
 """Words a minute: what espeak can do."""
 _BUFFER_MILLISECONDS: Final = 200
 _SEED: Final = 1
-"""Of the noise in its voice, so that every process says its first text in the same way."""
+"""Seed of the noise in its voice, so that every process speaks its first text identically."""
 _CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 Hand = Callable[[bytes], bool]

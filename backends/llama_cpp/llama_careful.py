@@ -214,11 +214,11 @@ def _packed(numbers: list[float]) -> str:
 
 @dataclass(slots=True)
 class Joining:
-    """Several answers as one: choices are numbered anew, counts are summed, a prompt counts once."""
+    """Merges several answers into one: renumbers choices, sums token counts, and counts the prompt once."""
 
     plan: Plan
     number: int = 0
-    """Of the request whose answers come now."""
+    """Index of the request whose answers are arriving."""
     id: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0

@@ -52,7 +52,7 @@ class Front:
                 request = _Request(head.path, await reader.readexactly(head.length))
             await self._answer_while_there(request, reader, client)
         except (_NoRequest, ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # there is nobody any more, or nobody of ours
+            pass  # the process is gone, or is not ours
         except Exception:
             log.exception("a request that needs care failed")
             await client.fail()
@@ -153,7 +153,7 @@ class _Request(NamedTuple):
 
 
 async def _read_head(reader: asyncio.StreamReader) -> _Head:
-    """_NoRequest when it tells no length, or too large a one."""
+    """Read a request head. Raise _NoRequest when it states no length or one that is too large."""
     line, *fields = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (one.partition(":") for one in fields)}
     length, words = headers.get("content-length", ""), line.split(" ")
@@ -195,7 +195,7 @@ class _Client:
         await self._send(b"0\r\n\r\n")
 
     async def fail(self) -> None:
-        """Something broke here. An answer that has begun is cut, so that nobody takes it for the whole."""
+        """Report an internal error. A response that has begun is cut off, so that it is not taken for complete."""
         if self.has_begun:
             self._writer.transport.abort()
             return

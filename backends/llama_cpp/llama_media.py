@@ -8,14 +8,15 @@ from typing import Final
 from corral_backend_sdk import NotOffered, PredictOptions, RequestRefused
 
 MARKER: Final = "<__media__>"
-"""Where in a prompt that is ready a picture or a sound belongs, for whoever does not ask for the engine's own mark."""
+"""Marks the position of an image or a sound in a rendered prompt, for callers that do not ask for the engine's own
+mark."""
 _LONGEST_PATH: Final = 4096
 _MOST_BYTES: Final = 50 * 1024 * 1024
 """As much as a message may hold."""
 
 
 def with_media_inside(request: PredictOptions) -> PredictOptions:
-    """The same request without paths. May take a while: call it in a thread."""
+    """Return the request with files read into it instead of paths. Slow: call it in a thread."""
     if request.Videos:
         raise NotOffered("llama-cpp: videos are unimplemented")
     if not request.Images and not request.Audios:

@@ -114,7 +114,7 @@ def _batches(options: ModelOptions) -> Parameters:
 
 
 def _pooling(options: ModelOptions, values: dict[str, str], weights: Path) -> Parameters:
-    """How the vectors of a text become one: as told, as the model says, else their mean."""
+    """Return how token vectors are pooled: as the options say, as the model says, or their mean."""
     if options.Reranking:
         return {"pooling_type": "llama_pooling_type.LLAMA_POOLING_TYPE_RANK"}
     if not options.Embeddings or ("pooling" not in values and _says_how_to_pool(weights)):
@@ -179,7 +179,7 @@ def _server(launch: Launch, parallel: int) -> Parameters:
     return {
         "hostnames": [host.strip("[]")],
         "port": int(port),
-        "api_keys": [launch.http_key or secrets.token_urlsafe(32)],  # never open, even if nobody was promised it
+        "api_keys": [launch.http_key or secrets.token_urlsafe(32)],  # always protected, even if no port was promised
         "n_threads_http": max(_HTTP_THREADS, 4 * parallel),
         "ui": False,
         "endpoint_slots": False,

@@ -131,7 +131,7 @@ def _parsed(field: str, text: str) -> Any:
 
 
 def reply_for(chunk: Mapping[str, Any]) -> Reply:
-    """One event of llama.cpp's stream; the last one tells the counts."""
+    """Convert one event of llama.cpp's stream; the last one has the token counts."""
     reply = Reply()
     for choice in chunk.get("choices", ()):
         _add(reply, choice)

@@ -52,7 +52,7 @@ class MiniLM:
         return int(self._weights["embeddings.word_embeddings.weight"].shape[0])
 
     def embed(self, tokens: list[int]) -> Array:
-        """Of one text, with its opening and closing token."""
+        """Return the vector of one text, given its tokens with the opening and closing one."""
         hidden = self._looked_up(tokens)
         for layer in self._layers:
             hidden = self._layer(layer, hidden)

@@ -19,7 +19,7 @@ _SAMPLE_BYTES: Final = 2
 _SILENCE_SECONDS: Final = 0.5
 """Added on both sides: the recogniser expects a sentence to begin and end in silence."""
 _UTTERANCE_SECONDS: Final = 20
-"""Who speaks longer without a pause is cut off here, so that a client that leaves is noticed soon."""
+"""Longer speech without a pause is split here, so that a client that leaves is noticed soon."""
 _FRAMES_A_SECOND: Final = 100
 _NO_WORD: Final = re.compile(r"<.*>|\[.*\]|\+\+.*\+\+")
 _PRONUNCIATION: Final = re.compile(r"\(\d+\)$")

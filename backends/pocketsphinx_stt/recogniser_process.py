@@ -1,4 +1,4 @@
-"""The recogniser's life as its parent sees it: started, asked, and ended when somebody no longer wants the answer."""
+"""Runs the recogniser in a child process: starts it, asks it, and ends it when the answer is no longer wanted."""
 
 import asyncio
 import contextlib

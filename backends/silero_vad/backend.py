@@ -73,7 +73,7 @@ class SileroVad(Backend):
 
 
 def _listen(session: Any, sound: Any, gone: threading.Event) -> list[float]:
-    """How likely each window is speech; stops when nobody wants to know any more."""
+    """Return the speech probability of each window; stop when the client is gone."""
     count = -(-len(sound) // _WINDOW)
     windows = np.pad(sound, (0, count * _WINDOW - len(sound))).reshape(count, _WINDOW)
     state, context = np.zeros(_STATE, np.float32), np.zeros((1, _CONTEXT), np.float32)

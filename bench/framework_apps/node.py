@@ -4,7 +4,7 @@ from corral.wire.node_views import NodeView
 
 
 def one_node(id: str) -> NodeView:
-    """Made anew for every request, as a real handler does."""
+    """Return a new object for every request, as a real handler does."""
     return NodeView(
         id=id,
         name="node-000001",

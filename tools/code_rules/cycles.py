@@ -36,7 +36,7 @@ class Edge:
 
 
 def import_cycles(sources: Iterable[Source]) -> Iterator[Finding]:
-    """The shortest cycle of each knot, told apart by the least binding import that it takes to close it."""
+    """Yield the shortest cycle of each group of modules, by the kind of import that is needed to close it."""
     sources = list(sources)
     modules = frozenset(source.module for source in sources)
     edges = [edge for source in sources for edge in imports_of(source, modules)]

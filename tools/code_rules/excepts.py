@@ -1,4 +1,4 @@
-"""Who catches everything must not keep it."""
+"""Rule: a broad `except` must raise again or log the traceback."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ BROAD = frozenset({"Exception", "BaseException", "builtins.Exception", "builtins
 
 
 def broad_excepts_speak(source: Source) -> Iterator[Finding]:
-    """Who catches everything must raise again or log the traceback."""
+    """Find a broad `except` that neither raises nor logs the traceback."""
     names = Names(source.tree)
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ExceptHandler) and is_broad(node.type, names) and not speaks(node):

@@ -13,7 +13,7 @@ ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb",
 
 
 def domain_is_pure(source: Source) -> Iterator[Finding]:
-    """The domain decides; it neither waits, nor looks at a clock, nor tells anyone."""
+    """Find code in the domain that waits, reads a clock or logs."""
     names = Names(source.tree)
     for node in ast.walk(source.tree):
         if isinstance(node, ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Await):

@@ -65,7 +65,8 @@ def link_provisions(checkout: Checkout) -> None:
 
 
 def missing_backends(checkout: Checkout, level: str) -> list[Path]:
-    """Those whose packages `.venv` does not have, and which have none of their own. Tests run them all."""
+    """Return backends whose packages are neither in `.venv` nor in an environment of their own. Tests run all
+    backends."""
     if level != "dev":
         return []
     ours = packages_of(checkout.lock("dev"))
@@ -97,7 +98,7 @@ def missing_clients(checkout: Checkout, level: str) -> bool:
 
 
 def create_home(home: Path, lock: Path, uv: Uv, *, whose: str) -> None:
-    """A virtual environment with what a lock holds. The stamp comes last: what has none is made anew."""
+    """Create a virtual environment from a lock. The stamp is written last: an environment without one is recreated."""
     remove(home)
     advice = f"The packages of {whose} could not be had, and are tried again next time: its tests will fail."
     uv("venv", "--no-project", "--python", BASE_PYTHON, home, advice=advice)

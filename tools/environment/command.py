@@ -98,7 +98,7 @@ def setup(checkout: Checkout, *, dev: bool, images: Sequence[str]) -> None:
         link_provisions(checkout)
         return
     with exclusive(checkout) as runner:
-        level = level_for(checkout, dev=dev)  # whoever held the lock may have done it all
+        level = level_for(checkout, dev=dev)  # the previous holder of the lock may have done it all
         uv = Uv(checkout, runner)
         if not checkout.is_ready(level):
             install(checkout, uv, level)
@@ -138,7 +138,7 @@ def begin_the_rest(checkout: Checkout) -> None:
 
 
 def make_the_rest(checkout: Checkout, descriptor: int) -> None:
-    """All images that are missing, in a process that ends with whoever holds the other end of the pipe."""
+    """Build all missing images, in a process that ends when the other end of the pipe is closed."""
     if os.fork() > 0:
         return
     os.nice(15)

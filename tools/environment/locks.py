@@ -1,4 +1,4 @@
-"""The locks: what each is made of, and how they are written anew."""
+"""Lock files: what each is made from, and how it is regenerated."""
 
 import os
 from collections.abc import Iterator, Sequence

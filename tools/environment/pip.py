@@ -1,4 +1,4 @@
-"""pip: the machine's own, or Debian's, fetched into .build; and what it is told on this machine."""
+"""Finds pip, the machine's own or Debian's (fetched into .build), and reads its settings."""
 
 import ast
 import contextlib

@@ -1,4 +1,4 @@
-"""uv: fetched by pip, pinned by hash, told what pip is told."""
+"""Fetches uv with pip, pinned by hash, and passes pip's settings on to it."""
 
 import os
 import shutil

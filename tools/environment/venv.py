@@ -12,9 +12,10 @@ def level_for(checkout: Checkout, *, dev: bool) -> str:
 
 
 def install(checkout: Checkout, uv: Uv, level: str) -> None:
-    """The three steps, from the first one that is not done. What is under way is not in the stamp.
+    """Run the three steps, starting from the first one that is not done.
 
-    So a venv whose packages are not in the stamp may hold half of one: it is made anew.
+    A step in progress is not in the stamp. So a venv without its packages in the stamp may hold a partial install, and
+    is recreated.
     """
     wanted, done = checkout.wanted(level), checkout.done()
     if done.get("venv") != wanted["venv"] or "packages" not in done:

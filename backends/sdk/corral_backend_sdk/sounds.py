@@ -19,7 +19,7 @@ _MOST_BYTES: Final = 256 * 1024 * 1024
 
 
 def read_sound(path: str, *, rate: int, most_seconds: float) -> Samples:
-    """RequestRefused tells what is wrong with the file. May take a while: call it in a thread."""
+    """Read a sound at this rate. Raise RequestRefused when the file cannot be used. Slow: call it in a thread."""
     sound = _parsed(path)
     if sound.seconds > most_seconds:
         raise RequestRefused(f"the sound lasts {sound.seconds:.0f} seconds, and {most_seconds:.0f} are the most")
@@ -58,7 +58,7 @@ def _floats(sound: WaveFile) -> Samples:
 
 
 def resample(sound: Samples, *, source: int, target: int) -> Samples:
-    """The same sound at another rate, without what that rate cannot hold."""
+    """Return the sound at another sample rate, low-pass filtered where needed."""
     if source == target:
         return sound
     up, down = target // gcd(source, target), source // gcd(source, target)

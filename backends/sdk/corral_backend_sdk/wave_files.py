@@ -45,7 +45,7 @@ class WaveFile:
 
 
 def parse_wave(content: bytes) -> WaveFile:
-    """RequestRefused tells what is wrong with the file."""
+    """Parse a WAV file. Raise RequestRefused when it cannot be used."""
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         raise RequestRefused(_not_wave(content))
     form, position = b"", 12
@@ -92,7 +92,7 @@ def _described(form: bytes, content: bytes, start: int, size: int) -> WaveFile:
 
 
 def wave_header(rate: int, size: int | None) -> bytes:
-    """Of so many bytes of mono samples of 16 bits; None where that is not known yet."""
+    """Return the header for `size` bytes of mono samples of 16 bits; None when the size is not known yet."""
     told = _UNKNOWN_SIZE if size is None else size
     whole = _UNKNOWN_SIZE if size is None else size + 36
     form = struct.pack("<IHHIIHH", 16, _PCM, 1, rate, rate * 2, 2, 16)
