@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.readings import MEGABYTE
-from corral.oci.manifests import OCI_LAYER_GZIP, Descriptor
-from corral.oci.platforms import this_platform
+from corral.oci.manifests import OCI_LAYER_GZIP, Descriptor, this_platform
 from tests.kit.backends import BACKENDS
 from tests.kit.docker_registry import DockerRegistry
 from tests.kit.images import gzipped

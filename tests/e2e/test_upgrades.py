@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.oci.manifests import Descriptor
-from corral.oci.platforms import this_platform
+from corral.oci.manifests import Descriptor, this_platform
 from tests.kit.backend_scripts import write_serving_backend
 from tests.kit.docker_registry import DockerRegistry
 from tests.kit.images import a_layer

@@ -10,12 +10,12 @@ import msgspec
 
 from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
+from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.readings import Readings
-from corral.galleries.registry import NoRegistry
 from corral.oci.config import ImagesConfig
-from corral.oci.digests import digest_of
 from corral.oci.network import Network
+from corral.oci.references import digest_of
 from corral.worker.installing.orders import Delivered, Fetching
 from corral.worker.installing.progress import InstallStep
 from corral.worker.installing.sources.directory import DirectorySource

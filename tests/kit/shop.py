@@ -11,11 +11,10 @@ from corral.control.catalogue import GalleryCatalogue
 from corral.control.planning import Lookups
 from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
+from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
-from corral.galleries.registry import NoRegistry
 from corral.oci.config import ImagesConfig
-from corral.oci.manifests import Descriptor
-from corral.oci.platforms import ImagePlatform
+from corral.oci.manifests import Descriptor, Platform
 from tests.kit.clock import HurriedClock
 from tests.kit.images import a_layer
 from tests.kit.registry import FakeRegistry
@@ -43,7 +42,7 @@ class Shop:
         """Move the tag of a backend to an image of these layers, for these platforms."""
         members = [
             self.registry.add_image(
-                f"backends/{backend}", layers or [LAYER], platform=ImagePlatform(os=os, architecture=architecture)
+                f"backends/{backend}", layers or [LAYER], platform=Platform(os=os, architecture=architecture)
             )
             for os, architecture in (platform.split("/") for platform in platforms)
         ]

@@ -6,7 +6,7 @@ import msgspec
 
 from corral.imaging.private_keys import SigningKey
 from corral.oci.manifests import OCI_MANIFEST, Descriptor
-from corral.oci.signatures.simple_signing import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
+from corral.oci.signatures.candidates import MEDIA_TYPE, SIGNATURE_ANNOTATION, make_payload, signature_tag
 from tests.kit.registry import FakeRegistry
 
 

@@ -14,8 +14,7 @@ from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.domain.gallery_page import PageQuery, all_tags, meta_by_build, page_of
 from corral.domain.operation import Operation, compat_status
 from corral.galleries.places import without_secrets
-from corral.galleries.readings import Readings
-from corral.galleries.views import entry_view, fit_view, gallery_views
+from corral.galleries.readings import Readings, entry_view, fit_view, gallery_views
 from corral.wire.gallery_pages import AvailableBackend, GalleryItem, GalleryPage, KnownBackend, Reports
 from corral.wire.gallery_views import FitView, FleetGalleryListing, FleetOfferView, NodesFitView
 from corral.wire.install import Gallery

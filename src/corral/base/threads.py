@@ -1,5 +1,5 @@
-"""Runs blocking work that may take minutes in a thread of its own, so that it blocks neither the event loop nor the
-shared thread pool."""
+"""Runs blocking work in a thread that the caller does not leave behind: short work in the shared thread pool, work that
+may take minutes in a thread of its own, so that it blocks neither the event loop nor the pool."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,8 @@ import logging
 import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
+
+from corral.base.tasks import start_task
 
 log = logging.getLogger(__name__)
 
@@ -75,3 +77,23 @@ def _run(
 
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
         loop.call_soon_threadsafe(settle)
+
+
+def _nothing() -> None:
+    """There is nobody to tell."""
+
+
+async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = _nothing) -> T:
+    """Run in a thread, and do not leave while it runs: it uses files that the caller is about to close.
+
+    Keep the work short, or let `stop` make it so: it is called when somebody cancels.
+    """
+    running = start_task(asyncio.to_thread(work), name="thread")
+    try:
+        return await asyncio.shield(running)  # a thread cannot be cancelled, only awaited
+    except asyncio.CancelledError:
+        stop()
+        await asyncio.wait({running})
+        if not running.cancelled():
+            running.exception()  # nobody wants to know any more
+        raise

@@ -98,10 +98,10 @@ async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | 
     """The layout is made in any case; without --output it goes again when all else is made of it."""
     import tempfile
 
+    from corral.base.threads import in_thread
     from corral.imaging.archive import write_archive
     from corral.imaging.build import build as make
     from corral.imaging.packages import find_installer
-    from corral.oci.patience import in_thread
     from corral.processes.own_program import shipped_installers
 
     path = order.environment.get("PATH", "")

@@ -15,8 +15,7 @@ from corral.domain.fit import NodeTraits
 from corral.domain.gallery import GalleryEntry
 from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import Galleries, open_galleries
-from corral.galleries.readings import Readings
-from corral.galleries.views import entry_view, fit_view, gallery_views
+from corral.galleries.readings import Readings, entry_view, fit_view, gallery_views
 from corral.processes.configs.backends import galleries_config, images_config
 from corral.processes.configs.machine import machine_config
 from corral.processes.settings_sources import SettingSources, resolve

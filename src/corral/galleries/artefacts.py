@@ -8,14 +8,12 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.galleries.registry import ArtefactFile
+from corral.galleries.fetching import Artefact
 from corral.oci.config import ImagesConfig
-from corral.oci.digests import check_digest, digest_of
 from corral.oci.errors import ImageError, ImageNotFound, RegistryRefused
 from corral.oci.manifests import Descriptor
-from corral.oci.opening import open_registry
-from corral.oci.references import Reference, parse_reference
-from corral.oci.registry import Registry
+from corral.oci.references import Reference, check_digest, digest_of, parse_reference
+from corral.oci.registry import Registry, open_registry
 
 _NOT_FOUND: Final = 404
 _FORBIDDEN: Final = 403
@@ -32,20 +30,20 @@ class RegistryArtefacts:
         self._config = config
         self._clock = clock
 
-    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
+    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> Artefact | None:
         """As `ArtefactReader` wants it."""
         try:
             return await self._read(parse_reference(reference), known_digest, most_bytes)
         except ImageError as error:
             raise _as_galleries_know_it(error) from error
 
-    async def _read(self, reference: Reference, known_digest: str, most_bytes: int) -> ArtefactFile | None:
+    async def _read(self, reference: Reference, known_digest: str, most_bytes: int) -> Artefact | None:
         async with open_registry(reference, config=self._config, clock=self._clock) as registry:
             document = await registry.manifest(reference.selector)
             if document.digest == known_digest:
                 return None
             file = _only_file(document.body, most_bytes)
-            return ArtefactFile(digest=document.digest, content=await _content(registry, file))
+            return Artefact(digest=document.digest, content=await _content(registry, file))
 
 
 def _only_file(manifest: bytes, most_bytes: int) -> Descriptor:

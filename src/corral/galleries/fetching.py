@@ -3,18 +3,48 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
 import aiohttp
 
 from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.http_client import HttpFailed, HttpFault, asked, is_passing, read_body
 from corral.base.sizes import format_size
-from corral.domain.gallery import GalleryContent, GallerySource, read_gallery
 from corral.galleries.cache import Copy, Validators
-from corral.galleries.index_document import read_index
 from corral.galleries.places import IndexLocation, Scheme, without_secrets
-from corral.galleries.registry import ArtefactReader
+
+
+class RegistryMissing(CorralError):
+    """This program cannot read galleries from registries: give the index an http, https or file URL."""
+
+    code = "registry_missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artefact:
+    """The one file of an artefact."""
+
+    digest: str
+    """Of its manifest."""
+    content: bytes = field(repr=False)
+
+
+class ArtefactReader(Protocol):
+    """Reads small artefacts from registries."""
+
+    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> Artefact | None:
+        """The file of an artefact, verified; None when its digest is the known one, so that nothing is fetched.
+
+        PeerUnavailable, PeerRefused or InvalidInput otherwise, also for one that is larger than allowed.
+        """
+
+
+class NoRegistry:
+    """For programs without a client for registries."""
+
+    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> Artefact | None:
+        raise RegistryMissing
+
 
 _LONGEST_REFERENCE: Final = 4096
 _MOST_REDIRECTS: Final = 5
@@ -126,13 +156,3 @@ def _refuse_packed(encoding: str) -> None:
 
 def _validators(response: aiohttp.ClientResponse) -> Validators:
     return Validators(etag=response.headers.get("ETag", ""), last_modified=response.headers.get("Last-Modified", ""))
-
-
-def read_copy(content: bytes, source: GallerySource) -> GalleryContent:
-    """The gallery that an index holds. InvalidInput when there is not one usable entry in it: it may be a page that
-    tells of an error, and must not take the place of a good copy."""
-    gallery = read_gallery(read_index(content), source)
-    if not gallery.entries:
-        first = f": {gallery.skipped[0].sentence}" if gallery.skipped else ""
-        raise InvalidInput("", f"holds no backend that can be used{first}")
-    return gallery

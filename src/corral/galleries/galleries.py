@@ -19,11 +19,11 @@ from corral.base.tasks import end_tasks, start_task, task_group
 from corral.domain.gallery import GalleryContent, GallerySource
 from corral.galleries.cache import Copy, CopyMark, IndexCache
 from corral.galleries.config import GalleriesConfig
-from corral.galleries.fetching import IndexFetcher, read_copy
+from corral.galleries.fetching import ArtefactReader, IndexFetcher
+from corral.galleries.index_document import read_copy
 from corral.galleries.local_index import LocalIndexes
 from corral.galleries.places import IndexLocation, read_place
 from corral.galleries.readings import GalleryReading, Readings
-from corral.galleries.registry import ArtefactReader
 
 log = logging.getLogger(__name__)
 

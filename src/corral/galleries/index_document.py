@@ -1,4 +1,4 @@
-"""The text of a gallery's index as entries, read without trust and without YAML's surprises.
+"""The text of an index as a gallery, read without trust and without YAML's surprises.
 
 Scalars stay the text that somebody wrote, as they are for LocalAI: `version: 1.10` is not 1.1, and `license: no` is not
 false. Merges are followed; what a mapping says itself wins. What is wrong inside one entry is that entry's problem.
@@ -12,12 +12,22 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from corral.base.careful_yaml import LOADER, SHOWN, UNREADABLE, YamlLimits, YamlUnusable, check_events, why
 from corral.base.errors import InvalidInput
-from corral.domain.gallery import RawEntry
+from corral.domain.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
 
 LIMITS: Final = YamlLimits(most_values=500_000, deepest=32)
 """LocalAI's own index, with a thousand entries, stands for some eighty thousand values."""
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _NULL: Final = "tag:yaml.org,2002:null"
+
+
+def read_copy(content: bytes, source: GallerySource) -> GalleryContent:
+    """The gallery that an index holds. InvalidInput when there is not one usable entry in it: it may be a page that
+    tells of an error, and must not take the place of a good copy."""
+    gallery = read_gallery(read_index(content), source)
+    if not gallery.entries:
+        first = f": {gallery.skipped[0].sentence}" if gallery.skipped else ""
+        raise InvalidInput("", f"holds no backend that can be used{first}")
+    return gallery
 
 
 def read_index(content: bytes) -> list[RawEntry]:

@@ -8,7 +8,7 @@ from corral.base.bounded_files import read_bounded
 from corral.base.errors import InvalidInput
 from corral.base.sizes import format_size
 from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
-from corral.galleries.fetching import read_copy
+from corral.galleries.index_document import read_copy
 from corral.galleries.places import IndexLocation
 
 BUILT_IN_FILE: Final = Path(__file__).absolute().parent / "builtin" / "index.yaml"

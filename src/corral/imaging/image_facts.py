@@ -7,15 +7,15 @@ from pathlib import Path
 import msgspec
 
 from corral.base.clock import Clock
+from corral.base.threads import in_thread
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.imaging.description import BackendDescription, described_by
 from corral.imaging.layout_contents import read_contents
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import SourceInvalid
 from corral.oci.layout import content_of
-from corral.oci.opening import open_registry
-from corral.oci.patience import in_thread
 from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, PullSource, Reference, RegistryImage, parse_source
+from corral.oci.registry import open_registry
 
 
 class _Annotated(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.oci.digests import digest_of
 from corral.oci.errors import ContentMismatch, ManifestUnusable
 from corral.oci.layout import (
     INDEX_FILE,
@@ -22,8 +21,8 @@ from corral.oci.layout import (
     open_files,
 )
 from corral.oci.limits import UnpackLimits
-from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor
-from corral.oci.platforms import ImagePlatform
+from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, Platform
+from corral.oci.references import digest_of
 
 _VERSION: Final = b'{"imageLayoutVersion":"1.0.0"}'
 
@@ -115,7 +114,7 @@ class LayoutWriter:
         self,
         layers: Sequence[Descriptor],
         *,
-        platform: ImagePlatform,
+        platform: Platform,
         diff_ids: Sequence[str],
         annotations: Mapping[str, str] | None = None,
         details: Mapping[str, object] | None = None,

@@ -21,7 +21,7 @@ from nacl.secret import SecretBox
 
 from corral.base.errors import InvalidInput
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.oci.signatures.keys import PublicKey, checked_key
+from corral.oci.signatures.keyed import PublicKey, checked_key
 
 _TITLE: Final = "ENCRYPTED SIGSTORE PRIVATE KEY"
 _SEALED: Final = re.compile(

@@ -13,17 +13,16 @@ from urllib.parse import quote
 
 from corral.base.clock import Clock
 from corral.base.tasks import task_group
+from corral.base.threads import in_thread
 from corral.imaging.layout_contents import LayoutContents, Stored, read_contents
 from corral.oci.auth import read_stored
 from corral.oci.config import ImagesConfig
-from corral.oci.digests import digest_of
 from corral.oci.errors import ContentMismatch, ImageError, SourceInvalid
 from corral.oci.http import RegistryResponse
 from corral.oci.layout import FilePart
-from corral.oci.opening import open_registry
-from corral.oci.patience import in_thread, persistently
-from corral.oci.references import Reference
-from corral.oci.registry import Registry
+from corral.oci.network import persistently
+from corral.oci.references import Reference, digest_of
+from corral.oci.registry import Registry, open_registry
 
 _PIECE_BYTES: Final = 256 * 1024
 _BINARY: Final = {"Content-Type": "application/octet-stream"}

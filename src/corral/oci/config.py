@@ -1,4 +1,5 @@
-"""What pulls can be told by whoever runs the program, and how an order is made of it."""
+"""What pulls can be told by whoever runs the program, how an order is made of it, and whether a signature, a digest or
+a hash covers its sources. Fetches nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,14 +7,43 @@ from pathlib import Path
 
 from corral.base.errors import InvalidInput
 from corral.oci.auth import Credential, StoredCredentials, credential_for, read_stored
-from corral.oci.errors import PolicyInvalid, SourceInvalid
-from corral.oci.integrity import judge_sources
-from corral.oci.limits import UnpackLimits
+from corral.oci.errors import IntegrityRequired, PolicyInvalid, SourceInvalid
+from corral.oci.limits import INTEGRITY_KNOB, UnpackLimits
+from corral.oci.manifests import this_platform
 from corral.oci.network import Network
 from corral.oci.orders import PullOrder
-from corral.oci.platforms import this_platform
-from corral.oci.references import RegistryImage, parse_source
+from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, RegistryImage, parse_source
 from corral.oci.signatures.policy import Verification, read_policy
+
+
+def judge_sources(sources: Sequence[str], *, has_policy: bool, sha256: str, is_required: bool) -> tuple[str, ...]:
+    """Sentences about sources of which nothing shows what they hold; IntegrityRequired where that is not allowed."""
+    gaps = [gap for uri in sources if (gap := _gap(uri, has_policy=has_policy, sha256=sha256))]
+    if gaps and is_required:
+        raise IntegrityRequired(f"{gaps[0]}, and {INTEGRITY_KNOB} asks for that")
+    return tuple(f"{gap}; whatever comes is installed unless {INTEGRITY_KNOB} is set" for gap in gaps)
+
+
+def _gap(uri: str, *, has_policy: bool, sha256: str) -> str:
+    """What is missing; empty for what is covered, and for what is on this machine as a directory."""
+    try:
+        source = parse_source(uri)
+    except SourceInvalid:
+        return ""  # the puller will say so
+    match source:
+        case RegistryImage(reference=reference):
+            if has_policy or reference.digest:
+                return ""
+            return f"{uri}: its gallery has no `verification`, and the uri no digest: nothing shows who made the image"
+        case ImageFile():
+            return "" if has_policy else f"{uri}: an image in a file has no signature: nothing shows who made it"
+        case ArchiveUrl():
+            is_directory = False
+        case LocalSource(path=path):
+            is_directory = path.is_dir()
+    if is_directory or sha256:
+        return ""
+    return f"{uri}: its entry has no `sha256`: nothing shows what the archive must hold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,10 @@ import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.contents import Image, LocalLayer
-from corral.oci.digests import check_digest, digest_of
 from corral.oci.errors import ContentMismatch, ImageError, ImageNotFound, LimitExceeded, ManifestUnusable
 from corral.oci.limits import ENTRIES_KNOB, MANIFEST_BYTES, UnpackLimits
-from corral.oci.manifests import Descriptor, Index, choose_image, read_manifest
-from corral.oci.platforms import ImagePlatform
+from corral.oci.manifests import Descriptor, Index, Platform, choose_image, read_manifest
+from corral.oci.references import check_digest, digest_of
 from corral.oci.tar_stream import FilePieces, MemberKind, TarStream
 
 LAYOUT_FILE: Final = "oci-layout"
@@ -101,7 +100,7 @@ def open_files(path: Path, limits: UnpackLimits) -> Files:
     return _Directory(path) if path.is_dir() else _Archive(path, limits)
 
 
-def read_image(path: Path, platform: ImagePlatform, limits: UnpackLimits) -> Image:
+def read_image(path: Path, platform: Platform, limits: UnpackLimits) -> Image:
     """The image in an OCI layout or in what `docker save` wrote. Looks at files: call it in a thread."""
     files = open_files(path, limits)
     if files.find(LAYOUT_FILE) is not None and (top := files.find(INDEX_FILE)) is not None:
@@ -111,7 +110,7 @@ def read_image(path: Path, platform: ImagePlatform, limits: UnpackLimits) -> Ima
     raise ManifestUnusable(f"{path} is neither an OCI layout nor what `docker save` writes")
 
 
-def _read_layout(files: Files, top: FilePart, path: Path, platform: ImagePlatform) -> Image:
+def _read_layout(files: Files, top: FilePart, path: Path, platform: Platform) -> Image:
     document = read_manifest(content_of(top), name=str(path))
     digests: list[str] = []
     while isinstance(document, Index):

@@ -8,11 +8,9 @@ from corral.base.clock import Clock
 from corral.base.tasks import task_group
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, SourceInvalid
-from corral.oci.manifests import Descriptor, Index, Manifest, read_manifest
-from corral.oci.opening import open_registry
-from corral.oci.platforms import ImagePlatform
+from corral.oci.manifests import Descriptor, Index, Manifest, Platform, read_manifest
 from corral.oci.references import Reference, RegistryImage, parse_source
-from corral.oci.registry import Registry
+from corral.oci.registry import Registry, open_registry
 
 _MOST_MEMBERS: Final = 16
 """Of an index that are looked into. Nobody builds for more machines."""
@@ -26,7 +24,7 @@ class PlatformImage:
     """An image for one platform."""
 
     digest: str
-    platform: ImagePlatform | None = None
+    platform: Platform | None = None
     layer_bytes: int | None = None
     """All layers, as they are fetched; None when it was not looked into."""
 

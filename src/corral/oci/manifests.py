@@ -1,15 +1,76 @@
-"""Manifests and indexes: what they say, as far as unpacking needs it."""
+"""Manifests and indexes, as far as unpacking needs them, and which image of an index is for which machine."""
 
-from collections.abc import Mapping, Sequence
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.oci.digests import check_digest
-from corral.oci.errors import ManifestUnusable, SourceInvalid
+from corral.oci.errors import ManifestUnusable, PlatformMissing, SourceInvalid
 from corral.oci.limits import MAX_LAYERS
-from corral.oci.platforms import ImagePlatform, choose
+from corral.oci.references import check_digest
+
+_ARCHITECTURES: Final = {
+    "x86_64": ("amd64", ""),
+    "amd64": ("amd64", ""),
+    "aarch64": ("arm64", ""),
+    "arm64": ("arm64", ""),
+    "armv8l": ("arm", "v8"),
+    "armv7l": ("arm", "v7"),
+    "armv6l": ("arm", "v6"),
+    "i386": ("386", ""),
+    "i686": ("386", ""),
+}
+_PLAIN: Final = {("arm64", "v8"): "", ("amd64", "v1"): "", ("arm", ""): "v7"}
+"""Variants that say no more than their absence, and the one that is meant by it."""
+_UNKNOWN: Final = "unknown"
+
+
+class Platform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """As images state it."""
+
+    # Made anew each time, so that they are always written: readers need both.
+    os: str = msgspec.field(default_factory=lambda: "linux")
+    architecture: str = msgspec.field(default_factory=lambda: "amd64")
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, (self.os, self.architecture, self.variant)))
+
+    @property
+    def level(self) -> int:
+        """The variant as a number: within one architecture, a machine runs what is not above its own."""
+        variant = _PLAIN.get((self.architecture, self.variant), self.variant)
+        digits = variant.removeprefix("v").partition(".")[0]
+        return int(digits) if digits.isdigit() else 0
+
+
+ASSUMED: Final = Platform()
+"""What an entry without a platform is taken for, as LocalAI does it."""
+
+
+def this_platform() -> Platform:
+    machine = platform.machine().lower()
+    architecture, variant = _ARCHITECTURES.get(machine, (machine, ""))
+    return Platform(os=sys.platform, architecture=architecture, variant=variant)
+
+
+def choose(offered: Iterable[Platform | None], wanted: Platform) -> int:
+    """The number of the best fitting one; PlatformMissing tells which there are."""
+    platforms = [one or ASSUMED for one in offered]
+    fitting = [number for number, one in enumerate(platforms) if _fits(one, wanted)]
+    if not fitting:
+        there = sorted({str(one) for one in platforms if one.os != _UNKNOWN})
+        raise PlatformMissing(f"there is no image for {wanted}; there are images for {', '.join(there) or 'nothing'}")
+    return max(fitting, key=lambda number: (platforms[number].level, -number))
+
+
+def _fits(one: Platform, wanted: Platform) -> bool:
+    is_alike = (one.os, one.architecture) == (wanted.os, wanted.architecture)
+    return is_alike and one.level <= wanted.level
+
 
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
@@ -31,7 +92,7 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     media_type: str = msgspec.field(default="", name="mediaType")
     digest: str
     size: int
-    platform: ImagePlatform | None = None
+    platform: Platform | None = None
     annotations: Mapping[str, str] | None = None
     urls: Sequence[str] | None = None
 
@@ -71,7 +132,7 @@ def read_manifest(body: bytes, *, name: str) -> Manifest | Index:
     raise ManifestUnusable(f"{name}: this is neither an image nor a list of images")
 
 
-def choose_image(index: Index, wanted: ImagePlatform, *, name: str) -> Descriptor:
+def choose_image(index: Index, wanted: Platform, *, name: str) -> Descriptor:
     """The image for a platform, or the list in which to look on."""
     entries = index.manifests
     if not entries:

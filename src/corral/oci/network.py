@@ -1,13 +1,16 @@
-"""How the network is used: which hosts may be asked without TLS, through which proxy, with which patience."""
+"""How the network is used: which hosts may be asked without TLS, through which proxy, and when to try again."""
 
 import ipaddress
-from collections.abc import Mapping
-from typing import Final, TypedDict
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Final, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from corral.oci.errors import SourceInvalid
+from corral.base.clock import Clock
+from corral.base.retry import Backoff
+from corral.oci.errors import RegistryUnavailable, SourceInvalid
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost"})
 
@@ -110,3 +113,41 @@ def proxies_of(environment: Mapping[str, str]) -> Proxies:
         return environment.get(name) or environment.get(name.upper()) or ""
 
     return Proxies(http_proxy=stated("http_proxy"), https_proxy=stated("https_proxy"), no_proxy=stated("no_proxy"))
+
+
+T = TypeVar("T")
+
+
+class Patience:
+    """Counts failures in a row, and waits between them."""
+
+    def __init__(self, network: Network, clock: Clock) -> None:
+        self._network = network
+        self._clock = clock
+        self._backoff = Backoff(
+            first=timedelta(seconds=network.first_pause_seconds), cap=timedelta(seconds=network.longest_pause_seconds)
+        )
+        self._failures = 0
+
+    def forget(self) -> None:
+        """There was progress."""
+        self._failures = 0
+
+    async def after(self, error: RegistryUnavailable) -> None:
+        """Wait before the next attempt, as long as the registry asks for; raises the error when there is none left."""
+        self._failures += 1
+        asked = error.retry_after or 0.0
+        if self._failures >= self._network.attempts or asked > self._network.longest_retry_after_seconds:
+            raise error
+        pause = self._backoff.delay(self._failures).total_seconds()
+        await self._clock.sleep(max(pause, asked))
+
+
+async def persistently(work: Callable[[], Awaitable[T]], network: Network, clock: Clock) -> T:
+    """Do it, again and again while it is worth it."""
+    patience = Patience(network, clock)
+    while True:
+        try:
+            return await work()
+        except RegistryUnavailable as error:
+            await patience.after(error)

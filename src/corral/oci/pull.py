@@ -16,9 +16,9 @@ from typing import BinaryIO, Final
 
 from corral.base.clock import Clock
 from corral.base.tasks import task_group
-from corral.oci.archives import copy_directory, directory_size
+from corral.base.threads import in_thread
 from corral.oci.blobs import BlobCache
-from corral.oci.contents import Image, Layer
+from corral.oci.contents import Image, Layer, copy_directory, directory_size
 from corral.oci.errors import (
     DiskFull,
     ImageError,
@@ -29,13 +29,10 @@ from corral.oci.errors import (
     error_with,
 )
 from corral.oci.http import HttpFetcher, open_fetcher_session
-from corral.oci.orders import PullOrder, PullResult
-from corral.oci.patience import in_thread
-from corral.oci.progress import Scale
+from corral.oci.orders import PullOrder, PullResult, Scale
 from corral.oci.signatures.candidates import NothingAccepted, SignatureChecker
 from corral.oci.sources import SourceOpener
-from corral.oci.targets import empty, prepare_target
-from corral.oci.tree import Tree
+from corral.oci.tree import Tree, empty, prepare_target
 from corral.oci.unpack import Unpacked, Unpacker
 from corral.wire.progress import Phase, size_text
 

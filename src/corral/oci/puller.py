@@ -18,7 +18,7 @@ from corral.base.tasks import start_task
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.errors import ImageError, PullCancelled, PullerDied, error_with
 from corral.oci.orders import PullFailure, PullLine, PullOrder, PullProgress, PullResult
-from corral.oci.targets import empty, is_directory
+from corral.oci.tree import empty, is_directory
 
 MODULE: Final = "corral.processes.puller"
 _MAX_LINE_BYTES: Final = 256 * 1024

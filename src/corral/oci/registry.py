@@ -1,4 +1,4 @@
-"""One repository of a registry: manifests and blobs, with whatever login they need."""
+"""One repository of a registry: manifests and blobs, with the login that it wants and that settings and files have."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -11,17 +11,17 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.http_client import host_of
+from corral.base.threads import in_thread
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.oci.auth import Challenge, Credential, read_challenge
+from corral.oci.auth import Challenge, Credential, StoredCredentials, credential_for, read_challenge, read_stored
 from corral.oci.blobs import Body, body_of
-from corral.oci.digests import check_digest, digest_of
+from corral.oci.config import ImagesConfig
 from corral.oci.errors import ContentMismatch, RegistryRefused, RegistryUnavailable, SourceInvalid
-from corral.oci.http import Content, HttpFetcher, RegistryResponse
+from corral.oci.http import Content, HttpFetcher, RegistryResponse, open_fetcher_session
 from corral.oci.limits import MANIFEST_BYTES
 from corral.oci.manifests import ACCEPTED, OCI_INDEX
-from corral.oci.network import Network, check_url, scheme_of
-from corral.oci.patience import persistently
-from corral.oci.references import Reference
+from corral.oci.network import Network, check_url, persistently, scheme_of
+from corral.oci.references import Reference, check_digest, digest_of
 
 _CLIENT: Final = "corral"
 _UNKNOWN_ROUTE: Final = frozenset({400, 404, 405, 501})
@@ -209,3 +209,27 @@ class Registry:
         if self._base.startswith("https:") and not realm.startswith("https:"):
             raise RegistryRefused(f"{self._reference.registry} sends us for a token from HTTPS to HTTP")
         return realm
+
+
+@asynccontextmanager
+async def open_registry(
+    reference: Reference,
+    *,
+    config: ImagesConfig,
+    clock: Clock,
+    actions: str = "pull",
+    stored: StoredCredentials | None = None,
+) -> AsyncIterator[Registry]:
+    """For one image, until the end of the block. `actions` is what a token is asked for; `stored` are the logins of
+    files, if they were read already."""
+    if stored is None:
+        stored = await in_thread(lambda: read_stored(config.auth_files))
+    async with open_fetcher_session(config.network) as session:
+        yield Registry(
+            HttpFetcher(session, config.network),
+            reference,
+            credential=credential_for((*config.credentials, *stored.credentials), reference),
+            network=config.network,
+            clock=clock,
+            actions=actions,
+        )

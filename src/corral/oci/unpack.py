@@ -1,22 +1,81 @@
-"""Unpacks layers into a directory: what is taken, what is refused, and what becomes of owners and modes.
+"""Decompresses layers and unpacks them into a directory: what is taken, what is refused, what becomes of modes.
 
 Everything belongs to whoever runs this. Nothing can be written by others, nothing runs as somebody else. Devices,
 fifos, names that leave the image and links that lead out of it are refused, and the pull with them: an image with one
-of those is not made to be run by us.
+of those is not made to be run by us. Compression is told by the first bytes: the media types of many images are wrong.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import zstandard
+
 from corral.base.open_directories import OpenDirectory
-from corral.oci.decompress import decompressed
-from corral.oci.errors import LimitExceeded, PullCancelled, UnpackRefused
-from corral.oci.limits import BYTES_KNOB, ENTRIES_KNOB, RATIO_COUNTS_FROM, RATIO_KNOB, UnpackLimits
+from corral.oci.errors import ContentMismatch, LimitExceeded, PullCancelled, UnpackRefused
+from corral.oci.limits import BYTES_KNOB, ENTRIES_KNOB, RATIO_COUNTS_FROM, RATIO_KNOB, ZSTD_WINDOW_BYTES, UnpackLimits
 from corral.oci.tar_stream import ArchiveMember, MemberKind, Pieces, TarStream
 from corral.oci.tree import Parts, Tree
+
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE: Final = range(0x184D2A50, 0x184D2A60)
+_IN_BYTES: Final = 256 * 1024
+_OUT_BYTES: Final = 1024 * 1024
+_GZIP_WINDOW: Final = 31
+
+
+def decompressed(file: BinaryIO) -> Iterator[bytes]:
+    """The content in pieces of at most a megabyte, however small what they come from. Reads from the start."""
+    file.seek(0)
+    magic = file.read(4)
+    file.seek(0)
+    try:
+        if magic.startswith(_GZIP):
+            yield from _gunzipped(file)
+        elif magic == _ZSTD or int.from_bytes(magic, "little") in _ZSTD_SKIPPABLE:
+            yield from _unzstd(file)
+        else:
+            yield from iter(lambda: file.read(_OUT_BYTES), b"")
+    except (zlib.error, zstandard.ZstdError) as error:
+        raise ContentMismatch(f"the compressed data is broken: {error}") from error
+
+
+def _gunzipped(file: BinaryIO) -> Iterator[bytes]:
+    """All members of the file, one after the other; zeros after the last are padding."""
+    rest = file.read(_IN_BYTES)
+    while rest:
+        rest = yield from _gzip_member(file, rest)
+        rest = rest.lstrip(b"\0")
+        while not rest and (more := file.read(_IN_BYTES)):
+            rest = more.lstrip(b"\0")
+
+
+def _gzip_member(file: BinaryIO, data: bytes) -> Generator[bytes, None, bytes]:
+    """One member, from what was read of it; returns what was read beyond its end."""
+    member = zlib.decompressobj(_GZIP_WINDOW)
+    while True:
+        piece = member.decompress(data, _OUT_BYTES)
+        if piece:
+            yield piece
+        if member.eof:
+            return member.unused_data
+        data = member.unconsumed_tail
+        if not data and not piece:
+            data = file.read(_IN_BYTES)
+            if not data:
+                raise ContentMismatch("the compressed data ends too early")
+
+
+def _unzstd(file: BinaryIO) -> Iterator[bytes]:
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
+    with decompressor.stream_reader(file, read_size=_IN_BYTES, read_across_frames=True, closefd=False) as reader:
+        while piece := reader.read(_OUT_BYTES):
+            yield piece
+
 
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"

@@ -23,7 +23,7 @@ from corral.base.private_files import make_private_directory
 from corral.bus.client import NatsBus
 from corral.bus.credentials import names_user
 from corral.bus.port import Handler, Message
-from corral.oci.platforms import this_platform
+from corral.oci.manifests import this_platform
 from corral.processes.data_lock import held
 from corral.processes.exit_codes import ExitCode, exit_code_of
 from corral.processes.failures import sole_cause

@@ -18,9 +18,8 @@ from corral.imaging.layers import Compression, Packing
 from corral.imaging.packages import InstallerKind, PackageInstaller
 from corral.imaging.targets import this_python
 from corral.oci.layout import is_layout
-from corral.oci.orders import PullOrder
-from corral.oci.platforms import ImagePlatform, this_platform
-from corral.oci.progress import Scale
+from corral.oci.manifests import Platform, this_platform
+from corral.oci.orders import PullOrder, Scale
 from corral.oci.pull import Pull
 from tests.kit.clock import ManualClock
 from tests.kit.waiting import wait_until
@@ -28,11 +27,7 @@ from tests.kit.wheels import a_wheel, lock_of
 
 from .conftest import Workbench
 
-AMD, ARM, APPLE = (
-    ImagePlatform(),
-    ImagePlatform(architecture="arm64"),
-    ImagePlatform(os="darwin", architecture="arm64"),
-)
+AMD, ARM, APPLE = (Platform(), Platform(architecture="arm64"), Platform(os="darwin", architecture="arm64"))
 
 
 async def unpacked(source: str | Path, target: Path) -> dict[str, bytes | str]:

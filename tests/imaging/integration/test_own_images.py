@@ -13,9 +13,8 @@ from corral.base.processes import ChildCommand, Output, start_process
 from corral.domain.gallery import GallerySource
 from corral.galleries.local_index import LocalIndexes
 from corral.galleries.places import read_place
-from corral.oci.orders import PullOrder
-from corral.oci.platforms import this_platform
-from corral.oci.progress import Scale
+from corral.oci.manifests import this_platform
+from corral.oci.orders import PullOrder, Scale
 from corral.oci.pull import Pull
 from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions, PredictOptions

@@ -12,16 +12,15 @@ from corral.imaging.push import PushResult, push_layout
 from corral.oci.auth import Credential
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageNotFound, RegistryRefused
-from corral.oci.orders import PullOrder, PullResult
-from corral.oci.platforms import ImagePlatform, this_platform
-from corral.oci.progress import Scale
+from corral.oci.manifests import Platform, this_platform
+from corral.oci.orders import PullOrder, PullResult, Scale
 from corral.oci.pull import Pull
 from corral.oci.references import parse_reference
 from tests.kit.docker_registry import PASSWORD, USERNAME, DockerRegistry
 
 from .conftest import Workbench
 
-OTHER = ImagePlatform(os="darwin", architecture="arm64")
+OTHER = Platform(os="darwin", architecture="arm64")
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from corral.domain.backend import Verb
 from corral.domain.gallery import GallerySource
 from corral.domain.operation import Operation, TargetStatus
 from corral.galleries.config import GalleriesConfig
+from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
-from corral.galleries.registry import NoRegistry
 from corral.state.fleet_rules import FleetRuleStore
 from corral.state.operations import OperationStore
 from tests.kit.world import World

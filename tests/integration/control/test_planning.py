@@ -13,8 +13,8 @@ from corral.control.catalogue import GalleryCatalogue
 from corral.control.planning import Lookups
 from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
+from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
-from corral.galleries.registry import NoRegistry
 from corral.oci.manifests import Descriptor
 from corral.state.db import Database
 from corral.wire.install import InstallRequest

@@ -25,9 +25,9 @@ from corral.oci.errors import (
     TargetUnusable,
     UnpackRefused,
 )
+from corral.oci.manifests import this_platform
 from corral.oci.network import Network
 from corral.oci.orders import PullOrder, PullProgress
-from corral.oci.platforms import this_platform
 from corral.oci.puller import MODULE, Puller
 from tests.kit.certificates import Authority
 from tests.kit.images import a_layer, a_symlink, gzipped, tar_of

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from corral.oci.decompress import decompressed
 from corral.oci.errors import PullCancelled
 from corral.oci.limits import UnpackLimits
 from corral.oci.tar_stream import Pieces, TarStream
 from corral.oci.tree import Tree
-from corral.oci.unpack import Unpacker, unpack
+from corral.oci.unpack import Unpacker, decompressed, unpack
 from tests.kit.images import SOME_TIME, a_directory, a_file, a_hard_link, a_symlink, gzipped, tar_of, zstandardised
 
 LIMITS = UnpackLimits()

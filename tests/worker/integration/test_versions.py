@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.base.clock import SystemClock
-from corral.oci.platforms import this_platform
+from corral.oci.manifests import this_platform
 from corral.worker.installing import switching
 from corral.worker.installing.backend_metadata import read_metadata
 from corral.worker.installing.installer import Installer, NoPrevious

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from corral.oci.platforms import this_platform
+from corral.oci.manifests import this_platform
 from corral.processes.exit_codes import ExitCode
 from corral.worker.config import DepartureConfig, WorkerConfig
 from corral.worker.membership.addresses import AddressConfig

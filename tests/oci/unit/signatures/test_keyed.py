@@ -13,11 +13,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from corral.base.errors import InvalidInput
 from corral.imaging.private_keys import SigningKey
-from corral.oci.signatures.candidates import SignatureCandidate, SigstoreBundle, SimpleSignature
-from corral.oci.signatures.keyed import KeyChecker
-from corral.oci.signatures.keys import PublicKey
+from corral.oci.signatures.candidates import SignatureCandidate, SigstoreBundle, SimpleSignature, make_payload
+from corral.oci.signatures.keyed import KeyChecker, PublicKey
 from corral.oci.signatures.policy import Verification
-from corral.oci.signatures.simple_signing import make_payload
 from tests.kit.sigstore import SigstoreInstance, a_statement, key_bundle
 
 DIGEST = "sha256:" + "ab" * 32

@@ -11,7 +11,7 @@ import pytest
 
 from corral.base.errors import InvalidInput
 from corral.imaging.private_keys import new_signing_key
-from corral.oci.signatures.keys import read_public_keys
+from corral.oci.signatures.keyed import read_public_keys
 from corral.oci.signatures.policy import Verification, expected_signer, read_policy, signer_problem, time_problem
 
 KEYLESS = {"issuer": "https://issuer.example", "identity": "me@example.org"}

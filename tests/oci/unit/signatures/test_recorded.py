@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from corral.imaging.private_keys import read_signing_key
-from corral.oci.signatures.candidates import SigstoreBundle, SimpleSignature
+from corral.oci.signatures.candidates import SigstoreBundle, SimpleSignature, make_payload
 from corral.oci.signatures.keyed import KeyChecker
 from corral.oci.signatures.keyless import KeylessChecker
 from corral.oci.signatures.policy import Verification
-from corral.oci.signatures.simple_signing import make_payload
 
 RECORDED = Path(__file__).parent / "recorded"
 IDENTITY = (

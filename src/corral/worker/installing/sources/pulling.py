@@ -11,8 +11,7 @@ import msgspec
 
 from corral.oci.config import ImagesConfig, Pin, make_order
 from corral.oci.errors import DiskFull, ImageError
-from corral.oci.orders import PullOrder, PullProgress
-from corral.oci.progress import words_of
+from corral.oci.orders import PullOrder, PullProgress, words_of
 from corral.oci.puller import Puller
 from corral.wire.progress import Phase
 from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, NoRoom
