@@ -16,7 +16,7 @@ from yarl import URL
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.worker.config import FilesConfig
-from corral.worker.files.serving import FileServing
+from corral.worker.files.routes import FileServing
 from corral.worker.http import HttpServer
 from corral.worker.membership.addresses import HostPort
 from corral.worker.membership.presence import AcceptedRegistration, Presence

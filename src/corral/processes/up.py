@@ -39,7 +39,7 @@ from corral.processes.tls import server_tls
 from corral.processes.up_file import UpFile, UpKeys, UpPids, remove_up_file, write_up_file
 from corral.processes.up_frontend import UpFrontend
 from corral.processes.up_workers import UpWorker, make_workers, worker_environment
-from corral.worker.files.areas import refuse_private
+from corral.worker.files.keys import refuse_private
 
 log = logging.getLogger(__name__)
 

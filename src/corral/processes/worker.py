@@ -32,11 +32,11 @@ from corral.processes.worker_backends import Surrounding, open_backends
 from corral.wire import subjects
 from corral.wire.registration import FEATURES, CorralHello
 from corral.worker.config import WorkerConfig
-from corral.worker.files.areas import refuse_private
+from corral.worker.files.keys import refuse_private
 from corral.worker.files.object_cache import ObjectPlaces
 from corral.worker.files.object_files import ObjectFiles
 from corral.worker.files.object_handlers import ObjectHandlers
-from corral.worker.files.serving import FileServing
+from corral.worker.files.routes import FileServing
 from corral.worker.hardware.cgroup import Cgroup
 from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
 from corral.worker.hardware.machine import CapabilityRule, Hardware, Machine, on_one_disk

@@ -1,15 +1,51 @@
-"""The few things that the file server does to names in a directory that is held open. May block; never follows a
-link."""
+"""What the file server does to names in a directory that is held open: files, the names beside them, and room on their
+disk. Blocks; never follows a link.
+
+The names of hashes are LocalAI's, so that its workers and ours can follow each other on one disk.
+"""
 
 import ctypes
 import errno
 import fcntl
+import hashlib
 import os
+import secrets
 import stat
+import threading
+from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from corral.base.open_directories import look
-from corral.worker.files.names import new_name
+
+HASH_SUFFIX: Final = ".sha256"
+TARGET_SUFFIX: Final = ".sha256.target"
+PART_PREFIX: Final = ".corral-part-"
+NEW_PREFIX: Final = ".corral-new-"
+
+
+def hash_name(name: str) -> str:
+    return name + HASH_SUFFIX
+
+
+def target_name(name: str) -> str:
+    return name + TARGET_SUFFIX
+
+
+def part_name(name: str) -> str:
+    """Where ranges of this file are gathered: always the same, so that an upload can go on after a restart."""
+    return PART_PREFIX + hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
+
+
+def new_name() -> str:
+    """For something that will be renamed in the same breath, or never."""
+    return NEW_PREFIX + secrets.token_hex(16)
+
+
+def is_ours(name: str) -> bool:
+    """A name that no key may mean."""
+    return name.startswith((PART_PREFIX, NEW_PREFIX))
+
 
 FILE_MODE: Final = 0o644
 _NEVER_FOLLOW: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -143,3 +179,43 @@ def give_back(descriptor: int) -> None:
 def free_bytes(directory: int) -> int:
     found = os.fstatvfs(directory)
     return found.f_bavail * found.f_frsize
+
+
+class Room:
+    """Room on the disks: uploads that were let in count as if they were written already, so that two cannot be promised
+    the same room. Called from several threads."""
+
+    def __init__(self, free_bytes: Callable[[int], int] = free_bytes) -> None:
+        self._free_bytes = free_bytes
+        self._promised: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    def free(self, directory: int, device: int) -> int:
+        """Bytes that nobody was promised, on the disk of a directory."""
+        with self._lock:
+            return self._free_bytes(directory) - self._promised[device]
+
+    def promise(self, device: int, count: int) -> "Promise":
+        self.add(device, count)
+        return Promise(self, device, count)
+
+    def add(self, device: int, count: int) -> None:
+        with self._lock:
+            self._promised[device] += count
+
+
+class Promise:
+    """Bytes that one upload may still write. Written ones are on the disk and no longer promised."""
+
+    def __init__(self, room: Room, device: int, count: int) -> None:
+        self._room = room
+        self._device = device
+        self._left = count
+
+    def use(self, count: int) -> None:
+        used = min(count, self._left)
+        self._left -= used
+        self._room.add(self._device, -used)
+
+    def close(self) -> None:
+        self.use(self._left)

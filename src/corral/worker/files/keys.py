@@ -1,6 +1,7 @@
-"""Which file a request means: from the path of its URL to a place in one of the three directories. Pure.
+"""Which file a request means: from the path of its URL to a place in one of the three directories, and where these
+directories may be.
 
-The rules are those of Go's router and of LocalAI's worker, since its frontends count on both.
+The rules for keys are those of Go's router and of LocalAI's worker, since its frontends count on both.
 """
 
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from corral.base.errors import SettingInvalid
 from corral.worker.files.refusals import bad_request, outside
 
 _MOST_PARTS: Final = 100
@@ -75,3 +77,40 @@ def cleaned(path: str) -> str:
     """The path that Go's router would redirect to: without `//`, `/./` and `/../`; a slash at the end stays."""
     clean = "/" + posixpath.normpath(f"/{path}").lstrip("/")
     return f"{clean}/" if path.endswith("/") and clean != "/" else clean
+
+
+_CACHE: Final = "cache"
+"""Beside the models: what comes through object storage."""
+
+
+def served_directories(*, models: Path, staging: Path | None) -> Mapping[Area, Path]:
+    """By area, placed as LocalAI's worker has them: all beside the models, unless the settings say otherwise."""
+    beside = models.absolute().parent
+    return {
+        Area.MODELS: models,
+        Area.STAGING: staging or beside / Area.STAGING,
+        Area.DATA: beside / Area.DATA,
+    }
+
+
+def refuse_private(*, models: Path, staging: Path | None, private: Path) -> None:
+    """SettingInvalid when frontends could read or write the directory of the setting `data`, where secrets are.
+
+    Compared by real path, whatever links lead there. Four names in the private directory are set aside for files that
+    are served; the default settings use them.
+    """
+    own = Path(os.path.realpath(private))
+    set_aside = {own / name for name in (*Area, _CACHE)}
+    served = [("models", models.absolute().parent / _CACHE)]
+    for area, path in served_directories(models=models, staging=staging).items():
+        served.append(("staging" if area is Area.STAGING and staging else "models", path))
+    for setting, path in served:
+        real = Path(os.path.realpath(path))
+        if real in set_aside or not (real.is_relative_to(own) or own.is_relative_to(real)):
+            continue
+        raise SettingInvalid(
+            setting,
+            f"frontends would be given the files of {path}, which is, contains or lies in {private}, the directory of "
+            f"the setting data, where secrets are kept; choose another directory for one of the two settings, for "
+            f"instance {own / Area.MODELS} for models",
+        )

@@ -1,17 +1,27 @@
-"""The routes of the file server, below /v1/files/ and /v1/files-list/: methods, statuses and words are LocalAI's."""
+"""The file server as one: its routes below /v1/files/ and /v1/files-list/, whose methods, statuses and words are
+LocalAI's, and all that runs beside them."""
 
+import asyncio
 import json
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from aiohttp import web
 
+from corral.base.clock import Clock
+from corral.base.open_directories import DIRECTORY_MODE
+from corral.base.tasks import running
+from corral.worker.config import FilesConfig
 from corral.worker.files import disk
 from corral.worker.files.downloads import Downloads
+from corral.worker.files.keys import served_directories
 from corral.worker.files.refusals import FileRefused, bad_request, disk_full, failed
 from corral.worker.files.store import FileStore, Head
+from corral.worker.files.sweeping import Sweeper
 from corral.worker.files.threads import Threads
 from corral.worker.files.uploads import PartialUpload, Uploads
 
@@ -132,3 +142,42 @@ def _local_path(path: Path) -> web.Response:
 def _json(document: object) -> web.Response:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
     return web.Response(body=text.encode(errors="replace"), content_type="application/json")
+
+
+log = logging.getLogger(__name__)
+
+
+class FileServing:
+    """Sweeps, and has routes to serve, from the beginning to the end of the `async with` block."""
+
+    def __init__(self, config: FilesConfig, *, models: Path, clock: Clock) -> None:
+        self._directories = served_directories(models=models, staging=config.staging_path)
+        self._store = FileStore(self._directories)
+        self._threads = Threads()
+        self._sweeper = Sweeper(self._store, self._threads, clock=clock, retention=config.retention)
+        self._stack = AsyncExitStack()
+        self.routes = FileRoutes(self._store, self._threads, stall_seconds=config.stall_timeout.total_seconds())
+
+    async def __aenter__(self) -> Self:
+        await self._threads.run(self._make_directories)
+        self._stack.push_async_callback(self._threads.close)
+        self._stack.push_async_callback(asyncio.to_thread, self._store.close)
+        await self._stack.enter_async_context(running(self._sweeper.run(), name="file sweeper"))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def _make_directories(self) -> None:
+        """One that cannot be made is told, and its files are refused: the worker may be of use without them."""
+        for area, path in self._directories.items():
+            try:
+                path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            except OSError as error:
+                log.warning(
+                    "no files can be kept under %s/: cannot create %s: %s",
+                    area.value,
+                    path,
+                    error.strerror,
+                    extra={"event": "files.unusable"},
+                )

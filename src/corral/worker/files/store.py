@@ -20,12 +20,10 @@ from typing import Final
 
 from corral.base.open_directories import Confined, ConfinedPath, PathEscapes, PathRefused, look, opened_directory
 from corral.worker.files import disk
-from corral.worker.files.hashes import Hashes
+from corral.worker.files.disk import TARGET_SUFFIX, Room, hash_name, is_ours, part_name, target_name
+from corral.worker.files.hashes import Hashes, Settling
 from corral.worker.files.keys import Area, locate
-from corral.worker.files.names import TARGET_SUFFIX, hash_name, is_ours, part_name, target_name
 from corral.worker.files.refusals import bad_request, failed, outside
-from corral.worker.files.room import Room
-from corral.worker.files.settling import Settling
 
 MOST_UNFINISHED: Final = 256
 """Uploads whose hashing is remembered; others are read again when they go on."""

@@ -18,8 +18,8 @@ from corral.base.clock import Clock
 from corral.base.open_directories import DirectoryUnusable, look, opened_directory
 from corral.base.tasks import Poke, poke_or_period
 from corral.worker.files import disk
+from corral.worker.files.disk import TARGET_SUFFIX, is_ours, part_name
 from corral.worker.files.keys import Area
-from corral.worker.files.names import TARGET_SUFFIX, is_ours, part_name
 from corral.worker.files.store import FileStore
 from corral.worker.files.threads import Threads
 

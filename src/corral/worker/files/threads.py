@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Final, Protocol, TypeVar
 
-from corral.worker.files.lanes import MOST_LANES
+from corral.worker.files.bodies import MOST_LANES
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from corral.worker.files.lanes import SHORTEST
+from corral.worker.files.bodies import SHORTEST
 from tests.kit.file_worker import FileWorker, open_file_worker
 
 BLOCKING = [

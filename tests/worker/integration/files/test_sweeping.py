@@ -9,9 +9,9 @@ import pytest
 
 from corral.worker.config import FilesConfig
 from corral.worker.files import disk
+from corral.worker.files.disk import NEW_PREFIX, PART_PREFIX, part_name
 from corral.worker.files.keys import Area
-from corral.worker.files.names import NEW_PREFIX, PART_PREFIX, part_name
-from corral.worker.files.serving import FileServing
+from corral.worker.files.routes import FileServing
 from corral.worker.files.store import FileStore
 from corral.worker.files.sweeping import Sweeper
 from corral.worker.files.threads import Threads

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.worker.files import hashes as module
-from corral.worker.files.hashes import Hashes
-from corral.worker.files.settling import Settling
+from corral.worker.files.hashes import Hashes, Settling
 
 DATA = b"some bytes"
 DIGEST = hashlib.sha256(DATA).hexdigest()

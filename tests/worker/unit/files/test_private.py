@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corral.base.errors import SettingInvalid
-from corral.worker.files.areas import refuse_private
+from corral.worker.files.keys import refuse_private
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from corral.wire.file_transfer import ContentRange
-from corral.worker.files.content_range import parse_content_range
 from corral.worker.files.downloads import Span, parse_range
+from corral.worker.files.judging import parse_content_range
 from corral.worker.files.keys import Area, cleaned, decoded, locate
 from corral.worker.files.refusals import FileRefused
 
