@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from corral.adapter.dialects.answers import error_document
 from corral.adapter.dialects.engine_errors import refusal_in
-from corral.adapter.forms import BodyTooLarge
+from corral.adapter.forms import RequestTooLarge
 from corral.adapter.replicas import KeyUnknown
 from corral.adapter.scratch import ScratchNotUsable
 from corral.base.errors import CorralError, InvalidInput
@@ -16,7 +16,7 @@ _SERVER: Final = "server_error"
 
 _TABLE: Final[tuple[tuple[type[CorralError], int, str], ...]] = (
     (KeyUnknown, 401, _INVALID),
-    (BodyTooLarge, 413, _INVALID),
+    (RequestTooLarge, 413, _INVALID),
     (ScratchNotUsable, 507, _SERVER),
     (InvalidInput, 400, _INVALID),
     (errors.RequestRefused, 400, _INVALID),

@@ -20,7 +20,7 @@ MAX_BODY_BYTES: Final = 48 * 1024 * 1024
 """The size of one gRPC message, minus room for the fields that are added."""
 
 
-class BodyTooLarge(InvalidInput):
+class RequestTooLarge(InvalidInput):
     """The request is too large."""
 
     code = "request_too_large"
@@ -33,7 +33,7 @@ async def read_body(request: web.Request) -> bytes:
     try:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
-        raise BodyTooLarge from error
+        raise RequestTooLarge from error
 
 
 _FILE: Final = "file"
@@ -85,7 +85,7 @@ async def _stored(part: BodyPartReader, folder: Path) -> Path:
         while chunk := await part.read_chunk(_WRITE_BYTES):
             size += len(chunk)
             if size > MAX_BODY_BYTES:
-                raise BodyTooLarge
+                raise RequestTooLarge
             await asyncio.to_thread(file.write, chunk)
     if not size:
         raise InvalidInput(_FILE, "is empty")

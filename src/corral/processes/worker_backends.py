@@ -29,7 +29,7 @@ from corral.worker.model_handlers import ModelHandlers
 from corral.worker.models import WorkerModels
 from corral.worker.processes.adapters import Adapters
 from corral.worker.processes.backend_logs import BackendLogs
-from corral.worker.processes.connections import OpenCalls
+from corral.worker.processes.connections import BackendConnections
 from corral.worker.processes.ports import Ports, can_listen, ephemeral_ports, usable_ranges
 from corral.worker.processes.process import MARK_VARIABLE, BackendLink
 from corral.worker.processes.remains import Remains
@@ -53,7 +53,7 @@ class Surrounding:
 class BackendPart:
     supervisor: Supervisor
     installer: Installer
-    calls: OpenCalls
+    calls: BackendConnections
     inventory: InventoryReports
     handlers: Mapping[Subject, Handler]
 
@@ -88,7 +88,7 @@ async def open_backends(stack: AsyncExitStack, given: Surrounding, *, capability
     models = WorkerModels(supervisor, connect=_connect, free_within=config.supervision.free_within)
     of_models = ModelHandlers(models, _model_files(config))
     handlers = {**of_backends.table(), **of_models.table()}
-    calls = OpenCalls(lambda: {launch.port for launch in supervisor.running()})
+    calls = BackendConnections(lambda: {launch.port for launch in supervisor.running()})
     return BackendPart(supervisor=supervisor, installer=installer, calls=calls, inventory=inventory, handlers=handlers)
 
 

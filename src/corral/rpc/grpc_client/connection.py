@@ -12,7 +12,7 @@ from .call import Call, Code, Status
 from .frames import Frame, FrameReader, FrameTooLarge, ProtocolViolated, frame
 from .keepalive import Keepalive, Pinger
 from .open_calls import CALL_WINDOW, CREDIT_BYTES, OpenCalls, Places
-from .sending import Sender
+from .sending import FrameSender
 
 _CONNECTION_WINDOW: Final = 2**30
 """Renewed as bytes come, read or not, so that the slow reader of one call holds back no other."""
@@ -74,7 +74,7 @@ class Http2Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(_FRAME_LIMIT)
         self._blocks = HeaderBlocks()
-        self._sender = Sender(self.end)
+        self._sender = FrameSender(self.end)
         self._calls = OpenCalls(self._sender, when_idle=self._close_when_idle)
         self._by_number = self._calls.by_number
         self._pinger = Pinger(keepalive, is_needed=self._calls.__bool__, ping=self._ping, fail=self.end)

@@ -8,7 +8,7 @@ from typing import Final
 from . import frames
 from .call import Call, Code, Status
 from .frames import Frame, ProtocolViolated, frame
-from .sending import Sender
+from .sending import FrameSender
 
 CALL_WINDOW: Final = 1024 * 1024
 """Bytes that may wait for the reader of a call before its server is held back."""
@@ -83,7 +83,7 @@ class Places:
 class OpenCalls:
     """The calls that go on, by the numbers of their streams. It is what carries them: see `Carrier`."""
 
-    def __init__(self, sender: Sender, *, when_idle: Callable[[], None]) -> None:
+    def __init__(self, sender: FrameSender, *, when_idle: Callable[[], None]) -> None:
         self.places = Places()
         self.next_number = 1
         self._sender = sender

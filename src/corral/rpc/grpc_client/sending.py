@@ -21,7 +21,7 @@ _MAX_BACKLOG_BYTES: Final = 4 * 1024 * 1024
 """Control frames for a peer that does not read."""
 
 
-class Sender:
+class FrameSender:
     """The sending half of one connection."""
 
     def __init__(self, fail: Callable[[str], None]) -> None:

@@ -12,7 +12,7 @@ _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED: Final = "01"
 
 
-class OpenCalls:
+class BackendConnections:
     """Counts them, on Linux; elsewhere there are none to be seen."""
 
     def __init__(self, ports: Callable[[], AbstractSet[int]]) -> None:
