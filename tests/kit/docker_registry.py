@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from corral.base.errors import ChildFailed
-from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, Platform
+from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, ImagePlatform
 from corral.oci.references import digest_of
 from tests.kit.ports import lasting_port
 
@@ -68,12 +68,14 @@ class DockerRegistry:
 
     # What is pushed to it.
 
-    def push_image(self, name: str, layers: Sequence[bytes], *, platform: Platform, tag: str = "latest") -> Descriptor:
+    def push_image(
+        self, name: str, layers: Sequence[bytes], *, platform: ImagePlatform, tag: str = "latest"
+    ) -> Descriptor:
         pushed = [self.push_blob(name, layer, OCI_LAYER_GZIP) for layer in layers]
         return self.push_layers(name, pushed, platform=platform, tag=tag)
 
     def push_layers(
-        self, name: str, layers: Sequence[Descriptor], *, platform: Platform, tag: str = "latest"
+        self, name: str, layers: Sequence[Descriptor], *, platform: ImagePlatform, tag: str = "latest"
     ) -> Descriptor:
         """An image of layers that were pushed before."""
         rootfs = {"type": "layers", "diff_ids": [descriptor.digest for descriptor in layers]}

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import msgspec
 from aiohttp import web
 
-from corral.oci.manifests import OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, Platform, this_platform
+from corral.oci.manifests import OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, ImagePlatform, this_platform
 from corral.oci.references import digest_of
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -76,7 +76,7 @@ class FakeRegistry:
         return Descriptor(media_type=media_type, digest=digest, size=len(content))
 
     def add_image(
-        self, name: str, layers: Sequence[bytes], *, platform: Platform | None = None, tag: str = "latest"
+        self, name: str, layers: Sequence[bytes], *, platform: ImagePlatform | None = None, tag: str = "latest"
     ) -> Descriptor:
         descriptors = [self.add_blob(layer) for layer in layers]
         document = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "layers": descriptors}
@@ -87,7 +87,7 @@ class FakeRegistry:
         return self.add_manifest(name, document, OCI_INDEX, tag=tag)
 
     def add_manifest(
-        self, name: str, document: object, media_type: str, *, tag: str, platform: Platform | None = None
+        self, name: str, document: object, media_type: str, *, tag: str, platform: ImagePlatform | None = None
     ) -> Descriptor:
         body = msgspec.json.encode(document)
         digest = digest_of(body)

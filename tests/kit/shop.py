@@ -14,7 +14,7 @@ from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
 from corral.oci.config import ImagesConfig
-from corral.oci.manifests import Descriptor, Platform
+from corral.oci.manifests import Descriptor, ImagePlatform
 from tests.kit.clock import HurriedClock
 from tests.kit.images import a_layer
 from tests.kit.registry import FakeRegistry
@@ -42,7 +42,7 @@ class Shop:
         """Move the tag of a backend to an image of these layers, for these platforms."""
         members = [
             self.registry.add_image(
-                f"backends/{backend}", layers or [LAYER], platform=Platform(os=os, architecture=architecture)
+                f"backends/{backend}", layers or [LAYER], platform=ImagePlatform(os=os, architecture=architecture)
             )
             for os, architecture in (platform.split("/") for platform in platforms)
         ]

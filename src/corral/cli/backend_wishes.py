@@ -10,7 +10,7 @@ from corral.base.errors import InvalidInput
 from corral.imaging.build import BuildOrder
 from corral.imaging.layers import LEVELS, USUAL_LEVEL, Compression, Packing
 from corral.imaging.targets import GLIBC_VERSIONS, KNOWN, USUAL_GLIBC, read_platform, read_python_version
-from corral.oci.manifests import Platform, this_platform
+from corral.oci.manifests import ImagePlatform, this_platform
 from corral.oci.references import Reference, parse_reference
 
 _PLACES: Final = "--output, --archive or --push"
@@ -62,15 +62,15 @@ class Wishes:
         )
 
 
-def _this_platform() -> Platform:
+def _this_platform() -> ImagePlatform:
     mine = this_platform()
     if str(mine) not in KNOWN:
         raise InvalidInput("--platform", f"is needed here: no images are made for this machine, {mine}")
     return mine
 
 
-def _interpreters(words: Sequence[str], platforms: Sequence[Platform]) -> dict[Platform, Path]:
-    found: dict[Platform, Path] = {}
+def _interpreters(words: Sequence[str], platforms: Sequence[ImagePlatform]) -> dict[ImagePlatform, Path]:
+    found: dict[ImagePlatform, Path] = {}
     for platform, path in (_per_platform("--python", word, platforms) for word in words):
         if platform in found:
             raise InvalidInput("--python", f"there are two for {platform}")
@@ -78,14 +78,14 @@ def _interpreters(words: Sequence[str], platforms: Sequence[Platform]) -> dict[P
     return found
 
 
-def _libraries(words: Sequence[str], platforms: Sequence[Platform]) -> dict[Platform, tuple[Path, ...]]:
-    found: dict[Platform, tuple[Path, ...]] = {}
+def _libraries(words: Sequence[str], platforms: Sequence[ImagePlatform]) -> dict[ImagePlatform, tuple[Path, ...]]:
+    found: dict[ImagePlatform, tuple[Path, ...]] = {}
     for platform, path in (_per_platform("--library", word, platforms) for word in words):
         found[platform] = (*found.get(platform, ()), path)
     return found
 
 
-def _per_platform(option: str, word: str, platforms: Sequence[Platform]) -> tuple[Platform, Path]:
+def _per_platform(option: str, word: str, platforms: Sequence[ImagePlatform]) -> tuple[ImagePlatform, Path]:
     """OS/ARCH=PATH, or only a path where there is one platform."""
     stated, equals, rest = word.partition("=")
     if equals and stated in KNOWN:

@@ -21,7 +21,7 @@ from corral.control.batches import Batches
 from corral.control.fleet import Fleet
 from corral.control.intent_requests import IntentRequests
 from corral.control.inventory import InventoryKeeper
-from corral.control.lanes import BodyTransfer
+from corral.control.lanes import Lane
 from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.control.open_requests import OpenRequests
 from corral.control.progress import ProgressBoard
@@ -93,8 +93,8 @@ class Dispatcher:
         self._clock = clock
         self._policy = policy
         self._token = new_lease_token()
-        self._looks = BodyTransfer(_SLOTS, patience=_LONG)
-        self._sends = {verb: BodyTransfer(_SLOTS, patience=_LONG) for verb in Verb}
+        self._looks = Lane(_SLOTS, patience=_LONG)
+        self._sends = {verb: Lane(_SLOTS, patience=_LONG) for verb in Verb}
         self._working: set[ClaimedPlace] = set()
         self._changes = Batches(self._store, under_way=lambda: len(self._working))
         self._requests = OpenRequests()

@@ -11,7 +11,7 @@ from corral.base.ids import NodeId
 from corral.base.tasks import Poke, task_group
 from corral.bus.port import Message
 from corral.control.fleet import Fleet
-from corral.control.lanes import BodyTransfer
+from corral.control.lanes import Lane
 from corral.control.node_client import LIST_WITHIN, NodeClient
 from corral.control.report_intake import ReportIntake, ReportLimits
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, prove
@@ -58,7 +58,7 @@ class InventoryKeeper:
         self._client = client
         self._clock = clock
         self._dispatcher = dispatcher
-        self._lane = BodyTransfer(_SLOTS, patience=_SOON)
+        self._lane = Lane(_SLOTS, patience=_SOON)
         self._intake = ReportIntake(clock, INVENTORY_LIMITS, _warn_dropped)
         self.told = Poke()
         """Rung when reports came in: what rules demand may be missing."""

@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 
-class BodyTransfer:
+class Lane:
     """So many at once. Whoever takes longer than most gives its slot back and goes on without one."""
 
     def __init__(self, slots: int, *, patience: timedelta, most_slow: int = 10_000) -> None:
@@ -24,7 +24,7 @@ class Slot:
 
     __slots__ = ("_is_slow", "_lane", "_timer")
 
-    def __init__(self, lane: BodyTransfer) -> None:
+    def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._is_slow = False
 

@@ -8,7 +8,7 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.galleries.fetching import Artefact
+from corral.galleries.fetching import ArtefactFile
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryRefused
 from corral.oci.manifests import Descriptor
@@ -30,20 +30,20 @@ class RegistryArtefacts:
         self._config = config
         self._clock = clock
 
-    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> Artefact | None:
+    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
         """As `ArtefactReader` wants it."""
         try:
             return await self._read(parse_reference(reference), known_digest, most_bytes)
         except ImageError as error:
             raise _as_galleries_know_it(error) from error
 
-    async def _read(self, reference: Reference, known_digest: str, most_bytes: int) -> Artefact | None:
+    async def _read(self, reference: Reference, known_digest: str, most_bytes: int) -> ArtefactFile | None:
         async with open_registry(reference, config=self._config, clock=self._clock) as registry:
             document = await registry.manifest(reference.selector)
             if document.digest == known_digest:
                 return None
             file = _only_file(document.body, most_bytes)
-            return Artefact(digest=document.digest, content=await _content(registry, file))
+            return ArtefactFile(digest=document.digest, content=await _content(registry, file))
 
 
 def _only_file(manifest: bytes, most_bytes: int) -> Descriptor:

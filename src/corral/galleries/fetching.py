@@ -21,7 +21,7 @@ class RegistryMissing(CorralError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Artefact:
+class ArtefactFile:
     """The one file of an artefact."""
 
     digest: str
@@ -32,7 +32,7 @@ class Artefact:
 class ArtefactReader(Protocol):
     """Reads small artefacts from registries."""
 
-    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> Artefact | None:
+    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
         """The file of an artefact, verified; None when its digest is the known one, so that nothing is fetched.
 
         PeerUnavailable, PeerRefused or InvalidInput otherwise, also for one that is larger than allowed.
@@ -42,7 +42,7 @@ class ArtefactReader(Protocol):
 class NoRegistry:
     """For programs without a client for registries."""
 
-    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> Artefact | None:
+    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
         raise RegistryMissing
 
 

@@ -24,7 +24,7 @@ from corral.imaging.packages import PackageInstaller, PackageRequest, entries_in
 from corral.imaging.source import LIBRARIES, RUN, BackendSource, read_source
 from corral.imaging.targets import USUAL_GLIBC, this_python
 from corral.oci.layout import is_layout
-from corral.oci.manifests import Descriptor, Platform, this_platform
+from corral.oci.manifests import Descriptor, ImagePlatform, this_platform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,12 @@ class BuildOrder:
     """What to make an image of, and for whom."""
 
     directory: Path
-    platforms: tuple[Platform, ...] = field(default_factory=lambda: (this_platform(),))
-    interpreters: Mapping[Platform, Path] = field(default_factory=dict)
+    platforms: tuple[ImagePlatform, ...] = field(default_factory=lambda: (this_platform(),))
+    interpreters: Mapping[ImagePlatform, Path] = field(default_factory=dict)
     """Trees that go into the image. A platform without one needs a Python on the machine."""
     python_versions: tuple[str, ...] = ()
     """For which packages are put in where there is no interpreter; empty: for the one that runs this."""
-    libraries: Mapping[Platform, tuple[Path, ...]] = field(default_factory=dict)
+    libraries: Mapping[ImagePlatform, tuple[Path, ...]] = field(default_factory=dict)
     """Native libraries that go to `lib`."""
     packing: Packing = field(default_factory=Packing)
     sdk: Path | None = None
@@ -63,7 +63,7 @@ class BuiltLayer:
 class BuiltImage:
     """An image for one platform."""
 
-    platform: Platform
+    platform: ImagePlatform
     digest: str
     layers: tuple[BuiltLayer, ...]
 
@@ -124,7 +124,7 @@ class _Builder:
         self._layout.finish([top])
         return BuiltBackend(description=self._source.description, digest=top.digest, images=tuple(images))
 
-    async def _image(self, platform: Platform) -> tuple[BuiltImage, Descriptor]:
+    async def _image(self, platform: ImagePlatform) -> tuple[BuiltImage, Descriptor]:
         layers = [layer async for layer in self._layers(platform)]
         entry = self._layout.add_image(
             [layer.written.descriptor for layer in layers],
@@ -135,7 +135,7 @@ class _Builder:
         )
         return BuiltImage(platform=platform, digest=entry.digest, layers=tuple(layers)), entry
 
-    async def _layers(self, platform: Platform) -> AsyncIterator[BuiltLayer]:
+    async def _layers(self, platform: ImagePlatform) -> AsyncIterator[BuiltLayer]:
         tree = self._order.interpreters.get(platform)
         if tree is not None:
             version = await in_thread(lambda: version_of(tree))
@@ -153,7 +153,7 @@ class _Builder:
             self._shared["own"] = await self._layer("the backend", self._source.own)
         yield self._shared["own"]
 
-    async def _packages(self, platform: Platform, version: str) -> BuiltLayer:
+    async def _packages(self, platform: ImagePlatform, version: str) -> BuiltLayer:
         target = self._workshop / f"packages-{platform.os}-{platform.architecture}-{version}"
         wish = PackageRequest(
             lock=self._source.lock.absolute(),

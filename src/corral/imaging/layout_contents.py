@@ -21,7 +21,7 @@ from corral.oci.layout import (
     open_files,
 )
 from corral.oci.limits import UnpackLimits
-from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, Platform
+from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, ImagePlatform
 from corral.oci.references import digest_of
 
 _VERSION: Final = b'{"imageLayoutVersion":"1.0.0"}'
@@ -114,7 +114,7 @@ class LayoutWriter:
         self,
         layers: Sequence[Descriptor],
         *,
-        platform: Platform,
+        platform: ImagePlatform,
         diff_ids: Sequence[str],
         annotations: Mapping[str, str] | None = None,
         details: Mapping[str, object] | None = None,

@@ -18,7 +18,7 @@ from corral.base.processes import ChildCommand, Output, start_process
 from corral.imaging.entries import Entry, entries_of, is_left_over
 from corral.imaging.errors import BuildFailed, PackagesMissing
 from corral.imaging.targets import this_python, wheel_platform
-from corral.oci.manifests import Platform, this_platform
+from corral.oci.manifests import ImagePlatform, this_platform
 
 FOLDER: Final = "packages"
 _LAST_LINES: Final = 12
@@ -58,7 +58,7 @@ class PackageRequest:
 
     lock: Path
     target: Path
-    platform: Platform
+    platform: ImagePlatform
     python_version: str
     glibc: str
     wheels: Path | None = None

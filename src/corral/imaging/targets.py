@@ -5,7 +5,7 @@ import sys
 from typing import Final
 
 from corral.base.errors import InvalidInput
-from corral.oci.manifests import Platform
+from corral.oci.manifests import ImagePlatform
 
 _MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 KNOWN: Final = tuple(f"{system}/{machine}" for system in ("linux", "darwin") for machine in _MACHINES)
@@ -16,17 +16,17 @@ OLDEST_PYTHON: Final = (3, 11)
 _VERSION: Final = re.compile(r"3\.(\d{1,3})")
 
 
-def read_platform(text: str) -> Platform:
+def read_platform(text: str) -> ImagePlatform:
     """InvalidInput names those that there are."""
     if text not in KNOWN:
         raise InvalidInput(
             "--platform", f"{text!r} is no platform that images are made for; known are {', '.join(KNOWN)}"
         )
     system, _, machine = text.partition("/")
-    return Platform(os=system, architecture=machine)
+    return ImagePlatform(os=system, architecture=machine)
 
 
-def wheel_platform(platform: Platform, glibc: str) -> str:
+def wheel_platform(platform: ImagePlatform, glibc: str) -> str:
     """As uv calls it."""
     machine = _MACHINES[platform.architecture]
     return f"{machine}-manylinux_{glibc.replace('.', '_')}" if platform.os == "linux" else f"{machine}-apple-darwin"

@@ -18,7 +18,7 @@ from corral.base.clock import Clock
 from corral.base.threads import in_thread
 from corral.oci.errors import ContentMismatch, LimitExceeded, RegistryUnavailable
 from corral.oci.http import RegistryResponse
-from corral.oci.network import Network, Patience
+from corral.oci.network import FetchRetries, Network
 from corral.oci.references import Hash, feed_file, new_hash
 
 _BATCH_BYTES: Final = 1024 * 1024
@@ -89,7 +89,7 @@ class BlobCache:
                 if draft is None:
                     continue  # somebody finished it meanwhile
                 download = _Download(wanted, draft, on_position)
-                await download.run(opener, Patience(self._network, self._clock), self._network.restarts)
+                await download.run(opener, FetchRetries(self._network, self._clock), self._network.restarts)
                 os.rename(self._part(wanted), self._final(wanted))
                 return os.fdopen(os.dup(draft.fileno()), "rb")
 
@@ -188,7 +188,7 @@ class _Download:
     def _new_hash(self) -> Hash:
         return new_hash(self._wanted.digest or "sha256:")
 
-    async def run(self, opener: Opener, patience: Patience, restarts: int) -> None:
+    async def run(self, opener: Opener, patience: FetchRetries, restarts: int) -> None:
         """Until all is there and right. Retries what is worth it; a file that is not right is emptied."""
         await in_thread(self._take_up)
         while not self._is_complete():

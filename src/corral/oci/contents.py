@@ -192,17 +192,17 @@ def directory_size(folder: Path | None) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _FolderEntry:
     path: Path
     parts: tuple[str, ...]
     status: os.stat_result
 
 
-def _found_in(folder: Path) -> Iterator[_Found]:
+def _found_in(folder: Path) -> Iterator[_FolderEntry]:
     for here, names, files in os.walk(folder):
         for name in sorted((*names, *files)):
             path = Path(here, name)
-            yield _Found(path=path, parts=path.relative_to(folder).parts, status=path.lstat())
+            yield _FolderEntry(path=path, parts=path.relative_to(folder).parts, status=path.lstat())
 
 
 def copy_directory(
@@ -231,7 +231,7 @@ def copy_directory(
     return unpacked
 
 
-def _copy_one(one: _Found, folder: Path, tree: Tree) -> None:
+def _copy_one(one: _FolderEntry, folder: Path, tree: Tree) -> None:
     place, name, mode = tree.locate(one.parts), one.parts[-1], one.status.st_mode
     if stat.S_ISDIR(mode):
         tree.make_directory(place, name, mode & 0o755 | 0o700)

@@ -12,7 +12,7 @@ from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.contents import Image, LocalLayer
 from corral.oci.errors import ContentMismatch, ImageError, ImageNotFound, LimitExceeded, ManifestUnusable
 from corral.oci.limits import ENTRIES_KNOB, MANIFEST_BYTES, UnpackLimits
-from corral.oci.manifests import Descriptor, Index, Platform, choose_image, read_manifest
+from corral.oci.manifests import Descriptor, ImagePlatform, Index, choose_image, read_manifest
 from corral.oci.references import check_digest, digest_of
 from corral.oci.tar_stream import FilePieces, MemberKind, TarStream
 
@@ -100,7 +100,7 @@ def open_files(path: Path, limits: UnpackLimits) -> Files:
     return _Directory(path) if path.is_dir() else _Archive(path, limits)
 
 
-def read_image(path: Path, platform: Platform, limits: UnpackLimits) -> Image:
+def read_image(path: Path, platform: ImagePlatform, limits: UnpackLimits) -> Image:
     """The image in an OCI layout or in what `docker save` wrote. Looks at files: call it in a thread."""
     files = open_files(path, limits)
     if files.find(LAYOUT_FILE) is not None and (top := files.find(INDEX_FILE)) is not None:
@@ -110,7 +110,7 @@ def read_image(path: Path, platform: Platform, limits: UnpackLimits) -> Image:
     raise ManifestUnusable(f"{path} is neither an OCI layout nor what `docker save` writes")
 
 
-def _read_layout(files: Files, top: FilePart, path: Path, platform: Platform) -> Image:
+def _read_layout(files: Files, top: FilePart, path: Path, platform: ImagePlatform) -> Image:
     document = read_manifest(content_of(top), name=str(path))
     digests: list[str] = []
     while isinstance(document, Index):

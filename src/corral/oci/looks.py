@@ -8,7 +8,7 @@ from corral.base.clock import Clock
 from corral.base.tasks import task_group
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, SourceInvalid
-from corral.oci.manifests import Descriptor, Index, Manifest, Platform, read_manifest
+from corral.oci.manifests import Descriptor, ImagePlatform, Index, Manifest, read_manifest
 from corral.oci.references import Reference, RegistryImage, parse_source
 from corral.oci.registry import Registry, open_registry
 
@@ -24,7 +24,7 @@ class PlatformImage:
     """An image for one platform."""
 
     digest: str
-    platform: Platform | None = None
+    platform: ImagePlatform | None = None
     layer_bytes: int | None = None
     """All layers, as they are fetched; None when it was not looked into."""
 

@@ -28,7 +28,7 @@ _PLAIN: Final = {("arm64", "v8"): "", ("amd64", "v1"): "", ("arm", ""): "v7"}
 _UNKNOWN: Final = "unknown"
 
 
-class Platform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ImagePlatform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As images state it."""
 
     # Made anew each time, so that they are always written: readers need both.
@@ -47,17 +47,17 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return int(digits) if digits.isdigit() else 0
 
 
-ASSUMED: Final = Platform()
+ASSUMED: Final = ImagePlatform()
 """What an entry without a platform is taken for, as LocalAI does it."""
 
 
-def this_platform() -> Platform:
+def this_platform() -> ImagePlatform:
     machine = platform.machine().lower()
     architecture, variant = _ARCHITECTURES.get(machine, (machine, ""))
-    return Platform(os=sys.platform, architecture=architecture, variant=variant)
+    return ImagePlatform(os=sys.platform, architecture=architecture, variant=variant)
 
 
-def choose(offered: Iterable[Platform | None], wanted: Platform) -> int:
+def choose(offered: Iterable[ImagePlatform | None], wanted: ImagePlatform) -> int:
     """The number of the best fitting one; PlatformMissing tells which there are."""
     platforms = [one or ASSUMED for one in offered]
     fitting = [number for number, one in enumerate(platforms) if _fits(one, wanted)]
@@ -67,7 +67,7 @@ def choose(offered: Iterable[Platform | None], wanted: Platform) -> int:
     return max(fitting, key=lambda number: (platforms[number].level, -number))
 
 
-def _fits(one: Platform, wanted: Platform) -> bool:
+def _fits(one: ImagePlatform, wanted: ImagePlatform) -> bool:
     is_alike = (one.os, one.architecture) == (wanted.os, wanted.architecture)
     return is_alike and one.level <= wanted.level
 
@@ -92,7 +92,7 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     media_type: str = msgspec.field(default="", name="mediaType")
     digest: str
     size: int
-    platform: Platform | None = None
+    platform: ImagePlatform | None = None
     annotations: Mapping[str, str] | None = None
     urls: Sequence[str] | None = None
 
@@ -132,7 +132,7 @@ def read_manifest(body: bytes, *, name: str) -> Manifest | Index:
     raise ManifestUnusable(f"{name}: this is neither an image nor a list of images")
 
 
-def choose_image(index: Index, wanted: Platform, *, name: str) -> Descriptor:
+def choose_image(index: Index, wanted: ImagePlatform, *, name: str) -> Descriptor:
     """The image for a platform, or the list in which to look on."""
     entries = index.manifests
     if not entries:

@@ -118,7 +118,7 @@ def proxies_of(environment: Mapping[str, str]) -> Proxies:
 T = TypeVar("T")
 
 
-class Patience:
+class FetchRetries:
     """Counts failures in a row, and waits between them."""
 
     def __init__(self, network: Network, clock: Clock) -> None:
@@ -145,7 +145,7 @@ class Patience:
 
 async def persistently(work: Callable[[], Awaitable[T]], network: Network, clock: Clock) -> T:
     """Do it, again and again while it is worth it."""
-    patience = Patience(network, clock)
+    patience = FetchRetries(network, clock)
     while True:
         try:
             return await work()

@@ -13,7 +13,7 @@ import msgspec
 from corral.base.clock import Clock
 from corral.oci.auth import Credential
 from corral.oci.limits import UnpackLimits
-from corral.oci.manifests import Platform
+from corral.oci.manifests import ImagePlatform
 from corral.oci.network import Network
 from corral.oci.signatures.policy import Verification
 from corral.wire.progress import Phase
@@ -28,7 +28,7 @@ class PullOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A directory that is empty, or not there yet. Afterwards it is whole, or as it was."""
     cache: str
     """A directory for what is fetched, on a disk with room; unfinished layers stay there for the next attempt."""
-    platform: Platform
+    platform: ImagePlatform
     expected_digest: str = ""
     """Of the index or of the image for this machine; anything else is refused. Empty: whatever the source has."""
     sha256: str = ""
@@ -176,7 +176,7 @@ class Scale:
         )
 
 
-class Reporter:
+class PullReporter:
     """Tells of changes, a quarter of a second apart, and of the last one in the end."""
 
     def __init__(self, scale: Scale, tell: Callable[[PullProgress], None], clock: Clock) -> None:

@@ -49,7 +49,7 @@ _MOST_TOLD: Final = 3
 _EMPTY: Final = "application/vnd.oci.empty.v1+json"
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _ReferrerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     digest: str
     size: int = 0
     media_type: str = ""
@@ -61,8 +61,8 @@ class _Listing(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A manifest or a list: either has one of these."""
 
     artifact_type: str = ""
-    layers: Sequence[_Entry] = ()
-    manifests: Sequence[_Entry] = ()
+    layers: Sequence[_ReferrerEntry] = ()
+    manifests: Sequence[_ReferrerEntry] = ()
 
 
 class SignedImages:
@@ -125,7 +125,7 @@ class SignedImages:
             document = await self._content(manifest.layers[0].digest)
             yield document if isinstance(document, str) else SigstoreBundle(place=entry.digest, document=document)
 
-    async def _referrers(self, digest: str) -> Sequence[_Entry]:
+    async def _referrers(self, digest: str) -> Sequence[_ReferrerEntry]:
         """What the registry lists, or what those who pushed have listed under a tag where the registry does not."""
         listed = await self._registry.referrers(digest)
         if listed is None:
@@ -145,7 +145,7 @@ class SignedImages:
             return f"what is signed cannot be had: {error}"
 
 
-def _may_be_bundle(entry: _Entry) -> bool:
+def _may_be_bundle(entry: _ReferrerEntry) -> bool:
     """Lists that cosign writes itself name the type of the configuration instead, which is empty."""
     is_likely = is_bundle_type(entry.artifact_type) or entry.artifact_type in ("", _EMPTY)
     return is_likely and is_digest(entry.digest)

@@ -24,7 +24,7 @@ from corral.base.clock import SystemClock
 from corral.base.errors import InvalidInput
 from corral.base.tasks import end_tasks, running, start_task
 from corral.oci.errors import ImageError, PolicyInvalid, PullCancelled, TrustUnavailable
-from corral.oci.orders import PullFailure, PullLine, PullOrder, PullResult, Reporter, Scale
+from corral.oci.orders import PullFailure, PullLine, PullOrder, PullReporter, PullResult, Scale
 from corral.oci.pull import Pull
 from corral.oci.signatures.candidates import NothingAccepted, SignatureChecker
 from corral.oci.signatures.policy import Verification
@@ -77,7 +77,7 @@ async def run_puller(order: PullOrder) -> ExitCode:
     stop = asyncio.Event()
     with stop_on_signals(stop):
         scale = Scale()
-        reporter = Reporter(scale, _tell, SystemClock())
+        reporter = PullReporter(scale, _tell, SystemClock())
         async with running(reporter.run(), name="progress"):
             line = await _outcome(order, scale, stop)
         reporter.flush()

@@ -18,7 +18,7 @@ from corral.domain.backend_catalogue import ResolvedBuild
 from corral.domain.gallery import GallerySource
 from corral.galleries.cache import Validators
 from corral.galleries.config import BUILT_IN
-from corral.galleries.fetching import Artefact, fetch
+from corral.galleries.fetching import ArtefactFile, fetch
 from corral.galleries.galleries import Galleries
 from corral.galleries.readings import GalleryReading
 from tests.kit.certificates import Authority
@@ -465,9 +465,9 @@ class StubRegistry:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> Artefact | None:
+    async def read_artefact(self, reference: str, *, known_digest: str, most_bytes: int) -> ArtefactFile | None:
         self.asked.append((reference, known_digest))
-        return None if known_digest == "sha256:1" else Artefact(digest="sha256:1", content=INDEX)
+        return None if known_digest == "sha256:1" else ArtefactFile(digest="sha256:1", content=INDEX)
 
 
 class TestRegistries:

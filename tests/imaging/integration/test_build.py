@@ -18,7 +18,7 @@ from corral.imaging.layers import Compression, Packing
 from corral.imaging.packages import InstallerKind, PackageInstaller
 from corral.imaging.targets import this_python
 from corral.oci.layout import is_layout
-from corral.oci.manifests import Platform, this_platform
+from corral.oci.manifests import ImagePlatform, this_platform
 from corral.oci.orders import PullOrder, Scale
 from corral.oci.pull import Pull
 from tests.kit.clock import ManualClock
@@ -27,7 +27,11 @@ from tests.kit.wheels import a_wheel, lock_of
 
 from .conftest import Workbench
 
-AMD, ARM, APPLE = (Platform(), Platform(architecture="arm64"), Platform(os="darwin", architecture="arm64"))
+AMD, ARM, APPLE = (
+    ImagePlatform(),
+    ImagePlatform(architecture="arm64"),
+    ImagePlatform(os="darwin", architecture="arm64"),
+)
 
 
 async def unpacked(source: str | Path, target: Path) -> dict[str, bytes | str]:

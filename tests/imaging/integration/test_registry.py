@@ -12,7 +12,7 @@ from corral.imaging.push import PushResult, push_layout
 from corral.oci.auth import Credential
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageNotFound, RegistryRefused
-from corral.oci.manifests import Platform, this_platform
+from corral.oci.manifests import ImagePlatform, this_platform
 from corral.oci.orders import PullOrder, PullResult, Scale
 from corral.oci.pull import Pull
 from corral.oci.references import parse_reference
@@ -20,7 +20,7 @@ from tests.kit.docker_registry import PASSWORD, USERNAME, DockerRegistry
 
 from .conftest import Workbench
 
-OTHER = Platform(os="darwin", architecture="arm64")
+OTHER = ImagePlatform(os="darwin", architecture="arm64")
 
 
 @pytest.fixture

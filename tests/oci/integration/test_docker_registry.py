@@ -15,7 +15,7 @@ from corral.oci.auth import Credential, read_stored
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageNotFound, PlatformMissing, RegistryRefused
 from corral.oci.looks import ImageLooks
-from corral.oci.manifests import Platform, this_platform
+from corral.oci.manifests import ImagePlatform, this_platform
 from corral.oci.orders import PullOrder, PullResult
 from corral.oci.puller import Puller
 from corral.oci.references import digest_of
@@ -24,7 +24,7 @@ from tests.kit.images import a_file, a_layer, gzipped, tar_of
 
 NAME = "backends/echo"
 OURS = this_platform()
-OTHER = Platform(architecture="s390x")
+OTHER = ImagePlatform(architecture="s390x")
 BIG = a_layer({"weights": os.urandom(3_000_000)})
 SMALL = a_layer({"run.sh": b"#!/bin/sh\n"})
 ENVIRONMENT = {"PATH": os.defpath}

@@ -18,7 +18,7 @@ from corral.imaging.signing import SignedDigest, sign_image
 from corral.oci.auth import Credential
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import PolicyInvalid, SignatureRefused
-from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Descriptor, Platform, this_platform
+from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST, Descriptor, ImagePlatform, this_platform
 from corral.oci.orders import PullOrder, PullResult
 from corral.oci.puller import Puller
 from corral.oci.references import parse_reference
@@ -29,7 +29,7 @@ from tests.kit.sigstore import BUNDLE_TYPE, IDENTITY, ISSUER, SigstoreInstance
 
 NAME = "backends/echo"
 OURS = this_platform()
-OTHER = Platform(architecture="s390x")
+OTHER = ImagePlatform(architecture="s390x")
 LAYER = a_layer({"run.sh": b"#!/bin/sh\n"})
 SECRET = "open sesame"
 KEYLESS = Verification(issuer=ISSUER, identity=IDENTITY)
@@ -101,7 +101,7 @@ def push_record(registry: DockerRegistry) -> Descriptor:
     statement = registry.push_blob(NAME, b'{"_type": "x"}', "application/vnd.in-toto+json")
     manifest = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [statement]}
     made = registry.push_manifest(NAME, manifest, OCI_MANIFEST, "record")
-    return msgspec.structs.replace(made, platform=Platform(os="unknown", architecture="unknown"))
+    return msgspec.structs.replace(made, platform=ImagePlatform(os="unknown", architecture="unknown"))
 
 
 def policy_of(key: SigningKey) -> Verification:

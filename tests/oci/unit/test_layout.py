@@ -11,19 +11,19 @@ from corral.imaging.layout_contents import LayoutWriter
 from corral.oci.errors import ContentMismatch, ImageNotFound, LimitExceeded, ManifestUnusable, PlatformMissing
 from corral.oci.layout import is_layout, read_image
 from corral.oci.limits import UnpackLimits
-from corral.oci.manifests import Platform
+from corral.oci.manifests import ImagePlatform
 from corral.oci.orders import PullOrder, PullResult, Scale
 from corral.oci.pull import Pull
 from corral.oci.references import digest_of
 from tests.kit.clock import HurriedClock
 from tests.kit.images import a_file, a_symlink, gzipped, tar_of
 
-AMD = Platform(architecture="amd64")
-ARM = Platform(architecture="arm64")
+AMD = ImagePlatform(architecture="amd64")
+ARM = ImagePlatform(architecture="arm64")
 LIMITS = UnpackLimits()
 
 
-def write_layout(folder: Path, *platforms: Platform, is_nested: bool = False) -> list[str]:
+def write_layout(folder: Path, *platforms: ImagePlatform, is_nested: bool = False) -> list[str]:
     """One image per platform, with a file that tells which; their digests."""
     writer = LayoutWriter(folder)
     images = []
@@ -35,7 +35,7 @@ def write_layout(folder: Path, *platforms: Platform, is_nested: bool = False) ->
     return [image.digest for image in images]
 
 
-async def pulled(source: object, tmp_path: Path, platform: Platform = AMD) -> PullResult:
+async def pulled(source: object, tmp_path: Path, platform: ImagePlatform = AMD) -> PullResult:
     order = PullOrder(
         sources=(str(source),),
         target=str(tmp_path / "target"),
@@ -153,7 +153,7 @@ def test_another_platform_is_told(tmp_path: Path) -> None:
     write_layout(tmp_path / "layout", AMD, ARM)
 
     with pytest.raises(PlatformMissing, match="linux/s390x; there are images for linux/amd64, linux/arm64"):
-        read_image(tmp_path / "layout", Platform(architecture="s390x"), LIMITS)
+        read_image(tmp_path / "layout", ImagePlatform(architecture="s390x"), LIMITS)
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:

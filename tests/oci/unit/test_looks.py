@@ -7,7 +7,7 @@ import pytest
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageNotFound, RegistryUnavailable
 from corral.oci.looks import ImageLook, ImageLooks
-from corral.oci.manifests import Platform
+from corral.oci.manifests import ImagePlatform
 from corral.oci.network import Network
 from tests.kit.clock import HurriedClock
 from tests.kit.images import a_layer
@@ -15,8 +15,8 @@ from tests.kit.registry import FakeRegistry, answering
 
 NAME = "backends/echo"
 LAYERS = [a_layer({"run.sh": b"#!/bin/sh\n"}), a_layer({"weights": bytes(5000)})]
-ARM64 = Platform(architecture="arm64")
-AMD64 = Platform(architecture="amd64")
+ARM64 = ImagePlatform(architecture="arm64")
+AMD64 = ImagePlatform(architecture="amd64")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def at(looks: ImageLooks, uri: str) -> ImageLook:
 async def test_an_index_tells_its_platforms_with_digests_and_sizes(registry: FakeRegistry, looks: ImageLooks) -> None:
     arm = registry.add_image(NAME, LAYERS, platform=ARM64)
     amd = registry.add_image(NAME, LAYERS[:1], platform=AMD64)
-    note = registry.add_image(NAME, [b"signed"], platform=Platform(os="unknown", architecture="unknown"))
+    note = registry.add_image(NAME, [b"signed"], platform=ImagePlatform(os="unknown", architecture="unknown"))
     index = registry.add_index(NAME, [arm, amd, note])
     found = await at(looks, registry.reference(NAME))
     assert (found.digest, found.is_index) == (index.digest, True)

@@ -3,7 +3,7 @@
 import pytest
 
 from corral.oci.errors import PlatformMissing, SourceInvalid
-from corral.oci.manifests import Platform, choose, this_platform
+from corral.oci.manifests import ImagePlatform, choose, this_platform
 from corral.oci.network import Network, check_url, proxies_of, proxy_for, scheme_of
 
 PLAIN = Network(plain_hosts=("registry.lan", "other.lan:5000"))
@@ -77,8 +77,10 @@ def test_proxies_of_an_environment() -> None:
     assert proxies_of(environment) == {"http_proxy": "", "https_proxy": "http://small", "no_proxy": "x"}
 
 
-def platforms(*texts: str) -> list[Platform]:
-    return [Platform(**dict(zip(("os", "architecture", "variant"), text.split("/"), strict=False))) for text in texts]
+def platforms(*texts: str) -> list[ImagePlatform]:
+    return [
+        ImagePlatform(**dict(zip(("os", "architecture", "variant"), text.split("/"), strict=False))) for text in texts
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_the_best_that_the_machine_runs(wanted: str, offered: list[str], chosen:
 
 
 def test_an_entry_without_a_platform_is_taken_for_the_usual_one() -> None:
-    assert choose([None], Platform(architecture="amd64")) == 0
+    assert choose([None], ImagePlatform(architecture="amd64")) == 0
 
 
 def test_this_machine_has_a_platform() -> None:

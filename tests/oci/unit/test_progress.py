@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from corral.base.tasks import running
-from corral.oci.orders import PullProgress, Reporter, Scale, words_of
+from corral.oci.orders import PullProgress, PullReporter, Scale, words_of
 from corral.wire.progress import Phase
 from tests.kit.clock import ManualClock
 
@@ -68,7 +68,7 @@ def test_it_never_goes_back(steps: list[tuple[str, int, int]]) -> None:
 async def test_it_is_told_four_times_a_second_and_only_when_it_changed(clock: ManualClock) -> None:
     told: list[PullProgress] = []
     scale = Scale()
-    reporter = Reporter(scale, told.append, clock)
+    reporter = PullReporter(scale, told.append, clock)
     scale.begin("echo", {0: 1000}, fetched={0: 1000})
     async with running(reporter.run(), name="progress"):
         await clock.until_sleeping(1)

@@ -30,7 +30,7 @@ from corral.oci.errors import (
     UnpackRefused,
 )
 from corral.oci.limits import UnpackLimits
-from corral.oci.manifests import Platform, this_platform
+from corral.oci.manifests import ImagePlatform, this_platform
 from corral.oci.network import Network
 from corral.oci.orders import PullOrder, PullResult, Scale
 from corral.oci.pull import Pull
@@ -110,7 +110,7 @@ async def test_layers_of_any_compression(squeeze: object, registry: FakeRegistry
 
 async def test_an_index_gives_both_digests(registry: FakeRegistry, place: Place) -> None:
     ours = registry.add_image(NAME, [SMALL], tag="ours")
-    other = registry.add_image(NAME, [BIG], tag="other", platform=Platform(architecture="s390x"))
+    other = registry.add_image(NAME, [BIG], tag="other", platform=ImagePlatform(architecture="s390x"))
     index = registry.add_index(NAME, [other, ours])
 
     result = await place.pull(registry.reference(NAME))
@@ -123,14 +123,14 @@ async def test_a_platform_that_is_missing_is_told_with_those_that_are_there(
     registry: FakeRegistry, place: Place
 ) -> None:
     images = [
-        registry.add_image(NAME, [SMALL], platform=Platform(architecture="arm", variant=variant))
+        registry.add_image(NAME, [SMALL], platform=ImagePlatform(architecture="arm", variant=variant))
         for variant in ("v6", "v7")
     ]
-    attestation = registry.add_image(NAME, [SMALL], platform=Platform(os="unknown", architecture="unknown"))
+    attestation = registry.add_image(NAME, [SMALL], platform=ImagePlatform(os="unknown", architecture="unknown"))
     registry.add_index(NAME, [*images, attestation])
 
     with pytest.raises(PlatformMissing) as caught:
-        await place.pull(registry.reference(NAME), platform=Platform(architecture="amd64"))
+        await place.pull(registry.reference(NAME), platform=ImagePlatform(architecture="amd64"))
 
     assert str(caught.value).endswith(
         "there is no image for linux/amd64; there are images for linux/arm/v6, linux/arm/v7"

@@ -22,7 +22,7 @@ from corral.oci.errors import (
     RegistryUnavailable,
     SourceInvalid,
 )
-from corral.oci.manifests import Platform
+from corral.oci.manifests import ImagePlatform
 from corral.oci.network import Network
 from corral.oci.references import digest_of, parse_reference
 from tests.kit.clock import ManualClock
@@ -47,8 +47,8 @@ def layout(tmp_path: Path) -> Path:
     writer = LayoutWriter(tmp_path / "layout")
     shared, other = writer.add_blob(SMALL), writer.add_blob(BIG)
     images = [
-        writer.add_image([other, shared], platform=Platform(architecture="amd64"), diff_ids=["a", "b"]),
-        writer.add_image([shared], platform=Platform(architecture="arm64"), diff_ids=["b"]),
+        writer.add_image([other, shared], platform=ImagePlatform(architecture="amd64"), diff_ids=["a", "b"]),
+        writer.add_image([shared], platform=ImagePlatform(architecture="arm64"), diff_ids=["b"]),
     ]
     writer.finish([writer.add_index(images)])
     return tmp_path / "layout"

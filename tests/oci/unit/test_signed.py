@@ -16,7 +16,7 @@ from corral.oci.errors import (
     SignatureRefused,
     error_with,
 )
-from corral.oci.manifests import OCI_INDEX, OCI_MANIFEST, Descriptor, Platform, this_platform
+from corral.oci.manifests import OCI_INDEX, OCI_MANIFEST, Descriptor, ImagePlatform, this_platform
 from corral.oci.network import Network
 from corral.oci.orders import PullOrder, PullResult, Scale
 from corral.oci.pull import Pull
@@ -200,7 +200,7 @@ async def test_what_a_moved_tag_was_is_checked_too(registry: FakeRegistry, place
 async def test_the_image_for_this_machine_must_be_signed(registry: FakeRegistry, place: Place) -> None:
     ours, other = (
         add_image(registry, tag="ours"),
-        add_image(registry, b"x", tag="o", platform=Platform(architecture="x")),
+        add_image(registry, b"x", tag="o", platform=ImagePlatform(architecture="x")),
     )
     index = registry.add_index(NAME, [other, ours])
     sign(registry, index.digest)

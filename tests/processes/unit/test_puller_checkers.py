@@ -8,7 +8,7 @@ import pytest
 
 from corral.imaging.private_keys import new_signing_key
 from corral.oci.errors import PolicyInvalid, TrustUnavailable
-from corral.oci.manifests import Platform
+from corral.oci.manifests import ImagePlatform
 from corral.oci.orders import PullOrder
 from corral.oci.signatures.candidates import NothingAccepted
 from corral.oci.signatures.keyed import KeyChecker
@@ -25,7 +25,7 @@ def order(policy: Verification | None, trusted_root: str = "") -> PullOrder:
         sources=("x",),
         target="/t",
         cache="/c",
-        platform=Platform(architecture="amd64"),
+        platform=ImagePlatform(architecture="amd64"),
         verification=policy,
         trusted_root=trusted_root,
     )

@@ -13,7 +13,7 @@ from corral.domain.fit import ImageFacts
 from corral.domain.gallery import GalleryEntry
 from corral.domain.intent import Intent
 from corral.oci.config import ImagesConfig
-from corral.oci.manifests import Platform
+from corral.oci.manifests import ImagePlatform
 from tests.kit.clock import START, HurriedClock
 from tests.kit.images import a_layer
 from tests.kit.loop_time import overdue
@@ -39,7 +39,7 @@ def build(uri: str, *mirrors: str) -> GalleryEntry:
 
 
 async def test_the_image_of_a_build_with_its_platforms(registry: FakeRegistry, images: RegistryImages) -> None:
-    arm = registry.add_image(NAME, [LAYER], platform=Platform(architecture="arm64"))
+    arm = registry.add_image(NAME, [LAYER], platform=ImagePlatform(architecture="arm64"))
     index = registry.add_index(NAME, [arm])
     found = await images.facts(build(registry.reference(NAME)))
     assert found is not None

@@ -13,7 +13,7 @@ import pytest
 
 from corral.imaging.private_keys import new_signing_key
 from corral.oci.limits import UnpackLimits
-from corral.oci.manifests import Platform
+from corral.oci.manifests import ImagePlatform
 from corral.worker.installing.orders import KeepPrevious
 from tests.kit.backend_node import Published
 from tests.kit.gallery_node import GALLERY, GalleryNode, WrittenPulls, backend_layers
@@ -71,7 +71,7 @@ def layers_asked_for(registry: FakeRegistry) -> int:
 
 async def test_a_build_is_pulled_described_and_started(node: GalleryNode, registry: FakeRegistry) -> None:
     ours = registry.add_image("mock", backend_layers("1"), tag="ours")
-    other = registry.add_image("mock", backend_layers("o"), tag="o", platform=Platform(architecture="s390x"))
+    other = registry.add_image("mock", backend_layers("o"), tag="o", platform=ImagePlatform(architecture="s390x"))
     index = registry.add_index("mock", [other, ours])
 
     reply = await node.reply("backend.install", backend="cpu-llama")
@@ -188,7 +188,7 @@ async def test_the_look_up_of_capabilities_is_exact(tmp_path: Path, registry: Fa
 async def test_an_image_for_other_platforms_is_refused_before_a_layer(
     node: GalleryNode, registry: FakeRegistry
 ) -> None:
-    other = registry.add_image("mock", backend_layers("o"), tag="o", platform=Platform(architecture="s390x"))
+    other = registry.add_image("mock", backend_layers("o"), tag="o", platform=ImagePlatform(architecture="s390x"))
     registry.add_index("mock", [other])
     reply = await node.reply("backend.install", backend="cpu-llama")
     assert "there is no image for linux/" in reply["error"]

@@ -8,7 +8,7 @@ import pytest
 
 from corral.base.errors import PathNotUsable
 from corral.imaging.layout_contents import LayoutWriter
-from corral.oci.manifests import Platform
+from corral.oci.manifests import ImagePlatform
 from corral.worker.installing.backend_directory import BackendDirectory, identity_of, make_executable
 
 
@@ -76,7 +76,7 @@ def test_metadata_is_listed_and_aliases_are_not(disk: Disk) -> None:
 def test_what_came_from_an_image_on_this_disk_is_listed_with_what_that_image_is_now(disk: Disk, tmp_path: Path) -> None:
     source = tmp_path / "image"
     writer = LayoutWriter(source)
-    first = writer.add_image([], platform=Platform(os="linux", architecture="amd64"), diff_ids=[])
+    first = writer.add_image([], platform=ImagePlatform(os="linux", architecture="amd64"), diff_ids=[])
     writer.finish([first])
     disk.add(disk.user / "echo", name="echo", uri=str(source), digest=first.digest)
     disk.add(disk.user / "far", name="far", uri="oci://r/far", digest="sha256:1")
@@ -86,7 +86,7 @@ def test_what_came_from_an_image_on_this_disk_is_listed_with_what_that_image_is_
 
     assert told() == {"echo": first.digest, "far": None}
     second = writer.add_image(
-        [], platform=Platform(os="linux", architecture="amd64"), diff_ids=[], annotations={"version": "2"}
+        [], platform=ImagePlatform(os="linux", architecture="amd64"), diff_ids=[], annotations={"version": "2"}
     )
     writer.finish([second])
     assert told() == {"echo": second.digest, "far": None}

@@ -32,14 +32,14 @@ _FIELD: Final = f"{SECTION}.public_key"
 _LEAST_RSA_BITS: Final = 2048
 _CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 _HASHED: Final = Prehashed(hashes.SHA256())
-_Key: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
+_PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
 
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
     """One that cosign can use too: ECDSA, Ed25519 or RSA; the first and the last sign SHA-256 hashes."""
 
-    key: _Key
+    key: _PublicKey
 
     @property
     def fingerprint(self) -> str:
@@ -90,7 +90,7 @@ def _read(document: bytes) -> PublicKey:
     return PublicKey(checked_key(key))
 
 
-def checked_key(key: object, *, field: str = _FIELD) -> _Key:
+def checked_key(key: object, *, field: str = _FIELD) -> _PublicKey:
     """InvalidInput when signatures by this key are worth nothing, or cosign would not know it."""
     if isinstance(key, ed25519.Ed25519PublicKey):
         return key

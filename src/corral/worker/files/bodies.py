@@ -93,17 +93,17 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class StallLimits:
     stall_seconds: float
     """Without a byte, after which the sender is given up."""
     is_ending: Callable[[], bool]
     """Whether the server is about to close."""
 
 
-class Lane:
+class BodyTransfer:
     """One body on its way. `run` blocks until all of it has come."""
 
-    def __init__(self, source: socket.socket, sink: Sink, *, begun: bytes, length: int, patience: Patience) -> None:
+    def __init__(self, source: socket.socket, sink: Sink, *, begun: bytes, length: int, patience: StallLimits) -> None:
         self._source = source
         self._sink = sink
         self._begun = begun
@@ -114,7 +114,7 @@ class Lane:
 
     def run(self) -> int:
         """How many bytes were taken: all. Refused when they stop coming; what came is with the sink then."""
-        hashing = _Hashing(self._sink)
+        hashing = _HashingThread(self._sink)
         try:
             with _waiting(self._source):
                 self._take_all(hashing)
@@ -123,13 +123,13 @@ class Lane:
         hashing.check()
         return self._taken
 
-    def _take_all(self, hashing: "_Hashing") -> None:
+    def _take_all(self, hashing: "_HashingThread") -> None:
         if self._begun:
             self._pass_on(hashing, memoryview(self._begun))
         while self._taken < self._length:
             self._take_next(hashing)
 
-    def _take_next(self, hashing: "_Hashing") -> None:
+    def _take_next(self, hashing: "_HashingThread") -> None:
         buffer = hashing.free_buffer()[: self._length - self._taken]
         filled = 0
         self._wake_for(ENOUGH if self._length - self._taken - len(buffer) >= ENOUGH else 1)
@@ -145,7 +145,7 @@ class Lane:
             self._source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
             self._wakes_for = count
 
-    def _pass_on(self, hashing: "_Hashing", piece: memoryview) -> None:
+    def _pass_on(self, hashing: "_HashingThread", piece: memoryview) -> None:
         hashing.put(piece)
         self._sink.write([piece])
         self._taken += len(piece)
@@ -181,7 +181,7 @@ def _waiting(source: socket.socket) -> Iterator[None]:
             source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
 
-class _Hashing:
+class _HashingThread:
     """Hashes pieces in a thread of its own, and gives their buffers back."""
 
     def __init__(self, sink: Sink) -> None:

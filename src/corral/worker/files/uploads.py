@@ -12,7 +12,7 @@ from aiohttp import web
 
 from corral.wire.file_transfer import ContentRange
 from corral.worker.files import refusals
-from corral.worker.files.bodies import SHORTEST, Lane, Patience, invite, mark_taken, take_over
+from corral.worker.files.bodies import SHORTEST, BodyTransfer, StallLimits, invite, mark_taken, take_over
 from corral.worker.files.judging import parse_content_range
 from corral.worker.files.receiving import RangedUpload, Upload, WholeUpload
 from corral.worker.files.store import FileStore
@@ -95,9 +95,9 @@ class Uploads:
             return None
         source, begun = connection
         mark_taken(request, is_whole=False)
-        patience = Patience(stall_seconds=self._stall_seconds, is_ending=self._ending.is_set)
+        patience = StallLimits(stall_seconds=self._stall_seconds, is_ending=self._ending.is_set)
         with source:
-            lane = Lane(source, upload, begun=begun, length=length, patience=patience)
+            lane = BodyTransfer(source, upload, begun=begun, length=length, patience=patience)
             taken = await self._threads.run_lane(lambda: _run(lane, upload, length))
         mark_taken(request, is_whole=True)
         return taken
@@ -111,7 +111,7 @@ class Uploads:
             raise refusals.FileRefused(500, f"reading body: {str(error) or type(error).__name__}") from error
 
 
-def _run(lane: Lane, upload: Upload, length: int) -> int:
+def _run(lane: BodyTransfer, upload: Upload, length: int) -> int:
     upload.reserve(length)
     return lane.run()
 
