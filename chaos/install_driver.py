@@ -22,11 +22,10 @@ from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.oci.config import ImagesConfig
 from corral.oci.limits import UnpackLimits
-from corral.oci.network import Network
 from corral.processes.installing import InstallingConfig, open_installer
 from corral.worker.installing.backend_directory import BackendDirectory
 from corral.worker.installing.installer import Installer
-from corral.worker.installing.orders import InstallOrder, KeepPrevious
+from corral.worker.installing.orders import InstallOrder
 from corral.worker.installing.progress import InstallStep
 
 _ROOT: Final = Path(__file__).absolute().parents[1]
@@ -103,8 +102,9 @@ def _config(folder: Path, site: Path) -> InstallingConfig:
     return InstallingConfig(
         backends=folder / "backends",
         galleries=GalleriesConfig(sources=(source,), cache=folder.parent / "galleries"),
-        images=ImagesConfig(environment=environment, network=Network(), limits=UnpackLimits(free_bytes=0), niceness=0),
-        keep_previous=KeepPrevious(is_wanted=True),
+        images=ImagesConfig(
+            environment=environment, limits=UnpackLimits(free_bytes=0), niceness=0, previous_min_free=0
+        ),
     )
 
 

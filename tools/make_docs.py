@@ -22,13 +22,13 @@ import click
 
 from corral.admin.metrics import OF_CONTROL
 from corral.admin.routes import ROUTES
+from corral.base.settings import Setting, settings_of
 from corral.cli.main import cli
 from corral.cli.options import SettingOption
 from corral.domain.event import EventKind
 from corral.gateway.inference import ROUTES as MODEL_ROUTES
 from corral.processes.exit_codes import MEANINGS, NOT_WORTH_A_RESTART
-from corral.processes.settings_sources import Setting, settings_of
-from corral.processes.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
+from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, all_sections
 from corral.wire.gateway_counters import PER_GATEWAY, REPORT_AGE, UP
 from corral.wire.metrics import MetricDescription
 
@@ -61,7 +61,7 @@ def page(title: str, *parts: str) -> str:
 
 def settings_page() -> str:
     sections = []
-    for group in GROUPS:
+    for group in all_sections():
         sections.append(f"## {group.title}\n\nSection `[{group.section}]` of the file. {summary_of(group)}")
         sections.extend(setting_text(setting) for setting in settings_of(group))
     later = table(
@@ -139,22 +139,21 @@ def command_text(path: str, command: click.Command) -> str:
     context = click.Context(command, info_name=path)
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     help_text = inspect.cleandoc(command.help or "").replace("\b\n", "")
-    parts = [f"## `{path}`", f"```\n{usage}\n```", help_text, own_options(command, context), settings_line(command)]
+    options = [own_options(command, context), settings_line(command, context)]
+    parts = [f"## `{path}`", f"```\n{usage}\n```", help_text, *options]
     return "\n\n".join(part for part in parts if part)
 
 
 def own_options(command: click.Command, context: click.Context) -> str:
     options = [
-        parameter
-        for parameter in command.params
-        if isinstance(parameter, click.Option) and not isinstance(parameter, SettingOption) and not parameter.hidden
+        parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden
     ]
     records = [record for option in options if (record := option.get_help_record(context)) is not None]
     return table(["option", "meaning"], [[code(name), text] for name, text in records]) if records else ""
 
 
-def settings_line(command: click.Command) -> str:
-    flags = [parameter.opts[0] for parameter in command.params if isinstance(parameter, SettingOption)]
+def settings_line(command: click.Command, context: click.Context) -> str:
+    flags = [parameter.opts[0] for parameter in command.get_params(context) if isinstance(parameter, SettingOption)]
     return f"Settings: {', '.join(code(flag) for flag in flags)}" if flags else ""
 
 

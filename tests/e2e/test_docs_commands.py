@@ -25,8 +25,7 @@ import pytest
 from corral.bus.server import find_nats_server
 from corral.bus.server_config import PERMISSIONS
 from corral.cli.main import cli
-from corral.processes.settings_sources import known_variables
-from corral.processes.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
+from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, known_variables
 from tests.kit.own_images import own_gallery
 from tests.kit.ports import lasting_port
 from tests.kit.waiting import wait_until
@@ -429,7 +428,7 @@ def exists(name: str) -> bool:
 def test_every_variable_that_is_mentioned_means_something() -> None:
     """To a setting of ours, or to the start of a backend."""
     scripts = [script.read_text(encoding="utf-8") for script in (ROOT / "backends").glob("*/*.sh")]
-    known = known_variables(GROUPS) | set(ACCEPTED_WITHOUT_EFFECT) | set(VARIABLE.findall("\n".join(scripts)))
+    known = known_variables() | set(ACCEPTED_WITHOUT_EFFECT) | set(VARIABLE.findall("\n".join(scripts)))
     unknown = {
         f"{page.relative_to(ROOT)}: {name}"
         for page in PAGES

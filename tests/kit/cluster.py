@@ -266,6 +266,7 @@ class Cluster:
             data=data,
             bus=BusConfig(url=self.nats.frontend_url.replace(f":{self.nats.port}", f":{wire.port}")),
             database_url=self._database_url,
+            models_path=data / "models",
             port=lasting_port(),
             instance_id=name,
             secrets_key=self._secrets_key,

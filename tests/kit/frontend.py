@@ -33,6 +33,7 @@ def frontend_config(data: Path, **changes: object) -> ControlConfig:
         data=data,
         bus=BusConfig(url="nats://127.0.0.1:1"),
         database_url="unused",
+        models_path=data / "models",
         port=0,
         secrets_key_file=data / "secrets.key",
         registration_token=REGISTRATION_TOKEN,

@@ -323,6 +323,7 @@ async def world(
         await control.start()
         stack.push_async_callback(control.stop)
         config = GatewayConfig(
+            port=0,
             control_url=control.url,
             control_key=GATEWAY_KEY,
             time_outs=replace(time_outs or TimeOuts(), drain=0.2),

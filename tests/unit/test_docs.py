@@ -9,11 +9,11 @@ import click
 import pytest
 
 from corral.admin.routes import ROUTES
+from corral.base.settings import settings_of
 from corral.cli.main import cli
 from corral.domain.event import EventKind
 from corral.processes.exit_codes import MEANINGS, ExitCode
-from corral.processes.settings_sources import settings_of
-from corral.processes.settings_table import GROUPS
+from corral.processes.settings import all_sections
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -38,7 +38,7 @@ def test_a_page_that_differs_is_noticed_and_written_anew(make_docs: ModuleType, 
 
 def test_every_setting_is_described() -> None:
     text = (FOLDER / "settings.md").read_text(encoding="utf-8")
-    for group in GROUPS:
+    for group in all_sections():
         for setting in settings_of(group):
             assert setting.meaning
             assert f"### `{setting.section}.{setting.name}`" in text

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Final, Literal, TextIO
+from typing import ClassVar, Final, Literal, TextIO
 
 from corral.base.errors import PathNotUsable
 from corral.base.private_files import make_private_directory
+from corral.base.setting_kinds import PATH, SWITCH, TEXT, choice
+from corral.base.settings import setting
 
 Format = Literal["text", "json"]
 
@@ -96,14 +98,53 @@ class TextFormatter(logging.Formatter):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOutput:
-    """Where and how a process writes its log."""
+    """How every process writes its log."""
 
-    format: Format = "text"
-    level: str = "info"
-    directory: Path | None = None
-    """For files, one per process; None writes everything to standard error."""
-    is_verbose: bool = False
-    """Write everything to standard error in addition to the files."""
+    section: ClassVar[str] = "log"
+    title: ClassVar[str] = "Logs of every process"
+
+    format: Format = setting(
+        choice("text", "json"),
+        """`text` for people, or `json` with one object per line for machines. Text, because the first reader is a
+        person.""",
+        flag="--log-format",
+        env="CORRAL_LOG_FORMAT",
+        default="text",
+    )
+    level: str = setting(
+        choice("debug", "info", "warning", "error"),
+        """The least important line that is written. At `info` there is one line per change of state and none per
+        request.""",
+        flag="--log-level",
+        env="CORRAL_LOG_LEVEL",
+        default="info",
+    )
+    name: str = setting(
+        TEXT,
+        """What a process calls itself in its log. By default what it is; `corral up` sets it to tell its workers
+        apart.""",
+        flag="",
+        env="CORRAL_LOG_NAME",
+        default="",
+        default_text="`frontend`, `control`, `gateway`, `worker` or `up`",
+    )
+    directory: Path | None = setting(
+        PATH,
+        """Directory for log files, one per process, each renamed when it has 10 MiB, with three old ones kept. Standard
+        error then gets only warnings and errors. By default everything goes to standard error, which a service manager
+        keeps; `corral up` is mostly run by people, and has its files in `logs` in the data directory.""",
+        flag="--log-directory",
+        env="CORRAL_LOG_DIRECTORY",
+        default=None,
+        default_text="none; `logs` in the data directory for `corral up`",
+    )
+    is_verbose: bool = setting(
+        SWITCH,
+        """Write everything to standard error, also where there are log files. Off by default, so that a terminal shows
+        what somebody should look at.""",
+        name="verbose",
+        default=False,
+    )
 
 
 _TO_STANDARD_ERROR: Final = LogOutput()

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from corral.cli.options import settings_options, sources, warn
-from corral.processes.settings_table import ImageSettings
 
 if TYPE_CHECKING:
     from corral.imaging.push import PushResult
@@ -16,16 +15,17 @@ _SETTINGS: Final = frozenset({"registry_auth_file", "plain_registries", "pull_pa
 
 def registry_options(function: F) -> F:
     """Adds the settings by which registries are spoken to."""
-    return settings_options(ImageSettings, only=_SETTINGS)(function)
+    return settings_options(images=_SETTINGS)(function)
 
 
 def images() -> "ImagesConfig":
     """What the running command was told about registries."""
-    from corral.processes.configs.backends import images_config
+    from corral.oci.config import ImagesConfig
+    from corral.processes.configs import images_config
     from corral.processes.settings_sources import resolve
 
     found = sources()
-    config = images_config(resolve(ImageSettings, found), found.environment)
+    config = images_config(resolve(ImagesConfig, found), found.environment)
     warn(found.warnings)
     return config
 

@@ -7,12 +7,11 @@ import click
 
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import say
-from corral.processes.settings_table import MACHINE_SETTINGS, WorkerSettings
 
 if TYPE_CHECKING:
     from corral.worker.processes.process import Launch
 
-_SETTINGS: Final = MACHINE_SETTINGS - {"capability", "capability_run_file"}
+_SETTINGS: Final = frozenset({"data", "backends", "system_backends"})
 
 
 @click.command(cls=CorralCommand)
@@ -27,7 +26,7 @@ _SETTINGS: Final = MACHINE_SETTINGS - {"capability", "capability_run_file"}
     show_default=True,
     help="How long it may take to answer.",
 )
-@settings_options(WorkerSettings, only=_SETTINGS)
+@settings_options(worker=_SETTINGS)
 def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
     """Run a backend until you press Ctrl-C, without a fleet.
 
@@ -38,8 +37,8 @@ def run(backend: str, port: int, model_name: str, ready_within: float) -> int:
     from datetime import timedelta
 
     from corral.processes.backend_run import RunWish, find_backend, run_backend
-    from corral.processes.configs.machine import machine_config
     from corral.processes.settings import backend_environment
+    from corral.processes.this_machine import machine_config
 
     found = sources()
     home = find_backend(backend, machine_config(found))

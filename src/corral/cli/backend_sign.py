@@ -10,7 +10,7 @@ import click
 from corral.base.errors import Conflict, InvalidInput
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import Column, console, json_option, plain, print_json, show, table
-from corral.processes.settings_table import ImageSettings, SigningSettings
+from corral.processes.settings import SigningSettings
 
 if TYPE_CHECKING:
     from corral.imaging.private_keys import SigningKey
@@ -83,7 +83,7 @@ def generate_keys(prefix: Path, password_file: Path | None, no_password: bool) -
 )
 @password_options
 @json_option
-@settings_options(ImageSettings, only=_SETTINGS)
+@settings_options(images=_SETTINGS)
 def sign(
     image: str,
     key_file: Path,
@@ -115,11 +115,12 @@ def _signed(reference: "Reference", key: "SigningKey", annotations: dict[str, st
 
     from corral.base.clock import SystemClock
     from corral.imaging.signing import sign_image
-    from corral.processes.configs.backends import images_config
+    from corral.oci.config import ImagesConfig
+    from corral.processes.configs import images_config
     from corral.processes.settings_sources import resolve
 
     found = sources()
-    config = images_config(resolve(ImageSettings, found), found.environment)
+    config = images_config(resolve(ImagesConfig, found), found.environment)
     signed = asyncio.run(sign_image(reference, key, config=config, clock=SystemClock(), annotations=annotations))
     warn(found.warnings)
     return signed

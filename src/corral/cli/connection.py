@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from corral.cli.options import settings_options
-from corral.processes.settings_table import ClientSettings
 
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient
@@ -14,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def connected(function: F) -> F:
     """Adds the settings of a client."""
-    return settings_options(ClientSettings)(function)
+    return settings_options(client=None)(function)
 
 
 def open_client() -> "ApiClient":

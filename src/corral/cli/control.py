@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 import click
 
 from corral.cli.options import CorralCommand, settings_options, sources
-from corral.processes.settings_table import FrontendSettings, LogSettings
-from corral.processes.settings_table.defaults import CREDENTIALS_FILE
 
 if TYPE_CHECKING:
     from corral.control.config import ControlConfig
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=CorralCommand, hidden=True)
-@settings_options(FrontendSettings, LogSettings)
+@settings_options(frontend=None, log=None)
 @click.option("--gateway-key-descriptor", type=int, default=None, hidden=True)
 def control(gateway_key_descriptor: int | None) -> None:
     """Run the control process of a frontend; `corral frontend` starts it."""
@@ -25,23 +23,24 @@ def control(gateway_key_descriptor: int | None) -> None:
     import uvloop
 
     from corral.base.garbage import look_for_garbage_rarely
-    from corral.base.logs import set_up_logs
+    from corral.base.logs import LogOutput, set_up_logs
     from corral.base.processes import secret_from
-    from corral.processes.configs.backends import galleries_config, images_config
-    from corral.processes.configs.control import control_config
+    from corral.control.config import ControlConfig
+    from corral.galleries.config import GalleriesConfig
+    from corral.oci.config import ImagesConfig
+    from corral.processes.configs import control_config, images_config
     from corral.processes.control import run_control
     from corral.processes.settings_sources import resolve
-    from corral.processes.settings_table import GallerySettings, ImageSettings
     from corral.processes.signals import stop_on_signals
 
     found = sources()
-    log = resolve(LogSettings, found)
+    logs = resolve(LogOutput, found)
     key = secret_from(gateway_key_descriptor)
-    galleries = galleries_config(resolve(GallerySettings, found))
-    images = images_config(resolve(ImageSettings, found), found.environment)
-    stated = control_config(resolve(FrontendSettings, found), gateway_key=key)
+    galleries = resolve(GalleriesConfig, found)
+    images = images_config(resolve(ImagesConfig, found), found.environment)
+    stated = control_config(resolve(ControlConfig, found), gateway_key=key)
     config = replace(stated, galleries=galleries, images=images)
-    set_up_logs(log.name or "control", log.output)
+    set_up_logs(logs.name or "control", logs)
 
     announce_keys = print_new_keys if sys.stdout.isatty() else store_new_keys
 
@@ -69,6 +68,8 @@ def store_new_keys(credentials: "Credentials", config: "ControlConfig") -> None:
 
     For an output that is no terminal: it usually ends in a journal, which more people may read than may have the keys.
     """
+    from corral.control.config import CREDENTIALS_FILE
+
     file = config.data / CREDENTIALS_FILE
     if config.credentials_file is None and credentials.write_new(file):
         click.echo(f"The new keys are in {file}, readable only by you. Keep them elsewhere, and delete the file.")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from corral.base.errors import NotFound, PathNotUsable, PeerUnavailable
 from corral.base.private_files import read_private
+from corral.base.setting_kinds import SECRET
 from corral.cli.options import sources, warn
-from corral.processes.settings_kinds import SECRET
+from corral.processes.settings import ClientSettings
 from corral.processes.settings_sources import resolve
-from corral.processes.settings_table import ClientSettings
 from corral.processes.up_file import NAME, UpFile, read_up_file
 
 

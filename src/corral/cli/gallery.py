@@ -5,18 +5,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from corral.base.settings import settings_of
 from corral.cli.connection import open_client
 from corral.cli.options import CorralCommand, given_flags, settings_options, sources, warn
 from corral.cli.output import Column, console, facts, json_option, plain, print_json, print_json_list, say, show, table
 from corral.processes.exit_codes import ExitCode
-from corral.processes.settings_sources import settings_of
-from corral.processes.settings_table import (
-    MACHINE_SETTINGS,
-    ClientSettings,
-    GallerySettings,
-    ImageSettings,
-    WorkerSettings,
-)
+from corral.processes.settings import MACHINE_SETTINGS, section
 
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient
@@ -40,13 +34,12 @@ _MOST_TOLD: Final = 5
 _OF_CLIENTS: Final = frozenset({"url", "key_file", "data", "timeout"})
 _OF_GALLERIES: Final = frozenset({"backend_galleries", "cache", "max_age", "timeout", "max_size"})
 _OF_REGISTRIES: Final = frozenset({"registry_auth_file", "plain_registries"})
-_OF_MACHINES: Final = MACHINE_SETTINGS | _OF_GALLERIES | _OF_REGISTRIES
+_OF_MACHINES: Final = {"gallery": _OF_GALLERIES, "worker": MACHINE_SETTINGS, "images": _OF_REGISTRIES}
 
 
 def _surveying(function: F) -> F:
     """Adds --local, and the settings by which a fleet is found, galleries are read and machines are judged."""
-    groups = (ClientSettings, GallerySettings, WorkerSettings, ImageSettings)
-    function = settings_options(*groups, only=_OF_CLIENTS | _OF_MACHINES)(function)
+    function = settings_options(client=_OF_CLIENTS, **_OF_MACHINES)(function)
     return click.option("--local", is_flag=True, help="Read galleries for this machine, though there is a fleet.")(
         function
     )
@@ -207,8 +200,9 @@ def _fleet(*, local: bool) -> "ApiClient | None":
 
 def _machine_flags() -> set[str]:
     """Flags that mean something only where galleries are read on this machine."""
-    settings = [one for group in (GallerySettings, WorkerSettings, ImageSettings) for one in settings_of(group)]
-    return {one.flag for one in settings if one.name in _OF_MACHINES and one.flag and one.flag != "--data"}
+    settings = [setting for name in _OF_MACHINES for setting in settings_of(section(name))]
+    flags = {setting.flag for setting in settings if setting.name in _OF_MACHINES[setting.section]}
+    return flags - {"", "--data"}
 
 
 def _survey(take: "Callable[[SettingSources], Survey] | None" = None) -> "Survey":

@@ -14,13 +14,13 @@ from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fit import NodeTraits
 from corral.domain.gallery import GalleryEntry
 from corral.galleries.artefacts import RegistryArtefacts
+from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import Galleries, open_galleries
 from corral.galleries.readings import Readings, entry_view, fit_view, gallery_views
-from corral.processes.configs.backends import galleries_config, images_config
-from corral.processes.configs.machine import machine_config
+from corral.oci.config import ImagesConfig
+from corral.processes.configs import images_config
 from corral.processes.settings_sources import SettingSources, resolve
-from corral.processes.settings_table import GallerySettings, ImageSettings
-from corral.processes.this_machine import measure
+from corral.processes.this_machine import machine_config, measure
 from corral.wire.gallery_views import BackendView, FitView, GalleryListing, GalleryView
 
 
@@ -66,9 +66,9 @@ def fresh_survey(sources: SettingSources) -> Survey:
 
 
 async def _survey(sources: SettingSources, read: Callable[[Galleries], Coroutine[None, None, Readings]]) -> Survey:
-    config = galleries_config(resolve(GallerySettings, sources))
+    config = resolve(GalleriesConfig, sources)
     machine = machine_config(sources)
-    images = images_config(resolve(ImageSettings, sources), sources.environment)
+    images = images_config(resolve(ImagesConfig, sources), sources.environment)
     registry = RegistryArtefacts(images, clock=SystemClock())
     async with open_galleries(config, registry=registry, clock=SystemClock()) as galleries, task_group() as group:
         reading = group.create_task(read(galleries), name="read galleries")

@@ -3,11 +3,10 @@
 import click
 
 from corral.cli.options import CorralCommand, process_sources, settings_options, warn
-from corral.processes.settings_table import GatewaySettings, LogSettings
 
 
 @click.command(cls=CorralCommand)
-@settings_options(GatewaySettings, LogSettings)
+@settings_options(gateway=None, log=None)
 @click.option("--key-descriptor", type=int, default=None, hidden=True)
 def gateway(key_descriptor: int | None) -> None:
     """Run a gateway alone, to serve more.
@@ -15,15 +14,15 @@ def gateway(key_descriptor: int | None) -> None:
     It has a public port, and relays requests to replicas and everything else to control. It needs the URL of a
     frontend and a key of the scope gateway, and neither the database nor NATS.
     """
-    from corral.base.logs import set_up_logs
+    from corral.base.logs import LogOutput, set_up_logs
     from corral.base.processes import secret_from
-    from corral.processes.configs.gateway import gateway_config
-    from corral.processes.gateway import main
+    from corral.gateway.config import GatewayConfig
+    from corral.processes.gateway import gateway_config, main
     from corral.processes.settings_sources import resolve
 
     found = process_sources()
-    log = resolve(LogSettings, found)
-    config = gateway_config(resolve(GatewaySettings, found), key=secret_from(key_descriptor))
+    logs = resolve(LogOutput, found)
+    config = gateway_config(resolve(GatewayConfig, found), key=secret_from(key_descriptor))
     warn(found.warnings)
-    set_up_logs(log.name or "gateway", log.output)
+    set_up_logs(logs.name or "gateway", logs)
     main(config)

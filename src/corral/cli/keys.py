@@ -16,7 +16,6 @@ from corral.cli.options import CorralCommand, settings_options, warn
 from corral.cli.options import sources as given_sources
 from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, styled, table
 from corral.domain.key import Scope
-from corral.processes.settings_table import FrontendSettings
 
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient
@@ -141,7 +140,7 @@ def choose_key(known: "Sequence[KeyView]", reference: str) -> "KeyView":
 
 @keys.command("reset-admin", cls=CorralCommand)
 @json_option
-@settings_options(FrontendSettings, only=_OF_THE_DATABASE)
+@settings_options(frontend=_OF_THE_DATABASE)
 def reset_admin(as_json: bool) -> None:
     """Make a new administrator key on this machine, and revoke the lost one.
 
@@ -165,11 +164,11 @@ def _reset_config(sources: "SettingSources") -> "ControlConfig":
     """The database's settings. A credentials file of `corral up` is kept right, too."""
     from dataclasses import replace
 
-    from corral.processes.configs.control import control_config
+    from corral.control.config import CREDENTIALS_FILE, ControlConfig
+    from corral.processes.configs import control_config
     from corral.processes.settings_sources import resolve
-    from corral.processes.settings_table.defaults import CREDENTIALS_FILE
 
-    config = control_config(resolve(FrontendSettings, sources, without=frozenset({"nats_url"})))
+    config = control_config(resolve(ControlConfig, sources, without=frozenset({"nats_url"})))
     file = Path(config.database_url.removeprefix("sqlite:///"))
     if config.database_url.startswith("sqlite:") and not file.exists():
         raise NotFound(f"there is no database {file}; name its place with --data or --database")

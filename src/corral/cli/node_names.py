@@ -90,9 +90,8 @@ def quick_client(context: click.Context) -> ApiClient:
     """A client that gives up before anybody at a prompt would."""
     from corral.cli.frontend_target import target_of
     from corral.cli.options import given_flags
-    from corral.processes.settings import gather
+    from corral.processes.settings import ClientSettings, gather
     from corral.processes.settings_sources import resolve
-    from corral.processes.settings_table import ClientSettings
 
     flags = {**given_flags(context), "--timeout": _COMPLETION_TIMEOUT}
     return ApiClient(target_of(resolve(ClientSettings, gather(flags))))

@@ -1,35 +1,58 @@
 """Command-line options made of the table of settings, and the class of commands that shows them in sections."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
 from corral.base.errors import InvalidInput
+from corral.base.settings import Setting, settings_of
 from corral.processes.exit_codes import ExitCode
-from corral.processes.settings import gather, variable_warnings
-from corral.processes.settings_sources import CONFIG_FLAG, CONFIG_VARIABLE, Group, Setting, SettingSources, settings_of
+from corral.processes.settings import gather, section, variable_warnings
+from corral.processes.settings_sources import CONFIG_FLAG, CONFIG_VARIABLE, SettingSources
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FLAGS = "corral.flags"
+_SETTINGS = "__corral_settings__"
 
 
 class SettingOption(click.Option):
     """An option that belongs to a setting; it hands the text on unread, so that every source is read by one rule."""
 
-    heading: str = ""
+    def __init__(self, declarations: list[str], *, heading: str, flag: str, help: str, metavar: str | None) -> None:
+        super().__init__(
+            declarations, default=None, help=help, metavar=metavar, expose_value=False, callback=self._remember
+        )
+        self.heading = heading
+        self._flag = flag
+
+    def _remember(self, context: click.Context, _: click.Parameter, value: str | bool | None) -> None:
+        if value is not None:
+            text = str(value).lower() if isinstance(value, bool) else value
+            context.meta.setdefault(_FLAGS, {})[self._flag] = text
 
 
-class CorralCommand(click.Command):
+class _WithSettings(click.Command):
+    """Adds the options of its settings when it is run or shown: only then the sections are imported."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        wanted: Mapping[str, frozenset[str] | None] = getattr(self.callback, _SETTINGS, {})
+        settings = [*_options(wanted), _config_option()] if wanted else []
+        own = len(self.params)
+        given = super().get_params(ctx)
+        return [*given[:own], *settings, *given[own:]]
+
+
+class CorralCommand(_WithSettings):
     """A command whose settings are listed under headings of their own, after its real options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_options(self, ctx, formatter)
 
 
-class CorralGroup(click.Group):
-    """The same for a command that also has commands below it."""
+class CorralGroup(click.Group, _WithSettings):
+    """A group of commands that has settings itself, listed after its commands."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_commands(ctx, formatter)
@@ -50,31 +73,33 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
             formatter.write_dl(sections[heading])
 
 
-def settings_options(*groups: type[Group], only: frozenset[str] | None = None) -> Callable[[F], F]:
-    """Add the options of these groups, and --config. The command finds what was given with `sources()`."""
+def settings_options(**sections: frozenset[str] | None) -> Callable[[F], F]:
+    """Give a command the options of these sections, all of them or only those named, and --config.
+
+    The command must be a `CorralCommand` or a `CorralGroup`; it finds what was given with `sources()`.
+    """
 
     def decorate(function: F) -> F:
-        for option in reversed([*_options(groups, only), _config_option()]):
-            function = option(function)
+        setattr(function, _SETTINGS, sections)
         return function
 
     return decorate
 
 
-def _options(groups: tuple[type[Group], ...], only: frozenset[str] | None) -> list[Callable[[F], F]]:
-    """A flag that two groups share is declared once, as the first of them describes it."""
-    declared: dict[str, Callable[[F], F]] = {}
-    for group in groups:
+def _options(wanted: Mapping[str, frozenset[str] | None]) -> list[click.Option]:
+    """A flag that two sections share is declared once, as the first of them describes it."""
+    declared: dict[str, click.Option] = {}
+    for name, only in wanted.items():
+        group = section(name)
         for setting in settings_of(group):
             if setting.flag and (only is None or setting.name in only):
                 declared.setdefault(setting.flag, _option(setting, group.title))
     return list(declared.values())
 
 
-def _option(setting: Setting, heading: str) -> Callable[[F], F]:
-    declaration = setting.switch_flags if setting.kind.is_switch else setting.flag
-    return _declare(
-        declaration,
+def _option(setting: Setting, heading: str) -> click.Option:
+    return SettingOption(
+        [setting.switch_flags if setting.kind.is_switch else setting.flag],
         heading=f"Settings of {heading}" if heading.startswith("`") else heading,
         help=option_help(setting),
         metavar=None if setting.kind.is_switch else setting.kind.placeholder,
@@ -88,34 +113,13 @@ def option_help(setting: Setting) -> str:
     return f"{setting.meaning.replace('`', '')}  [default: {default}; env: {', '.join(setting.env)}]"
 
 
-def _config_option() -> Callable[[F], F]:
-    return _declare(
-        CONFIG_FLAG,
+def _config_option() -> click.Option:
+    return SettingOption(
+        [CONFIG_FLAG],
         heading="Options",
         help=f"TOML file with settings; flags and the environment win over it.  [env: {CONFIG_VARIABLE}]",
         metavar="FILE",
         flag=CONFIG_FLAG,
-    )
-
-
-def _declare(declaration: str, *, heading: str, help: str, metavar: str | None, flag: str) -> Callable[[F], F]:
-    def remember(context: click.Context, parameter: click.Parameter, value: str | bool | None) -> None:
-        if value is not None:
-            text = str(value).lower() if isinstance(value, bool) else value
-            context.meta.setdefault(_FLAGS, {})[flag] = text
-
-    class Declared(SettingOption):
-        pass
-
-    Declared.heading = heading
-    return click.option(
-        declaration,
-        cls=Declared,
-        default=None,
-        help=help,
-        metavar=metavar,
-        expose_value=False,
-        callback=remember,
     )
 
 
@@ -145,6 +149,7 @@ def warn(warnings: list[str]) -> None:
 
 def process_sources() -> SettingSources:
     """The sources of a command that starts a process; only those tell about variables that mean nothing."""
-    found = sources()
-    warn(variable_warnings(found))
-    return found
+    given = sources()
+    likely = getattr(click.get_current_context().command.callback, _SETTINGS, {})
+    warn(variable_warnings(given, tuple(likely)))
+    return given

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from corral.base.settings import default_data
 from corral.cli.options import CorralCommand, process_sources, settings_options, warn
-from corral.processes.settings_table import LogSettings, UpSettings, default_data
+from corral.processes.settings import UpSettings
 
 if TYPE_CHECKING:
     from corral.processes.settings_sources import SettingSources
@@ -22,19 +23,20 @@ _QUESTION: Final = "What is the capital of France? Answer in one sentence."
 
 
 @click.command(cls=CorralCommand)
-@settings_options(UpSettings, LogSettings)
+@settings_options(up=None, log=None)
 def up() -> int:
     """Run a whole fleet on this machine.
 
     Starts a NATS server, a frontend and workers, keeps them alive, and writes up.json into the data directory for
     scripts. Needs no configuration. Ctrl-C stops everything.
     """
+    from corral.base.logs import LogOutput
     from corral.processes.settings_sources import resolve
     from corral.processes.up import run_up
 
     found = process_sources()
     settings = resolve(UpSettings, found)
-    logs = resolve(LogSettings, found)
+    logs = resolve(LogOutput, found)
     warn(found.warnings)
     return run_up(settings, logs, found, TerminalWords(lambda *words: client_command(settings, found, *words)))
 

@@ -45,8 +45,8 @@ def _unknown_flag(error: click.NoSuchOption) -> str:
 
 def _secret_variables() -> dict[str, str]:
     """What people might try as a flag, and the variable that takes it."""
-    from corral.processes.settings_sources import settings_of
-    from corral.processes.settings_table import GROUPS
+    from corral.base.settings import settings_of
+    from corral.processes.settings import all_sections
 
-    secrets = (setting for group in GROUPS for setting in settings_of(group) if setting.secret)
+    secrets = (setting for group in all_sections() for setting in settings_of(group) if setting.secret)
     return {"--" + setting.name.replace("_", "-"): setting.env[0] for setting in secrets}

@@ -7,11 +7,10 @@ import click
 from corral.cli.options import CorralGroup, process_sources, settings_options, warn
 from corral.cli.worker_backends import backends
 from corral.processes.exit_codes import ExitCode
-from corral.processes.settings_table import GallerySettings, ImageSettings, LogSettings, WorkerSettings
 
 
 @click.group(cls=CorralGroup, invoke_without_command=True)
-@settings_options(WorkerSettings, GallerySettings, ImageSettings, LogSettings)
+@settings_options(worker=None, gallery=None, images=None, log=None)
 @click.pass_context
 def worker(context: click.Context) -> int:
     """Make this machine a node of a fleet.
@@ -26,23 +25,22 @@ worker.add_command(backends)
 
 
 def _run() -> int:
-    from corral.base.logs import set_up_logs
-    from corral.processes.configs.backends import galleries_config, images_config
-    from corral.processes.configs.worker import keep_previous, worker_config
+    from corral.base.logs import LogOutput, set_up_logs
+    from corral.galleries.config import GalleriesConfig
+    from corral.oci.config import ImagesConfig
+    from corral.processes.configs import images_config, worker_config
     from corral.processes.settings_sources import resolve
+    from corral.worker.config import WorkerConfig
 
     found = process_sources()
-    offered = resolve(GallerySettings, found)
-    config = worker_config(resolve(WorkerSettings, found), found.environment, offered)
-    galleries = galleries_config(offered)
-    pulls = resolve(ImageSettings, found)
-    images = images_config(pulls, found.environment)
-    log = resolve(LogSettings, found)
+    galleries = resolve(GalleriesConfig, found)
+    config = worker_config(resolve(WorkerConfig, found), found.environment, galleries)
+    images = images_config(resolve(ImagesConfig, found), found.environment)
+    logs = resolve(LogOutput, found)
     warn(found.warnings)
 
     from corral.processes.worker import main
 
-    log_name = log.name or "worker"
-    set_up_logs(log_name, log.output)
-    logged = replace(config, logs=log.output, log_name=log_name)
-    return main(replace(logged, galleries=galleries, images=images, keep_previous=keep_previous(pulls)))
+    log_name = logs.name or "worker"
+    set_up_logs(log_name, logs)
+    return main(replace(config, logs=logs, log_name=log_name, galleries=galleries, images=images))

@@ -10,8 +10,7 @@ from corral.base.errors import CorralError, InvalidInput
 from corral.cli.options import CorralCommand, settings_options, sources, warn
 from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, table
 from corral.processes.exit_codes import ExitCode
-from corral.processes.settings_sources import settings_of
-from corral.processes.settings_table import MACHINE_SETTINGS, GallerySettings, ImageSettings, WorkerSettings
+from corral.processes.settings import MACHINE_SETTINGS
 
 if TYPE_CHECKING:
     from corral.processes.local_backends import LocalBackend, LocalBackends, LocalChange, LocalConfig, Newer
@@ -32,9 +31,7 @@ _WORDS: Final = {
 
 def _on_this_machine(function: F) -> F:
     """Adds the settings by which the worker of this machine would find and fetch backends."""
-    others = {one.name for group in (GallerySettings, ImageSettings) for one in settings_of(group)}
-    only = MACHINE_SETTINGS | others
-    return settings_options(WorkerSettings, GallerySettings, ImageSettings, only=only)(function)
+    return settings_options(worker=MACHINE_SETTINGS, gallery=None, images=None)(function)
 
 
 @click.group()
@@ -185,21 +182,20 @@ def repair(as_json: bool) -> None:
 
 
 def _config() -> "LocalConfig":
-    from corral.processes.configs.backends import galleries_config, images_config
-    from corral.processes.configs.machine import machine_config
-    from corral.processes.configs.worker import keep_previous
+    from corral.galleries.config import GalleriesConfig
+    from corral.oci.config import ImagesConfig
+    from corral.processes.configs import images_config
     from corral.processes.installing import InstallingConfig
     from corral.processes.local_backends import LocalConfig
     from corral.processes.settings_sources import resolve
+    from corral.processes.this_machine import machine_config
 
     found = sources()
     machine = machine_config(found)
-    images = resolve(ImageSettings, found)
     installing = InstallingConfig(
         backends=machine.backends,
-        galleries=galleries_config(resolve(GallerySettings, found)),
-        images=images_config(images, found.environment),
-        keep_previous=keep_previous(images),
+        galleries=resolve(GalleriesConfig, found),
+        images=images_config(resolve(ImagesConfig, found), found.environment),
         system=machine.system_backends,
     )
     warn(found.warnings)

@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Protocol
 
-import msgspec
-
 from corral.base.clock import Clock
 from corral.base.tasks import task_group
 from corral.domain.artefacts import candidates, is_pulled
@@ -49,7 +47,7 @@ class RegistryImages:
     """Asks the places that a worker would try, in its order, until one has the image."""
 
     def __init__(self, config: ImagesConfig, clock: Clock, *, patience: timedelta = PATIENCE) -> None:
-        hasty = msgspec.structs.replace(config.network, attempts=_ATTEMPTS)
+        hasty = replace(config.network, attempts=_ATTEMPTS)
         self._looks = ImageLooks(replace(config, network=hasty), clock)
         self._clock = clock
         self._patience = patience.total_seconds()

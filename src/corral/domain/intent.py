@@ -26,6 +26,8 @@ from typing import Final
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.base.retry import Backoff
+from corral.base.setting_kinds import duration
+from corral.base.settings import setting
 from corral.domain.artefacts import is_same_source
 from corral.domain.backend import Before, Inventory, Verb, Wish, before_of
 
@@ -51,9 +53,29 @@ CLOCK_SKEW: Final = timedelta(minutes=1)
 class IntentPolicy:
     """How long what may take."""
 
-    install: timedelta = timedelta(minutes=15)
-    upgrade: timedelta = timedelta(minutes=15)
-    delete: timedelta = timedelta(minutes=2)
+    install: timedelta = setting(
+        duration("1s", "24h"),
+        """How long a node may take to install a backend and to start a process of it, before it counts as still working
+        on it. 15 minutes, as LocalAI has it: it may have to download.""",
+        name="install_timeout",
+        aliases=("LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT",),
+        default="15m",
+    )
+    upgrade: timedelta = setting(
+        duration("1s", "24h"),
+        """How long a node may take to answer an upgrade before it counts as still working on it. 15 minutes, as LocalAI
+        has it.""",
+        name="upgrade_timeout",
+        aliases=("LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT",),
+        default="15m",
+    )
+    delete: timedelta = setting(
+        duration("1s", "24h"),
+        """How long a node may take to delete a backend before it counts as still working on it. 2 minutes, as LocalAI
+        has it: processes of the backend have to end first.""",
+        name="delete_timeout",
+        default="2m",
+    )
     remove: timedelta = timedelta(seconds=30)
     """A model's files."""
     lease: timedelta = timedelta(seconds=6)

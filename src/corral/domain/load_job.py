@@ -15,6 +15,8 @@ from typing import Final
 
 from corral.base.ids import LeaseToken, LoadJobId, NodeId, ReplicaId
 from corral.base.retry import Backoff
+from corral.base.setting_kinds import duration
+from corral.base.settings import setting
 from corral.domain.load_reason import LoadReason
 
 
@@ -35,6 +37,15 @@ NEXT: Final[Mapping[LoadState, frozenset[LoadState]]] = {
 class LoadPolicy:
     """How long what may take."""
 
+    fixed_load: timedelta | None = setting(
+        duration("1s", "24h"),
+        """How long a backend may take to load a model's weights. By default it depends on their size, as in LocalAI;
+        a value holds for all, whether it is more or less.""",
+        name="load_timeout",
+        aliases=("LOCALAI_NATS_MODEL_LOAD_TIMEOUT",),
+        default=None,
+        default_text="5 minutes and 20 s per GiB, at most 6 h",
+    )
     install: timedelta = timedelta(minutes=15)
     """A node's answer to an install; LocalAI's own bound, since it may have to download."""
     load: timedelta = timedelta(minutes=5)
@@ -51,6 +62,8 @@ class LoadPolicy:
 
     def load_time(self, size_bytes: int) -> timedelta:
         """The deadline of LoadModel for weights of this size."""
+        if self.fixed_load is not None:
+            return self.fixed_load
         return min(self.load + self.load_per_gib * (size_bytes / 1024**3), self.longest_load)
 
 

@@ -19,6 +19,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from corral.base.ids import Incarnation, NodeId
+from corral.base.setting_kinds import whole
+from corral.base.settings import setting
 from corral.domain.labels import NodeLabels
 from corral.domain.vram_budget import VramBudget
 
@@ -62,8 +64,18 @@ BY_WORKER = "worker"
 class LivenessPolicy:
     """How much silence means what, counted in heartbeat intervals of the node itself."""
 
-    unhealthy_after: int = 3
-    offline_after: int = 6
+    unhealthy_after: int = setting(
+        whole(1, 1000),
+        """Heartbeats in a row that a node may miss before it is unhealthy and gets no new work. 3, so that one lost
+        packet and one slow disk are forgiven.""",
+        default=3,
+    )
+    offline_after: int = setting(
+        whole(2, 10000),
+        """Heartbeats in a row that a node may miss before it is offline and what it ran is replaced. 6: a minute with
+        LocalAI's interval, as long as LocalAI waits. Must be more than `unhealthy_after`.""",
+        default=6,
+    )
     assumed_interval: timedelta = timedelta(seconds=10)
     """LocalAI workers never say theirs; this is their default."""
     longest_learned_interval: timedelta = timedelta(minutes=5)

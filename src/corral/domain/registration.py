@@ -12,6 +12,8 @@ from typing import Final
 
 from corral.base.errors import CorralError
 from corral.base.ids import Incarnation, NodeId
+from corral.base.setting_kinds import SWITCH, duration, whole
+from corral.base.settings import setting
 from corral.domain.labels import MAX_LABELS, NodeLabels, automatic_labels, report
 from corral.domain.node import BY_WORKER, Gpu, Node, NodeFacts, NodeType, Peer, Suspicion
 
@@ -23,16 +25,40 @@ _RENEWED_AFTER: Final = 0.7
 class AdmissionPolicy:
     """Who is admitted, and how many may wait for that."""
 
-    auto_approve: bool = False
-    """Approve every node that knows the registration token."""
-    trusts_changed_addresses: bool = False
-    """A node without a secret stays approved when it registers at another address."""
-    max_pending: int = 256
-    """Nodes that may wait for approval. Nobody looks through more."""
-    max_pending_per_source: int = 32
-    """Of these from one source address: several workers of one machine, or machines behind one router."""
-    pending_retention: timedelta = timedelta(hours=1)
-    """A pending node that was silent for so long since it registered, without one heartbeat, is forgotten."""
+    auto_approve: bool = setting(
+        SWITCH,
+        """Approve every node that knows the registration token. Off by default: a leaked token must not be enough to
+        be given work.""",
+        aliases=("LOCALAI_AUTO_APPROVE_NODES",),
+        default=False,
+    )
+    trusts_changed_addresses: bool = setting(
+        SWITCH,
+        """Let a node without a secret of its own, as LocalAI's workers are, keep its approval when it registers at
+        another address; for networks whose addresses change. Off by default: everybody with the registration token
+        could take such a node's place, and its prompts.""",
+        name="trust_changed_addresses",
+        default=False,
+    )
+    max_pending: int = setting(
+        whole(1, 100_000),
+        """Nodes that may wait for approval; further ones are refused with 429 until some are approved or removed. 256:
+        more than a person looks through.""",
+        name="max_pending_nodes",
+        default=256,
+    )
+    max_pending_per_source: int = setting(
+        whole(1, 100_000),
+        """Nodes that may wait for approval from one source address; an IPv6 /64 network counts as one. 32: enough for a
+        rack behind one router.""",
+        default=32,
+    )
+    pending_retention: timedelta = setting(
+        duration("1m", "3650d"),
+        """How long a pending node is kept that has sent no heartbeat since it registered. 1h: a worker that lives beats
+        every ten seconds.""",
+        default="1h",
+    )
 
 
 class TooManyPending(CorralError):

@@ -21,6 +21,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.ids import NodeId
+from corral.base.setting_kinds import SWITCH, duration
+from corral.base.settings import setting
 from corral.domain.artefacts import BuildMarks, Evidence, Freshness, is_same_source, judge_freshness
 from corral.domain.backend import BackendEntry
 
@@ -32,9 +34,21 @@ BuildIdentity = tuple[str, str]
 class UpgradePolicy:
     """When it is looked for something newer, and whether that is installed without being asked for."""
 
-    period: timedelta = timedelta(hours=6)
-    """As often as LocalAI does. Zero: only when somebody asks."""
-    is_automatic: bool = False
+    period: timedelta = setting(
+        duration("0s", "365d"),
+        """How often galleries and registries are asked whether they have something newer than the nodes; 0s: only when
+        somebody asks for it. 6 hours, as LocalAI does. However many frontends there are, one of them asks.""",
+        name="upgrade_check_period",
+        default="6h",
+    )
+    is_automatic: bool = setting(
+        SWITCH,
+        """Whether backends that turn out to be outdated are upgraded at once, by an operation like any other. Not by
+        default: an upgrade ends the processes of the backend, and people like to choose when.""",
+        name="auto_upgrade_backends",
+        aliases=("LOCALAI_AUTO_UPGRADE_BACKENDS",),
+        default=False,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,22 @@
-"""What the galleries of a process can be told, and how a list of them is written."""
+"""How galleries are read, and how a list of them is written in requests and settings."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final
 
+import msgspec
+
+from corral.base.errors import InvalidInput
+from corral.base.setting_kinds import PATH, SettingKind, Unforgivable, duration, size
+from corral.base.settings import Derived, setting
 from corral.domain.gallery import BUILT_IN_URL, GallerySource
-from corral.wire.install import Gallery
+from corral.galleries.places import read_place
+from corral.oci.signatures.policy import read_policy
+from corral.wire.install import Gallery, read_galleries
 
 BUILT_IN: Final = GallerySource(name="corral", url=BUILT_IN_URL)
 """The backends that ship with Corral."""
@@ -17,27 +26,7 @@ LOCALAI: Final = GallerySource(
     mirrors=("github:mudler/LocalAI/backend/index.yaml@master",),
 )
 DEFAULT_GALLERIES: Final = (BUILT_IN, LOCALAI)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GalleriesConfig:
-    """How galleries are read."""
-
-    sources: tuple[GallerySource, ...] = field(default=DEFAULT_GALLERIES, repr=False)
-    builtin: Path | None = None
-    """Index of what ships with Corral, as images; None: the one of the checkout."""
-    cache: Path
-    """Directory of the last good copies. Processes may share it."""
-    max_age: timedelta = timedelta(hours=1)
-    """A copy that was checked within this time is used without asking again. As long as LocalAI does."""
-    timeout: timedelta = timedelta(seconds=30)
-    """Of one try, in all."""
-    connect_timeout: timedelta = timedelta(seconds=10)
-    """Of the connection alone, so that a machine which is gone does not use up the time."""
-    max_bytes: int = 32 * 1024 * 1024
-    """Of one index."""
-    pause: timedelta = timedelta(minutes=1)
-    """How long a place that failed is passed over, as long as there is a mirror or a copy."""
+_LOGIN: Final = re.compile(r"://[^/\"\s]*@")
 
 
 def sources_of(galleries: Iterable[Gallery]) -> tuple[GallerySource, ...]:
@@ -51,3 +40,131 @@ def sources_of(galleries: Iterable[Gallery]) -> tuple[GallerySource, ...]:
         )
         for gallery in galleries
     )
+
+
+def _read_galleries(text: str) -> tuple[GallerySource, ...]:
+    try:
+        galleries = read_galleries(text.strip())
+    except InvalidInput:
+        raise ValueError from None
+    if galleries is None:
+        raise ValueError
+    return _checked(galleries)
+
+
+def _galleries_of_tables(tables: Sequence[object]) -> tuple[GallerySource, ...]:
+    try:
+        return _checked(msgspec.convert(tables, type=list[Gallery]))
+    except msgspec.ValidationError:
+        raise ValueError from None
+
+
+def _checked(galleries: Sequence[Gallery]) -> tuple[GallerySource, ...]:
+    sources = sources_of(galleries)
+    names = [source.name.lower() for source in sources if source.name]
+    if len(set(names)) < len(names) or not all(name.isprintable() and "@" not in name for name in names):
+        raise ValueError
+    for source in sources:
+        try:
+            read_place(source.url)
+            for mirror in source.urls[1:]:
+                read_place(mirror)
+        except InvalidInput:
+            raise ValueError from None
+        _check_policy(source)
+    return sources
+
+
+def _check_policy(source: GallerySource) -> None:
+    """Say what is wrong with a policy: it holds no secrets, and nobody would find it in a list of galleries."""
+    try:
+        read_policy(source.verification)
+    except InvalidInput as error:
+        raise Unforgivable("backend_galleries", f"the gallery {source.name!r}: {error}") from None
+
+
+GALLERIES: Final = SettingKind(
+    placeholder="JSON",
+    allowed='a JSON list such as [{"name": "mine", "url": "https://example.org/index.yaml"}], each name once, with '
+    "URLs that begin with http://, https://, file:///, oci:// or github:, or are corral:builtin",
+    read=_read_galleries,
+    read_tables=_galleries_of_tables,
+    shown=lambda text: _LOGIN.sub("://***@", text),
+    holds_password=lambda text: _LOGIN.search(text) is not None,
+)
+
+
+def _default_cache(environment: Mapping[str, str], _: Mapping[str, Any]) -> Path:
+    """Where a user's programs keep what they can fetch again, by the XDG rules."""
+    stated = environment.get("XDG_CACHE_HOME", "")
+    home = environment.get("HOME") or os.path.expanduser("~")
+    return (Path(stated) if stated and os.path.isabs(stated) else Path(home) / ".cache") / "corral" / "galleries"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GalleriesConfig:
+    """Where backends are to be had, and how the lists of them are read."""
+
+    section: ClassVar[str] = "gallery"
+    title: ClassVar[str] = "Galleries"
+
+    sources: tuple[GallerySource, ...] = setting(
+        GALLERIES,
+        """Galleries of backends, the first one first where two have a backend of the same name: a JSON list, or in the
+        file a list of tables. Each has a `name`, a `url`, and maybe `mirrors` that are tried when the url fails. The
+        url `corral:builtin` stands for what ships with Corral. By default that, and LocalAI's gallery, which is asked
+        only when somebody looks for a backend.""",
+        name="backend_galleries",
+        aliases=(
+            "LOCALAI_BACKEND_GALLERIES",
+            "BACKEND_GALLERIES",
+        ),
+        forgives_aliases=True,
+        default=DEFAULT_GALLERIES,
+        default_text="what ships with Corral, and LocalAI's gallery",
+    )
+    builtin: Path | None = setting(
+        PATH,
+        """Index of the backends that ship with Corral, as images. `corral up` names the one of its provisions. Without
+        it, workers run them as they lie in the checkout, and install nothing.""",
+        flag="--builtin-gallery",
+        env="CORRAL_BUILTIN_GALLERY",
+        default=None,
+        default_text="none",
+    )
+    cache: Path = setting(
+        PATH,
+        """Directory of the last good copy of each gallery, used while its places are away. All processes of a user
+        share it.""",
+        flag="--gallery-cache",
+        env="CORRAL_GALLERY_CACHE",
+        default=Derived("`$XDG_CACHE_HOME/corral/galleries`, or `~/.cache/corral/galleries`", _default_cache),
+    )
+    max_age: timedelta = setting(
+        duration("0s", "365d"),
+        """How long a copy counts as new: so long nobody is asked. 1 hour, as LocalAI has it; `corral gallery refresh`
+        asks at once.""",
+        flag="--gallery-max-age",
+        env="CORRAL_GALLERY_MAX_AGE",
+        default="1h",
+    )
+    timeout: timedelta = setting(
+        duration("100ms", "1h"),
+        """How long one place of a gallery may take to answer, in all, before the next one is tried. 30 s: an index has
+        less than a megabyte.""",
+        flag="--gallery-timeout",
+        env="CORRAL_GALLERY_TIMEOUT",
+        default="30s",
+    )
+    max_bytes: int = setting(
+        size("1KiB", "1024MiB"),
+        "Bytes of an index that are read. 32 MiB: fifty times LocalAI's own, and no strain for a machine.",
+        name="max_size",
+        flag="--gallery-max-size",
+        env="CORRAL_GALLERY_MAX_SIZE",
+        default="32MiB",
+    )
+    connect_timeout: timedelta = timedelta(seconds=10)
+    """For the connection alone, so that a machine which is gone does not use up the time."""
+    pause: timedelta = timedelta(minutes=1)
+    """How long a place that failed is passed over, as long as there is a mirror or a copy."""

@@ -1,11 +1,71 @@
 """Configuration of a gateway. Every timeout and limit is declared here and nowhere else."""
 
+import ipaddress
+import math
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
+from typing import ClassVar, Final
+from urllib.parse import urlsplit
 
 from corral.base.retry import Backoff
+from corral.base.setting_kinds import (
+    EXISTING_FILE,
+    HTTP_URL,
+    SECRET,
+    SWITCH,
+    SettingKind,
+    duration,
+    items,
+    seconds,
+    size,
+    whole,
+)
+from corral.base.settings import PublicPort, setting
 from corral.gateway.sources import TrustedNetwork
+
+
+def _read_control_url(text: str) -> str:
+    """Refuse a path, a query and a login: they would be dropped silently."""
+    if text.startswith("unix:/"):
+        return text
+    return HTTP_URL.read(text if urlsplit(text).path in ("", "/") else "")
+
+
+CONTROL_URL: Final = replace(
+    HTTP_URL,
+    allowed="http://HOST:PORT or https://HOST:PORT of a frontend, or unix: and the full path of a socket",
+    read=_read_control_url,
+)
+
+
+def _read_origin(text: str) -> str:
+    """An origin in small letters, with nothing after the port."""
+    if text == "*":
+        return text
+    url = HTTP_URL.read(text)
+    if urlsplit(url).path:
+        raise ValueError(text)
+    return url.lower()
+
+
+ORIGINS: Final = SettingKind(
+    placeholder="ORIGIN[,ORIGIN…]",
+    allowed="origins such as https://chat.example or http://localhost:3000, comma-separated, or *",
+    read=items(_read_origin),
+)
+
+
+def _read_network(text: str) -> TrustedNetwork:
+    return ipaddress.ip_network(text, strict=False)
+
+
+NETWORKS: Final = SettingKind(
+    placeholder="NETWORK[,NETWORK…]",
+    allowed="an IP address such as 10.0.0.5, a network such as 10.0.0.0/24, or several, comma-separated",
+    read=items(_read_network),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +76,41 @@ class TimeOuts:
     """From the first byte of a request's head, or of empty lines before it, to its last byte."""
     keep_alive: float = 75.0
     """How long a client's connection may stay without a request. Longer than most load balancers keep theirs."""
-    body: float = 900.0
-    """From the end of a request's head to the end of its body."""
+    load: float = setting(
+        seconds("0s", "1h").into(lambda wait: wait or math.inf),
+        """How long a request waits for a model that is not loaded, before it is told to come back; 0 waits as long as
+        the client does. 30 s: small models are there by then, and most clients still are.""",
+        name="load_wait",
+        aliases=("LOCALAI_MODEL_LOAD_WAIT",),
+        default="30s",
+    )
+    queue: float = setting(
+        seconds("100ms", "1h"),
+        """How long a request waits for room at replicas that are all busy. 60 s: longer than most answers take.""",
+        name="queue_wait",
+        default="60s",
+    )
+    first_byte: float = setting(
+        seconds("100ms", "24h"),
+        """How long a replica, or control, may take until the first byte of its answer. 10 minutes: an answer that is
+        not streamed has none before it is ready.""",
+        name="first_byte_timeout",
+        default="10m",
+    )
+    idle: float = setting(
+        seconds("100ms", "24h"),
+        """How long the answer of a replica may pause between two bytes, before it is cut off and the replica suspected.
+        2 minutes: no engine that works takes so long for a token.""",
+        name="idle_timeout",
+        default="2m",
+    )
+    body: float = setting(
+        seconds("1s", "24h"),
+        """How long the body of a request with a valid key may take to arrive. 15 minutes: 32 MiB come in that time also
+        through slow Wi-Fi. Requests without a key have 30 seconds.""",
+        name="body_timeout",
+        default="15m",
+    )
     keyless_body: float = 30.0
     """`body` for requests without a valid key, whose bodies are small."""
     body_grace: float = 10.0
@@ -28,15 +121,6 @@ class TimeOuts:
     """How long a client may take nothing of an answer that waits for it."""
     connect: float = 5.0
     """For opening a connection to a replica or to control."""
-    first_byte: float = 600.0
-    """From the request to the first byte of the response. A response that is not streamed has none until it is
-    complete."""
-    idle: float = 120.0
-    """Between two bytes of a response."""
-    queue: float = 60.0
-    """How long a request waits for a free slot at a loaded replica."""
-    load: float = 30.0
-    """The wait budget: how long a request waits for a model that is not loaded. May be infinite."""
     replacement: float = 5.0
     """How long a request whose only replica closed the connection waits for control to report the replica as gone.
     Then it waits for a load like any other request; if control says nothing, it fails."""
@@ -51,25 +135,45 @@ class Limits:
     """Sizes in bytes, except where the docstring says that it is a count."""
 
     head: int = 64 * 1024
-    body: int = 32 * 1024 * 1024
-    """Size of one request body. Images are sent base64-encoded, so this is more than any text needs."""
+    body: int = setting(
+        size("1KiB", "1024MiB"),
+        """Bytes of one request's body that are accepted, and of what a compressed one becomes. 32 MiB: images come
+        inside bodies, and text is far smaller.""",
+        name="max_request",
+        default="32MiB",
+    )
     bodies: int = 512 * 1024 * 1024
     """All request bodies that are being received or wait for a replica."""
     keyless_bodies: int = 16 * 1024 * 1024
     """All bodies of requests without a valid key. Separate from `bodies`, so that strangers cannot use up what
     others need."""
-    body_speed: int = 1024
-    """Minimum average speed of a body in bytes per second, once `TimeOuts.body_grace` is over."""
+    body_speed: int = setting(
+        size("0", "1024MiB"),
+        """Bytes per second, on average, that a body must arrive with after its first 10 seconds, or it is refused with
+        408. 1 KiB: far less than any working connection, and more than who only wants to hold one sends.""",
+        name="min_body_speed",
+        default="1KiB",
+    )
     write_buffer: int = 64 * 1024
     """How much of a response is buffered for a slow client before reading from the replica stops."""
     read_ahead: int = 64 * 1024
     """How much a client may send before its previous request is answered."""
     connections: int = 20_000
     """A count: clients at once. A process with few descriptors has fewer: see `processes/gateway.py`."""
-    source_connections: int = 256
-    """A count: connections from one source that have shown no valid key yet."""
-    source_registrations: int = 300
-    """A count: registrations of workers from one source per minute, and at once. 0 is without limit."""
+    source_connections: int = setting(
+        whole(1, 1_000_000),
+        """Connections from one address that have not shown a valid key yet; beyond it the oldest of them is closed. An
+        IPv6 address counts with all of its /64 network. 256: more than clients open in the moment before their first
+        request. How many there may be in all follows from the limit of open files.""",
+        default=256,
+    )
+    source_registrations: int = setting(
+        whole(0, 1_000_000),
+        """Registrations of workers that one address may send per minute, and at once; more are told to come back. 0 is
+        without limit. 300: a room of workers behind one address may restart together, and nobody can keep control
+        busy with them.""",
+        default=300,
+    )
     backlog: int = 4096
     """A count: connections that the kernel queues until they are accepted; all of them are accepted in one go."""
     queue: int = 1000
@@ -79,38 +183,83 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayConfig:
-    """Configuration of one gateway process."""
+class GatewayConfig(PublicPort):
+    """What `corral gateway` needs."""
 
-    host: str = "127.0.0.1"
-    port: int = 0
-    """0 takes any free port."""
-    control_url: str
-    """`http://host:port` or `https://host:port` of a frontend, or `unix:/path` of control's private socket."""
-    control_key: str = field(repr=False)
-    """A key with the scope `gateway`."""
+    section: ClassVar[str] = "gateway"
+    title: ClassVar[str] = "`corral gateway`"
+
+    control_url: str = setting(
+        CONTROL_URL,
+        """Where control is: the URL of any frontend, `http://` or `https://`, or `unix:PATH` of control's socket.
+        There is no default: a gateway that guesses may serve the wrong fleet.""",
+        name="control",
+        env="CORRAL_CONTROL_URL",
+    )
+    control_ca: Path | None = setting(
+        EXISTING_FILE,
+        """Certificates of the authorities that a control behind HTTPS is checked against. By default those of the
+        system.""",
+        default=None,
+    )
+    control_key: str = setting(
+        SECRET,
+        """A key with the scope `gateway`, made by `corral keys create`. None by default; a frontend hands one to its
+        own gateways.""",
+        name="key",
+        env="CORRAL_GATEWAY_KEY",
+        default="",
+        secret=True,
+    )
     time_outs: TimeOuts = TimeOuts()
     limits: Limits = Limits()
+    trusted_proxies: tuple[TrustedNetwork, ...] = setting(
+        NETWORKS,
+        """Addresses or networks of reverse proxies, comma-separated. Their `X-Forwarded-For` and `X-Forwarded-Proto`
+        are believed, and limits count the address that they name. None by default: everybody could write these.""",
+        default=(),
+    )
+    cors_origins: tuple[str, ...] = setting(
+        ORIGINS,
+        """Origins of web pages that may send requests and read answers, comma-separated, or `*` for all; browsers send
+        no cookies or other credentials for `*`. None by default: a page of a stranger must not speak for who visits
+        it.""",
+        default=(),
+    )
+    max_view_age: timedelta | None = setting(
+        duration("20s", "365d"),
+        """How long a gateway that does not hear control goes on serving what it last knew. Without limit by default:
+        serving outlives control. A key that was revoked meanwhile works for so long.""",
+        default=None,
+        default_text="unlimited",
+    )
+    expose_node: bool = setting(
+        SWITCH,
+        """Say in the header `X-LocalAI-Node` of each answer of a model which node gave it. Off by default: clients
+        need not know the fleet.""",
+        aliases=("LOCALAI_EXPOSE_NODE_HEADER",),
+        default=False,
+    )
+    reuse_port: bool = setting(
+        SWITCH,
+        "Share the port with other gateways of the same user. Off by default: a taken port is then told.",
+        default=False,
+    )
+    plain_port: int | None = setting(
+        whole(1, 65535),
+        """Port on 127.0.0.1 that speaks HTTP also when the public one speaks HTTPS, for programs of this machine. Set
+        by `corral up` for its own workers; none by default.""",
+        flag="",
+        default=None,
+    )
     report_period: timedelta = timedelta(seconds=1)
     ensure_period: timedelta = timedelta(seconds=2)
     """How often control is asked again while requests wait for a model, so that a wait survives a restart of
     control."""
     view_silence: timedelta = timedelta(seconds=15)
     """A view stream that is silent for this long, without even a heartbeat, counts as broken."""
-    max_view_age: timedelta | None = None
-    """How long requests are served without contact to control; None serves the last view indefinitely."""
     reconnect: Backoff = Backoff(first=timedelta(milliseconds=100), cap=timedelta(seconds=2))
     control_tls: ssl.SSLContext | None = None
     """Trusted certificates for an HTTPS connection to control; None uses the system's."""
     tls: ssl.SSLContext | None = None
     """Serve HTTPS when given."""
-    plain_port: int | None = None
-    """A second port on 127.0.0.1 that always speaks plain HTTP."""
-    expose_node: bool = False
-    """Add a header to each response that names the node which produced it."""
-    trusted_proxies: tuple[TrustedNetwork, ...] = ()
-    """Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` headers are believed."""
-    cors_origins: tuple[str, ...] = ()
-    """Origins of web pages that may read responses, in lower case, or `*`; none by default."""
-    reuse_port: bool = False
-    """Let several gateways listen on one port; the kernel distributes connections."""

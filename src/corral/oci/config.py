@@ -1,12 +1,15 @@
-"""What pulls can be told by whoever runs the program, how an order is made of it, and whether a signature, a digest or
-a hash covers its sources. Fetches nothing."""
+"""What whoever runs the program may set for pulls, how an order for a puller is made of it, and whether a signature, a
+digest or a hash covers its sources. Fetches nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, Final
 
 from corral.base.errors import InvalidInput
-from corral.oci.auth import Credential, StoredCredentials, credential_for, read_stored
+from corral.base.setting_kinds import EXISTING_FILE, SWITCH, SettingKind, size, whole
+from corral.base.settings import Derived, setting
+from corral.oci.auth import Credential, StoredCredentials, config_files, credential_for, read_auths, read_stored
 from corral.oci.errors import IntegrityRequired, PolicyInvalid, SourceInvalid
 from corral.oci.limits import INTEGRITY_KNOB, UnpackLimits
 from corral.oci.manifests import this_platform
@@ -14,6 +17,10 @@ from corral.oci.network import Network
 from corral.oci.orders import PullOrder
 from corral.oci.references import ArchiveUrl, ImageFile, LocalSource, RegistryImage, parse_source
 from corral.oci.signatures.policy import Verification, read_policy
+
+REGISTRY_AUTH: Final = SettingKind(
+    placeholder="JSON", allowed="a Docker configuration with `auths` that hold a login", read=read_auths
+)
 
 
 def judge_sources(sources: Sequence[str], *, has_policy: bool, sha256: str, is_required: bool) -> tuple[str, ...]:
@@ -48,23 +55,84 @@ def _gap(uri: str, *, has_policy: bool, sha256: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagesConfig:
-    """For all pulls of one program."""
+    """How images of backends are fetched and unpacked."""
 
-    credentials: tuple[Credential, ...] = field(default=(), repr=False)
-    """Logins that come from settings. They are believed before those of files."""
-    auth_files: tuple[Path, ...] = ()
-    """Files of Docker or Podman with logins, read for each pull: a login that changes needs no restart."""
+    section: ClassVar[str] = "images"
+    title: ClassVar[str] = "Images of backends"
+
+    auth_files: tuple[Path, ...] = setting(
+        EXISTING_FILE.into(lambda file: (file,)),
+        """File with logins for registries, as `docker login` or `podman login` write it. By default the usual places
+        of both are looked at. Credential helpers that are named there are not run.""",
+        name="registry_auth_file",
+        default=Derived("where Docker and Podman keep them", lambda env, _: config_files(env), plain=()),
+    )
+    credentials: tuple[Credential, ...] = setting(
+        REGISTRY_AUTH,
+        """Logins for registries, in the form of such a file; they are believed before those of files. None by default:
+        most images are public.""",
+        name="registry_auth",
+        aliases=("DOCKER_AUTH_CONFIG",),
+        default=(),
+        secret=True,
+    )
     network: Network = field(default_factory=Network, repr=False)
+    require_integrity: bool = setting(
+        SWITCH,
+        """Whether backends are refused of which nothing shows what they must be: images of a gallery without a policy
+        for signatures and without a digest, and archives without a SHA-256 sum. Directories on this machine are not
+        looked at. Not by default, as in LocalAI: most galleries have no policy, and it is told in the log.""",
+        name="require_backend_integrity",
+        aliases=(
+            "LOCALAI_REQUIRE_BACKEND_INTEGRITY",
+            "REQUIRE_BACKEND_INTEGRITY",
+        ),
+        default=False,
+    )
+    trusted_root: Path | None = setting(
+        EXISTING_FILE,
+        """File that says whom to trust with keyless signatures: a `trusted_root.json` of Sigstore. By default the one
+        of Sigstore's public instance that came with this version of Corral, so that nobody has to be asked. Give one
+        for an instance of your own, or when the public one has new keys.""",
+        name="trusted_root_file",
+        default=None,
+        default_text="Sigstore's public instance",
+    )
+    parallel: int = setting(
+        whole(1, 16),
+        """Layers of one image that are fetched at a time. Three fill a usual line, and registries slow those down who
+        open many.""",
+        name="pull_parallel",
+        default=3,
+    )
+    niceness: int = setting(
+        whole(0, 19),
+        """How far pulling and unpacking stand back behind everything else on the machine; 0: not at all. 10, because
+        whoever waits for a token would notice, and whoever waits for an install would not.""",
+        name="pull_niceness",
+        default=10,
+    )
+    keep_layers: bool = setting(
+        SWITCH,
+        """Whether fetched layers stay on the disk after they were unpacked, so that images with the same ones need not
+        fetch them again. Not by default: they take as much room as the backends.""",
+        default=False,
+    )
     limits: UnpackLimits = field(default_factory=UnpackLimits)
-    require_integrity: bool = False
-    """Whether sources are refused of which neither a signature nor a hash shows what they must hold."""
-    trusted_root: Path | None = None
-    """Whom to trust with keyless signatures; None: Sigstore's public instance, as its library knows it."""
-    parallel: int = 3
-    keep_layers: bool = False
-    niceness: int = 10
+    keep_previous: bool = setting(
+        SWITCH,
+        """Whether the version of a backend before the present one stays on the disk, so that `corral worker backends
+        rollback` can go back to it without fetching anything. It does by default, as long as there is room.""",
+        default=True,
+    )
+    previous_min_free: int = setting(
+        size("0", "1048576GiB"),
+        """What must be free on the disk of the backends for a version before to be kept. 10 GiB: models and the next
+        backend need it more.""",
+        default="10GiB",
+    )
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What pullers are started with, of which they get only what they need."""
+    """What pullers are started with; each of them gets only what it needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

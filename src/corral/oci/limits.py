@@ -1,12 +1,13 @@
 """What fetching and unpacking may use: sizes, numbers, times. Every limit has a name that errors tell."""
 
+from dataclasses import dataclass
 from typing import Final
 
-import msgspec
+from corral.base.setting_kinds import size, whole
+from corral.base.settings import setting
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
-_GIB: Final = 1024 * _MIB
 
 MANIFEST_BYTES: Final = 4 * _MIB
 """Of a manifest, an index or an answer with a token: registries have the same bound."""
@@ -18,15 +19,30 @@ MAX_LAYERS: Final = 512
 """Docker's own bound is 127."""
 
 
-class UnpackLimits(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnpackLimits:
     """Against archives that are made to do harm. The largest backend that we know has 30 GiB in 200,000 entries."""
 
-    entries: int = 1_000_000
-    """Of the whole image. Each costs an inode and some 50 µs."""
-    total_bytes: int = 100 * _GIB
-    """Of everything that comes out of the archives, holes of sparse files included."""
-    ratio: float = 200.0
-    """How many bytes may come out for one that goes in; text has 10, and only what is made for it has 1,000."""
+    entries: int = setting(
+        whole(1, 100_000_000),
+        """Files, directories and links that one image may have. The largest backends have some 200,000; an archive that
+        is made to do harm has no end.""",
+        name="unpack_max_entries",
+        default="1000000",
+    )
+    total_bytes: int = setting(
+        size("1MiB", "1048576GiB"),
+        "What may come out of the layers of one image. The largest backends have some 30 GiB.",
+        name="unpack_max_bytes",
+        default="100GiB",
+    )
+    ratio: float = setting(
+        whole(1, 1_000_000),
+        """How many bytes may come out of a layer for one that goes in, once it is more than 64 MiB. Text has 10; what
+        has 1,000 was made to fill disks.""",
+        name="unpack_max_ratio",
+        default=200,
+    )
     free_bytes: int = 256 * _MIB
     """What must stay free on the disk."""
     expected_ratio: float = 2.5

@@ -1,25 +1,47 @@
 """How the network is used: which hosts may be asked without TLS, through which proxy, and when to try again."""
 
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
-import msgspec
-
 from corral.base.clock import Clock
 from corral.base.retry import Backoff
+from corral.base.setting_kinds import SettingKind, items
+from corral.base.settings import setting
 from corral.oci.errors import RegistryUnavailable, SourceInvalid
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost"})
 
 
-class Network(msgspec.Struct, frozen=True, kw_only=True):
+def _read_host(text: str) -> str:
+    host = text.lower()
+    if not re.fullmatch(r"(\[[0-9a-f:.]+\]|[\w.-]{1,253})(:[0-9]{1,5})?", host):
+        raise ValueError(text)
+    return host
+
+
+HOSTS: Final = SettingKind(
+    placeholder="HOST[,HOST…]",
+    allowed="a host such as registry.lan or registry.lan:5000, or several, comma-separated",
+    read=items(_read_host),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
     """Plain values with their units and the reasons of their defaults."""
 
-    plain_hosts: tuple[str, ...] = ()
-    """Hosts, with their ports if they have one, that are asked over HTTP. Those on loopback are so anyway."""
+    plain_hosts: tuple[str, ...] = setting(
+        HOSTS,
+        """Hosts that images may be fetched from without TLS. None by default: anybody on the way could change what
+        comes. Those on this machine's loopback need no permission.""",
+        name="plain_registries",
+        default=(),
+    )
     http_proxy: str = ""
     https_proxy: str = ""
     no_proxy: str = ""

@@ -29,6 +29,7 @@ from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory
 from corral.gateway.vitals import Vitals
 from corral.processes.signals import stop_on_signals
+from corral.processes.tls import client_tls, server_tls
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,21 @@ class Gateway:
     server: Server
     follower: ViewFollower
     reporter: GatewayReporter
+
+
+def gateway_config(settings: GatewayConfig, *, key: str = "") -> GatewayConfig:
+    """What a gateway process is configured with; a key that was handed over wins over the setting."""
+    control_key = key or settings.control_key
+    if not control_key:
+        raise SettingInvalid("key", "a key with the scope gateway is needed: set CORRAL_GATEWAY_KEY")
+    limits = settings.limits
+    return replace(
+        settings,
+        control_key=control_key,
+        control_tls=client_tls(settings.control_ca) if settings.control_url.startswith("https://") else None,
+        tls=server_tls(settings.tls_cert, settings.tls_key),
+        limits=replace(limits, bodies=max(limits.bodies, 2 * limits.body)),
+    )
 
 
 def main(config: GatewayConfig, *, ready: Callable[[int], None] = lambda port: None) -> None:

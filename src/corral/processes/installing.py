@@ -37,7 +37,6 @@ class InstallingConfig:
     backends: Path
     galleries: GalleriesConfig
     images: ImagesConfig
-    keep_previous: KeepPrevious
     system: Sequence[Path] = ()
     """Where backends lie that came with the system."""
 
@@ -61,7 +60,8 @@ async def make_installer(
     pulls = Pulls(config.images, cache=config.backends / switching.OWN / _LAYERS)
     offered = GalleryBackends(galleries, pulls, capability=capability, system=config.system)
     sources = (DirectorySource(), UriSource(pulls), offered)
-    return Installer(config.backends, sources=sources, clock=clock, keep=config.keep_previous)
+    keep = KeepPrevious(is_wanted=config.images.keep_previous, free_bytes=config.images.previous_min_free)
+    return Installer(config.backends, sources=sources, clock=clock, keep=keep)
 
 
 def _prepared(backends: Path) -> Path:

@@ -22,19 +22,19 @@ from typing import Final
 
 from corral.base.clock import SystemClock
 from corral.base.errors import CorralError
-from corral.base.logs import set_up_logs
+from corral.base.logs import LogOutput, set_up_logs
 from corral.base.private_files import make_private_directory
 from corral.base.processes import ChildCommand, secret_descriptor
 from corral.base.tasks import run_services
+from corral.control.config import ControlConfig
 from corral.processes.children import Child, Children
 from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode, exit_code_of
 from corral.processes.failures import sole_cause
 from corral.processes.listening import take_port
 from corral.processes.own_program import own_command
 from corral.processes.probe import dialled, http_url, until_ok, until_ok_behind_tls, until_socket_ok
-from corral.processes.settings import child_environment
+from corral.processes.settings import CONTROL_NEEDS, GATEWAY_NEEDS, child_environment
 from corral.processes.settings_sources import SettingSources
-from corral.processes.settings_table import CONTROL_NEEDS, GATEWAY_NEEDS, FrontendSettings, LogSettings
 from corral.processes.signals import stop_on_signals
 from corral.processes.starting import start_patiently
 from corral.processes.tls import server_tls
@@ -55,14 +55,10 @@ STOP_WITHIN: Final = timedelta(seconds=5)
 
 
 def run_frontend(
-    settings: FrontendSettings,
-    logs: LogSettings,
-    sources: SettingSources,
-    *,
-    report: Callable[[Mapping[str, int]], None],
+    settings: ControlConfig, logs: LogOutput, sources: SettingSources, *, report: Callable[[Mapping[str, int]], None]
 ) -> int:
     """Run until a signal, or until control cannot be kept alive; returns the exit code. `report` is told the pids."""
-    set_up_logs("frontend", logs.output)
+    set_up_logs("frontend", logs)
     return asyncio.run(_launch(settings, sources, report))
 
 
@@ -79,9 +75,7 @@ def report_to(descriptor: int) -> Callable[[Mapping[str, int]], None]:
     return report
 
 
-async def _launch(
-    settings: FrontendSettings, sources: SettingSources, report: Callable[[Mapping[str, int]], None]
-) -> int:
+async def _launch(settings: ControlConfig, sources: SettingSources, report: Callable[[Mapping[str, int]], None]) -> int:
     # A port that a gateway chose would be another one after each of its restarts.
     server_tls(settings.tls_cert, settings.tls_key)  # what is wrong with them is told here, once
     family = ChildSettings(

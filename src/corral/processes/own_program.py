@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from corral.processes.settings_table import GallerySettings
+from corral.galleries.config import GalleriesConfig
 
 
 def own_command(*arguments: str) -> list[str]:
@@ -11,7 +11,7 @@ def own_command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "corral", *arguments]
 
 
-def shipped_backends(galleries: GallerySettings | None) -> tuple[Path, ...]:
+def shipped_backends(galleries: GalleriesConfig | None) -> tuple[Path, ...]:
     """Where Corral's own backends lie in a checkout, unless there are images of them to install."""
     if galleries is not None and galleries.builtin is not None:
         return ()

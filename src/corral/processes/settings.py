@@ -1,33 +1,204 @@
-"""Where the settings meet the real environment. The only reader of it.
+"""Which sections of settings there are, and where they meet the real environment. The only reader of it.
 
-The table of settings is in `settings_table/`, the rules of precedence in `settings_sources.py`; in `configs/` settings
-become what the processes are configured with.
+A component declares its section in its config dataclass; here are the sections that belong to no component. How a value
+is found is in `settings_sources.py`; in `configs.py` resolved settings become what a process is configured with.
 """
 
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar, Final
 
 from corral.base.errors import SettingInvalid
-from corral.processes.settings_kinds import PATH
+from corral.base.setting_kinds import HOST, HTTP_URL, PASSWORD, PATH, SECRET, duration, whole
+from corral.base.settings import DATA, PREFIX, Derived, Group, PublicPort, in_data, setting, settings_of
 from corral.processes.settings_sources import (
     CONFIG_FLAG,
     CONFIG_VARIABLE,
     ConfigFile,
-    Group,
     SettingSources,
     did_you_mean,
-    handed_on,
-    known_variables,
-    open_secrets,
     read_config_file,
-    settings_of,
-    unknown_variables,
+    variables_of,
 )
-from corral.processes.settings_table import GROUPS
 
 WORKER_PYTHON: Final = "CORRAL_WORKER_PYTHON"
+MACHINE_SETTINGS: Final = frozenset({"capability", "capability_run_file", "data", "backends", "system_backends"})
+"""The settings of a worker that say which backends are on this machine, and which would fit it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpSettings(PublicPort):
+    """What `corral up` needs; the rest its frontend and its workers take from the environment and the same file."""
+
+    section: ClassVar[str] = "up"
+    title: ClassVar[str] = "`corral up`"
+
+    data: Path = setting(
+        PATH,
+        "Directory for everything: database, keys, NATS, models, one folder per worker, and `up.json` for scripts.",
+        default=DATA,
+    )
+    workers: int = setting(
+        whole(0, 100),
+        "How many workers to start; 0 for none. 2, so that the first look shows a fleet and not a machine.",
+        default=2,
+    )
+    nats_host: str = setting(
+        HOST,
+        """Address the embedded NATS server listens on. Loopback by default; set it to let workers on other machines
+        in, together with `host`.""",
+        default="127.0.0.1",
+    )
+    nats_port: int | None = setting(
+        whole(1, 65535),
+        "Port the embedded NATS server listens on. The one of last time is kept, so that workers find it again.",
+        default=None,
+        default_text="that of last time, else 4222, else a free one",
+    )
+    heartbeat_interval: timedelta = setting(
+        duration("100ms", "1h"),
+        """Time between heartbeats of the workers. 2 s: on one machine it costs nothing, and a dead worker shows at
+        once.""",
+        default="2s",
+    )
+    models: Path = setting(
+        PATH,
+        "Directory of the model files, which frontend and workers share.",
+        env="CORRAL_MODELS_PATH",
+        aliases=(
+            "LOCALAI_MODELS_PATH",
+            "MODELS_PATH",
+        ),
+        default=in_data("models"),
+    )
+    provisions: Path = setting(
+        PATH,
+        """What a new fleet is given, in a directory: `first-model.gguf`, and in `backends` images of our own backends.
+        Set-up (`make setup`, or the first `make up`) puts it beside the program, so that `corral up` and `make up` give
+        the same fleet. What is not there is done without.""",
+        default=Derived("`share/corral` beside the program", lambda _, __: Path(sys.prefix) / "share" / "corral"),
+    )
+    first_model: Path | None = setting(
+        PATH,
+        """A GGUF file that a new fleet without models starts with, under the name smollm2.""",
+        default=None,
+        default_text="the one of the provisions, if there is one",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How commands such as `corral nodes` find their frontend."""
+
+    section: ClassVar[str] = "client"
+    title: ClassVar[str] = "Commands that talk to a frontend"
+
+    url: str = setting(
+        HTTP_URL,
+        "URL of the frontend. By default the one that `corral up` wrote into `up.json` in the data directory.",
+        default="",
+        default_text="from `up.json`",
+    )
+    key: str = setting(
+        SECRET,
+        "API key to present. By default the one in the key file, or in `up.json`.",
+        default="",
+        default_text="from `up.json`",
+        secret=True,
+    )
+    key_file: Path | None = setting(
+        PATH,
+        "File that holds the API key, mode 0600. A key is never a flag: others could read it in the process list.",
+        default=None,
+    )
+    data: Path = setting(
+        PATH,
+        "Data directory of a running `corral up`, whose `up.json` tells the URL and the key.",
+        default=DATA,
+    )
+    timeout: timedelta = setting(
+        duration("100ms", "1h"),
+        "How long to wait for an answer. 30 s: longer than any answer takes that is still on its way.",
+        default="30s",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigningSettings:
+    """How images of backends are signed."""
+
+    section: ClassVar[str] = "signing"
+    title: ClassVar[str] = "Signing backends"
+
+    password: str = setting(
+        PASSWORD,
+        """Password of the private key that `corral backend keygen` makes and `corral backend sign` uses. By default
+        the person at the terminal is asked. It is never a flag: others could read it in the process list.""",
+        env="CORRAL_SIGNING_PASSWORD",
+        aliases=("COSIGN_PASSWORD",),
+        default="",
+        default_text="whoever is at the terminal is asked",
+        secret=True,
+    )
+
+
+_SECTIONS: Final[Mapping[str, str]] = {
+    "frontend": "corral.control.config:ControlConfig",
+    "gateway": "corral.gateway.config:GatewayConfig",
+    "worker": "corral.worker.config:WorkerConfig",
+    "up": "corral.processes.settings:UpSettings",
+    "client": "corral.processes.settings:ClientSettings",
+    "gallery": "corral.galleries.config:GalleriesConfig",
+    "images": "corral.oci.config:ImagesConfig",
+    "signing": "corral.processes.settings:SigningSettings",
+    "log": "corral.base.logs:LogOutput",
+}
+"""Where each section is declared. Imported when it is asked for, so that no command pays for the settings of others."""
+
+SECTIONS: Final = tuple(_SECTIONS)
+CONTROL_NEEDS: Final = ("frontend", "gallery", "images", "log")
+GATEWAY_NEEDS: Final = ("gateway", "log")
+WORKER_NEEDS: Final = ("worker", "gallery", "images", "log")
+"""The sections that each kind of process reads: a child is given the variables of no others."""
+
+ACCEPTED_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "LOCALAI_DISTRIBUTED": "Corral is always distributed",
+    "LOCALAI_AUTH": "every route needs a key already",
+    "LOCALAI_NATS_REQUIRE_AUTH": "whether NATS needs credentials is decided by its server",
+    "LOCALAI_GRPC_AUTH_TOKEN": "set by the worker for the backends it starts",
+    "LOCALAI_FILE_TRANSFER_TIMEOUT": "without effect in LocalAI too",
+    "LOCALAI_FILE_TRANSFER_RETRIES": "without effect in LocalAI too",
+    "LOCALAI_GALLERIES": "Corral does not fetch models yet",
+    "GALLERIES": "Corral does not fetch models yet",
+    "LOCALAI_PREFETCH_MODELS": "Corral does not fetch models yet",
+    "PREFETCH_MODELS": "Corral does not fetch models yet",
+    "LOCALAI_DISTRIBUTED_SHARED_MODELS": "Corral does not move model files yet: nodes have to share them in any case",
+    "LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK": "Corral puts no model files on a node's disk yet",
+    "LOCALAI_MODEL_SCHEDULING": "Corral has no rules of scheduling yet: it chooses the node itself",
+    "LOCALAI_MODEL_SCHEDULING_CONFIG": "Corral has no rules of scheduling yet: it chooses the node itself",
+    "LOCALAI_DISTRIBUTED_PREFIX_CACHE": "Corral does not route by prefix yet: the least busy replica answers",
+    "LOCALAI_DISTRIBUTED_PREFIX_CACHE_TTL": "Corral does not route by prefix yet: the least busy replica answers",
+}
+"""Variables of LocalAI's that are accepted without complaint and change nothing, with the reason."""
+
+
+@cache
+def section(name: str) -> type[Group]:
+    """The dataclass that declares a section of the file."""
+    module, _, attribute = _SECTIONS[name].partition(":")
+    group: type[Group] = getattr(import_module(module), attribute)
+    return group
+
+
+def all_sections() -> tuple[type[Group], ...]:
+    """Every section, in the order of the reference."""
+    return tuple(section(name) for name in SECTIONS)
 
 
 def gather(flags: Mapping[str, str], environment: Mapping[str, str] | None = None) -> SettingSources:
@@ -35,7 +206,7 @@ def gather(flags: Mapping[str, str], environment: Mapping[str, str] | None = Non
     variables = dict(os.environ if environment is None else environment)
     file = _config_file(flags, variables)
     sources = SettingSources(flags=flags, environment=variables, file=file)
-    sources.warnings.extend(open_secrets(file, GROUPS))
+    sources.warnings.extend(_open_secrets(file))
     return sources
 
 
@@ -50,29 +221,78 @@ def _config_file(flags: Mapping[str, str], environment: Mapping[str, str]) -> Co
         path = PATH.read(text)
     except ValueError as error:
         raise SettingInvalid("config", f"{text!a} from {origin} cannot be used; allowed is a path") from error
-    return read_config_file(path, GROUPS, origin=origin)
+    return read_config_file(path, SECTIONS, section, origin=origin)
 
 
-def variable_warnings(sources: SettingSources) -> list[str]:
-    """One sentence for each variable that looks like ours and means nothing. No error: platforms inject their own."""
-    known = sorted(known_variables(GROUPS))
+def _open_secrets(file: ConfigFile) -> list[str]:
+    """A warning when a file with secrets may be read by others."""
+    if file.path is None or not file.path.stat().st_mode & 0o077:
+        return []
+    secrets = [
+        setting.name
+        for name in SECTIONS
+        if name in file.sections
+        for setting in settings_of(section(name))
+        if setting.secret and setting.name in file.sections[name]
+    ]
+    if not secrets:
+        return []
+    return [f"{file.path} holds {', '.join(secrets)} and may be read by others; run: chmod 600 {file.path}"]
+
+
+def known_variables() -> set[str]:
+    """Every environment variable that means something to some process."""
+    return variables_of(all_sections()) | {CONFIG_VARIABLE}
+
+
+def _unknown_variables(environment: Mapping[str, str], likely: Sequence[str] = ()) -> list[str]:
+    """Variables that look like ours but mean nothing. No section is imported after all of them were found known."""
+    unknown = {name for name in environment if name.startswith(PREFIX)} - {CONFIG_VARIABLE}
+    for name in (*likely, *SECTIONS):
+        if unknown:
+            unknown -= variables_of([section(name)])
+    return sorted(unknown)
+
+
+def variable_warnings(sources: SettingSources, likely: Sequence[str] = ()) -> list[str]:
+    """One sentence for each variable that looks like ours and means nothing. No error: platforms inject their own.
+
+    The sections that are likely to know the variables are asked first.
+    """
     return [
-        f"the environment variable {name} is unknown and ignored{did_you_mean(name, known)}"
-        for name in unknown_variables(sources.environment, GROUPS)
+        f"the environment variable {name} is unknown and ignored{did_you_mean(name, sorted(known_variables()))}"
+        for name in _unknown_variables(sources.environment, likely)
     ]
 
 
 def child_environment(
-    sources: SettingSources, changes: Mapping[str, str] | None = None, *, needs: Sequence[type[Group]] = GROUPS
+    sources: SettingSources, changes: Mapping[str, str] | None = None, *, needs: Sequence[str] = SECTIONS
 ) -> dict[str, str]:
-    """What a child process is started with: the same settings of the groups that it needs, with some of them changed.
+    """What a child process is started with: the same settings of the sections that it needs, with some of them changed.
 
-    What it has no use for, passwords of the database and of NATS among them, cannot leak from it either.
+    Flags become variables, so that no argv carries values. What the child has no use for, passwords of the database
+    and of NATS among them, cannot leak from it either.
     """
-    kept = {variable for group in needs for one in settings_of(group) for variable in one.env}
-    dropped = {variable for group in GROUPS for one in settings_of(group) for variable in one.env} - kept
-    inherited = {name: value for name, value in handed_on(sources, GROUPS).items() if name not in dropped}
-    return {**inherited, **(changes or {})}
+    needless = variables_of(all_sections()) - variables_of([section(name) for name in needs])
+    dropped = needless.union(_unknown_variables(sources.environment))
+    inherited = {**sources.environment, **_flags_as_variables(sources)}
+    return {**{name: value for name, value in inherited.items() if name not in dropped}, **(changes or {})}
+
+
+def _flags_as_variables(sources: SettingSources) -> dict[str, str]:
+    settings = [setting for group in all_sections() for setting in settings_of(group)]
+    variables = {setting.env[0]: sources.flags[setting.flag] for setting in settings if setting.flag in sources.flags}
+    if sources.file.path is not None:
+        variables[CONFIG_VARIABLE] = str(sources.file.path.absolute())
+    return variables
+
+
+def without_settings(environment: Mapping[str, str], group: str, names: frozenset[str]) -> dict[str, str]:
+    """The environment as if these settings of a section had never been set in it, under any of their variables."""
+    unwanted = {
+        variable for setting in settings_of(section(group)) if setting.name in names for variable in setting.env
+    }
+    return {name: value for name, value in environment.items() if name not in unwanted}
 
 
 def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -80,7 +300,7 @@ def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     The worker's own Python is named for backends that bring packages and find no other that fits.
     """
-    own = [one for group in GROUPS for one in settings_of(group) if one.secret or one.kind.may_hold_password]
-    hidden = {variable for one in own for variable in one.env}
+    settings = [setting for group in all_sections() for setting in settings_of(group)]
+    hidden = {name for own in settings if own.secret or own.kind.may_hold_password for name in own.env}
     passed_on = {name: value for name, value in environment.items() if name not in hidden}
     return {WORKER_PYTHON: sys.executable, **passed_on}

@@ -8,7 +8,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from corral.base.settings import settings_of
 from corral.domain.fit import NodeTraits, platform_of
+from corral.galleries.config import GalleriesConfig
+from corral.processes.own_program import shipped_backends
+from corral.processes.settings import MACHINE_SETTINGS
+from corral.processes.settings_sources import SettingSources, resolve
+from corral.worker.config import WorkerConfig
 from corral.worker.hardware.cgroup import Cgroup
 from corral.worker.hardware.gpus.detection import MachineGpus, detectors_of_this_machine
 from corral.worker.hardware.machine import CapabilityRule, Hardware
@@ -25,6 +31,18 @@ class MachineConfig:
     capability: CapabilityRule
     backends: Path
     system_backends: Sequence[Path] = ()
+
+
+def machine_config(sources: SettingSources) -> MachineConfig:
+    """This machine as a worker with the same settings would see it; what else a worker needs is not asked for."""
+    others = frozenset(setting.name for setting in settings_of(WorkerConfig)) - MACHINE_SETTINGS
+    settings = resolve(WorkerConfig, sources, without=others)
+    shipped = shipped_backends(resolve(GalleriesConfig, sources))
+    return MachineConfig(
+        capability=CapabilityRule(forced=settings.node.capability, run_file=settings.node.capability_run_file),
+        backends=settings.backends_path,
+        system_backends=(*settings.system_backends, *shipped),
+    )
 
 
 async def measure(config: MachineConfig) -> NodeTraits:

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from corral.base.clock import SystemClock
 from corral.base.errors import ChildFailed, PathNotUsable, SettingInvalid
 from corral.base.ids import new_secret
-from corral.base.logs import set_up_logs
+from corral.base.logs import LogOutput, set_up_logs
 from corral.base.private_files import make_private_directory
 from corral.base.tasks import run_services, task_group
 from corral.bus.server import NatsServer
@@ -30,9 +30,8 @@ from corral.processes.failures import sole_cause
 from corral.processes.first_model import NAME, first_model_of, give_first_model
 from corral.processes.listening import take_port
 from corral.processes.probe import http_url
-from corral.processes.settings import child_environment
-from corral.processes.settings_sources import Group, SettingSources, without_settings
-from corral.processes.settings_table import GROUPS, WORKER_NEEDS, FrontendSettings, LogSettings, UpSettings
+from corral.processes.settings import SECTIONS, WORKER_NEEDS, UpSettings, child_environment, without_settings
+from corral.processes.settings_sources import SettingSources
 from corral.processes.signals import stop_on_signals
 from corral.processes.starting import FINAL, start_patiently
 from corral.processes.tls import server_tls
@@ -96,10 +95,10 @@ class UpWords(Protocol):
     def stopping(self) -> None: ...
 
 
-def run_up(settings: UpSettings, logs: LogSettings, sources: SettingSources, words: UpWords) -> int:
+def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words: UpWords) -> int:
     """Run a fleet until a signal, or until a part of it cannot be kept alive; returns the exit code."""
     began = time.monotonic()
-    refuse_private(models=settings.models or settings.data / "models", staging=None, private=settings.data)
+    refuse_private(models=settings.models, staging=None, private=settings.data)
     if not settings.data.exists():  # a refused start leaves nothing behind; where a fleet was, that is told first
         take_port(settings.host, settings.port)
         take_port(settings.nats_host, settings.nats_port or 0, flag="--nats-port")
@@ -110,7 +109,7 @@ def run_up(settings: UpSettings, logs: LogSettings, sources: SettingSources, wor
     log_directory = logs.directory or settings.data / LOGS
     already = f"another `corral up` runs in {settings.data}; stop it first, or choose another directory with --data"
     with held(settings.data / _LOCK, already):
-        set_up_logs("up", replace(logs.output, directory=log_directory))
+        set_up_logs("up", replace(logs, directory=log_directory))
         remove_up_file(settings.data)
         try:
             return asyncio.run(Up(settings, sources, words, log_directory=log_directory, began=began).run())
@@ -135,7 +134,7 @@ class Up:
             settings.data / "nats", host=settings.nats_host, port=settings.nats_port, port_setting="--nats-port"
         )
         self._sources = sources
-        self._models = make_private_directory(settings.models or settings.data / "models").absolute()
+        self._models = make_private_directory(settings.models).absolute()
         self._trusted_token = new_secret()
         self._has_tls = server_tls(settings.tls_cert, settings.tls_key) is not None
         _refuse_hidden_tls(sources)
@@ -153,7 +152,7 @@ class Up:
         self._known_keys = self._frontend.credentials()
         self._workers = make_workers(settings.workers, settings.data, self._worker_environment)
 
-    def _child_environment(self, needs: Sequence[type[Group]] = GROUPS) -> dict[str, str]:
+    def _child_environment(self, needs: Sequence[str] = SECTIONS) -> dict[str, str]:
         changes = {"CORRAL_LOG_DIRECTORY": str(self._log_directory)}
         return {
             **_gallery_of(self._settings.provisions),
@@ -163,7 +162,7 @@ class Up:
     def _frontend_environment(self) -> Mapping[str, str]:
         """Asked for when NATS runs: until then its port may still change."""
         return {
-            **without_settings(self._child_environment(), FrontendSettings, _DECIDED_FOR_FRONTEND),
+            **without_settings(self._child_environment(), "frontend", _DECIDED_FOR_FRONTEND),
             "CORRAL_HOST": self._settings.host,
             "CORRAL_PORT": str(self._public_port),
             **self._tls_environment(),
@@ -322,7 +321,7 @@ def _gallery_of(provisions: Path) -> Mapping[str, str]:
 
 def _refuse_hidden_tls(sources: SettingSources) -> None:
     """The frontend would speak TLS where we do not expect it."""
-    if "tls_cert" in sources.file.sections.get(FrontendSettings.section, {}):
+    if "tls_cert" in sources.file.sections.get("frontend", {}):
         problem = f"`corral up` takes it from section [up] of {sources.file.path}, not from [frontend]"
         raise SettingInvalid("tls_cert", problem)
 

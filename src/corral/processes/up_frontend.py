@@ -15,12 +15,12 @@ from corral.base.errors import PathNotUsable
 from corral.base.private_files import read_private
 from corral.base.processes import ChildCommand
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.control.config import CREDENTIALS_FILE
 from corral.processes.children import Child
 from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode
 from corral.processes.launcher import CONTROL, GATEWAY
 from corral.processes.own_program import own_command
 from corral.processes.probe import ProbeAnswer, ask, dialled, http_url, until_ok
-from corral.processes.settings_table.defaults import CREDENTIALS_FILE
 from corral.processes.up_file import UpKeys
 from corral.wire.node_views import NodePage
 

@@ -14,8 +14,7 @@ from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode
 from corral.processes.listening import is_free
 from corral.processes.own_program import own_command
 from corral.processes.probe import ProbeAnswer, ask, until_ok
-from corral.processes.settings_sources import without_settings
-from corral.processes.settings_table import WorkerSettings
+from corral.processes.settings import without_settings
 
 HOST: Final = "127.0.0.1"
 FIRST_PORT: Final = 21001
@@ -142,7 +141,7 @@ class UpWorker:
 
 def worker_environment(environment: Mapping[str, str], decided: Mapping[str, str]) -> dict[str, str]:
     """What all workers share: the caller's environment without what is decided here, then the decisions."""
-    kept = without_settings(environment, WorkerSettings, _DECIDED)
+    kept = without_settings(environment, "worker", _DECIDED)
     return {**kept, "CORRAL_DRAIN_TIMEOUT": DRAIN, "CORRAL_REGISTRATION_RETRY": RETRY, **decided}
 
 

@@ -97,7 +97,6 @@ def _installing(config: WorkerConfig) -> InstallingConfig:
         backends=config.backends_path,
         galleries=config.galleries,
         images=config.images,
-        keep_previous=config.keep_previous,
         system=config.system_backends,
     )
 

@@ -1,57 +1,127 @@
-"""Configuration of a worker: plain values with their units and the reasons for their defaults.
+"""Configuration of a worker: plain values with their units, and the settings that they come from.
 
-Reads neither flags nor the environment; `processes/configs/` fills it. `addresses.py` turns these values into
-addresses.
+`addresses.py` turns these values into addresses.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import ClassVar, Final
 
 from corral.base.logs import LogOutput
 from corral.base.retry import Backoff
+from corral.base.setting_kinds import ANY_WHOLE, HTTP_URLS, PATH, SECRET, SWITCH, TEXT, SettingKind, duration
+from corral.base.settings import Derived, default_data, in_data, setting
 from corral.bus.config import BusConfig
+from corral.domain.labels import label_problem
+from corral.domain.vram_budget import VramBudget
 from corral.files.storage import StorageConfig
 from corral.galleries.config import BUILT_IN, GalleriesConfig
 from corral.oci.config import ImagesConfig
-from corral.worker.installing.orders import KeepPrevious
 from corral.worker.membership.addresses import AddressConfig
 
+_FIRST_RETRY: Final = timedelta(milliseconds=250)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
-    """How the node describes itself to the frontend."""
 
-    name: str = ""
-    """At most 255 characters; empty: the host name, which people recognise."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Reported at each registration, for selectors."""
-    max_replicas_per_model: int = 1
-    """Replicas of one model at a time. 1, as LocalAI has it: a second one seldom fits the same GPU."""
-    vram_budget: str = ""
-    """How much video memory models may use: `80%`, `0.8`, `12GB`; empty: all of it."""
-    capability: str = ""
-    """Forces the capability by which backend builds are chosen; empty: the run file, then detection."""
-    capability_run_file: Path = Path("/run/localai/capability")
-    """Read when no capability is forced. LocalAI's images ship it under this name."""
+def _read_labels(text: str) -> Mapping[str, str]:
+    labels: dict[str, str] = {}
+    for pair in (part.strip() for part in text.split(",")):
+        if not pair:
+            continue
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(pair)
+        labels[key.strip()] = value.strip()
+    return _checked_labels(labels)
+
+
+def _labels_of_table(table: Mapping[str, object]) -> Mapping[str, str]:
+    labels = {key: value for key, value in table.items() if isinstance(value, str)}
+    if len(labels) != len(table):
+        raise ValueError(table)
+    return _checked_labels(labels)
+
+
+def _checked_labels(labels: dict[str, str]) -> Mapping[str, str]:
+    if problem := label_problem(labels):
+        raise ValueError(problem)
+    return labels
+
+
+LABELS: Final = SettingKind(
+    placeholder="KEY=VALUE[,…]",
+    allowed="pairs such as zone=a,disk=fast, or in a file a table of texts",
+    read=_read_labels,
+    read_table=_labels_of_table,
+)
+
+
+def _read_vram_budget(text: str) -> str:
+    VramBudget.read(text)
+    return text.strip()
+
+
+VRAM_BUDGET: Final = SettingKind(
+    placeholder="BUDGET", allowed="a share or a size such as 80%, 0.8, 12GB or 8GiB", read=_read_vram_budget
+)
+
+
+def _at_least_one(count: int) -> int:
+    return max(count, 1)
+
+
+def _retry_up_to(cap: timedelta) -> Backoff:
+    """Pauses that begin short, for a frontend that starts beside us, and grow for one that is away for long."""
+    return Backoff(first=min(_FIRST_RETRY, cap), cap=cap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontendConfig:
-    """Where to register, and with which patience."""
+    """Where to register, and how often to try."""
 
-    urls: tuple[str, ...]
-    """One or more frontends of the same cluster, without a slash at the end."""
-    registration_token: str = field(default="", repr=False)
-    """The shared token that admits a node; empty only for a LocalAI frontend that asks for none."""
+    urls: tuple[str, ...] = setting(
+        HTTP_URLS,
+        """URL of the frontend to join, or several of one fleet, comma-separated. There is no default: a worker that
+        guesses may join the wrong fleet.""",
+        name="register_to",
+        aliases=("LOCALAI_REGISTER_TO",),
+    )
+    registration_token: str = setting(
+        SECRET,
+        """What the worker presents to join, printed by the frontend at its first start. None by default, which only a
+        LocalAI frontend without a token accepts; the worker is open to everybody then, as LocalAI's is, because that
+        frontend presents nothing either.""",
+        aliases=("LOCALAI_REGISTRATION_TOKEN",),
+        default="",
+        secret=True,
+    )
+    require_token: bool = setting(
+        SWITCH,
+        """Do not start without a registration token. Off by default: a frontend that asks for one says so itself.""",
+        aliases=("LOCALAI_REGISTRATION_REQUIRE_AUTH",),
+        default=False,
+    )
+    require_auth: bool = setting(
+        SWITCH,
+        """As `require_token`, also where that is off: LocalAI's one switch for all credentials. Off by default, as
+        there.""",
+        flag="",
+        aliases=("LOCALAI_DISTRIBUTED_REQUIRE_AUTH",),
+        default=False,
+    )
+    backoff: Backoff = setting(
+        duration("100ms", "1h").into(_retry_up_to),
+        """Longest pause between attempts to register; the first ones come sooner. 30 s: a frontend that was away for
+        hours is found soon enough, and a thousand workers do not overrun it.""",
+        name="registration_retry",
+        default="30s",
+    )
     timeout: timedelta = timedelta(seconds=10)
     """Total time of one HTTP call. Same as in LocalAI's worker, and one default heartbeat interval."""
     connect_timeout: timedelta = timedelta(seconds=2)
     """Time for the TCP connection alone, so that an unreachable machine does not use up the time for the next
     frontend."""
-    backoff: Backoff = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30))
-    """Pauses between attempts to register: short for a frontend that is starting, long enough for a long outage."""
     token_attempts: int = 5
     """How often a first registration may be answered 401 or 403 before the worker gives up. More than one, because
     frontends behind one address may disagree for a moment while a token is changed; few, because trying on for ever
@@ -59,11 +129,61 @@ class FrontendConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """How the node describes itself to the frontend."""
+
+    name: str = setting(
+        TEXT,
+        "Name of the node. The host name, because that is how people already call the machine.",
+        env="CORRAL_NODE_NAME",
+        aliases=("LOCALAI_NODE_NAME",),
+        default="",
+        default_text="the host name",
+    )
+    labels: Mapping[str, str] = setting(
+        LABELS,
+        "Labels that the node reports. None by default; Corral adds what it can see itself.",
+        env="CORRAL_NODE_LABELS",
+        aliases=("LOCALAI_NODE_LABELS",),
+        default={},
+    )
+    max_replicas_per_model: int = setting(
+        ANY_WHOLE.into(_at_least_one),
+        """How many replicas of one model this node may run; less than 1 means 1. 1, because one usually fills the
+        memory.""",
+        aliases=("LOCALAI_MAX_REPLICAS_PER_MODEL",),
+        default="1",
+    )
+    vram_budget: str = setting(
+        VRAM_BUDGET,
+        "How much of the video memory models may use: a share or a size. None by default: all of it.",
+        aliases=("LOCALAI_VRAM_BUDGET",),
+        default="",
+    )
+    capability: str = setting(
+        TEXT,
+        "Forces the capability by which builds of a backend are chosen, such as `nvidia`. By default it is detected.",
+        aliases=("LOCALAI_FORCE_META_BACKEND_CAPABILITY",),
+        default="",
+        default_text="detected",
+    )
+    capability_run_file: Path = setting(
+        PATH,
+        "File that names the capability when none is forced. LocalAI's images ship it under this name.",
+        aliases=("LOCALAI_FORCE_META_BACKEND_CAPABILITY_RUN_FILE",),
+        default="/run/localai/capability",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DepartureConfig:
     """How long leaving may take."""
 
-    drain_timeout: timedelta = timedelta(seconds=30)
-    """Waiting for requests in flight. As LocalAI's worker, so that operators find the same grace."""
+    drain_timeout: timedelta = setting(
+        duration("0s", "24h"),
+        "How long a worker that was asked to stop waits for requests in flight. 30 s, as LocalAI's worker does.",
+        default="30s",
+    )
     poll_interval: timedelta = timedelta(seconds=1)
     """Between two looks at the requests in flight."""
     call_timeout: timedelta = timedelta(seconds=3)
@@ -93,8 +213,12 @@ class SupervisionConfig:
     """Between the request to end and the end by force."""
     kill_within: timedelta = timedelta(seconds=10)
     """How long the kernel may take to end a killed process. One that hangs in a driver may never end."""
-    unused_after: timedelta = timedelta(minutes=10)
-    """How long a process may run that an install started and no model has used; 0 is unlimited."""
+    unused_after: timedelta = setting(
+        duration("0s", "365d"),
+        """How long a backend process may run that an administrator's install started and that no model has asked for;
+        0s means for ever, as in LocalAI. 10 minutes: long enough to try it out, and it holds memory for nobody.""",
+        default="10m",
+    )
 
     @property
     def gone_within(self) -> timedelta:
@@ -106,13 +230,29 @@ class SupervisionConfig:
 class FilesConfig:
     """Where files are kept that frontends send and fetch, and for how long."""
 
-    staging_path: Path | None = None
-    """Directory for inputs and outputs of single requests; None: `staging` next to the models, as in LocalAI's
-    worker."""
-    retention: timedelta = timedelta(hours=24)
-    """How long staged files and unfinished uploads are kept after their last use: longer than any request takes."""
-    stall_timeout: timedelta = timedelta(seconds=60)
-    """Without a byte, after which a transfer is given up: a sender that vanished must not keep others from sending."""
+    staging_path: Path | None = setting(
+        PATH,
+        """Directory for inputs and outputs of single requests that frontends send and fetch. Beside the models, where
+        LocalAI's worker has it: one disk, so that a file is moved and not copied.""",
+        name="staging",
+        env="CORRAL_STAGING_PATH",
+        default=None,
+        default_text="`staging` beside the models directory",
+    )
+    retention: timedelta = setting(
+        duration("1m", "3650d"),
+        """How long staged files and unfinished uploads are kept after their last use. A day: longer than any request
+        takes, and long enough to resume an upload after an outage. Model files are never removed by age.""",
+        name="file_retention",
+        default="24h",
+    )
+    stall_timeout: timedelta = setting(
+        duration("1s", "24h"),
+        """How long a transfer of a file may stand still before it is given up; what was received is kept. A minute: a
+        sender that vanished keeps others from sending the same file.""",
+        name="file_stall_timeout",
+        default="1m",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,45 +277,82 @@ class AdapterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """Configuration of one worker process."""
+    """What `corral worker` needs."""
+
+    section: ClassVar[str] = "worker"
+    title: ClassVar[str] = "`corral worker`"
 
     frontend: FrontendConfig
     bus: BusConfig
-    data_path: Path
-    """Holds the node's secret; one directory per worker, since two with one secret would be one node."""
-    models_path: Path = Path("models")
-    """Model files; the disk that is reported is the one this path is on."""
-    backends_path: Path = Path("backends")
-    """Directory of installed backends."""
-    system_backends: tuple[Path, ...] = ()
-    """Directories of backends that came with the system: used by name, never changed."""
+    data_path: Path = setting(
+        PATH,
+        "Directory for the node's own secret and for what the worker must remember. Not shared with another worker.",
+        name="data",
+        default=Derived("`worker` inside the default data directory", lambda env, _: default_data(env) / "worker"),
+    )
+    backends_path: Path = setting(
+        PATH,
+        "Directory that backends are installed into. Not shared with another worker.",
+        name="backends",
+        env="CORRAL_BACKENDS_PATH",
+        aliases=(
+            "LOCALAI_BACKENDS_PATH",
+            "BACKENDS_PATH",
+        ),
+        default=in_data("backends"),
+    )
+    system_backends: tuple[Path, ...] = setting(
+        PATH.into(lambda path: (path,)),
+        """Directory of backends that came with the system; they are used but never changed, and an installed one of the
+        same name hides them. LocalAI's place, so that its packages are found. Those that ship with Corral are found
+        as well.""",
+        env="CORRAL_SYSTEM_BACKENDS_PATH",
+        aliases=("LOCALAI_BACKENDS_SYSTEM_PATH",),
+        default="/var/lib/local-ai/backends",
+    )
+    models_path: Path = setting(
+        PATH,
+        """Directory for model files; workers of one machine may share it. Its disk is the one that is reported.
+        Frontends may read and write it, and `staging`, `data` and `cache` beside it: none of these may be, contain or
+        lie in the data directory, except under these names.""",
+        name="models",
+        env="CORRAL_MODELS_PATH",
+        aliases=(
+            "LOCALAI_MODELS_PATH",
+            "MODELS_PATH",
+        ),
+        default=in_data("models"),
+    )
+    files: FilesConfig = field(default_factory=FilesConfig)
+    addresses: AddressConfig = field(default_factory=AddressConfig)
+    heartbeat_interval: timedelta = setting(
+        duration("100ms", "1h"),
+        "Time between heartbeats. 10 s is LocalAI's: with it a dead node is noticed within half a minute.",
+        aliases=("LOCALAI_HEARTBEAT_INTERVAL",),
+        forgives_aliases=True,
+        default="10s",
+    )
+    node: NodeConfig = field(default_factory=NodeConfig)
+    storage: StorageConfig | None = None
+    """Object storage through which frontends may send files; None: they come over HTTP."""
+    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    departure: DepartureConfig = field(default_factory=DepartureConfig)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
     backend_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Environment variables for every backend, in addition to those that the worker sets."""
-    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
-    files: FilesConfig = field(default_factory=FilesConfig)
-    adapter: AdapterConfig = field(default_factory=AdapterConfig)
     logs: LogOutput = field(default_factory=LogOutput)
     """Where the worker and its adapter write their logs."""
     log_name: str = "worker"
     """What the worker calls itself in its log."""
-    node: NodeConfig = field(default_factory=NodeConfig)
-    addresses: AddressConfig = field(default_factory=AddressConfig)
-    heartbeat_interval: timedelta = timedelta(seconds=10)
-    """Sent to a Corral frontend, which measures silence in intervals; LocalAI frontends assume this default."""
-    disk_timeout: timedelta = timedelta(seconds=2)
-    """Time for one reading of the disk, which never returns when a network file system hangs."""
-    storage: StorageConfig | None = None
-    """Object storage through which frontends may send files; None: they come over HTTP."""
     images: ImagesConfig = field(default_factory=ImagesConfig)
     """How images of backends are fetched and unpacked."""
     galleries: GalleriesConfig = field(
         default_factory=lambda: GalleriesConfig(sources=(BUILT_IN,), cache=Path("galleries"))
     )
     """Where backends are to be had, unless a request names other galleries."""
-    keep_previous: KeepPrevious = field(default_factory=KeepPrevious)
-    """Whether one can go back to the version before."""
+    disk_timeout: timedelta = timedelta(seconds=2)
+    """Time for one reading of the disk, which never returns when a network file system hangs."""
     gpu_timeout: timedelta = timedelta(seconds=5)
     """Time for one reading of the GPUs. Drivers of large machines take seconds to start; some hang for good."""
-    departure: DepartureConfig = field(default_factory=DepartureConfig)
     nats_user_retry: Backoff = Backoff(first=timedelta(seconds=2), cap=timedelta(seconds=30))
     """Between registrations that shall bring a user for NATS. As LocalAI's worker: a person may have to approve."""

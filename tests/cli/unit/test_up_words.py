@@ -11,9 +11,8 @@ import click
 import pytest
 
 from corral.cli.up import TerminalWords, client_command
-from corral.processes.settings import gather
+from corral.processes.settings import UpSettings, gather
 from corral.processes.settings_sources import resolve
-from corral.processes.settings_table import UpSettings
 from corral.processes.up import ReadyFleet
 from corral.processes.up_file import UpKeys
 

@@ -122,7 +122,7 @@ async def test_a_revoked_key_stops_working_with_the_next_change(gateway: Gateway
 
 async def test_a_gateway_that_starts_without_control_answers_and_heals() -> None:
     async with world() as source:
-        config = GatewayConfig(control_url="http://127.0.0.1:9", control_key=GATEWAY_KEY)
+        config = GatewayConfig(port=0, control_url="http://127.0.0.1:9", control_key=GATEWAY_KEY)
         async with open_gateway(config) as alone:
             other = GatewayWorld(gateway=alone, control=source.control, engines=source.engines, port=alone.port)
             assert (await other.ask(request(method="GET", path="/healthz", key=None))).status == 200
@@ -269,7 +269,7 @@ async def test_a_drain_finishes_answers_and_closes_idle_connections() -> None:
     pace = GuidedStream()
     async with world() as source:
         source.engine.behave = pace
-        config = GatewayConfig(control_url=source.control.url, control_key=GATEWAY_KEY, limits=Limits())
+        config = GatewayConfig(port=0, control_url=source.control.url, control_key=GATEWAY_KEY, limits=Limits())
         async with asyncio.TaskGroup() as group, open_gateway(config) as ending:
             other = GatewayWorld(gateway=ending, control=source.control, engines=source.engines, port=ending.port)
             await other.until(lambda: ending.services.directory.version is not None)
@@ -301,7 +301,9 @@ async def test_a_drain_has_an_end() -> None:
 
 async def test_an_old_view_stops_serving_where_that_is_wanted() -> None:
     async with world() as source:
-        config = GatewayConfig(control_url=source.control.url, control_key=GATEWAY_KEY, max_view_age=timedelta(hours=1))
+        config = GatewayConfig(
+            port=0, control_url=source.control.url, control_key=GATEWAY_KEY, max_view_age=timedelta(hours=1)
+        )
         async with open_gateway(config) as strict:
             other = GatewayWorld(gateway=strict, control=source.control, engines=source.engines, port=strict.port)
             await other.until(lambda: strict.services.directory.version is not None)
@@ -314,7 +316,7 @@ async def test_other_keys_are_reported_at_once() -> None:
     """Control waits for it before it says that a key was created or revoked."""
     async with world() as source:
         config = GatewayConfig(
-            control_url=source.control.url, control_key=GATEWAY_KEY, report_period=timedelta(hours=1)
+            port=0, control_url=source.control.url, control_key=GATEWAY_KEY, report_period=timedelta(hours=1)
         )
         async with open_gateway(config) as quiet:
             name = quiet.services.ledger.gateway

@@ -191,7 +191,7 @@ async def test_counts_never_go_back_and_outlive_replicas(gateway: GatewayWorld) 
 async def test_the_last_report_says_good_bye() -> None:
     async with world() as source:
         config = GatewayConfig(
-            control_url=source.control.url, control_key=GATEWAY_KEY, report_period=timedelta(hours=1)
+            port=0, control_url=source.control.url, control_key=GATEWAY_KEY, report_period=timedelta(hours=1)
         )
         async with open_gateway(config) as ending:
             name = ending.services.ledger.gateway
@@ -295,7 +295,9 @@ async def test_readiness_tells_that_control_is_away_and_for_how_long(gateway: Ga
 
 async def test_a_view_that_is_too_old_is_not_ready() -> None:
     async with world() as source:
-        config = GatewayConfig(control_url=source.control.url, control_key=GATEWAY_KEY, max_view_age=timedelta(hours=1))
+        config = GatewayConfig(
+            port=0, control_url=source.control.url, control_key=GATEWAY_KEY, max_view_age=timedelta(hours=1)
+        )
         async with open_gateway(config) as strict:
             other = GatewayWorld(gateway=strict, control=source.control, engines=source.engines, port=strict.port)
             await other.until(lambda: strict.services.directory.version is not None)

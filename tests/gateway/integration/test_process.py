@@ -15,7 +15,8 @@ if sys.argv[3:]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]),) * 2)
 from corral.processes.gateway import main
 from corral.gateway.config import GatewayConfig
-main(GatewayConfig(control_url=sys.argv[1], control_key=sys.argv[2]), ready=lambda port: print(port, flush=True))
+config = GatewayConfig(port=0, control_url=sys.argv[1], control_key=sys.argv[2])
+main(config, ready=lambda port: print(port, flush=True))
 """
 
 

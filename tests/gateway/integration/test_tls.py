@@ -179,7 +179,7 @@ async def test_a_control_that_nobody_vouches_for_is_not_believed(
         source.control.tls = serving(authority)
         await source.control.start()
         config = GatewayConfig(
-            control_url=source.control.url, control_key=GATEWAY_KEY, control_tls=client_tls(stranger.file)
+            port=0, control_url=source.control.url, control_key=GATEWAY_KEY, control_tls=client_tls(stranger.file)
         )
         async with open_gateway(config) as wary:
             other = GatewayWorld(gateway=wary, control=source.control, engines=source.engines, port=wary.port)
@@ -212,7 +212,7 @@ async def test_without_a_word_on_trust_only_the_system_s_authorities_count(
         )
         answer = await source.ask(request(chat()))
         assert (answer.status, answer.error["code"]) == (502, "replica_failed")
-        config = GatewayConfig(control_url=source.control.url, control_key=GATEWAY_KEY)
+        config = GatewayConfig(port=0, control_url=source.control.url, control_key=GATEWAY_KEY)
         async with open_gateway(config) as careful:
             other = GatewayWorld(gateway=careful, control=source.control, engines=source.engines, port=careful.port)
             await other.until(lambda: "certificate verify failed" in caplog.text)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from corral.base.errors import SettingInvalid
+from corral.control.config import ControlConfig
 from corral.domain.registration import AdmissionPolicy
-from corral.processes.configs.control import control_config
+from corral.processes.configs import control_config
 from corral.processes.settings import backend_environment, gather
 from corral.processes.settings_sources import resolve
-from corral.processes.settings_table import FrontendSettings
 
 FRONTEND = {"HOME": "/home/someone", "CORRAL_NATS_URL": "nats://bus:4222"}
 
@@ -26,7 +26,7 @@ def test_control_gets_every_setting() -> None:
         "LOCALAI_INSTANCE_ID": "blue",
         "LOCALAI_REGISTRATION_TOKEN": "join",
     }
-    config = control_config(resolve(FrontendSettings, gather({"--data": "/srv"}, environment)))
+    config = control_config(resolve(ControlConfig, gather({"--data": "/srv"}, environment)))
     assert (config.liveness.unhealthy_after, config.liveness.offline_after) == (2, 5)
     assert config.event_retention == timedelta(days=7)
     assert config.max_body == 65536
@@ -38,11 +38,11 @@ def test_control_gets_every_setting() -> None:
 
 
 def test_who_is_admitted_comes_from_settings() -> None:
-    settings = resolve(FrontendSettings, gather({}, FRONTEND))
+    settings = resolve(ControlConfig, gather({}, FRONTEND))
     assert control_config(settings).admission == AdmissionPolicy()
     environment = {**FRONTEND, "CORRAL_MAX_PENDING_NODES": "7", "CORRAL_PENDING_RETENTION": "5m"}
     flags = {"--trust-changed-addresses": True, "--max-pending-per-source": "3", "--auto-approve": True}
-    assert control_config(resolve(FrontendSettings, gather(flags, environment))).admission == AdmissionPolicy(
+    assert control_config(resolve(ControlConfig, gather(flags, environment))).admission == AdmissionPolicy(
         auto_approve=True,
         trusts_changed_addresses=True,
         max_pending=7,
@@ -50,18 +50,18 @@ def test_who_is_admitted_comes_from_settings() -> None:
         pending_retention=timedelta(minutes=5),
     )
     with pytest.raises(SettingInvalid, match="max_pending_nodes"):
-        resolve(FrontendSettings, gather({"--max-pending-nodes": "0"}, FRONTEND))
+        resolve(ControlConfig, gather({"--max-pending-nodes": "0"}, FRONTEND))
 
 
 @pytest.mark.parametrize("name", ["CORRAL_ADMIN_KEYS", "LOCALAI_API_KEY"])
 def test_keys_of_administrators_come_from_the_environment_and_are_not_shown(name: str) -> None:
     sources = gather({}, {**FRONTEND, name: "hidden-1, hidden-2"})
-    settings = resolve(FrontendSettings, sources)
+    settings = resolve(ControlConfig, sources)
     assert control_config(settings).admin_keys == ("hidden-1", "hidden-2")
     assert "hidden" not in repr(settings) + repr(control_config(settings))
     assert name not in backend_environment(sources.environment)
     with pytest.raises(SettingInvalid, match="admin_keys: the value from the environment variable") as refused:
-        resolve(FrontendSettings, gather({}, {**FRONTEND, name: "hidden,,"}))
+        resolve(ControlConfig, gather({}, {**FRONTEND, name: "hidden,,"}))
     assert "hidden" not in str(refused.value)
 
 
@@ -79,5 +79,5 @@ def test_keys_of_administrators_come_from_the_environment_and_are_not_shown(name
 )
 def test_settings_that_contradict_each_other_are_refused(environment: dict[str, str], sentence: str) -> None:
     with pytest.raises(SettingInvalid) as refused:
-        control_config(resolve(FrontendSettings, gather({}, {**FRONTEND, **environment})))
+        control_config(resolve(ControlConfig, gather({}, {**FRONTEND, **environment})))
     assert str(refused.value) == sentence

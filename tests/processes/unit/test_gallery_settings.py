@@ -5,17 +5,16 @@ from pathlib import Path
 import pytest
 
 from corral.base.errors import SettingInvalid
-from corral.processes.configs.backends import galleries_config
-from corral.processes.configs.machine import machine_config
+from corral.galleries.config import GalleriesConfig
 from corral.processes.settings import gather
 from corral.processes.settings_sources import resolve
-from corral.processes.settings_table import GallerySettings
+from corral.processes.this_machine import machine_config
 
 LIST = '[{"name": "mine", "url": "https://example.org/i.yaml", "mirrors": ["file:///srv/i.yaml"]}]'
 
 
 def test_by_default_there_is_our_own_and_localai_s() -> None:
-    found = galleries_config(resolve(GallerySettings, gather({}, {})))
+    found = resolve(GalleriesConfig, gather({}, {}))
     assert [source.name for source in found.sources] == ["corral", "localai"]
     assert found.sources[1].urls == (
         "https://index.localai.io/backends",
@@ -25,18 +24,18 @@ def test_by_default_there_is_our_own_and_localai_s() -> None:
 
 @pytest.mark.parametrize("name", ["CORRAL_BACKEND_GALLERIES", "LOCALAI_BACKEND_GALLERIES", "BACKEND_GALLERIES"])
 def test_a_list_comes_from_any_of_its_variables(name: str) -> None:
-    (source,) = resolve(GallerySettings, gather({}, {name: LIST})).backend_galleries
+    (source,) = resolve(GalleriesConfig, gather({}, {name: LIST})).sources
     assert (source.name, source.urls) == ("mine", ("https://example.org/i.yaml", "file:///srv/i.yaml"))
 
 
 def test_an_empty_list_is_no_gallery_at_all() -> None:
-    assert resolve(GallerySettings, gather({}, {"CORRAL_BACKEND_GALLERIES": "[]"})).backend_galleries == ()
+    assert resolve(GalleriesConfig, gather({}, {"CORRAL_BACKEND_GALLERIES": "[]"})).sources == ()
 
 
 def test_a_file_may_write_tables(tmp_path: Path) -> None:
     file = tmp_path / "corral.toml"
     file.write_text('[[gallery.backend_galleries]]\nname = "mine"\nurl = "corral:builtin"\n')
-    (source,) = resolve(GallerySettings, gather({"--config": str(file)}, {})).backend_galleries
+    (source,) = resolve(GalleriesConfig, gather({"--config": str(file)}, {})).sources
     assert (source.name, source.url) == ("mine", "corral:builtin")
 
 
@@ -56,39 +55,39 @@ def test_a_file_may_write_tables(tmp_path: Path) -> None:
 )
 def test_what_is_no_list_of_galleries_is_refused(text: str) -> None:
     with pytest.raises(SettingInvalid, match=r"backend_galleries: .* cannot be used; allowed is a JSON list"):
-        resolve(GallerySettings, gather({"--backend-galleries": text}, {}))
+        resolve(GalleriesConfig, gather({"--backend-galleries": text}, {}))
 
 
 @pytest.mark.parametrize("name", ["CORRAL_BACKEND_GALLERIES", "LOCALAI_BACKEND_GALLERIES"])
 def test_a_policy_that_cannot_be_used_is_told_with_its_field(name: str) -> None:
     text = '[{"name": "mine", "url": "https://a/b", "verification": {"issuer": "x", "identity_regex": "("}}]'
     with pytest.raises(SettingInvalid, match=r"backend_galleries: the gallery 'mine': verification\.identity_regex: "):
-        resolve(GallerySettings, gather({}, {name: text}))
+        resolve(GalleriesConfig, gather({}, {name: text}))
 
 
 def test_nonsense_in_localai_s_variable_is_only_warned_about() -> None:
     sources = gather({}, {"LOCALAI_BACKEND_GALLERIES": "nonsense"})
-    assert len(resolve(GallerySettings, sources).backend_galleries) == 2
+    assert len(resolve(GalleriesConfig, sources).sources) == 2
     assert "going on with the next source" in sources.warnings[0]
 
 
 def test_a_login_is_neither_a_flag_nor_shown() -> None:
     text = '[{"name": "x", "url": "https://user:hidden@a/b"}]'
     with pytest.raises(SettingInvalid, match="carries a password") as caught:
-        resolve(GallerySettings, gather({"--backend-galleries": text}, {}))
+        resolve(GalleriesConfig, gather({"--backend-galleries": text}, {}))
     assert "hidden" not in str(caught.value)
-    found = resolve(GallerySettings, gather({}, {"CORRAL_BACKEND_GALLERIES": text}))
-    assert "hidden" not in repr(found) + repr(galleries_config(found))
+    found = resolve(GalleriesConfig, gather({}, {"CORRAL_BACKEND_GALLERIES": text}))
+    assert "hidden" not in repr(found)
     bad = '[{"name": "x", "url": "ftp://user:hidden@a/b"}]'
     with pytest.raises(SettingInvalid, match="cannot be used") as caught:
-        resolve(GallerySettings, gather({}, {"CORRAL_BACKEND_GALLERIES": bad}))
+        resolve(GalleriesConfig, gather({}, {"CORRAL_BACKEND_GALLERIES": bad}))
     assert "hidden" not in str(caught.value)
 
 
 def test_copies_are_kept_where_a_user_s_caches_are() -> None:
-    assert str(resolve(GallerySettings, gather({}, {"HOME": "/h"})).cache) == "/h/.cache/corral/galleries"
+    assert str(resolve(GalleriesConfig, gather({}, {"HOME": "/h"})).cache) == "/h/.cache/corral/galleries"
     stated = gather({}, {"HOME": "/h", "XDG_CACHE_HOME": "/c"})
-    assert str(resolve(GallerySettings, stated).cache) == "/c/corral/galleries"
+    assert str(resolve(GalleriesConfig, stated).cache) == "/c/corral/galleries"
 
 
 def test_this_machine_needs_no_frontend(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from corral.base.errors import SettingInvalid
+from corral.control.config import ControlConfig
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
-from corral.processes.configs.control import control_config
-from corral.processes.configs.gateway import gateway_config
+from corral.processes.configs import control_config
+from corral.processes.gateway import gateway_config
 from corral.processes.settings import gather
 from corral.processes.settings_sources import resolve
-from corral.processes.settings_table import FrontendSettings, GatewaySettings
 from corral.processes.tls import client_tls, server_tls
 from tests.kit.certificates import Authority
 
@@ -23,7 +23,7 @@ FRONTEND = {"HOME": "/home/someone", "CORRAL_NATS_URL": "nats://bus:4222"}
 
 
 def config(**environment: str) -> GatewayConfig:
-    return gateway_config(resolve(GatewaySettings, gather({}, {**GATEWAY, **environment})))
+    return gateway_config(resolve(GatewayConfig, gather({}, {**GATEWAY, **environment})))
 
 
 def refused(**environment: str) -> str:
@@ -93,13 +93,13 @@ def test_localai_s_node_header_means_the_same_here() -> None:
 
 def test_localai_s_time_outs_of_loads_mean_the_same_here() -> None:
     environment = {"LOCALAI_NATS_MODEL_LOAD_TIMEOUT": "30s", "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT": "20m"}
-    policy = control_config(resolve(FrontendSettings, gather({}, {**FRONTEND, **environment}))).loads
+    policy = control_config(resolve(ControlConfig, gather({}, {**FRONTEND, **environment}))).loads
     assert (policy.install, policy.load_time(0), policy.load_time(100 << 30)) == (
         timedelta(minutes=20),
         timedelta(seconds=30),
         timedelta(seconds=30),
     )
-    by_size = control_config(resolve(FrontendSettings, gather({}, FRONTEND))).loads
+    by_size = control_config(resolve(ControlConfig, gather({}, FRONTEND))).loads
     assert by_size.load_time(3 << 30) == timedelta(minutes=6)
 
 
@@ -114,9 +114,10 @@ def test_control_may_be_a_url_or_a_socket(url: str) -> None:
     "url", ["frontend:8080", "ftp://x", "http://", "http://x/path", "http://x:99999", "unix:relative", "http://x?y=1"]
 )
 def test_another_control_is_refused_with_what_is_allowed(url: str) -> None:
+    shown = url.replace("?y=1", "?***")
     assert refused(CORRAL_CONTROL_URL=url) == (
-        f"control: {url.replace('?y=1', '?***')!r} cannot be used; allowed is http://HOST:PORT or https://HOST:PORT "
-        "of a frontend, or unix: and the full path of a socket"
+        f'control: "{shown}" from the environment variable CORRAL_CONTROL_URL cannot be used; '
+        "allowed is http://HOST:PORT or https://HOST:PORT of a frontend, or unix: and the full path of a socket"
     )
 
 

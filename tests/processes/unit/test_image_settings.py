@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from corral.base.errors import SettingInvalid
-from corral.processes.configs.backends import images_config
-from corral.processes.settings import backend_environment, gather
+from corral.oci.config import ImagesConfig
+from corral.processes.configs import images_config
+from corral.processes.settings import SigningSettings, backend_environment, gather
 from corral.processes.settings_sources import resolve
-from corral.processes.settings_table import ImageSettings, SigningSettings
 
 
 def test_how_images_are_fetched() -> None:
@@ -25,7 +25,7 @@ def test_how_images_are_fetched() -> None:
         "CORRAL_KEEP_LAYERS": "true",
         "DOCKER_AUTH_CONFIG": auths,
     }
-    config = images_config(resolve(ImageSettings, gather({}, images)), images)
+    config = images_config(resolve(ImagesConfig, gather({}, images)), images)
 
     assert [credential.place for credential in config.credentials] == ["quay.io"]
     assert Path("/home/someone/.docker/config.json") in config.auth_files
@@ -44,8 +44,8 @@ def test_how_images_are_fetched() -> None:
 def test_what_is_asked_of_images(name: str, tmp_path: Path) -> None:
     (tmp_path / "root.json").write_text("{}")
     environment = {name: "true", "CORRAL_TRUSTED_ROOT_FILE": str(tmp_path / "root.json")}
-    config = images_config(resolve(ImageSettings, gather({}, environment)), environment)
-    without = images_config(resolve(ImageSettings, gather({}, {})), {})
+    config = images_config(resolve(ImagesConfig, gather({}, environment)), environment)
+    without = images_config(resolve(ImagesConfig, gather({}, {})), {})
 
     assert (config.require_integrity, config.trusted_root) == (True, tmp_path / "root.json")
     assert (without.require_integrity, without.trusted_root) == (False, None)
@@ -64,7 +64,7 @@ def test_the_password_of_a_signing_key_is_not_handed_on() -> None:
 def test_a_file_with_logins_stands_for_the_usual_places(tmp_path: Path) -> None:
     (tmp_path / "auth.json").write_text("{}")
     environment = {"CORRAL_REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")}
-    config = images_config(resolve(ImageSettings, gather({}, environment)), environment)
+    config = images_config(resolve(ImagesConfig, gather({}, environment)), environment)
 
     assert config.auth_files == (tmp_path / "auth.json",)
 
@@ -72,11 +72,11 @@ def test_a_file_with_logins_stands_for_the_usual_places(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["user:secret", "{}", '{"auths": {"x": {"auth": "%secret"}}}'])
 def test_logins_that_cannot_be_read_are_refused_and_not_shown(value: str) -> None:
     with pytest.raises(SettingInvalid, match="registry_auth") as caught:
-        resolve(ImageSettings, gather({}, {"CORRAL_REGISTRY_AUTH": value}))
+        resolve(ImagesConfig, gather({}, {"CORRAL_REGISTRY_AUTH": value}))
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["https://registry.lan", "a b", ",", "host:port"])
 def test_hosts_that_are_none_are_refused(value: str) -> None:
     with pytest.raises(SettingInvalid, match="plain_registries"):
-        resolve(ImageSettings, gather({}, {"CORRAL_PLAIN_REGISTRIES": value}))
+        resolve(ImagesConfig, gather({}, {"CORRAL_PLAIN_REGISTRIES": value}))

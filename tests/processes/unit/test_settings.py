@@ -6,19 +6,20 @@ from pathlib import Path
 import pytest
 
 from corral.base.errors import SettingInvalid
-from corral.processes.configs.control import control_config
-from corral.processes.configs.worker import worker_config
-from corral.processes.settings import child_environment, gather, variable_warnings
-from corral.processes.settings_sources import resolve
-from corral.processes.settings_table import (
+from corral.control.config import ControlConfig
+from corral.processes.configs import control_config, worker_config
+from corral.processes.settings import (
     CONTROL_NEEDS,
     GATEWAY_NEEDS,
     WORKER_NEEDS,
     ClientSettings,
-    FrontendSettings,
     UpSettings,
-    WorkerSettings,
+    child_environment,
+    gather,
+    variable_warnings,
 )
+from corral.processes.settings_sources import resolve
+from corral.worker.config import WorkerConfig
 
 HOME = {"HOME": "/home/someone"}
 FRONTEND = {**HOME, "CORRAL_NATS_URL": "nats://bus:4222"}
@@ -35,20 +36,20 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     file = write(tmp_path / "corral.toml", "[frontend]\nport = 1\nhost = '10.0.0.1'\nunhealthy_after = 4\n")
     sources = gather({"--port": "3", "--config": file}, {**FRONTEND, "CORRAL_PORT": "2", "CORRAL_HOST": "10.0.0.2"})
 
-    settings = resolve(FrontendSettings, sources)
+    settings = resolve(ControlConfig, sources)
 
-    assert (settings.port, settings.host, settings.unhealthy_after) == (3, "10.0.0.2", 4)
+    assert (settings.port, settings.host, settings.liveness.unhealthy_after) == (3, "10.0.0.2", 4)
 
 
 def test_our_own_variable_wins_over_localais() -> None:
     both = {**FRONTEND, "CORRAL_AUTO_APPROVE": "false", "LOCALAI_AUTO_APPROVE_NODES": "true"}
-    assert resolve(FrontendSettings, gather({}, both)).auto_approve is False
+    assert resolve(ControlConfig, gather({}, both)).admission.auto_approve is False
     del both["CORRAL_AUTO_APPROVE"]
-    assert resolve(FrontendSettings, gather({}, both)).auto_approve is True
+    assert resolve(ControlConfig, gather({}, both)).admission.auto_approve is True
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
-    assert resolve(FrontendSettings, gather({}, {**FRONTEND, "CORRAL_PORT": ""})).port == 8080
+    assert resolve(ControlConfig, gather({}, {**FRONTEND, "CORRAL_PORT": ""})).port == 8080
 
 
 @pytest.mark.parametrize(
@@ -64,10 +65,10 @@ def test_the_default_data_directory_follows_the_xdg_rules(environment: dict[str,
 
 
 def test_the_database_and_the_secrets_key_are_in_the_data_directory_unless_said_otherwise() -> None:
-    settings = resolve(FrontendSettings, gather({"--data": "/srv/corral"}, FRONTEND))
+    settings = resolve(ControlConfig, gather({"--data": "/srv/corral"}, FRONTEND))
     assert settings.database_url == "sqlite:////srv/corral/corral.db"
-    assert settings.secrets_key_path == Path("/srv/corral/secrets.key")
-    other = resolve(FrontendSettings, gather({"--database": "postgresql://someone@db/corral"}, FRONTEND))
+    assert settings.secrets_key_file == Path("/srv/corral/secrets.key")
+    other = resolve(ControlConfig, gather({"--database": "postgresql://someone@db/corral"}, FRONTEND))
     assert other.database_url == "postgresql://someone@db/corral"
 
 
@@ -139,13 +140,13 @@ def test_a_refusal_names_setting_value_source_and_what_is_allowed(
     flags: dict[str, str], environment: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(SettingInvalid) as refused:
-        resolve(FrontendSettings, gather(flags, {**FRONTEND, **environment}))
+        resolve(ControlConfig, gather(flags, {**FRONTEND, **environment}))
     assert str(refused.value) == sentence
 
 
 def test_a_missing_value_that_is_needed_is_asked_for() -> None:
     with pytest.raises(SettingInvalid, match="nats_url: a value is needed; give the flag --nats or the environment"):
-        resolve(FrontendSettings, gather({}, HOME))
+        resolve(ControlConfig, gather({}, HOME))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_a_missing_value_that_is_needed_is_asked_for() -> None:
 )
 def test_a_database_url_with_a_password_is_never_a_flag(url: str) -> None:
     with pytest.raises(SettingInvalid) as refused:
-        resolve(FrontendSettings, gather({"--database": url}, FRONTEND))
+        resolve(ControlConfig, gather({"--database": url}, FRONTEND))
     assert "hidden" not in str(refused.value)
     assert "CORRAL_DATABASE" in str(refused.value)
 
@@ -175,27 +176,27 @@ def test_secrets_and_urls_that_may_hold_some_are_not_in_the_repr() -> None:
         "CORRAL_KEY": "hidden",
     }
     sources = gather({}, environment)
-    for group in (FrontendSettings, WorkerSettings, ClientSettings):
+    for group in (ControlConfig, WorkerConfig, ClientSettings):
         assert "hidden" not in repr(resolve(group, sources))
-    assert "hidden" not in repr(control_config(resolve(FrontendSettings, sources)))
-    assert "hidden" not in repr(worker_config(resolve(WorkerSettings, sources), sources.environment))
+    assert "hidden" not in repr(control_config(resolve(ControlConfig, sources)))
+    assert "hidden" not in repr(worker_config(resolve(WorkerConfig, sources), sources.environment))
 
 
 class TestForgiving:
     def test_localais_interval_falls_back_as_localai_does(self) -> None:
         sources = gather({}, {**WORKER, "LOCALAI_HEARTBEAT_INTERVAL": "soon"})
-        assert resolve(WorkerSettings, sources).heartbeat_interval == timedelta(seconds=10)
+        assert resolve(WorkerConfig, sources).heartbeat_interval == timedelta(seconds=10)
         [warning] = sources.warnings
         assert "LOCALAI_HEARTBEAT_INTERVAL" in warning
 
     def test_our_interval_is_an_error(self) -> None:
         with pytest.raises(SettingInvalid, match="heartbeat_interval"):
-            resolve(WorkerSettings, gather({}, {**WORKER, "CORRAL_HEARTBEAT_INTERVAL": "soon"}))
+            resolve(WorkerConfig, gather({}, {**WORKER, "CORRAL_HEARTBEAT_INTERVAL": "soon"}))
 
     def test_localais_address_falls_back_to_the_next_source_of_the_base_port(self) -> None:
         sources = gather({}, {**WORKER, "LOCALAI_ADDR": "host:99999", "LOCALAI_SERVE_ADDR": "0.0.0.0:6000"})
-        settings = resolve(WorkerSettings, sources)
-        assert (settings.address, settings.serve_address) == ("", "0.0.0.0:6000")
+        settings = resolve(WorkerConfig, sources)
+        assert (settings.addresses.addr, settings.addresses.serve_addr) == ("", "0.0.0.0:6000")
         assert len(sources.warnings) == 1
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from corral.base.errors import SettingInvalid
+from corral.base.logs import LogOutput
+from corral.control.config import ControlConfig
 from corral.processes.settings import gather
 from corral.processes.settings_sources import resolve
-from corral.processes.settings_table import FrontendSettings, LogSettings, WorkerSettings
+from corral.worker.config import WorkerConfig
 
 HOME = {"HOME": "/home/someone"}
 FRONTEND = {**HOME, "CORRAL_NATS_URL": "nats://bus:4222"}
@@ -57,7 +59,7 @@ def test_what_nobody_knows_stops_every_command(tmp_path: Path, text: str, senten
 def test_a_bad_value_names_its_place(tmp_path: Path, text: str, sentence: str) -> None:
     file = write(tmp_path / "corral.toml", f"[frontend]\n{text}\n")
     with pytest.raises(SettingInvalid) as refused:
-        resolve(FrontendSettings, gather({"--config": file}, FRONTEND))
+        resolve(ControlConfig, gather({"--config": file}, FRONTEND))
     assert str(refused.value).startswith(sentence)
 
 
@@ -73,17 +75,17 @@ def test_native_types_are_read(tmp_path: Path) -> None:
     level = "debug"
     """
     sources = gather({"--config": write(tmp_path / "corral.toml", text)}, HOME)
-    settings = resolve(WorkerSettings, sources)
-    assert settings.register_to == ("http://one:8080", "http://two:8080")
-    assert settings.labels == {"zone": "a,b", "disk": "fast"}
+    settings = resolve(WorkerConfig, sources)
+    assert settings.frontend.urls == ("http://one:8080", "http://two:8080")
+    assert settings.node.labels == {"zone": "a,b", "disk": "fast"}
     assert settings.heartbeat_interval == timedelta(seconds=2.5)
-    assert settings.max_port == 60000
-    assert resolve(LogSettings, sources).level == "debug"
+    assert settings.addresses.grpc_max_port == 60000
+    assert resolve(LogOutput, sources).level == "debug"
 
 
 def test_the_variable_names_a_file_too(tmp_path: Path) -> None:
     file = write(tmp_path / "corral.toml", "[frontend]\nport = 7\n")
-    assert resolve(FrontendSettings, gather({}, {**FRONTEND, "CORRAL_CONFIG": file})).port == 7
+    assert resolve(ControlConfig, gather({}, {**FRONTEND, "CORRAL_CONFIG": file})).port == 7
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from corral.base.errors import SettingInvalid
-from corral.processes.settings import gather
-from corral.processes.settings_sources import Group, Setting, SettingSources, resolve, settings_of
-from corral.processes.settings_table import GROUPS, FrontendSettings, WorkerSettings
+from corral.base.settings import Group, Setting, settings_of
+from corral.control.config import ControlConfig
+from corral.processes.settings import all_sections, gather
+from corral.processes.settings_sources import SettingSources, resolve
+from corral.worker.config import WorkerConfig
 
 NEEDED = {
     "HOME": "/home/someone",
@@ -17,7 +19,7 @@ NEEDED = {
     "CORRAL_REGISTER_TO": "http://frontend",
     "CORRAL_CONTROL_URL": "http://frontend",
 }
-ALL = [(group, setting) for group in GROUPS for setting in settings_of(group)]
+ALL = [(group, setting) for group in all_sections() for setting in settings_of(group)]
 IDS = [f"{setting.section}.{setting.name}" for _, setting in ALL]
 TEXTS = st.text(max_size=60) | st.from_regex(r"[a-z]{0,8}(://)?[^a-z]{0,20}[@:?/.,=%\[\]0-9]{0,20}")
 
@@ -82,9 +84,9 @@ def test_a_password_never_shows_in_a_refusal(password: str, scheme: str) -> None
     marked = f"sEcReT{password}sEcReT"
     url = f"{scheme}://someone:{marked}@host:port/x"
     for group, variable, flag in (
-        (FrontendSettings, "CORRAL_NATS_URL", "--nats"),
-        (FrontendSettings, "CORRAL_DATABASE", "--database"),
-        (WorkerSettings, "CORRAL_REGISTER_TO", "--register-to"),
+        (ControlConfig, "CORRAL_NATS_URL", "--nats"),
+        (ControlConfig, "CORRAL_DATABASE", "--database"),
+        (WorkerConfig, "CORRAL_REGISTER_TO", "--register-to"),
     ):
         for source in (gather({}, {**NEEDED, variable: url}), gather({flag: url}, NEEDED)):
             sentence = refusal(group, source)
@@ -107,5 +109,5 @@ def test_any_file_is_read_or_refused_with_a_sentence(tmp_path: Path, content: by
     except SettingInvalid as refused:
         sentence: str | None = str(refused)
     else:
-        sentence = refusal(FrontendSettings, sources)
+        sentence = refusal(ControlConfig, sources)
     assert sentence is None or "\n" not in sentence

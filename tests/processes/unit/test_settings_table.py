@@ -2,8 +2,10 @@
 
 import pytest
 
-from corral.processes.settings_sources import known_variables, settings_of
-from corral.processes.settings_table import ACCEPTED_WITHOUT_EFFECT, GROUPS
+from corral.base.settings import settings_of
+from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, all_sections, known_variables
+
+GROUPS = all_sections()
 
 # Every name of LocalAI's worker and frontend environment.
 LOCALAI_NAMES = [
@@ -99,8 +101,8 @@ def test_every_setting_has_a_variable_of_ours_and_a_meaning_with_a_reason() -> N
 
 @pytest.mark.parametrize("name", LOCALAI_NAMES)
 def test_every_variable_of_localai_is_known(name: str) -> None:
-    assert name in known_variables(GROUPS) or name in ACCEPTED_WITHOUT_EFFECT
+    assert name in known_variables() or name in ACCEPTED_WITHOUT_EFFECT
 
 
 def test_no_variable_is_both_used_and_without_effect() -> None:
-    assert known_variables(GROUPS) & set(ACCEPTED_WITHOUT_EFFECT) == set()
+    assert known_variables() & set(ACCEPTED_WITHOUT_EFFECT) == set()

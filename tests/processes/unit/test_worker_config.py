@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from corral.base.errors import SettingInvalid
-from corral.processes.configs.worker import worker_config
+from corral.processes.configs import worker_config
 from corral.processes.settings import gather
 from corral.processes.settings_sources import resolve
-from corral.processes.settings_table import WorkerSettings
+from corral.worker.config import WorkerConfig
 
 WORKER = {
     "HOME": "/home/someone",
@@ -37,7 +37,7 @@ def test_a_localai_environment_configures_a_worker() -> None:
         "LOCALAI_GALLERIES": "[]",
         "LOCALAI_STORAGE_SECRET_KEY": "later",
     }
-    config = worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+    config = worker_config(resolve(WorkerConfig, gather({}, environment)), environment)
     assert config.frontend.urls == ("http://frontend:8080",)
     assert config.frontend.registration_token == "join"
     assert config.node.name == "gpu-7"
@@ -60,9 +60,9 @@ def test_a_worker_may_be_told_not_to_start_without_a_token(name: str) -> None:
         name: "true",
     }
     with pytest.raises(SettingInvalid, match="registration_token: is needed"):
-        worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+        worker_config(resolve(WorkerConfig, gather({}, environment)), environment)
     environment["LOCALAI_REGISTRATION_TOKEN"] = "join"
-    assert worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+    assert worker_config(resolve(WorkerConfig, gather({}, environment)), environment)
 
 
 def test_localai_s_switch_for_all_credentials_wins_over_the_one_for_registrations() -> None:
@@ -72,7 +72,7 @@ def test_localai_s_switch_for_all_credentials_wins_over_the_one_for_registration
         "LOCALAI_DISTRIBUTED_REQUIRE_AUTH": "true",
     }
     with pytest.raises(SettingInvalid, match="registration_token: is needed, since require_auth is set"):
-        worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+        worker_config(resolve(WorkerConfig, gather({}, environment)), environment)
 
 
 def test_a_localai_environment_names_an_object_storage() -> None:
@@ -81,7 +81,7 @@ def test_a_localai_environment_names_an_object_storage() -> None:
         "LOCALAI_STORAGE_ACCESS_KEY": "access",
         "LOCALAI_STORAGE_SECRET_KEY": "hidden",
     }
-    config = worker_config(resolve(WorkerSettings, gather({}, {**WORKER, **storage})), {**WORKER, **storage})
+    config = worker_config(resolve(WorkerConfig, gather({}, {**WORKER, **storage})), {**WORKER, **storage})
 
     assert config.storage is not None
     assert (config.storage.url, config.storage.bucket) == ("http://minio:9000", "localai")
@@ -92,11 +92,11 @@ def test_a_localai_environment_names_an_object_storage() -> None:
 def test_half_of_the_keys_of_an_object_storage_are_refused() -> None:
     environment = {**WORKER, "CORRAL_STORAGE_URL": "http://minio:9000", "CORRAL_STORAGE_ACCESS_KEY": "access"}
     with pytest.raises(SettingInvalid, match="storage_secret_key: is needed beside storage_access_key"):
-        worker_config(resolve(WorkerSettings, gather({}, environment)), environment)
+        worker_config(resolve(WorkerConfig, gather({}, environment)), environment)
 
 
 def test_a_day_and_a_minute_by_default() -> None:
-    files = worker_config(resolve(WorkerSettings, gather({}, WORKER)), WORKER).files
+    files = worker_config(resolve(WorkerConfig, gather({}, WORKER)), WORKER).files
 
     assert (files.staging_path, files.retention, files.stall_timeout) == (
         None,
@@ -107,9 +107,7 @@ def test_a_day_and_a_minute_by_default() -> None:
 
 def test_from_the_environment_and_from_flags() -> None:
     environment = {**WORKER, "CORRAL_STAGING_PATH": "/fast/staging", "CORRAL_FILE_RETENTION": "2h"}
-    files = worker_config(
-        resolve(WorkerSettings, gather({"--file-stall-timeout": "5s"}, environment)), environment
-    ).files
+    files = worker_config(resolve(WorkerConfig, gather({"--file-stall-timeout": "5s"}, environment)), environment).files
 
     assert (files.staging_path, files.retention, files.stall_timeout) == (
         Path("/fast/staging"),
@@ -124,4 +122,4 @@ def test_from_the_environment_and_from_flags() -> None:
 )
 def test_what_makes_no_sense_is_named(variable: str, value: str) -> None:
     with pytest.raises(SettingInvalid, match=variable):
-        resolve(WorkerSettings, gather({}, {**WORKER, variable: value}))
+        resolve(WorkerConfig, gather({}, {**WORKER, variable: value}))

@@ -40,8 +40,8 @@ def doctor(as_json: bool) -> int:
     a problem, with 0 when there are only warnings.
     """
     from corral.cli.doctor.examination import examine
+    from corral.processes.settings import ClientSettings
     from corral.processes.settings_sources import resolve
-    from corral.processes.settings_table import ClientSettings
 
     found = sources()
     seen = examine(resolve(ClientSettings, found))

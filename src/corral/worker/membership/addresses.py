@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from corral.base.errors import SettingInvalid
+from corral.base.setting_kinds import ANY_WHOLE, SettingKind
+from corral.base.settings import setting
 
 DEFAULT_BASE_PORT: Final = 50051
 HIGHEST_PORT: Final = 65535
@@ -27,22 +29,80 @@ _HOST_PORT = re.compile(r"(?:\[(?P<bracketed>[^\[\]]*)\]|(?P<plain>[^\[\]:]*)):(
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 
 
+def _read_address(text: str) -> str:
+    host, _, port = text.strip().rpartition(":")
+    if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= HIGHEST_PORT:
+        raise ValueError(text)
+    if not re.fullmatch(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]*)", host, re.ASCII):
+        raise ValueError(text)
+    return f"{host}:{port}"
+
+
+ADDRESS: Final = SettingKind(
+    placeholder="HOST:PORT",
+    allowed="HOST:PORT, such as 10.0.0.5:50051 or [fd00::5]:50051",
+    read=_read_address,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressConfig:
-    """Addresses as `HOST:PORT`, IPv6 hosts in brackets; empty means not said."""
+    """Addresses as `HOST:PORT`, IPv6 hosts in brackets; an empty one is not set."""
 
-    addr: str = ""
-    """Where other machines reach this one; also the first source of the base port."""
-    serve_addr: str = "0.0.0.0:50051"
-    """The second source of the base port. LocalAI's default, so that firewalls need no change."""
-    grpc_max_port: int = 0
-    """The last port for backends; 0: up to 65535."""
-    advertise_addr: str = ""
-    """Reported to the frontend instead of `addr`, for networks with address translation."""
-    http_addr: str = ""
-    """Where the worker's HTTP server listens; empty: by the rule above, the port below the base port."""
-    advertise_http_addr: str = ""
-    """Reported to the frontend for the HTTP server; empty: the advertised host with the port below the base port."""
+    addr: str = setting(
+        ADDRESS,
+        """Address of this node as others reach it; its port is the base port: backends have ports from there on, and
+        one below it is the worker's own HTTP port. An address on loopback, such as 127.0.0.1, is the only one that is
+        listened on then; with any other the worker listens on all interfaces.""",
+        name="address",
+        aliases=("LOCALAI_ADDR",),
+        forgives_aliases=True,
+        default="",
+    )
+    serve_addr: str = setting(
+        ADDRESS,
+        """Source of the base port when there is no address. 50051 is LocalAI's base port. Of its host only loopback
+        counts, as with the address.""",
+        name="serve_address",
+        aliases=("LOCALAI_SERVE_ADDR",),
+        forgives_aliases=True,
+        default="0.0.0.0:50051",
+    )
+    advertise_addr: str = setting(
+        ADDRESS,
+        """Address that is told to the frontend, where it differs from the one above. One on loopback is the only one
+        that is listened on then.""",
+        name="advertise_address",
+        aliases=("LOCALAI_ADVERTISE_ADDR",),
+        default="",
+        default_text="the address, or the host name with the base port",
+    )
+    http_addr: str = setting(
+        ADDRESS,
+        """Where the worker's own HTTP server listens: health, readiness and files. With `[::]` on IPv4 as well; that is
+        the default where the advertised address is one of IPv6. Says nothing about backends.""",
+        name="http_address",
+        aliases=("LOCALAI_HTTP_ADDR",),
+        default="",
+        default_text="all interfaces, or the loopback address that was named; base port − 1",
+    )
+    advertise_http_addr: str = setting(
+        ADDRESS,
+        "Address of the worker's HTTP server that is told to the frontend, where it differs.",
+        name="advertise_http_address",
+        aliases=("LOCALAI_ADVERTISE_HTTP_ADDR",),
+        default="",
+        default_text="the host of the advertised address, base port − 1",
+    )
+    grpc_max_port: int = setting(
+        ANY_WHOLE,
+        """Highest port for backends. 0, or anything below the base port or above 65535, means 65535, as in LocalAI.
+        Between the base port and this one, ports that the kernel gives to outgoing connections are left out, unless no
+        others are there: with all defaults on Linux backends have 61000 to 65535.""",
+        name="max_port",
+        aliases=("LOCALAI_GRPC_MAX_PORT",),
+        default=0,
+    )
 
 
 class HostPort(NamedTuple):
@@ -97,9 +157,9 @@ def max_port(wanted: int, base: int) -> int:
 
 def advertise_address(config: AddressConfig, hostname: str) -> str:
     """Return the address that the frontend uses for backends."""
-    for setting, text in (("advertise_address", config.advertise_addr), ("address", config.addr)):
+    for name, text in (("advertise_address", config.advertise_addr), ("address", config.addr)):
         if text:
-            _checked(setting, text)
+            _checked(name, text)
             return text
     told = _loopback_of(config.serve_addr) or hostname or "localhost"
     return str(HostPort(told, base_port(config.addr, config.serve_addr)))
