@@ -22,7 +22,7 @@ from typing import Any
 import click
 import pytest
 
-from corral.processes.up_workers import STEP
+from corral.processes.up_children import STEP
 from tests.kit.ports import lasting_port, lasting_range
 from tests.kit.waiting import wait_until
 

@@ -13,7 +13,7 @@ import aiohttp
 import psutil
 
 from corral.base.processes import ChildCommand, ChildProcess, Output, start_process
-from corral.processes.own_program import own_command
+from corral.processes.children import own_command
 from tests.kit.admin_api import AdminApi
 from tests.kit.ports import lasting_port, lasting_range
 from tests.kit.waiting import eventually

@@ -157,6 +157,12 @@ class PeerRefused(CorralError):
         super().__init__(message, status=status)
 
 
+class DataInUse(CorralError):
+    """Another process uses this data directory."""
+
+    code = "data_in_use"
+
+
 class AddressInUse(CorralError):
     """The address is taken by another program."""
 

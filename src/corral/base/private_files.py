@@ -1,11 +1,13 @@
-"""Small files that only their owner may read, written whole or not at all."""
+"""Small files that only their owner may read, written whole or not at all, and locks on directories."""
 
 import contextlib
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from corral.base.errors import PathNotUsable
+from corral.base.errors import DataInUse, PathNotUsable
 
 
 def make_private_directory(path: Path) -> Path:
@@ -49,3 +51,23 @@ def read_private(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise PathNotUsable(f"cannot read {path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def held(lock_file: Path, problem: str) -> Iterator[None]:
+    """Hold a lock file until the end of the block; DataInUse with this sentence when another process holds it.
+
+    The lock goes with the process, however it ends.
+    """
+    try:
+        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise PathNotUsable(f"cannot write {lock_file}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DataInUse(problem) from error
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,7 +1,11 @@
-"""Long-lived tasks. The only module that creates them, so that each has a name and an owner that awaits it."""
+"""Long-lived tasks. The only module that creates them, so that each has a name and an owner that awaits it.
+
+Also the signals that ask a process to end.
+"""
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -207,3 +211,29 @@ async def poke_or_period(
             await clock.sleep(backoff.delay(failures).total_seconds())
         else:
             await poke.wait(clock, period if pause is None else min(period, pause))
+
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+def _wait() -> object:
+    """The end is under way; a second signal does not hurry it."""
+
+
+@contextmanager
+def stop_on_signals(stop: asyncio.Event, *, hurry: Callable[[], object] = _wait) -> Iterator[None]:
+    """Set `stop` at SIGTERM and SIGINT, which then no longer end the process by themselves; the next calls `hurry`."""
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            hurry()
+        stop.set()
+
+    for number in _ENDING:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield
+    finally:
+        for number in _ENDING:
+            loop.remove_signal_handler(number)

@@ -102,7 +102,7 @@ async def _build(order: "BuildOrder", wishes: "Wishes", reference: "Reference | 
     from corral.imaging.archive import write_archive
     from corral.imaging.build import build as make
     from corral.imaging.packages import find_installer
-    from corral.processes.own_program import shipped_installers
+    from corral.processes.configs import shipped_installers
 
     path = order.environment.get("PATH", "")
     installer = partial(find_installer, wishes.installer, shipped_installers(), path)

@@ -25,13 +25,13 @@ def control(gateway_key_descriptor: int | None) -> None:
     from corral.base.garbage import look_for_garbage_rarely
     from corral.base.logs import LogOutput, set_up_logs
     from corral.base.processes import secret_from
+    from corral.base.tasks import stop_on_signals
     from corral.control.config import ControlConfig
     from corral.galleries.config import GalleriesConfig
     from corral.oci.config import ImagesConfig
     from corral.processes.configs import control_config, images_config
     from corral.processes.control import run_control
     from corral.processes.settings_sources import resolve
-    from corral.processes.signals import stop_on_signals
 
     found = sources()
     logs = resolve(LogOutput, found)

@@ -12,8 +12,7 @@ from corral import __version__
 from corral.base.errors import CorralError
 from corral.cli.lazy import lazy_group
 from corral.cli.usage import describe_usage_error
-from corral.processes.exit_codes import ExitCode, exit_code_of
-from corral.processes.failures import sole_cause
+from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 
 log = logging.getLogger(__name__)
 

@@ -24,9 +24,8 @@ from corral.adapter.scratch import Scratch
 from corral.base.clock import SystemClock
 from corral.base.garbage import look_for_garbage_rarely
 from corral.base.logs import LogOutput, set_up_logs
-from corral.base.tasks import end_tasks, start_task
+from corral.base.tasks import end_tasks, start_task, stop_on_signals
 from corral.processes.exit_codes import ExitCode
-from corral.processes.signals import stop_on_signals
 from corral.wire.adapter import Listening
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from corral.base.errors import ChildFailed, CorralError, NotFound
 from corral.base.ids import new_secret
 from corral.base.processes import ChildCommand, start_process
 from corral.base.readiness import Child, describe_exit, until_ready
-from corral.base.tasks import first_done
-from corral.processes.signals import stop_on_signals
+from corral.base.tasks import first_done, stop_on_signals
 from corral.processes.this_machine import MachineConfig
 from corral.rpc.backend import Backend
 from corral.wire.replica import ProcessKey

@@ -7,26 +7,29 @@ Knows nothing of what the children do. Used by the launchers, `corral up` and `c
         await children.start(worker_1, worker_2)  # a group: started together, stopped together
         await run_services(stop, children=children.run())
 
-Whoever starts a child learns of its failure: the first start is not repeated. After it was ready once, a child is
-restarted for ever, with growing pauses, until it ends with one of its final exit codes *before it is ready*: only then
-is it certain that the next start would fail too. That ends `run()`.
+Whoever starts a child learns of its failure: `start` does not repeat the first start, `start_patiently` does. After it
+was ready once, a child is restarted for ever, with growing pauses, until it ends with one of its final exit codes
+*before it is ready*: only then is it certain that the next start would fail too. That ends `run()`.
 """
 
 import asyncio
+import itertools
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Self
 
 from corral.base.clock import Clock
-from corral.base.errors import CorralError
+from corral.base.errors import ChildFailed, CorralError
 from corral.base.processes import ChildProcess, start_process
 from corral.base.readiness import Child, describe_exit, first_of_group, until_ready
 from corral.base.retry import Backoff
 from corral.base.tasks import start_task, task_group
+from corral.processes.exit_codes import NOT_WORTH_A_RESTART
 
-__all__ = ["Child", "Children", "RestartPolicy"]
+__all__ = ["FINAL", "Child", "Children", "RestartPolicy", "own_command", "start_patiently"]
 
 log = logging.getLogger(__name__)
 
@@ -219,3 +222,28 @@ class Children:
     @staticmethod
     def _deadline(within: timedelta) -> float:
         return asyncio.get_running_loop().time() + within.total_seconds()
+
+
+FINAL: Final[frozenset[int]] = frozenset(NOT_WORTH_A_RESTART)
+_PAUSE: Final = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30))
+
+
+async def start_patiently(
+    children: Children, *group: Child, clock: Clock, attempts: int | None = None, final: frozenset[int] = FINAL
+) -> None:
+    """Start a group until it is ready. ChildFailed after a final exit code, or when all attempts are used up."""
+    for attempt in itertools.count(1):
+        try:
+            await children.start(*group)
+        except ChildFailed as error:
+            if error.fields.get("exit_code") in final or attempt == attempts:
+                raise
+            log.warning("starting again: %s", error, extra={"event": "child.start_repeated", "attempt": attempt})
+            await clock.sleep(_PAUSE.delay(attempt).total_seconds())
+        else:
+            return
+
+
+def own_command(*arguments: str) -> list[str]:
+    """How to start another process of this very program, wherever it is installed."""
+    return [sys.executable, "-P", "-m", "corral", *arguments]

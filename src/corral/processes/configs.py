@@ -4,8 +4,10 @@ Settings that contradict each other are refused here, because only together they
 is found by its kind. A gateway's configuration is made in `gateway.py`, so that a gateway imports no more than its own.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.base.errors import InvalidInput, SettingInvalid
@@ -15,7 +17,6 @@ from corral.files.storage import StorageConfig
 from corral.galleries.config import GalleriesConfig
 from corral.oci.config import ImagesConfig
 from corral.oci.network import proxies_of
-from corral.processes.own_program import shipped_backends
 from corral.processes.settings import backend_environment
 from corral.worker.config import WorkerConfig
 
@@ -89,3 +90,17 @@ def images_config(settings: ImagesConfig, environment: Mapping[str, str]) -> Ima
     """How images are fetched: through the proxies of the environment, by pullers that are started in it."""
     network = replace(settings.network, **proxies_of(environment))
     return replace(settings, network=network, environment=environment)
+
+
+def shipped_backends(galleries: GalleriesConfig | None) -> tuple[Path, ...]:
+    """Where Corral's own backends lie in a checkout, unless there are images of them to install."""
+    if galleries is not None and galleries.builtin is not None:
+        return ()
+    folder = Path(__file__).absolute().parents[3] / "backends"
+    return (folder,) if (folder / "sdk").is_dir() else ()
+
+
+def shipped_installers() -> tuple[Path, ...]:
+    """Where uv may lie that is not on the PATH: beside this Python, and where a checkout's set-up puts it."""
+    checkout = Path(__file__).absolute().parents[3]
+    return (Path(sys.prefix) / "bin" / "uv", *sorted(checkout.glob(".build/uv-*/bin/uv")))

@@ -1,16 +1,18 @@
 """Exit codes of every Corral process: what ended, in a number that scripts and supervisors can act on.
 
+`sole_cause` finds the error that ended a process in the groups that task groups wrap it in.
+
 The numbers follow the custom of `sysexits.h`. A code in `NOT_WORTH_A_RESTART` will come back however often the process
 is started again, until a person changes something.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Final
 
 from corral.base import errors
+from corral.base.errors import CorralError
 from corral.oci import errors as images
-from corral.processes.data_lock import DataInUse
 
 
 class ExitCode(IntEnum):
@@ -59,7 +61,7 @@ NOT_WORTH_A_RESTART: Final = frozenset(
 _BY_ERROR: Final[tuple[tuple[type[errors.CorralError], ExitCode], ...]] = (
     (errors.InvalidInput, ExitCode.USAGE),
     (errors.PathNotUsable, ExitCode.CANNOT_CREATE),
-    (DataInUse, ExitCode.IN_USE),
+    (errors.DataInUse, ExitCode.IN_USE),
     (errors.DatabaseInUse, ExitCode.IN_USE),
     (errors.AddressInUse, ExitCode.IN_USE),
     (errors.AccessDenied, ExitCode.DENIED),
@@ -81,3 +83,20 @@ def exit_code_of(error: errors.CorralError) -> ExitCode:
     if isinstance(error, errors.PeerRefused) and error.status in (401, 403):
         return ExitCode.DENIED
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.FAILED)
+
+
+def sole_cause(group: BaseExceptionGroup[BaseException]) -> CorralError:
+    """The error of ours that ended a service; several are told as the first. Anything else is raised as it came."""
+    causes = list(_leaves(group))
+    ours = [cause for cause in causes if isinstance(cause, CorralError)]
+    if len(ours) != len(causes):
+        raise group
+    return ours[0]
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

@@ -17,7 +17,7 @@ from corral.base.clock import Clock, SystemClock
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.garbage import look_for_garbage_rarely
 from corral.base.ids import new_incarnation
-from corral.base.tasks import run_services
+from corral.base.tasks import run_services, stop_on_signals
 from corral.gateway.config import GatewayConfig, Limits
 from corral.gateway.control_link import ControlLink, GatewayReporter, ViewFollower
 from corral.gateway.dispatch import RequestDispatcher, Tasks
@@ -28,7 +28,6 @@ from corral.gateway.tally import Ledger
 from corral.gateway.upstream import Origin
 from corral.gateway.view import Directory
 from corral.gateway.vitals import Vitals
-from corral.processes.signals import stop_on_signals
 from corral.processes.tls import client_tls, server_tls
 
 log = logging.getLogger(__name__)

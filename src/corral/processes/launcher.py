@@ -25,18 +25,13 @@ from corral.base.errors import CorralError
 from corral.base.logs import LogOutput, set_up_logs
 from corral.base.private_files import make_private_directory
 from corral.base.processes import ChildCommand, secret_descriptor
-from corral.base.tasks import run_services
+from corral.base.tasks import run_services, stop_on_signals
 from corral.control.config import ControlConfig
-from corral.processes.children import Child, Children
-from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode, exit_code_of
-from corral.processes.failures import sole_cause
-from corral.processes.listening import take_port
-from corral.processes.own_program import own_command
-from corral.processes.probe import dialled, http_url, until_ok, until_ok_behind_tls, until_socket_ok
+from corral.processes.children import Child, Children, own_command, start_patiently
+from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode, exit_code_of, sole_cause
+from corral.processes.probe import dialled, http_url, take_port, until_ok, until_ok_behind_tls, until_socket_ok
 from corral.processes.settings import CONTROL_NEEDS, GATEWAY_NEEDS, child_environment
 from corral.processes.settings_sources import SettingSources
-from corral.processes.signals import stop_on_signals
-from corral.processes.starting import start_patiently
 from corral.processes.tls import server_tls
 from corral.wire.keys import new_key
 

@@ -1,14 +1,19 @@
-"""Asks the HTTP servers of our own processes how they are, with as little code as that takes.
+"""Ports of our own processes: whether one is free, and what the HTTP server behind it answers.
 
 Launchers stay small: an HTTP client would cost them more memory than everything else they do.
 """
 
 import asyncio
+import errno
 import json
+import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from corral.base.errors import AddressInUse, SettingInvalid
 
 _TIMEOUT_SECONDS: Final = 5.0
 _FIRST_LOOK_SECONDS: Final = 0.02
@@ -121,3 +126,38 @@ def http_url(host: str, port: int, scheme: str = "http") -> str:
     """The URL by which this machine reaches what listens on this host and port."""
     reached = dialled(host)
     return f"{scheme}://[{reached}]:{port}" if ":" in reached else f"{scheme}://{reached}:{port}"
+
+
+@contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """Listens for a moment, in the way our servers do: an address that just was in use does not count as taken."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        probe.listen(1)
+        yield probe
+
+
+def is_free(host: str, port: int) -> bool:
+    try:
+        with _bound(host, port):
+            return True
+    except OSError:
+        return False
+
+
+def take_port(host: str, port: int, *, flag: str = "--port") -> int:
+    """The port to use, or any free one for 0. AddressInUse and SettingInvalid name the flag to change."""
+    try:
+        with _bound(host, port) as probe:
+            chosen: int = probe.getsockname()[1]
+            return chosen
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            problem = f"port {port} on {host} is taken by another program; choose another with {flag}"
+            raise AddressInUse(problem) from None
+        if error.errno == errno.EACCES:
+            problem = f"only root may listen on port {port}; choose one from 1024 with {flag}"
+            raise SettingInvalid("port", problem) from None
+        raise SettingInvalid("host", f"cannot listen on {host} port {port}: {error.strerror or error}") from error

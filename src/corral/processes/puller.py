@@ -22,14 +22,13 @@ import uvloop
 
 from corral.base.clock import SystemClock
 from corral.base.errors import InvalidInput
-from corral.base.tasks import end_tasks, running, start_task
+from corral.base.tasks import end_tasks, running, start_task, stop_on_signals
 from corral.oci.errors import ImageError, PolicyInvalid, PullCancelled, TrustUnavailable
 from corral.oci.orders import PullFailure, PullLine, PullOrder, PullReporter, PullResult, Scale
 from corral.oci.pull import Pull
 from corral.oci.signatures.candidates import NothingAccepted, SignatureChecker
 from corral.oci.signatures.policy import Verification
 from corral.processes.exit_codes import ExitCode
-from corral.processes.signals import stop_on_signals
 
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
 _AUTOGROUP_ATTEMPTS: Final = 5

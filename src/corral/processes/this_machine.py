@@ -11,7 +11,7 @@ from typing import Final
 from corral.base.settings import settings_of
 from corral.domain.fit import NodeTraits, platform_of
 from corral.galleries.config import GalleriesConfig
-from corral.processes.own_program import shipped_backends
+from corral.processes.configs import shipped_backends
 from corral.processes.settings import MACHINE_SETTINGS
 from corral.processes.settings_sources import SettingSources, resolve
 from corral.worker.config import WorkerConfig

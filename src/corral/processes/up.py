@@ -19,25 +19,19 @@ from corral.base.clock import SystemClock
 from corral.base.errors import ChildFailed, PathNotUsable, SettingInvalid
 from corral.base.ids import new_secret
 from corral.base.logs import LogOutput, set_up_logs
-from corral.base.private_files import make_private_directory
-from corral.base.tasks import run_services, task_group
+from corral.base.private_files import held, make_private_directory
+from corral.base.tasks import run_services, stop_on_signals, task_group
 from corral.bus.server import NatsServer
 from corral.domain.node import NodeStatus
-from corral.processes.children import Child, Children
-from corral.processes.data_lock import held
-from corral.processes.exit_codes import ExitCode, exit_code_of
-from corral.processes.failures import sole_cause
+from corral.processes.children import FINAL, Child, Children, start_patiently
+from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 from corral.processes.first_model import NAME, first_model_of, give_first_model
-from corral.processes.listening import take_port
-from corral.processes.probe import http_url
+from corral.processes.probe import http_url, take_port
 from corral.processes.settings import SECTIONS, WORKER_NEEDS, UpSettings, child_environment, without_settings
 from corral.processes.settings_sources import SettingSources
-from corral.processes.signals import stop_on_signals
-from corral.processes.starting import FINAL, start_patiently
 from corral.processes.tls import server_tls
+from corral.processes.up_children import UpFrontend, UpWorker, make_workers, worker_environment
 from corral.processes.up_file import UpFile, UpKeys, UpPids, remove_up_file, write_up_file
-from corral.processes.up_frontend import UpFrontend
-from corral.processes.up_workers import UpWorker, make_workers, worker_environment
 from corral.worker.files.keys import refuse_private
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.processes.data_lock import held
+from corral.base.private_files import held
 from corral.processes.exit_codes import ExitCode
 from tests.kit.backends import SHIPPED
 

@@ -12,7 +12,7 @@ from corral.imaging.build import BuildOrder, BuiltBackend, build
 from corral.imaging.layers import Compression, Packing
 from corral.imaging.packages import PackageInstaller, find_installer
 from corral.oci.manifests import this_platform
-from corral.processes.own_program import shipped_installers
+from corral.processes.configs import shipped_installers
 from tests.kit.docker_registry import DockerRegistry
 from tests.kit.wheels import a_wheel, lock_of
 

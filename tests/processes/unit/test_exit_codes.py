@@ -3,9 +3,8 @@
 import pytest
 
 from corral.base import errors
-from corral.processes.data_lock import DataInUse
-from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode, exit_code_of
-from corral.processes.failures import sole_cause
+from corral.base.errors import DataInUse
+from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode, exit_code_of, sole_cause
 
 
 @pytest.mark.parametrize(

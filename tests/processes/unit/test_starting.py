@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from corral.base.errors import AddressInUse, ChildFailed
-from corral.processes.starting import start_patiently
+from corral.processes.children import start_patiently
 from tests.kit.clock import ManualClock
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from corral.base.errors import AddressInUse, PathNotUsable, SettingInvalid
-from corral.processes import up_workers
-from corral.processes.data_lock import DataInUse, held
-from corral.processes.listening import is_free, take_port
-from corral.processes.probe import ProbeAnswer, http_url
+from corral.base.errors import AddressInUse, DataInUse, PathNotUsable, SettingInvalid
+from corral.base.private_files import held
+from corral.processes import up_children
+from corral.processes.probe import ProbeAnswer, http_url, is_free, take_port
+from corral.processes.up_children import STEP, WorkerPorts, worker_environment
 from corral.processes.up_file import UpFile, UpKeys, UpPids, read_up_file, remove_up_file, write_up_file
-from corral.processes.up_workers import STEP, WorkerPorts, worker_environment
 
 HOST = "127.0.0.1"
 
@@ -25,8 +24,8 @@ def first_port(monkeypatch: pytest.MonkeyPatch) -> int:
     first = next(
         port for port in candidates if all(is_free(HOST, port + i * STEP - d) for i in range(3) for d in (0, 1))
     )
-    monkeypatch.setattr(up_workers, "FIRST_PORT", first)
-    monkeypatch.setattr(up_workers, "LAST_PORT", first + 3 * STEP)
+    monkeypatch.setattr(up_children, "FIRST_PORT", first)
+    monkeypatch.setattr(up_children, "LAST_PORT", first + 3 * STEP)
     return first
 
 

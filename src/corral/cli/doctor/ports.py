@@ -3,7 +3,7 @@
 from typing import Final
 
 from corral.cli.doctor.examination import OK, WARNING, Examination, finding
-from corral.processes.listening import is_free
+from corral.processes.probe import is_free
 from corral.wire.node_views import Finding
 
 HOST: Final = "127.0.0.1"
