@@ -2,8 +2,9 @@
 
 import pytest
 
-from corral.base.settings import settings_of
-from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, all_sections, known_variables
+from corral.base.settings import Group, settings_of
+from corral.processes import settings
+from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, SECTIONS, all_sections, known_variables, section
 
 GROUPS = all_sections()
 
@@ -106,3 +107,23 @@ def test_every_variable_of_localai_is_known(name: str) -> None:
 
 def test_no_variable_is_both_used_and_without_effect() -> None:
     assert known_variables() & set(ACCEPTED_WITHOUT_EFFECT) == set()
+
+
+def test_every_section_is_declared_under_its_own_name_and_each_setting_once() -> None:
+    assert [group.section for group in GROUPS] == list(SECTIONS)
+    for group in GROUPS:
+        names = [setting.name for setting in settings_of(group)]
+        assert sorted(names) == sorted(set(names)), f"section {group.section} declares a setting twice"
+
+
+def test_a_process_asks_only_its_own_section_about_variables_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def noted(name: str) -> type[Group]:
+        asked.append(name)
+        return section(name)
+
+    monkeypatch.setattr(settings, "section", noted)
+    sources = settings.gather({}, {"CORRAL_PORT": "1", "CORRAL_LOG_LEVEL": "debug"})
+    assert settings.variable_warnings(sources, ("gateway", "log")) == []
+    assert asked == ["gateway", "log"]
