@@ -6,6 +6,7 @@ NodeBusy         no answer in time: the node may still be working
 NodeRefused      the node says why not, or its answer cannot be accepted
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,7 @@ MOST_OBJECTS: Final = 4000
 """JSON objects in it. A megabyte of empty ones would take seconds to parse; a backend or a process is one or two."""
 
 _SHOWN: Final = 200
+_CONTACT_KEPT_SECONDS: Final = 1.0
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -101,14 +103,25 @@ class StartedBackend:
 
 
 class NodeContacts:
-    """The one place that decides whether a node may be contacted. Whoever is about to dial a node asks here first."""
+    """The one place that decides whether a node may be contacted. Whoever is about to dial a node asks here first.
+
+    An operation asks several times for each of its nodes, so an answer is kept for a second. What this process changes
+    counts at once; what another frontend changes, within that second.
+    """
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._reads = Batches(self._read, spacing_seconds=0)
+        self._kept: dict[NodeId, tuple[NodeContact, float]] = {}
+        self._kept_since_writes = nodes.writes
 
     async def of(self, node_id: NodeId) -> NodeContact:
         """The node's registered addresses. NodePending while nobody approved it; NodeGone when there is none."""
+        now = asyncio.get_running_loop().time()
+        if self._kept_since_writes == self._nodes.writes:
+            contact, read_at = self._kept.get(node_id, (None, 0.0))
+            if contact is not None and now - read_at < _CONTACT_KEPT_SECONDS:
+                return contact
         contact = await self._reads.store(node_id)
         if contact is None:
             raise NodeGone(node_id=node_id)
@@ -117,8 +130,13 @@ class NodeContacts:
         return contact
 
     async def _read(self, ids: Sequence[NodeId]) -> list[NodeContact | None]:
-        found = await self._nodes.contacts(ids)
-        return [found.get(id) for id in ids]
+        read_at, writes = asyncio.get_running_loop().time(), self._nodes.writes
+        contacts = await self._nodes.contacts(ids)
+        if self._kept_since_writes != writes:
+            self._kept.clear()
+            self._kept_since_writes = writes
+        self._kept.update((id, (contact, read_at)) for id, contact in contacts.items() if contact.is_approved)
+        return [contacts.get(id) for id in ids]
 
 
 class NodeTokens:

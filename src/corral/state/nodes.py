@@ -57,6 +57,8 @@ class Nodes:
         self._db = database
         self._on_removal = on_removal
         self._on_suspicion = on_suspicion
+        self.writes = 0
+        """How often this process changed what registration and people own: what was read before may be outdated."""
 
     # Reading.
 
@@ -148,7 +150,9 @@ class Nodes:
         async with self._db.begin() as connection:
             if node.facts.approved_at is None:
                 await _refuse_crowd(connection, node.registered_from, policy)
-            return await _insert(connection, node, secret, events)
+            inserted = await _insert(connection, node, secret, events)
+        self.writes += inserted
+        return inserted
 
     async def insert(self, node: Node, *, events: Sequence[Event], secret: SealedSecret | None = None) -> bool:
         """Store a new node and its secret; health looks at it at once.
@@ -156,7 +160,9 @@ class Nodes:
         False: a node with this id or this secret is there, or one of this name when neither has a secret.
         """
         async with self._db.begin() as connection:
-            return await _insert(connection, node, secret, events)
+            inserted = await _insert(connection, node, secret, events)
+        self.writes += inserted
+        return inserted
 
     async def replace(self, node: Node, *, events: Sequence[Event]) -> bool:
         """Write what people and registration own. False: somebody else changed the node since it was read."""
@@ -179,6 +185,7 @@ class Nodes:
             for forget in self._on_suspicion:
                 await forget(connection, node.id, reason="the node is pending again", at=at)
             await append(connection, events)
+        self.writes += 1
         return True
 
     async def never_heard(self, *, since: datetime, limit: int) -> list[Node]:
@@ -203,6 +210,7 @@ class Nodes:
                 return False
             await discard(connection, node_secret_name(node.id))
             await append(connection, events)
+        self.writes += 1
         return True
 
     async def remove(self, id: NodeId, *, events: Sequence[Event]) -> bool:
@@ -217,6 +225,7 @@ class Nodes:
             for forget in self._on_removal:
                 await forget(connection, id, reason="the node was removed", at=at)
             await append(connection, events)
+        self.writes += 1
         return True
 
     # Heartbeats.
@@ -274,6 +283,7 @@ class Nodes:
             if not await _changed(connection, node, values):
                 return False
             await _finish(connection, secret, events)
+        self.writes += 1
         return True
 
 

@@ -6,15 +6,18 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import cast
 
+import pytest
+
 from corral.base.errors import NoResponders
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke, end_tasks, start_task
 from corral.bus.port import Bus
-from corral.control.node_client import NodeClient, NodeContacts, NodeUnreachable
+from corral.control.node_client import NodeClient, NodeContacts, NodePending, NodeUnreachable
 from corral.domain.node_address import NodeContact
 from corral.state.nodes import Nodes
 from tests.kit.clock import START, ManualClock
 from tests.kit.gates import Gates, gated
+from tests.kit.loop_time import let_loop_time_pass
 
 
 class Silence:
@@ -27,15 +30,23 @@ class Silence:
 class Marks:
     """A store of nodes that keeps only this of them."""
 
+    writes = 0
+    is_approved = True
+
     def __init__(self) -> None:
         self.written: list[tuple[list[NodeId], datetime]] = []
+        self.read: list[NodeId] = []
 
     async def mark_no_responders(self, ids: Sequence[NodeId], *, at: datetime) -> set[NodeId]:
         self.written.append((list(ids), at))
         return set(ids)
 
     async def contacts(self, ids: Iterable[NodeId]) -> dict[NodeId, NodeContact]:
-        return {id: NodeContact(name=id, is_approved=True, address="127.0.0.1:50051", http_address="") for id in ids}
+        self.read += ids
+        return {
+            id: NodeContact(name=id, is_approved=self.is_approved, address="127.0.0.1:50051", http_address="")
+            for id in ids
+        }
 
 
 def silent_client(marks: Marks, gates: Gates, clock: ManualClock) -> NodeClient:
@@ -80,3 +91,40 @@ async def test_who_is_not_waited_for_any_more_is_not_marked_later() -> None:
     await first
     await (await asked(client, "third"))
     assert [ids for ids, _ in marks.written] == [[NodeId("first")], [NodeId("third")]]
+
+
+async def test_the_contact_of_a_node_is_read_once_a_second() -> None:
+    marks = Marks()
+    contacts, node = NodeContacts(cast(Nodes, marks)), NodeId("a")
+
+    await contacts.of(node)
+    await contacts.of(node)
+    assert marks.read == [node]
+
+    let_loop_time_pass(timedelta(seconds=1))
+    await contacts.of(node)
+    assert marks.read == [node, node]
+
+
+async def test_a_node_that_this_process_suspects_is_refused_at_once() -> None:
+    marks = Marks()
+    contacts, node = NodeContacts(cast(Nodes, marks)), NodeId("a")
+    await contacts.of(node)
+
+    marks.is_approved = False
+    marks.writes += 1
+
+    with pytest.raises(NodePending):
+        await contacts.of(node)
+
+
+async def test_a_refused_node_is_read_again_for_each_call() -> None:
+    marks = Marks()
+    contacts, node = NodeContacts(cast(Nodes, marks)), NodeId("a")
+    marks.is_approved = False
+    with pytest.raises(NodePending):
+        await contacts.of(node)
+
+    marks.is_approved = True
+
+    assert (await contacts.of(node)).is_approved
