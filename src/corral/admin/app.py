@@ -1,6 +1,8 @@
 """The admin API as one ASGI application."""
 
 import logging
+from functools import cache
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -29,8 +31,14 @@ def build_app(context: AdminContext) -> Starlette:
     app.router.redirect_slashes = False
     # Around everything, so that an answer to a mistake of ours is treated as all others are.
     app.middleware_stack = SafetyHeaders(RequestNames(app.build_middleware_stack()))
-    app.state.openapi = describe(ROUTES)
+    app.state.openapi = _description
     return app
+
+
+@cache
+def _description() -> dict[str, Any]:
+    """Made when somebody first asks: the schemas of all bodies take longer to make than the rest of the application."""
+    return describe(ROUTES)
 
 
 class SafetyHeaders:

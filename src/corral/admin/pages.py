@@ -13,7 +13,7 @@ from corral.wire.browser_safety import NO_FRAMES
 
 
 async def openapi(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(request.app.state.openapi)
+    return answer(request.app.state.openapi())
 
 
 async def reference(context: AdminContext, request: Request, caller: Caller) -> Response:
