@@ -7,9 +7,12 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.util import LRUCache
 
 from corral.bus.port import Bus
 from corral.files.s3 import S3Objects
@@ -28,6 +31,30 @@ CHILDREN = ChildWatch()
 # examples each time: a run that fails must be about the change that it judges.
 settings.register_profile("corral", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("corral")
+
+
+class _Statements(LRUCache[Any, Any]):
+    """Compiled SQL for all engines of a dialect. SQLAlchemy keeps it by engine, and each test has its own engines."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(self._shared(key), default)
+
+    def __setitem__(self, key: Any, compiled: Any) -> None:
+        super().__setitem__(self._shared(key), compiled)
+
+    @staticmethod
+    def _shared(key: Any) -> Any:
+        dialect, *statement = key
+        return (dialect.name, *statement)
+
+
+STATEMENTS = _Statements(5000)
+
+
+@event.listens_for(Engine, "engine_connect")
+def share_statements(connection: Connection) -> None:
+    connection.engine._compiled_cache = STATEMENTS
+
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
