@@ -1,6 +1,7 @@
 """Fixtures for all tests."""
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -26,6 +27,8 @@ from tests.kit.s3 import S3Server
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 CHILDREN = ChildWatch()
+SLOWEST = ("chaos", "e2e", "cluster", "integration", "conformance")
+"""Directories, the slowest first."""
 
 # How long examples take says something about the machine and nothing about the code. And the same code gets the same
 # examples each time: a run that fails must be about the change that it judges.
@@ -58,6 +61,17 @@ def share_statements(connection: Connection) -> None:
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs real processes comes first: a file that takes minutes must not be the last one of a worker."""
+    items.sort(key=lambda item: next((rank for rank, part in enumerate(SLOWEST) if part in item.path.parts), 9))
+
+
+def pytest_collection_finish() -> None:
+    """Tests and modules stay: the garbage collector need not look at them again after each test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

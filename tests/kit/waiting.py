@@ -2,32 +2,41 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, TypeVar
 
 T = TypeVar("T")
-_LOOK_SECONDS: Final = 0.02
+_FIRST_PAUSE_SECONDS: Final = 0.02
+_LONGEST_PAUSE_SECONDS: Final = 0.1
+"""Looking takes time of the very processes that are waited for."""
+
+
+def _pauses() -> Iterator[float]:
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        yield pause
+        pause = min(pause * 1.2, _LONGEST_PAUSE_SECONDS)
 
 
 def wait_until(condition: Callable[[], T], what: str, *, seconds: float = 60.0) -> T:
     """Look until the condition gives something true, and return that; AssertionError at the deadline."""
     deadline = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
+    for pause in _pauses():
+        if is_so := condition():
+            return is_so
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:g} s for {what}")
-        time.sleep(_LOOK_SECONDS)
+            break
+        time.sleep(pause)
+    raise AssertionError(f"waited {seconds:g} s for {what}")
 
 
 async def eventually(condition: Callable[[], Awaitable[T]], what: str, *, seconds: float = 60.0) -> T:
-    """The same for conditions that must be awaited; the event loop goes on meanwhile."""
+    """Look until the awaited condition gives something true; the event loop goes on meanwhile."""
     deadline = time.monotonic() + seconds
-    while True:
-        found = await condition()
-        if found:
-            return found
+    for pause in _pauses():
+        if is_so := await condition():
+            return is_so
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:g} s for {what}")
-        await asyncio.sleep(_LOOK_SECONDS)
+            break
+        await asyncio.sleep(pause)
+    raise AssertionError(f"waited {seconds:g} s for {what}")
