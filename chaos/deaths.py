@@ -53,7 +53,9 @@ async def _in_mid_stream(fleet: ServingFleet, victim: WorkerProcess) -> str:
 
 
 async def _while_idle(fleet: ServingFleet, victim: WorkerProcess) -> str:
+    processes = {process.pid: process.name() for process in victim.started()}
     await victim.kill()
+    await until_gone(processes)  # an engine that is still dying may take the question, and then it is in mid-stream
     answer = await fleet.question().ask()
     assert answer.is_served, answer
     return f"while idle: the next request was answered after {answer.seconds:.1f} s"
