@@ -30,7 +30,7 @@ from tests.kit.waiting import eventually
 INSTALL_TIMEOUT: Final = "15m"
 _GIVE_UP_SECONDS: Final = 300.0
 _STATEMENT: Final = re.compile(r"LOG:  (?:statement|execute [^:]*): (?=\S)")
-_OURS: Final = re.compile(r"\b(?:backend_intents|operation_targets|operations|backend_inventory)\b")
+_OURS: Final = re.compile(r"\b(?:intents|operation_targets|operations|backend_inventory)\b")
 
 
 _PROVEN: Final = "SELECT count(*) FROM operation_targets WHERE status = 'success' AND operation_id = "

@@ -11,10 +11,12 @@ from typing import Final
 from corral.base.ids import NodeId, OperationId
 from corral.domain import intent as intents
 from corral.domain import intent_steps
-from corral.domain.backend import Artefact, Proven, Verb, Wish, prove
+from corral.domain.backend import Artefact, Wish, artefact_of, evidence_of, payload_of, prove, wish_of, with_alias_kept
 from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
-from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed
+from corral.domain.intent import Evidence, Intent, IntentKind, IntentPolicy, IntentState, Proven, Verb
 from corral.domain.intent_steps import Rest, Send
+from corral.domain.load_job import LoadNeed, needed_by_load
+from corral.domain.model_removal import evidence_of_removal
 from corral.domain.operation import FINAL, Target, TargetStatus, status_of
 from tests.kit.clock import START
 from tests.kit.intent_model_parts import (
@@ -89,7 +91,9 @@ class FleetModel:
         old = self.stored.get(place)
         fresh = Intent(
             node_id=NodeId(node),
-            wish=wish,
+            verb=wish.verb,
+            subject=wish.key,
+            payload=payload_of(wish.artefact),
             operation_id=operation,
             accepted_at=self.now,
             changed_at=self.now,
@@ -98,17 +102,17 @@ class FleetModel:
         if old is not None and (known := self.targets[old.operation_id][node]).status not in FINAL:
             self.targets[old.operation_id][node] = replace(known, status=TargetStatus.SUPERSEDED)
         self.targets[operation][node] = Target(
-            operation_id=operation, node_id=NodeId(node), node_name=node, backend=wish.key, changed_at=self.now
+            operation_id=operation, node_id=NodeId(node), node_name=node, subject=wish.key, changed_at=self.now
         )
-        self._put(place, intents.supersede(old, fresh))
+        self._put(place, intents.supersede(old, fresh, with_alias_kept))
         self.serial_at_acceptance[place, self.stored[place].generation] = self.workers[node].serials.get(wish.key, 0)
 
     def cancel(self, place: IntentKey) -> None:
         known = self.stored.get(place)
         if known is None or not intents.may_cancel(known):
             return
-        is_install = known.wish.verb is Verb.INSTALL
-        if is_install and self._contradicts(replace(known.wish, verb=Verb.DELETE), place[0]):
+        is_install = known.verb is Verb.INSTALL
+        if is_install and self._contradicts(replace(wish_of(known), verb=Verb.DELETE), place[0]):
             return
         self.take_back(place)
 
@@ -124,7 +128,7 @@ class FleetModel:
 
     def cold_load(self, node: str, key: str) -> None:
         """A model wants its backend there, without anybody's operation."""
-        match intents.needed_by_load(self.stored.get((node, key)), since=self.now, now=self.now):
+        match needed_by_load(self.stored.get((node, key)), since=self.now, now=self.now):
             case LoadNeed.REPLACE:
                 self.accept(Verb.INSTALL, key, [node])
             case LoadNeed.FREE | LoadNeed.REFUSED:
@@ -145,30 +149,30 @@ class FleetModel:
         claimed = replace(known, lease_token=frontend.token, lease_until=self.now + POLICY.lease)
         self._put(place, claimed)
         worker = self.workers[place[0]]
-        if not worker.up and claimed.wish.verb.is_about_backends:
+        if not worker.up and claimed.kind is IntentKind.BACKEND:
             self._release(place, frontend, intent_steps.unreachable(claimed, self.now, POLICY))
             return
         claimed = self._followed(claimed, worker)
         step = intent_steps.look(
-            claimed, worker.report(self.now), self.now, POLICY, is_corral=worker.is_corral, life=worker.life
+            claimed, self._evidence(claimed, worker), self.now, POLICY, is_corral=worker.is_corral, life=worker.life
         )
         match step:
             case Rest(intent=rested):
                 self._release(place, frontend, rested)
-            case Send(intent=sent, force=force):
-                self._send(place, frontend, sent, force=force, crash=crash_before_sending)
+            case Send(intent=sent, replaces=replaces):
+                self._send(place, frontend, sent, force=replaces, crash=crash_before_sending)
 
     def _send(self, place: IntentKey, frontend: ModelledFrontend, sent: Intent, *, force: bool, crash: bool) -> None:
         worker = self.workers[place[0]]
         assert sent.state is IntentState.OPEN
         assert sent.outstanding is not None
-        seen = prove(sent.wish, worker.report(self.now), sent.before)
+        seen = self._evidence(sent, worker).proof
         in_doubt = sent.doubt is not None and sent.doubt.generation < sent.generation
         assert in_doubt or not isinstance(seen, Proven), "what is proven was sent again"
         self._put(place, sent)
         request = Request(
             key=place[1],
-            wish=sent.wish,
+            wish=wish_of(sent),
             force=force,
             frontend=frontend.number,
             life=frontend.life,
@@ -184,7 +188,7 @@ class FleetModel:
             self._release(place, frontend, intent_steps.undelivered(sent, self.now, POLICY))
         else:
             counted = (place, sent.generation)
-            assert sent.wish.verb.is_about_backends or counted not in self.told, "what was told was sent again"
+            assert sent.kind is IntentKind.BACKEND or counted not in self.told, "what was told was sent again"
             self.sent[counted] = self.sent.get(counted, 0) + 1
             worker.door.append(request)
 
@@ -194,9 +198,9 @@ class FleetModel:
         frontend = self.frontends[answer.request.frontend]
         place = (answer.node, answer.request.key)
         work = frontend.working.get(place)
-        if work is None or frontend.life != answer.request.life or work.intent.wish != answer.request.wish:
+        if work is None or frontend.life != answer.request.life or wish_of(work.intent) != answer.request.wish:
             return
-        is_about_backends = answer.request.wish.verb.is_about_backends
+        is_about_backends = answer.request.wish.verb.kind is IntentKind.BACKEND
         if not is_about_backends and work.request is not answer.request:
             return  # where the answer decides, each request has an address of its own for it
         del frontend.working[place]
@@ -206,18 +210,24 @@ class FleetModel:
         work.intent = intent_steps.heard(work.intent, is_corral=worker.is_corral)
         if worker.up or not is_about_backends:
             followed = self._followed(work.intent, worker)
-            settled = intent_steps.answered(followed, answer.error, worker.report(self.now), self.now, POLICY)
+            settled = intent_steps.answered(followed, answer.error, self._evidence(followed, worker), self.now, POLICY)
         else:
             settled = intent_steps.answered_unseen(work.intent, answer.error, self.now, POLICY)
         self._release(place, frontend, settled)
 
     def _followed(self, intent: Intent, worker: Worker) -> Intent:
         """What was installed is not what the tag named: ask the registry what it names now."""
-        proof = prove(intent.wish, worker.report(self.now), intent.before)
+        proof = self._evidence(intent, worker).proof
         if isinstance(proof, Proven) or not proof.is_other_digest:
             return intent
-        artefact = replace(intent.wish.artefact, digests=frozenset({self.digest}))
-        return replace(intent, wish=replace(intent.wish, artefact=artefact))
+        artefact = replace(artefact_of(intent.payload), digests=frozenset({self.digest}))
+        return replace(intent, payload=payload_of(artefact))
+
+    def _evidence(self, intent: Intent, worker: Worker) -> Evidence:
+        """What the kind of the intent concludes from a look at the worker."""
+        if intent.kind is IntentKind.MODEL:
+            return evidence_of_removal(intent)
+        return evidence_of(intent, worker.report(self.now))
 
     def give_up(self, number: int) -> None:
         """Requests whose time is over."""
@@ -332,14 +342,14 @@ class FleetModel:
     def is_true(self, place: IntentKey, intent: Intent) -> bool:
         """Whether the disk is as wished, which only the oracle knows."""
         worker, key = self.workers[place[0]], place[1]
-        if intent.wish.verb is Verb.REMOVE:
+        if intent.verb is Verb.REMOVE:
             is_gone = worker.files.get(key, intent.accepted_at + timedelta(seconds=1)) > intent.accepted_at
             return (place, intent.generation) in self.told and (is_gone or place in self.deceived)
-        if intent.wish.verb is Verb.DELETE:
+        if intent.verb is Verb.DELETE:
             return key not in worker.disk
         if key not in worker.disk:
             return False
-        entry, wish = worker.disk[key], intent.wish
+        entry, wish = worker.disk[key], wish_of(intent)
         if wish.artefact.uri and entry.uri != wish.artefact.uri:
             return False
         if wish.verb is Verb.UPGRADE and entry.digest in wish.artefact.digests:

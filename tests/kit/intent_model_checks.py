@@ -2,9 +2,8 @@
 
 from datetime import timedelta
 
-from corral.domain.backend import Verb
 from corral.domain.fleet_rule import is_met
-from corral.domain.intent import Intent, IntentState
+from corral.domain.intent import Intent, IntentState, Verb
 from corral.domain.operation import OperationState, TargetStatus, state_of
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_parts import WorkerConduct

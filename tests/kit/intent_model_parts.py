@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from corral.base.ids import LeaseToken
-from corral.domain.backend import Artefact, BackendEntry, Inventory, Verb, Wish
+from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish
 from corral.domain.fleet_rule import FleetRule
-from corral.domain.intent import Intent
+from corral.domain.intent import Intent, Verb
 
 IntentKey = tuple[str, str]
 

@@ -8,13 +8,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.ids import OperationId
-from corral.domain import intent as intents
-from corral.domain.backend import Artefact, Verb, Wish, model_key
-from corral.domain.intent import IntentState, LoadNeed
+from corral.domain.backend import Artefact, Wish
+from corral.domain.intent import IntentState, Verb
+from corral.domain.load_job import LoadNeed, needed_by_load
 from tests.kit.intent_model import FleetModel
 
 NAME: Final = "small"
-KEY: Final = model_key(NAME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class ModelShelf:
         """One transaction. False: this frontend has no such model."""
         if not self.is_seen_by(number):
             return False
-        wish = Wish(verb=Verb.REMOVE, key=KEY, artefact=Artefact(backend=NAME))
+        wish = Wish(verb=Verb.REMOVE, key=NAME, artefact=Artefact(backend=NAME))
         operation = self.fleet.start(wish, list(self.fleet.workers))
         self.removed = Removed(at=self.fleet.now, operation=operation)
         return True
@@ -74,9 +73,9 @@ class ModelShelf:
         fleet, worker = self.fleet, self.fleet.workers[node]
         if not worker.up or self.written_at is None or not self.is_seen_by(number):
             return False
-        need = intents.needed_by_load(fleet.stored.get((node, KEY)), since=self.written_at, now=fleet.now)
+        need = needed_by_load(fleet.stored.get((node, NAME)), since=self.written_at, now=fleet.now)
         if need is LoadNeed.FREE:
-            worker.files[KEY] = self.written_at
+            worker.files[NAME] = self.written_at
         return need is LoadNeed.FREE
 
     def check_rest(self) -> None:
@@ -84,7 +83,7 @@ class ModelShelf:
         if self.removed is None:
             return
         for node, worker in self.fleet.workers.items():
-            known = self.fleet.stored[node, KEY]
+            known = self.fleet.stored[node, NAME]
             assert known.operation_id == self.removed.operation, "a removal was lost"
-            excused = known.state is IntentState.CANCELLED or (node, KEY) in self.fleet.deceived
-            assert excused or KEY not in worker.files, f"{node} has files of a model that was removed: {known}"
+            excused = known.state is IntentState.CANCELLED or (node, NAME) in self.fleet.deceived
+            assert excused or NAME not in worker.files, f"{node} has files of a model that was removed: {known}"

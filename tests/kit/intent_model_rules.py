@@ -1,8 +1,8 @@
 """Rules in the model of a fleet: what they demand, and frontends that decide what is missing and start it later."""
 
-from corral.domain.backend import Artefact, Verb, Wish
+from corral.domain.backend import Artefact, Wish, artefact_of
 from corral.domain.fleet_rule import FleetRule, is_missing
-from corral.domain.intent import IntentState
+from corral.domain.intent import IntentState, Verb
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_parts import Decision, IntentKey
 
@@ -47,7 +47,7 @@ def enforce(model: FleetModel, number: int) -> None:
 def _is_awaited(model: FleetModel, rule: FleetRule, node: str) -> bool:
     """Whether the same is under way there, or failed for good and waits for people."""
     known = model.stored.get((node, rule.backend))
-    if known is None or known.wish.verb is not Verb.INSTALL or known.wish.artefact.uri != rule.artefact.uri:
+    if known is None or known.verb is not Verb.INSTALL or artefact_of(known.payload).uri != rule.artefact.uri:
         return False
     return known.state in (IntentState.OPEN, IntentState.BLOCKED)
 

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from corral.base.ids import KeyId, LoadJobId, NodeId, OperationId, ReplicaId
-from corral.domain.backend import Artefact, Verb, Wish
+from corral.domain.backend import Artefact, payload_of
 from corral.domain.event import Event, EventKind
-from corral.domain.intent import Intent
+from corral.domain.intent import Intent, Verb
 from corral.domain.key import ApiKey, Scope
 from corral.domain.load_job import LoadJob, LoadState
 from corral.domain.node import Node, NodeFacts
@@ -91,14 +91,14 @@ def a_load_job(**fields: Any) -> LoadJob:
 def an_operation(id: str, *nodes: str, verb: Verb = Verb.INSTALL, key: str = "") -> tuple[Operation, list[Intent]]:
     """One that `alice` asked for, on these nodes, with what it wants of each."""
     targets = tuple(
-        Target(operation_id=OperationId(id), node_id=NodeId(one), node_name=one, backend="echo", changed_at=after(0))
+        Target(operation_id=OperationId(id), node_id=NodeId(one), node_name=one, subject="echo", changed_at=after(0))
         for one in nodes
     )
     operation = Operation(
         id=OperationId(id),
         verb=verb,
-        backend="g@echo",
-        artefact=_ARTEFACT,
+        subject="g@echo",
+        payload=payload_of(_ARTEFACT),
         asked_by="alice",
         accepted_at=after(0),
         idempotency_key=key,
@@ -107,7 +107,9 @@ def an_operation(id: str, *nodes: str, verb: Verb = Verb.INSTALL, key: str = "")
     wishes = [
         Intent(
             node_id=NodeId(one),
-            wish=Wish(verb=verb, key="echo", artefact=_ARTEFACT),
+            verb=verb,
+            subject="echo",
+            payload=payload_of(_ARTEFACT),
             operation_id=operation.id,
             accepted_at=after(0),
             changed_at=after(0),

@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from corral.admin.context import AdminContext
 from corral.control.operation_status import node_rows
-from corral.control.operations import Ask
+from corral.control.planning import Ask
 from corral.domain.operation import Operation, OperationState, error_text, waits
 from corral.wire.operation_views import Applied, JobStarted, NodeResults
 
@@ -41,7 +41,7 @@ def whole_url(context: AdminContext, request: Request, path: str) -> str:
 async def deleted(context: AdminContext, ask: Ask) -> Operation:
     """The operation as it stands when nothing is under way any more, or when the caller has waited long enough. It
     stays wanted in any case."""
-    operation = await context.operations.start(ask)
+    operation = await context.backend_operations.start(ask)
     return await context.operations.settled(operation.id, within=_DELETE_WITHIN)
 
 

@@ -19,9 +19,9 @@ from corral.admin.bodies import read_compat
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import InvalidInput
-from corral.control.operations import Ask
-from corral.domain.backend import Verb
+from corral.control.planning import Ask
 from corral.domain.gallery_page import meta_by_build
+from corral.domain.intent import Verb
 from corral.wire.operation_views import Applied, ApplyAsk, Deleted, JobStarted, NeedsTarget, NodeBackendAsk, NotDeleted
 
 # For its pages.
@@ -29,7 +29,7 @@ from corral.wire.operation_views import Applied, ApplyAsk, Deleted, JobStarted, 
 
 async def install(context: AdminContext, request: Request, caller: Caller) -> Response:
     ask = replace(_ask(Verb.INSTALL, request, caller), force=request.query_params.get("force") == "1")
-    return answer(job_started(await context.operations.start(ask), "Backend installation started"))
+    return answer(job_started(await context.backend_operations.start(ask), "Backend installation started"))
 
 
 async def install_external(context: AdminContext, request: Request, caller: Caller) -> Response:
@@ -37,11 +37,11 @@ async def install_external(context: AdminContext, request: Request, caller: Call
     if not wanted.uri:
         return answer({"error": "uri is required"}, 400)
     ask = Ask(verb=Verb.INSTALL, uri=wanted.uri, name=wanted.name, alias=wanted.alias, by=caller.name)
-    return answer(job_started(await context.operations.start(ask), "External backend installation started"))
+    return answer(job_started(await context.backend_operations.start(ask), "External backend installation started"))
 
 
 async def delete(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.operations.start(_ask(Verb.DELETE, request, caller))
+    operation = await context.backend_operations.start(_ask(Verb.DELETE, request, caller))
     return answer(job_started(operation, "Backend deletion started"))
 
 
@@ -53,7 +53,7 @@ async def delete_and_wait(context: AdminContext, request: Request, caller: Calle
 
 
 async def upgrade(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.operations.start(_ask(Verb.UPGRADE, request, caller))
+    operation = await context.backend_operations.start(_ask(Verb.UPGRADE, request, caller))
     started = job_to_follow(operation, "Backend upgrade started")
     started.uuid = operation.id
     return answer(started)
@@ -69,7 +69,7 @@ async def apply(context: AdminContext, request: Request, caller: Caller) -> Resp
     if (refusal := await _needs_target(context, wanted.id)) is not None:
         return answer(refusal, 409)
     ask = Ask(verb=Verb.INSTALL, backend=wanted.id, force=wanted.force, by=caller.name)
-    return answer(applied(context, request, await context.operations.start(ask)))
+    return answer(applied(context, request, await context.backend_operations.start(ask)))
 
 
 async def _needs_target(context: AdminContext, name: str) -> NeedsTarget | None:
@@ -89,12 +89,12 @@ async def _needs_target(context: AdminContext, name: str) -> NeedsTarget | None:
 
 
 async def apply_delete(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.operations.start(_ask(Verb.DELETE, request, caller))
+    operation = await context.backend_operations.start(_ask(Verb.DELETE, request, caller))
     return answer(applied(context, request, operation))
 
 
 async def apply_upgrade(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.operations.start(_ask(Verb.UPGRADE, request, caller))
+    operation = await context.backend_operations.start(_ask(Verb.UPGRADE, request, caller))
     return answer(applied(context, request, operation))
 
 

@@ -9,6 +9,7 @@ from corral.auth.principals import Authenticator, Principal
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
+from corral.control.backend_operations import BackendOperations
 from corral.control.brake import Brake
 from corral.control.config import ControlConfig
 from corral.control.feed import EventCounts, Feed
@@ -27,6 +28,7 @@ from corral.control.node_logs import NodeLogs
 from corral.control.node_models import NodeModels
 from corral.control.operations import Operations
 from corral.control.peer_operations import PeerOperations
+from corral.control.peer_staging import PeerStaging
 from corral.control.planning import CatalogueSource
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import ControlReadiness
@@ -60,6 +62,7 @@ class AdminContext:
     loads: Loads
     replicas: ReplicaStore
     operations: Operations
+    backend_operations: BackendOperations
     fleet_rules: FleetRules
     inventory: InventoryKeeper
     upgrades: Upgrades
@@ -67,6 +70,7 @@ class AdminContext:
     progress: ProgressBoard
     watch: OperationWatch
     peers: PeerOperations
+    staging: PeerStaging
     view: ViewKeeper
     readiness: ControlReadiness
     brake: Brake

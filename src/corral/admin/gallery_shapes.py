@@ -7,11 +7,11 @@ from msgspec.structs import asdict
 
 from corral.admin.backend_shapes import InstalledOnNode, Reported, node_rows
 from corral.control.operation_status import cache_key
-from corral.domain.backend import Verb
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.capability import DEFAULT
 from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.domain.gallery_page import PageQuery, all_tags, meta_by_build, page_of
+from corral.domain.intent import Verb
 from corral.domain.operation import Operation, compat_status
 from corral.galleries.places import without_secrets
 from corral.galleries.readings import Readings, entry_view, fit_view, gallery_views

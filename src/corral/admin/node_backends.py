@@ -13,9 +13,9 @@ from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError, NoResponders, NotFound
 from corral.base.ids import NodeId
-from corral.control.operations import Ask
+from corral.control.planning import Ask
 from corral.control.rule_guard import RuleDemands
-from corral.domain.backend import Verb
+from corral.domain.intent import Verb
 from corral.domain.node import NodeType
 from corral.domain.operation import OperationState
 from corral.wire.inventory import InstalledBackend
@@ -42,7 +42,7 @@ async def install(context: AdminContext, request: Request, caller: Caller) -> Re
     wanted = await read_compat(context, request, NodeBackendAsk)
     if not wanted.backend and not wanted.uri:
         return node_error(400, "backend name or uri required")
-    operation = await context.operations.start(_ask(request, caller, Verb.INSTALL, wanted))
+    operation = await context.backend_operations.start(_ask(request, caller, Verb.INSTALL, wanted))
     return answer(job_to_follow(operation, "backend installation started"), 202)
 
 
@@ -50,7 +50,7 @@ async def upgrade(context: AdminContext, request: Request, caller: Caller) -> Re
     wanted = await read_compat(context, request, NodeBackendAsk)
     if not wanted.backend:
         return node_error(400, "backend name required")
-    operation = await context.operations.start(_ask(request, caller, Verb.UPGRADE, wanted))
+    operation = await context.backend_operations.start(_ask(request, caller, Verb.UPGRADE, wanted))
     return answer(job_to_follow(operation, "backend upgrade started"), 202)
 
 

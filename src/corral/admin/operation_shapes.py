@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import UNSET
 
 from corral.control.operation_status import QUEUED, PeerOperation, Told, cache_key, operation_status, with_progress
+from corral.domain.intent import IntentKind
 from corral.domain.operation import (
     NO_PROGRESS,
     Operation,
@@ -33,13 +34,14 @@ _OUTCOMES: Final = {
 def operation_view(operation: Operation, told: Told, now: float) -> OperationView:
     """`now` is of the clock that progress was heard by."""
     targets = [
-        _target_view(one, shown_progress(one, told.get(one.node_id, NO_PROGRESS)), now) for one in operation.targets
+        _target_view(operation, one, shown_progress(one, told.get(one.node_id, NO_PROGRESS)), now)
+        for one in operation.targets
     ]
     return OperationView(
         id=operation.id,
         verb=operation.verb.value,
-        backend=operation.backend,
-        uri=operation.artefact.uri,
+        backend=operation.subject,
+        uri=operation.payload.get("uri", ""),  # of all kinds only backends have one
         state=operation.state.value,
         progress=round(overall(with_progress(operation, told)), 1),
         asked_by=operation.asked_by,
@@ -54,12 +56,12 @@ def operation_view(operation: Operation, told: Told, now: float) -> OperationVie
     )
 
 
-def _target_view(target: Target, progress: Progress, now: float) -> TargetView:
+def _target_view(operation: Operation, target: Target, progress: Progress, now: float) -> TargetView:
     left = seconds_left(progress, now)
     return TargetView(
         node_id=target.node_id,
         node_name=target.node_name,
-        backend=target.backend,
+        backend=target.subject if operation.kind is IntentKind.BACKEND else f"models/{target.subject}",
         status=target.status.value,
         waits_for_node=target.waits_for_node,
         message=target.message,
@@ -88,14 +90,14 @@ def operation_item(operation: Operation, told: Told) -> OperationItem:
     """Named by the backend, also when it is about one node: that is told beside it."""
     status = operation_status(operation, told)
     return OperationItem(
-        id=operation.backend,
-        name=_bare(operation.backend),
-        full_name=operation.backend,
+        id=operation.subject,
+        name=_bare(operation.subject),
+        full_name=operation.subject,
         job_id=operation.id,
         progress=int(status.progress),
         task_type="deletion" if status.deletion else "Installation",
         is_deletion=status.deletion,
-        is_backend=operation.verb.is_about_backends,
+        is_backend=operation.kind is IntentKind.BACKEND,
         is_queued=status.phase == QUEUED,
         cancellable=status.cancellable,
         message=status.message,
@@ -196,9 +198,9 @@ def history_item(operation: Operation) -> HistoryItem | None:
         return None
     return HistoryItem(
         id=cache_key(operation),
-        name=_bare(operation.backend),
+        name=_bare(operation.subject),
         job_id=operation.id,
-        is_backend=operation.verb.is_about_backends,
+        is_backend=operation.kind is IntentKind.BACKEND,
         node_id=operation.node_id or "",
         task_type="deletion" if operation.verb.deletes else "installation",
         outcome=_OUTCOMES[OperationState.CANCELLED] if status.cancelled else outcome,

@@ -34,7 +34,7 @@ async def list_operations(context: AdminContext, request: Request, caller: Calle
     listed = [one for one in await context.operations.current() if is_listed(one)]
     items = [operation_item(one, context.progress.look(one)) for one in listed]
     items += [peer_item(one) for one in context.peers.listed()]
-    items += [staging_item(model, status) for model, status in context.peers.staging.listed().items()]
+    items += [staging_item(model, status) for model, status in context.staging.listed().items()]
     return answer(OperationItems(operations=sorted(items, key=lambda one: (one.progress, one.id))))
 
 

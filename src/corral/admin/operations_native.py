@@ -15,9 +15,9 @@ from corral.admin.operation_shapes import operation_view
 from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId, OperationId
-from corral.control.operations import Ask, Planned
-from corral.domain.backend import BACKEND_VERBS, Verb
-from corral.domain.intent import Intent
+from corral.control.planning import Ask, Planned
+from corral.domain.backend import BACKEND_VERBS
+from corral.domain.intent import Intent, Verb
 from corral.domain.operation import Operation
 from corral.wire.go_json import decode
 from corral.wire.operation_views import Changed, NodesAsk, OperationAsk, OperationPage, OperationView, Plan, PlannedView
@@ -26,12 +26,12 @@ _LONGEST_KEY = 200
 
 
 async def start(context: AdminContext, request: Request, caller: Caller) -> Response:
-    operation = await context.operations.start(await _ask(context, request, caller))
+    operation = await context.backend_operations.start(await _ask(context, request, caller))
     return answer(_view(context, operation), 202, {"Location": f"/api/v1/operations/{operation.id}"})
 
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
-    planned = await context.operations.plan(await _ask(context, request, caller))
+    planned = await context.backend_operations.plan(await _ask(context, request, caller))
     return answer(Plan(items=[planned_view(one) for one in planned]))
 
 

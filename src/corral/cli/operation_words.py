@@ -6,7 +6,8 @@ from typing import Final
 
 from corral.base.sizes import format_size
 from corral.base.words import listed
-from corral.domain.backend import ALREADY, UNPROVABLE, Rung, Verb
+from corral.domain.backend import UNPROVABLE, Rung
+from corral.domain.intent import ALREADY, TOLD, Verb
 from corral.domain.intent_steps import CONTRADICTED
 from corral.domain.operation import FINAL, OperationState, TargetStatus
 from corral.processes.exit_codes import ExitCode
@@ -32,13 +33,13 @@ _CODES: Final = {
     OperationState.FAILED: ExitCode.FAILED,
     OperationState.CANCELLED: ExitCode.FAILED,
 }
-_PROOFS: Final = {
+_PROOFS: Final[dict[str, str]] = {
     Rung.PRESENT: "its report shows it",
     Rung.ABSENT: "its report no longer shows it",
     Rung.DIGEST: "its report shows it, with the right digest",
     Rung.VERSION: "its report shows it, with the right version",
     Rung.RENEWED: "its report shows it, dated anew",
-    Rung.TOLD: "the node says so",
+    TOLD: "the node says so",
 }
 _ADVICE: Final = {
     TargetStatus.QUEUED: "Nothing to do: it is sent within a moment.",
@@ -93,7 +94,7 @@ def situation(target: TargetView, verb: str) -> str:
             return _moving(target) or f"the node was asked to {verb} it"
         case TargetStatus.RUNNING_ON_WORKER:
             return target.message or "no answer in time; the node may still be working"
-        case TargetStatus.SUCCESS if target.message.removeprefix(ALREADY) in list(Rung):
+        case TargetStatus.SUCCESS if target.message.removeprefix(ALREADY) in _PROOFS:
             return _proof(target, verb)
         case TargetStatus.ERROR:
             return f"{target.message or 'failed'} ({_times(target.attempts)})"
@@ -115,7 +116,7 @@ def is_unchanged(target: TargetView) -> bool:
 def _proof(target: TargetView, verb: str) -> str:
     if verb == Verb.DELETE and is_unchanged(target):
         return "nothing was asked: it was not there"
-    proof = _PROOFS[Rung(target.message.removeprefix(ALREADY))]
+    proof = _PROOFS[target.message.removeprefix(ALREADY)]
     return f"nothing was asked: {proof}" if is_unchanged(target) else proof
 
 

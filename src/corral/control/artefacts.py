@@ -10,10 +10,8 @@ from typing import Final, Protocol
 from corral.base.clock import Clock
 from corral.base.tasks import task_group
 from corral.domain.artefacts import candidates, is_pulled
-from corral.domain.backend import Inventory, Unproven, prove
 from corral.domain.fit import ImageFacts, ImageManifest, read_platform
 from corral.domain.gallery import GalleryEntry
-from corral.domain.intent import Intent
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryUnavailable
 from corral.oci.looks import ImageLook, ImageLooks, PlatformImage
@@ -101,25 +99,6 @@ async def facts_of(builds: Iterable[GalleryEntry], images: ImageSource) -> dict[
         for build in {one.artefact: one for one in builds}.values():
             group.create_task(look(build), name=f"look at {build.name}")
     return found
-
-
-class MovedTags:
-    """Notices that a tag was moved between the moment an operation was accepted and the moment a node fetched it."""
-
-    def __init__(self, images: ImageSource) -> None:
-        self._images = images
-
-    async def followed(self, intent: Intent, seen: Inventory) -> Intent:
-        """The intent, with what its tag names now if the node has installed something else than it named then."""
-        proof = prove(intent.wish, seen, intent.before)
-        artefact = intent.wish.artefact
-        if not isinstance(proof, Unproven) or not proof.is_other_digest or not artefact.image:
-            return intent
-        image = await self._images.facts(GalleryEntry(name=intent.backend, uri=artefact.image))
-        if image is None:
-            return intent
-        moved = replace(artefact, digests=frozenset({image.digest}))
-        return replace(intent, wish=replace(intent.wish, artefact=moved))
 
 
 def _host_of(uri: str) -> str:

@@ -19,7 +19,7 @@ from corral.base.tasks import Poke, poke_or_period
 from corral.bus.port import Bus
 from corral.control.operation_status import cache_key, operation_status
 from corral.control.progress import ALL, ProgressBoard
-from corral.domain.backend import Verb
+from corral.domain.intent import IntentKind, Verb
 from corral.domain.operation import Operation, Progress
 from corral.state.operations import OperationStore
 from corral.wire import subjects
@@ -63,7 +63,7 @@ class Broadcasts:
             deletion=operation.verb.deletes,
             message="queued",
             phase="queued",
-            gallery_element_name=operation.backend,
+            gallery_element_name=operation.subject,
             cancellable=True,
         )
         await self._tell(operation, queued, {})
@@ -114,16 +114,17 @@ class Broadcasts:
         mark = OperationMark(
             job_id=operation.id,
             cache_key=cache_key(operation),
-            is_backend=operation.verb.is_about_backends,
+            is_backend=operation.kind is IntentKind.BACKEND,
             corral=self._sender,
         )
         await self._publish(subjects.OPERATION_START, mark)
 
     async def _invalidate(self, operation: Operation) -> None:
         verb = operation.verb
-        about = subjects.INVALIDATE_BACKENDS if verb.is_about_backends else subjects.INVALIDATE_MODELS
+        is_backend = operation.kind is IntentKind.BACKEND
+        about = subjects.INVALIDATE_BACKENDS if is_backend else subjects.INVALIDATE_MODELS
         word = Verb.DELETE if verb.deletes else verb  # the only one that LocalAI has for it
-        await self._publish(about, Invalidation(element=operation.backend, op=word.value, corral=self._sender))
+        await self._publish(about, Invalidation(element=operation.subject, op=word.value, corral=self._sender))
 
     async def _tell(self, operation: Operation, status: OperationStatus, known: Mapping[NodeId, Progress]) -> None:
         self._told[operation.id] = status

@@ -1,36 +1,31 @@
 """Brings nodes to what is wanted of them: claims due intents, looks at the node, sends, looks again, stores.
 
-Deciding is done in `domain/intent.py`. Whatever happens to this process, the intents are in the database: whoever finds
-a lease that ended asks the node what it has before anything is sent again.
+Deciding is done in `domain/intent_steps.py`. What a look and a request are depends on the kind of the intent, behind
+the port `KindActions`. Whatever happens to this process, the intents are in the database: whoever finds a lease that
+ended looks at the node before anything is sent again.
 """
 
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, new_lease_token
 from corral.base.logs import log_context
 from corral.base.tasks import Poke, poke_or_period
-from corral.control.artefacts import MovedTags
 from corral.control.batches import Batches
 from corral.control.fleet import Fleet
-from corral.control.intent_requests import IntentRequests
-from corral.control.inventory import InventoryKeeper
 from corral.control.lanes import Lane
 from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.control.open_requests import OpenRequests
 from corral.control.progress import ProgressBoard
-from corral.control.rollout import Rollout
-from corral.domain import intent as intents
 from corral.domain import intent_steps
-from corral.domain.backend import Inventory, Verb
 from corral.domain.event import Event, EventKind
-from corral.domain.intent import Intent, IntentPolicy
+from corral.domain.intent import Evidence, Intent, IntentKey, IntentKind, IntentPolicy, IntentState, Report, Verb
 from corral.domain.intent_steps import Rest, Send
 from corral.domain.node import Node, NodeStatus
 from corral.state.events import Events
@@ -54,7 +49,22 @@ _SLOTS: Final = 1024
 _LONG: Final = timedelta(seconds=2)
 _EVENTS: Final = 1000
 
-ClaimedPlace = tuple[NodeId, str]
+
+class KindActions(Protocol):
+    """What the dispatcher needs of the room that owns a kind. `look` and `send` fail as calls to nodes do."""
+
+    async def look(self, intent: Intent) -> Evidence:
+        """Find out what the node has of the subject, and what that says about the intent."""
+
+    async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> str:
+        """Why the request may not be sent yet; empty when it may."""
+
+    async def send(self, intent: Intent, *, replaces: bool) -> Sequence[str]:
+        """Send the request. Returns when the node has answered that it is done, with the processes that it ended for
+        it; NodeRefused has its error."""
+
+    async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
+        """The node has answered, and ended these processes. Must not fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +76,8 @@ class DispatchStores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchTools:
-    """What the dispatcher asks and tells nodes with."""
-
-    inventory: InventoryKeeper
-    requests: IntentRequests
+    kinds: Mapping[IntentKind, KindActions]
     progress: ProgressBoard
-    tags: MovedTags
-    rollout: Rollout
 
 
 class Dispatcher:
@@ -95,7 +100,7 @@ class Dispatcher:
         self._token = new_lease_token()
         self._looks = Lane(_SLOTS, patience=_LONG)
         self._sends = {verb: Lane(_SLOTS, patience=_LONG) for verb in Verb}
-        self._working: set[ClaimedPlace] = set()
+        self._working: set[IntentKey] = set()
         self._changes = Batches(self._store, under_way=lambda: len(self._working))
         self._requests = OpenRequests()
         self._heard_of: int | None = None
@@ -119,7 +124,7 @@ class Dispatcher:
                         return None if waiting.next is None else max(waiting.next - now, _NOT_BEFORE)
                 while batch := await self.claim():
                     for held, node in batch:
-                        group.create_task(self.work(held, node), name=f"{held.wish.verb} {held.backend}")
+                        group.create_task(self.work(held, node), name=f"{held.verb} {held.subject}")
                 return _BUSY_PERIOD
 
             await poke_or_period(step, poke=self.poke, clock=self._clock, period=PERIOD, name="dispatcher")
@@ -129,7 +134,7 @@ class Dispatcher:
         async with asyncio.TaskGroup() as group:
             while batch := await self.claim():
                 for held, node in batch:
-                    group.create_task(self.work(held, node), name=f"{held.wish.verb} {held.backend}")
+                    group.create_task(self.work(held, node), name=f"{held.verb} {held.subject}")
 
     async def claim(self) -> list[tuple[Intent, Node | None]]:
         """Take what is due and nobody works on. None is a node that was removed a moment ago."""
@@ -138,92 +143,91 @@ class Dispatcher:
             return []
         now = self._clock.now()
         found = await self._stores.intents.claim(self._token, now=now, until=now + self._policy.lease, limit=room)
-        mine = [one for one in found if (one.node_id, one.backend) not in self._working]
+        mine = [one for one in found if one.key not in self._working]
         nodes = await self._stores.nodes.load_many({one.node_id for one in mine}) if mine else {}
-        self._working.update((one.node_id, one.backend) for one in mine)
+        self._working.update(one.key for one in mine)
         return [(one, nodes.get(one.node_id)) for one in mine]
 
     async def work(self, intent: Intent, node: Node | None) -> None:
         """One intent from claim to rest. What could not be stored is found again when its lease has ended."""
-        place = (intent.node_id, intent.backend)
-        try:
-            with log_context(node=intent.node_id, backend=intent.backend, operation=intent.operation_id):
+        ids = {"node": intent.node_id, intent.kind.value: intent.subject, "operation": intent.operation_id}
+        with log_context(**ids):
+            try:
                 await self._bring_about(intent, node)
-        except CorralError as error:
-            shown = {"event": "intent.unstored", "node": intent.node_id, "backend": intent.backend}
-            log.warning("what became of an intent was not stored: %s", error, extra=shown)
-        except Exception:
-            shown = {"event": "intent.broke_off", "node": intent.node_id, "backend": intent.backend}
-            log.exception("the work on an intent broke off", extra=shown)
-        finally:
-            self._working.discard(place)
+            except CorralError as error:
+                log.warning("what became of an intent was not stored: %s", error, extra={"event": "intent.unstored"})
+            except Exception:
+                log.exception("the work on an intent broke off", extra={"event": "intent.broke_off"})
+            finally:
+                self._working.discard(intent.key)
 
     async def _bring_about(self, intent: Intent, node: Node | None) -> None:
         if node is None or self._fleet.see(node).status not in REACHED:
             await self._rest(intent_steps.absent(intent, self._clock.now(), self._policy), is_corral=False)
             return
         is_corral = node.peer is not None
-        seen = await self._look(intent)
-        if isinstance(seen, Intent):
-            await self._rest(seen, is_corral=is_corral)
+        evidence = await self._look(intent)
+        if isinstance(evidence, Intent):
+            await self._rest(evidence, is_corral=is_corral)
             return
-        intent = await self._tools.tags.followed(intent, seen)
+        intent = replace(intent, payload=evidence.payload)
         life = node.facts.incarnation
-        match intent_steps.look(intent, seen, self._clock.now(), self._policy, is_corral=is_corral, life=life):
+        match intent_steps.look(intent, evidence, self._clock.now(), self._policy, is_corral=is_corral, life=life):
             case Rest(intent=rested):
                 await self._rest(rested, is_corral=is_corral)
-            case Send(force=force) if why := await self._tools.rollout.before(intent, node, force=force):
+            case Send(replaces=replaces) if why := await self._kind(intent).hold(intent, node, replaces=replaces):
                 await self._rest(intent_steps.held(intent, why, self._clock.now(), self._policy), is_corral=is_corral)
-            case Send(intent=sent, force=force):
+            case Send(intent=sent, replaces=replaces):
                 if await self._changes.store(IntentChange(intent=sent, keeps_lease=True, is_corral=is_corral)):
-                    settled, report = await self._send(sent, force=force, is_corral=is_corral)
-                    await self._rest(settled, is_corral=is_corral, seen=report)
+                    settled, report = await self._send(sent, replaces=replaces, is_corral=is_corral)
+                    await self._rest(settled, is_corral=is_corral, report=report)
 
-    async def _look(self, intent: Intent) -> Inventory | Intent:
-        """What the node has, or what becomes of the intent when it does not say."""
-        if not intent.wish.verb.is_about_backends:
-            return Inventory(seen_at=self._clock.now())  # nothing that nodes list would tell
+    def _kind(self, intent: Intent) -> KindActions:
+        return self._tools.kinds[intent.kind]
+
+    async def _look(self, intent: Intent) -> Evidence | Intent:
+        """What the node shows of the subject, or what becomes of the intent when it does not say."""
         try:
             async with self._looks.slot():
-                seen = await self._tools.inventory.ask(intent.node_id)
+                return await self._kind(intent).look(intent)
         except NodeUnreachable:
             return intent_steps.unreachable(intent, self._clock.now(), self._policy)
         except CorralError as error:
             return intent_steps.unheard(intent, error.message, self._clock.now(), self._policy)
-        return seen
 
-    async def _send(self, intent: Intent, *, force: bool, is_corral: bool) -> tuple[Intent, Inventory | None]:
+    async def _send(self, intent: Intent, *, replaces: bool, is_corral: bool) -> tuple[Intent, Report | None]:
         """Ask the node, and see what came of it."""
         error: str | None = None
         self._tools.progress.begin_anew(intent.operation_id, intent.node_id)
         try:
-            async with self._tools.progress.followed(intent.operation_id), self._sends[intent.wish.verb].slot():
+            async with self._tools.progress.followed(intent.operation_id), self._sends[intent.verb].slot():
                 async with self._requests.waiting(intent):
-                    ended = await self._tools.requests.send(intent, force=force)
-                await self._tools.rollout.after(intent, ended, is_corral=is_corral)
+                    stopped = await self._kind(intent).send(intent, replaces=replaces)
+                await self._kind(intent).after(intent, stopped, is_corral=is_corral)
         except NodeUnreachable:
             return intent_steps.undelivered(intent, self._clock.now(), self._policy), None
         except NodeBusy:
             return intent_steps.timed_out(intent, self._clock.now(), self._policy), None
         except NodeRefused as refusal:
             error = refusal.message
-            await self._tools.rollout.after(intent, refusal.stopped, is_corral=is_corral)
+            await self._kind(intent).after(intent, refusal.stopped, is_corral=is_corral)
         except CorralError as trouble:
             return intent_steps.unheard(intent, trouble.message, self._clock.now(), self._policy), None
         return await self._judge(intent_steps.heard(intent, is_corral=is_corral), error)
 
-    async def _judge(self, intent: Intent, error: str | None) -> tuple[Intent, Inventory | None]:
+    async def _judge(self, intent: Intent, error: str | None) -> tuple[Intent, Report | None]:
         """The node answered; what it has decides."""
-        seen = await self._look(intent)
+        evidence = await self._look(intent)
         now = self._clock.now()
-        if isinstance(seen, Intent):
+        if isinstance(evidence, Intent):
             return intent_steps.answered_unseen(intent, error, now, self._policy), None
-        intent = await self._tools.tags.followed(intent, seen)
-        report = seen if intent.wish.verb.is_about_backends else None
-        return intent_steps.answered(intent, error, seen, now, self._policy), report
+        intent = replace(intent, payload=evidence.payload)
+        return intent_steps.answered(intent, error, evidence, now, self._policy), evidence.report
 
-    async def _rest(self, intent: Intent, *, is_corral: bool, seen: Inventory | None = None) -> None:
-        if await self._changes.store(IntentChange(intent=intent, keeps_lease=False, is_corral=is_corral, seen=seen)):
+    async def _rest(self, intent: Intent, *, is_corral: bool, report: Report | None = None) -> None:
+        if await self._changes.store(
+            IntentChange(intent=intent, keeps_lease=False, is_corral=is_corral, report=report)
+        ):
             _tell(intent)
             self._tools.progress.changed(intent.operation_id)
         else:
@@ -285,9 +289,8 @@ def _is_healed(event: Event) -> bool:
 
 def _tell(intent: Intent) -> None:
     """One line for each change that matters to people."""
-    shown = {"node": intent.node_id, "backend": intent.backend, "operation": intent.operation_id}
-    if intent.state is intents.IntentState.SATISFIED:
-        done = {"event": "intent.satisfied", "proof": intent.message, **shown}
-        log.info("%s of %s is proven", intent.wish.verb, intent.backend, extra=done)
-    elif intent.state is intents.IntentState.BLOCKED:
-        log.warning("%s is blocked: %s", intent.backend, intent.message, extra={"event": "intent.blocked", **shown})
+    if intent.state is IntentState.SATISFIED:
+        done = {"event": "intent.satisfied", "proof": intent.message}
+        log.info("%s of %s is proven", intent.verb, intent.subject, extra=done)
+    elif intent.state is IntentState.BLOCKED:
+        log.warning("%s is blocked: %s", intent.subject, intent.message, extra={"event": "intent.blocked"})

@@ -10,15 +10,16 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
-from corral.control.operations import Operations, Prepared, checked, started_event
+from corral.control.backend_operations import BackendOperations, checked
+from corral.control.operations import Operations, Prepared, started_event
 from corral.control.planning import Planned
 from corral.control.rule_enforcer import RuleEnforcer, ask_of, missing
+from corral.control.rule_guard import RuleGuard
 from corral.control.rule_places import RulePlace, RulePlaces
 from corral.control.rule_pruning import Prune, RulePruning
-from corral.domain.backend import Verb
 from corral.domain.event import Event, EventKind
 from corral.domain.fleet_rule import FleetRule, SetChange, change, revision_of, rule_problem, set_problem
-from corral.domain.intent import IntentState
+from corral.domain.intent import IntentState, Verb
 from corral.domain.operation import Operation, TargetStatus
 from corral.state.failures import ConstraintViolated
 from corral.state.fleet_rules import FleetRuleStore as RuleStore
@@ -80,13 +81,22 @@ class RuleSetResult:
 
 
 class FleetRules:
-    def __init__(
-        self, store: RuleStore, places: RulePlaces, enforcer: RuleEnforcer, operations: Operations, clock: Clock
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        store: RuleStore,
+        places: RulePlaces,
+        enforcer: RuleEnforcer,
+        operations: Operations,
+        backends: BackendOperations,
+        guard: RuleGuard,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._places = places
         self._enforcer = enforcer
         self._operations = operations
+        self._backends = backends
+        self._guard = guard
         self._pruning = RulePruning(places)
         self._clock = clock
 
@@ -114,7 +124,7 @@ class FleetRules:
                 verb=ask.verb,
                 backend=ask.backend,
                 rule=rule,
-                planned=tuple(await self._operations.plan(ask, rules=becomes.rules)),
+                planned=tuple(await self._backends.plan(ask, guard=self._guard.under(becomes.rules))),
             )
             for ask, rule in asks
         ]
@@ -154,7 +164,7 @@ class FleetRules:
     ) -> list[Prepared]:
         places = [] if prune is Prune.NOTHING else await self._places.of(becomes.rules)
         asks = await self._pruning.asks(known, places, prune, by=by)
-        return [await self._operations.prepare(ask, rules=becomes.rules) for ask in asks]
+        return [await self._backends.prepare(ask, guard=self._guard.under(becomes.rules)) for ask in asks]
 
     async def _is_stored(self, becomes: SetChange, deletes: Sequence[Prepared], *, revision: str, by: str) -> bool:
         """Whether nobody was faster. Nothing to change: nothing is written."""

@@ -14,7 +14,8 @@ from corral.control.fleet import Fleet
 from corral.control.lanes import Lane
 from corral.control.node_client import LIST_WITHIN, NodeClient
 from corral.control.report_intake import ReportIntake, ReportLimits
-from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, prove
+from corral.domain.backend import Artefact, BackendEntry, Inventory, artefact_of, evidence_of
+from corral.domain.intent import IntentKind, Proven, Verb
 from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.state.intents import Intents
 from corral.state.inventories import Inventories
@@ -84,11 +85,13 @@ class InventoryKeeper:
 
     async def aliased(self, alias: str) -> dict[NodeId, str]:
         """The backends that were installed under this alias, by node: no report tells it."""
-        return await self._intents.aliased(alias)
+        aliased = await self._intents.with_text(IntentKind.BACKEND, "alias", alias)
+        return {one.node_id: one.subject for one in aliased if not one.verb.deletes}
 
     async def asked_for(self, backend: str) -> dict[NodeId, Artefact]:
         """What operations last asked for as this backend, unless it was deleted, by node."""
-        return await self._intents.asked_for(backend)
+        intents = await self._intents.of_subject(IntentKind.BACKEND, backend)
+        return {one.node_id: artefact_of(one.payload) for one in intents if not one.verb.deletes}
 
     # What nodes say by themselves.
 
@@ -197,8 +200,8 @@ class InventoryKeeper:
 
         Whether there was any.
         """
-        failed = await self._intents.failed_installs(list(found))
-        there = [one for one in failed if isinstance(prove(one.wish, found[one.node_id], one.before), Proven)]
+        failed = await self._intents.failed(Verb.INSTALL, list(found))
+        there = [one for one in failed if isinstance(evidence_of(one, found[one.node_id]).proof, Proven)]
         if there:
             await self._intents.hurry(there, at=self._clock.now())
         return bool(there)

@@ -4,9 +4,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.errors import Conflict
-from corral.control.operations import Ask, Operations
-from corral.domain.backend import Verb, model_key
-from corral.domain.intent import LoadNeed, needed_by_load
+from corral.control.backend_operations import BackendOperations
+from corral.control.planning import Ask
+from corral.domain.backend import artefact_of, wish_of
+from corral.domain.intent import Intent, IntentKind, Verb
+from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.domain.model import ModelSpec
 from corral.domain.node import Node
 from corral.state.intents import Intents
@@ -17,7 +19,7 @@ _MEANWHILE: Final = timedelta(minutes=1)
 
 
 class LoadNeeds:
-    def __init__(self, intents: Intents, operations: Operations) -> None:
+    def __init__(self, intents: Intents, operations: BackendOperations) -> None:
         self._intents = intents
         self._operations = operations
 
@@ -26,15 +28,23 @@ class LoadNeeds:
 
         A backend that was deleted is wanted again from now on. `since` is when the model's file came to be as it is.
         """
-        backend = spec.backend
         for intent in await self._intents.of_node(node.id):
-            if not intent.wish.names & {backend, model_key(spec.name)}:
+            if not _is_needed(intent, spec):
                 continue
             match needed_by_load(intent, since=since, now=now):
                 case LoadNeed.REFUSED:
-                    raise Conflict(f"{intent.wish.artefact.backend} is about to be deleted there")
+                    is_model = intent.kind is IntentKind.MODEL
+                    name = intent.subject if is_model else artefact_of(intent.payload).backend
+                    raise Conflict(f"{name} is about to be deleted there")
                 case LoadNeed.REPLACE:
-                    ask = Ask(verb=Verb.INSTALL, backend=backend, nodes=(node.id,), by=_BY, delay=_MEANWHILE)
+                    ask = Ask(verb=Verb.INSTALL, backend=spec.backend, nodes=(node.id,), by=_BY, delay=_MEANWHILE)
                     await self._operations.start(ask)
                 case LoadNeed.FREE:
                     pass
+
+
+def _is_needed(intent: Intent, spec: ModelSpec) -> bool:
+    """Whether an intent is about the model, or about the backend that it runs on."""
+    if intent.kind is IntentKind.MODEL:
+        return intent.subject == spec.name
+    return spec.backend in wish_of(intent).names

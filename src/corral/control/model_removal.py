@@ -8,27 +8,27 @@ whatever was not sent by then.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict
-from corral.base.ids import OperationId, new_operation_id
+from corral.base.ids import new_operation_id
 from corral.base.tasks import Poke
 from corral.control.broadcasts import Broadcasts
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter
 from corral.control.model_deletion import FilesLeft, delete_model
 from corral.control.models import Models
+from corral.control.node_client import NodeClient
+from corral.control.operations import OperationRequest, PlannedTarget, Prepared, prepare, started_event
 from corral.domain import intent as intents
-from corral.domain.backend import Artefact, Verb, Wish, model_key
 from corral.domain.event import Event, EventKind
-from corral.domain.intent import Intent, IntentState
+from corral.domain.intent import Evidence, Intent, IntentPolicy, Verb
 from corral.domain.model import ModelSpec
-from corral.domain.model_removal import RemovedModel, endangered, own_weights
-from corral.domain.node import NodeStatus, NodeType, SeenNode
-from corral.domain.operation import Operation, Target, status_of
+from corral.domain.model_removal import RemovedModel, endangered, evidence_of_removal, own_weights
+from corral.domain.node import Node, NodeStatus, NodeType
+from corral.domain.operation import Operation
 from corral.state.model_removals import ModelRemovals
 from corral.state.operations import OperationStore
 
@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 PERIOD: Final = timedelta(seconds=2)
 ADDED_AGAIN: Final = "the model was added again"
+_SHARED_DIRECTORY: Final = (
+    "a node that shares the models directory would also delete {danger}; a retry sends it all the same"
+)
 
 
 class ModelRemoval:
@@ -72,12 +75,12 @@ class ModelRemoval:
             return known
         spec = self._removable(name)
         now = self._clock.now()
-        operation, wanted = await self._asked(spec, by, now)
+        prepared = await self._prepared(spec, by, idempotency_key, now)
+        operation = prepared.operation
         removed_at = max(now, self._models.time_of(spec))
         removed = RemovedModel(name=name, removed_at=removed_at, operation_id=operation.id)
-        stored = await self._removals.start(
-            removed, replace(operation, idempotency_key=idempotency_key), wanted, events=_events(operation)
-        )
+        events = [_removed_event(operation), started_event(operation)]
+        stored = await self._removals.start(removed, operation, prepared.intents, events=events)
         log.info("a model is removed", extra={"event": "model.removed", "model": name, "operation": stored.id})
         await self.sweep()
         self._dispatcher.ring()
@@ -113,26 +116,16 @@ class ModelRemoval:
             raise Conflict(f"{spec.source} also holds {', '.join(beside)}; take {name} out of the file instead")
         return spec
 
-    async def _asked(self, spec: ModelSpec, by: str, now: datetime) -> tuple[Operation, list[Intent]]:
-        id = new_operation_id()
-        artefact = Artefact(backend=spec.name)
-        wish = Wish(verb=Verb.REMOVE, key=model_key(spec.name), artefact=artefact)
-        others = self._models.catalogue.models.values()
-        danger = endangered(spec.name, others)
+    async def _prepared(self, spec: ModelSpec, by: str, idempotency_key: str, now: datetime) -> Prepared:
+        danger = endangered(spec.name, self._models.catalogue.models.values())
+        hindrance = _SHARED_DIRECTORY.format(danger=danger) if danger else ""
         nodes = await self._fleet.all(NodeFilter(types=frozenset({NodeType.BACKEND})))
         meant = [one for one in nodes if one.status is not NodeStatus.PENDING and not spec.alias_of]
-        wanted = [_intent(one, wish, id, now, danger) for one in meant]
-        targets = [_target(one, intent, now) for one, intent in zip(meant, wanted, strict=True)]
-        operation = Operation(
-            id=id,
-            verb=Verb.REMOVE,
-            backend=spec.name,
-            artefact=artefact,
-            asked_by=by,
-            accepted_at=now,
-            targets=tuple(targets),
+        request = OperationRequest(
+            id=new_operation_id(), verb=Verb.REMOVE, subject=spec.name, by=by, idempotency_key=idempotency_key
         )
-        return operation, wanted
+        targets = [PlannedTarget(node=one, subject=spec.name, hindrance=hindrance) for one in meant]
+        return prepare(request, targets, now)
 
     async def _add_again(self, removed: RemovedModel) -> None:
         """Nodes first: what was forgotten could not be taken back any more."""
@@ -177,40 +170,38 @@ class ModelRemoval:
             log.warning("files of a removed model stay here: %s", why, extra=shown)
 
 
-def _intent(seen: SeenNode, wish: Wish, id: OperationId, now: datetime, danger: str) -> Intent:
-    fresh = Intent(
-        node_id=seen.node.id,
-        wish=wish,
-        operation_id=id,
-        accepted_at=now,
-        changed_at=now,
-        next_try=now,
-        waits_for_node=not danger and seen.status in (NodeStatus.OFFLINE, NodeStatus.UNHEALTHY),
-    )
-    if not danger:
-        return fresh
-    reason = f"a node that shares the models directory would also delete {danger}; a retry sends it all the same"
-    return replace(fresh, state=IntentState.BLOCKED, message=reason)
+class RemovalMoves(Protocol):
+    """Takes replicas of a model out of the way of a request that deletes its files."""
+
+    async def before_removal(self, model: str, node: Node) -> str:
+        """Why the files may not be deleted yet; empty when they may."""
+
+    async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
+        """The node has answered. Must not fail."""
 
 
-def _target(seen: SeenNode, intent: Intent, now: datetime) -> Target:
-    return Target(
-        operation_id=intent.operation_id,
-        node_id=intent.node_id,
-        node_name=seen.node.name,
-        backend=intent.backend,
-        status=status_of(intent),
-        waits_for_node=intent.waits_for_node,
-        message=intent.message,
-        changed_at=now,
-    )
+class ModelKind:
+    """Implements the port of the dispatcher for intents about models: nodes delete the files of removed models."""
+
+    def __init__(self, client: NodeClient, replicas: RemovalMoves, policy: IntentPolicy) -> None:
+        self._client = client
+        self._replicas = replicas
+        self._policy = policy
+
+    async def look(self, intent: Intent) -> Evidence:
+        return evidence_of_removal(intent)
+
+    async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> str:
+        return await self._replicas.before_removal(intent.subject, node)
+
+    async def send(self, intent: Intent, *, replaces: bool) -> list[str]:
+        await self._client.delete_model(intent.node_id, intent.subject, timeout=self._policy.timeout(intent.verb))
+        return []
+
+    async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
+        await self._replicas.after(intent, stopped, is_corral=is_corral)
 
 
-def _events(operation: Operation) -> list[Event]:
-    common = {"at": operation.accepted_at, "actor": operation.asked_by}
-    about = {"operation": operation.id, "targets": len(operation.targets)}
-    started = {**about, "verb": operation.verb.value, "backend": operation.backend}
-    return [
-        Event(kind=EventKind.MODEL_REMOVED, data={**about, "model": operation.backend}, **common),  # type: ignore[arg-type]
-        Event(kind=EventKind.OPERATION_STARTED, data=started, **common),  # type: ignore[arg-type]
-    ]
+def _removed_event(operation: Operation) -> Event:
+    data = {"operation": operation.id, "targets": len(operation.targets), "model": operation.subject}
+    return Event(kind=EventKind.MODEL_REMOVED, at=operation.accepted_at, actor=operation.asked_by, data=data)

@@ -61,7 +61,7 @@ def operation_status(operation: Operation, told: Told) -> OperationStatus:
         total_bytes=current.total_bytes,
         file_size=current.total,
         downloaded_size=current.current,
-        gallery_element_name=operation.backend if status.completed or status.is_queued else "",
+        gallery_element_name=operation.subject if status.completed or status.is_queued else "",
         cancelled=status.cancelled,
         cancellable=not status.processed and not is_deletion,
         nodes=node_rows(operation, told),
@@ -70,7 +70,7 @@ def operation_status(operation: Operation, told: Told) -> OperationStatus:
 
 def cache_key(operation: Operation) -> str:
     """What LocalAI files an operation under: one of a single node does not meet those of the fleet."""
-    return f"node:{operation.node_id}:{operation.backend}" if operation.node_id else operation.backend
+    return f"node:{operation.node_id}:{operation.subject}" if operation.node_id else operation.subject
 
 
 def with_progress(operation: Operation, told: Told) -> list[tuple[Target, Progress]]:

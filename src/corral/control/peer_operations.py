@@ -20,17 +20,9 @@ from corral.base.ids import FrontendId, OperationId
 from corral.bus.port import Handler, Message
 from corral.control.operation_status import PeerOperation
 from corral.control.operations import Operations
-from corral.control.peer_staging import PeerStaging
 from corral.control.progress import ProgressBoard
 from corral.wire import go_json, subjects
-from corral.wire.broadcasts import (
-    Invalidation,
-    OperationCancel,
-    OperationMark,
-    OperationProgress,
-    OperationStatus,
-    StagingProgress,
-)
+from corral.wire.broadcasts import Invalidation, OperationCancel, OperationMark, OperationProgress, OperationStatus
 
 log = logging.getLogger(__name__)
 
@@ -70,18 +62,16 @@ class PeerOperations:
         self._frontend = frontend
         self._caches = caches
         self._known: OrderedDict[str, PeerOperation] = OrderedDict()
-        self.staging = PeerStaging(clock)
 
     def handlers(self) -> dict[str, Handler]:
         """Which subject goes to which handler."""
         return {
-            subjects.OPERATION_START: _understood(OperationMark, self._on_start),
-            subjects.OPERATION_END: _understood(OperationMark, self._on_end),
-            subjects.OPERATIONS_PROGRESS: _understood(OperationProgress, self._on_progress),
-            subjects.OPERATIONS_CANCEL: _understood(OperationCancel, self._on_cancel),
-            subjects.INVALIDATE_MODELS: _understood(Invalidation, self._on_changed_models),
-            subjects.INVALIDATE_BACKENDS: _understood(Invalidation, self._on_changed_backends),
-            subjects.STAGINGS_PROGRESS: _understood(StagingProgress, self.staging.hear),
+            subjects.OPERATION_START: understood(OperationMark, self._on_start),
+            subjects.OPERATION_END: understood(OperationMark, self._on_end),
+            subjects.OPERATIONS_PROGRESS: understood(OperationProgress, self._on_progress),
+            subjects.OPERATIONS_CANCEL: understood(OperationCancel, self._on_cancel),
+            subjects.INVALIDATE_MODELS: understood(Invalidation, self._on_changed_models),
+            subjects.INVALIDATE_BACKENDS: understood(Invalidation, self._on_changed_backends),
         }
 
     def find(self, job_id: str) -> PeerOperation | None:
@@ -147,7 +137,7 @@ def _is_shown(status: OperationStatus | None) -> bool:
     return status is None or not status.processed or (bool(status.error) and not status.cancelled)
 
 
-def _understood(kind: type[T], handle: Callable[[T], Awaitable[None]]) -> Handler:
+def understood(kind: type[T], handle: Callable[[T], Awaitable[None]]) -> Handler:
     async def on_message(message: Message) -> None:
         try:
             told = go_json.decode(message.data, kind)

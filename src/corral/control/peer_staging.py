@@ -9,6 +9,9 @@ from typing import Final
 from msgspec import UNSET
 
 from corral.base.clock import Clock
+from corral.bus.port import Handler
+from corral.control.peer_operations import understood
+from corral.wire import subjects
 from corral.wire.broadcasts import StagingProgress, StagingStatus
 
 _STALE: Final = timedelta(seconds=60)
@@ -20,6 +23,10 @@ class PeerStaging:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: OrderedDict[str, tuple[StagingStatus, float]] = OrderedDict()
+
+    def handlers(self) -> dict[str, Handler]:
+        """Which subject goes to which handler."""
+        return {subjects.STAGINGS_PROGRESS: understood(StagingProgress, self.hear)}
 
     async def hear(self, told: StagingProgress) -> None:
         self._known.pop(told.model_id, None)

@@ -14,7 +14,7 @@ import msgspec
 from corral.base.ids import NodeId, OperationId
 from corral.control.artefacts import ImageSource, NoImages, facts_of
 from corral.domain.artefacts import is_pulled, is_same_source
-from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, Verb, Wish, prove, traits_of
+from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish, prove, traits_of
 from corral.domain.backend_catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild
 from corral.domain.fit import (
     Blocked,
@@ -28,6 +28,7 @@ from corral.domain.fit import (
     wanted_digests,
 )
 from corral.domain.gallery import GalleryEntry
+from corral.domain.intent import Proven, Verb
 from corral.domain.node import SeenNode
 from corral.galleries.places import is_for_everybody
 from corral.galleries.readings import Readings

@@ -13,6 +13,7 @@ from corral.base.ids import NodeId
 from corral.control.fleet import Fleet
 from corral.control.load_jobs import Loads
 from corral.control.models import Models
+from corral.domain.intent import IntentKind
 from corral.domain.model import ModelSpec
 from corral.domain.node import Node, NodeStatus
 from corral.domain.rollout import Aftermath, Restoration, Restore, restore
@@ -74,7 +75,7 @@ class Restoring:
             (
                 one,
                 Aftermath(
-                    intent=await self._intents.get(one.node_id, one.backend),
+                    intent=await self._intents.get((one.node_id, IntentKind.BACKEND, one.backend)),
                     replicas=[replica for replica in living if replica.model == one.model],
                     noted=ids,
                     job=jobs.get(one.model),

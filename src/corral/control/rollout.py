@@ -16,9 +16,9 @@ from corral.control.fleet import Fleet
 from corral.control.gateway_reports import GatewayReports
 from corral.control.planning import CatalogueSource
 from corral.control.replica_health import ReplicaHealth
-from corral.domain.backend import Verb, Wish, traits_of
+from corral.domain.backend import Wish, traits_of, wish_of
 from corral.domain.event import Event, EventKind
-from corral.domain.intent import Intent
+from corral.domain.intent import Intent, Verb
 from corral.domain.node import Node
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import Preparation, Restoration, Seen, before_removal, note, prepare
@@ -53,18 +53,17 @@ class Rollout:
         self._feed = feed
         self._clock = clock
 
-    async def before(self, intent: Intent, node: Node, *, force: bool) -> str:
-        """Why the request that brings an intent about may not be sent yet; empty when it may.
+    async def before_removal(self, model: str, node: Node) -> str:
+        """Why the node may not delete a model's files yet; empty when it may."""
+        there = await self._replicas.on_node(node.id)
+        return before_removal([one for one in there if one.model == model], self._clock.now())
 
-        Whatever it ends is noted by then, and what others can serve for is out of service.
+    async def before(self, intent: Intent, node: Node) -> str:
+        """Why the backend of an intent may not be replaced on a node yet; empty when it may.
+
+        By then each replica that ends with it is noted, and those that others can serve for are out of service.
         """
-        if intent.wish.verb is Verb.REMOVE:
-            there = await self._replicas.on_node(node.id)
-            ending = [one for one in there if one.model == intent.wish.artefact.backend]
-            return before_removal(ending, self._clock.now())
-        if not _replaces(intent.wish, force=force):
-            return ""
-        mine = await self._ended_with(intent.wish, node)
+        mine = await self._ended_with(wish_of(intent), node)
         if not mine:
             return ""
         now = self._clock.now()
@@ -72,7 +71,7 @@ class Rollout:
 
         def decide(replicas: Sequence[Replica], restorations: Sequence[Restoration]) -> Preparation:
             seen = Seen(replicas=replicas, restorations=restorations, healthy=healthy, busy=self._busy(replicas))
-            return prepare({one.id for one in mine}, intent.backend, seen, now)
+            return prepare({one.id for one in mine}, intent.subject, seen, now)
 
         models = sorted({one.model for one in mine})
         prepared = await self._restorations.prepare(models, decide, reason=REPLACED, at=now, tell=_unloading)
@@ -80,7 +79,7 @@ class Rollout:
             self._feed.ring()  # restoring looks at them from now on
         if prepared.unload:
             shown = {"event": "rollout.draining", "node": node.id, "replicas": len(prepared.unload)}
-            log.info("replicas make way for %s", intent.backend, extra=shown)
+            log.info("replicas make way for %s", intent.subject, extra=shown)
             await self._feed.announce()
         return prepared.hold
 
@@ -120,19 +119,15 @@ class Rollout:
         ended = [one for one in there if one.process_key in stopped and one.state in _HAD_SERVED]
         if not ended:
             return
-        if intent.wish.verb is not Verb.DELETE:
+        if intent.verb is not Verb.DELETE:
             living, now = await self._replicas.living(), self._clock.now()
-            await self._restorations.note([note(one, intent.backend, living, now) for one in ended])
-        await self._health.lose(ended, DELETED if intent.wish.verb is Verb.DELETE else REPLACED)
+            await self._restorations.note([note(one, intent.subject, living, now) for one in ended])
+        await self._health.lose(ended, DELETED if intent.verb is Verb.DELETE else REPLACED)
 
     def _busy(self, replicas: Iterable[Replica]) -> frozenset[ReplicaId]:
         """What a silent gateway has under way is not known."""
         under_way = self._gateways.in_flight()
         return frozenset(one.id for one in replicas if under_way[one.id] or self._gateways.silent())
-
-
-def _replaces(wish: Wish, *, force: bool) -> bool:
-    return wish.verb is Verb.UPGRADE or (wish.verb is Verb.INSTALL and force)
 
 
 def _bare(backend: str) -> str:

@@ -14,15 +14,15 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke, poke_or_period
+from corral.control.backend_operations import BackendOperations
 from corral.control.feed import EventCursor
 from corral.control.leader_lease import Leader
 from corral.control.operations import Operations
 from corral.control.planning import Ask
 from corral.control.rule_places import RulePlace, RulePlaces
-from corral.domain.backend import Verb
 from corral.domain.event import Event, EventKind
 from corral.domain.fleet_rule import FleetRule
-from corral.domain.intent import Intent, IntentState
+from corral.domain.intent import Intent, IntentState, Verb
 from corral.state.events import Events
 from corral.state.operations import Overtaken
 
@@ -50,11 +50,12 @@ class RuleStore(Protocol):
 
 
 class RuleEnforcer:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         rules: RuleStore,
         places: RulePlaces,
         operations: Operations,
+        backends: BackendOperations,
         events: Events,
         leader: Leader,
         clock: Clock,
@@ -62,6 +63,7 @@ class RuleEnforcer:
         self._rules = rules
         self._places = places
         self._operations = operations
+        self._backends = backends
         self._cursor = EventCursor(events)
         self._leader = leader
         self._clock = clock
@@ -108,7 +110,7 @@ class RuleEnforcer:
     async def _start(self, rule: FleetRule, missing: Sequence[RulePlace]) -> None:
         shown = {"rule": rule.name, "backend": rule.backend, "nodes": len(missing)}
         try:
-            operation = await self._operations.start(ask_of(rule, missing))
+            operation = await self._backends.start(ask_of(rule, missing))
         except Overtaken:
             log.debug("something else is wanted there by now", extra={"event": "fleet_rule.overtaken", **shown})
         except CorralError as error:
@@ -129,7 +131,7 @@ class RuleEnforcer:
         for (_, operation), some in blocked.items():
             rule = some[0].rule
             try:
-                planned = await self._operations.plan(ask_of(rule, some))
+                planned = await self._backends.plan(ask_of(rule, some))
             except CorralError as error:
                 if error.retryable:
                     raise
@@ -159,14 +161,14 @@ def missing(rules: Iterable[FleetRule], places: Iterable[RulePlace]) -> list[tup
 def ask_of(rule: FleetRule, places: Iterable[RulePlace]) -> Ask:
     """What a rule asks for at some places, as they were seen."""
     wanted = rule.artefact
-    seen = {one.spot: one.generation for one in places}
+    seen = {one.intent_key: one.generation for one in places}
     return Ask(
         verb=Verb.INSTALL,
         backend=wanted.backend,
         uri=wanted.uri,
         name=wanted.name,
         alias=wanted.alias,
-        nodes=tuple(node_id for node_id, _ in seen),
+        nodes=tuple(node_id for node_id, _, _ in seen),
         by=rule.asks_as,
         seen=seen,
     )
@@ -178,4 +180,4 @@ def _is_of_all(event: Event) -> bool:
 
 def _is_judged(intent: Intent) -> bool:
     """Whether a verdict blocks it, and not what the node answered."""
-    return intent.state is IntentState.BLOCKED and intent.wish.verb is Verb.INSTALL and intent.before is None
+    return intent.state is IntentState.BLOCKED and intent.verb is Verb.INSTALL and intent.before is None

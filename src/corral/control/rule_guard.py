@@ -1,14 +1,17 @@
 """What people ask for must not go against a fleet rule: the rule would only undo it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from corral.base.errors import Conflict
 from corral.base.words import listed
-from corral.domain.backend import Wish, traits_of
+from corral.domain.backend import Wish, artefact_of, traits_of
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
+from corral.domain.intent import Verb
 from corral.domain.node import SeenNode
+from corral.domain.operation import Operation, Target
 
 
 class RuleDemands(Conflict):
@@ -27,14 +30,37 @@ class Catalogues(Protocol):
     async def catalogue(self) -> BackendCatalogue | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TheseRules:
+    """A set of rules that is not in force yet."""
+
+    rules: Sequence[FleetRule]
+
+    async def all(self) -> list[FleetRule]:
+        return list(self.rules)
+
+
 class RuleGuard:
     def __init__(self, rules: Rules, catalogues: Catalogues) -> None:
         self._rules = rules
         self._catalogues = catalogues
 
-    async def refuse(self, wishes: Sequence[tuple[SeenNode, Wish]], rules: Sequence[FleetRule] | None = None) -> None:
-        """RuleDemands names the first rule that is in the way, and its nodes. Those in force, if not these, count."""
-        in_force = await self._rules.all() if rules is None else rules
+    def under(self, rules: Sequence[FleetRule]) -> "RuleGuard":
+        """A guard of these rules instead of those in force."""
+        return RuleGuard(TheseRules(rules), self._catalogues)
+
+    async def refuse_cancel(self, operation: Operation, left: Sequence[tuple[SeenNode, Target]]) -> None:
+        """RuleDemands when a rule would start again what is cancelled: only installs can be demanded."""
+        if operation.verb is not Verb.INSTALL:
+            return
+        artefact = artefact_of(operation.payload)
+        await self.refuse(
+            [(seen, Wish(verb=Verb.DELETE, key=target.subject, artefact=artefact)) for seen, target in left]
+        )
+
+    async def refuse(self, wishes: Sequence[tuple[SeenNode, Wish]]) -> None:
+        """RuleDemands names the first rule that is in the way, and its nodes."""
+        in_force = await self._rules.all()
         if not in_force or not wishes:
             return
         names = NameResolver(catalogue=await self._catalogues.catalogue())

@@ -14,7 +14,7 @@ from corral.control.inventory import InventoryKeeper
 from corral.control.planning import CatalogueSource, NoCatalogue
 from corral.domain.backend import Inventory, traits_of
 from corral.domain.fleet_rule import FleetRule, NameResolver, is_met, is_missing, may_have, standing
-from corral.domain.intent import Intent
+from corral.domain.intent import Intent, IntentKey, IntentKind
 from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.operation import TargetStatus
 from corral.state.intents import Intents
@@ -39,6 +39,10 @@ class RulePlace:
     @property
     def spot(self) -> tuple[NodeId, str]:
         return self.seen.node.id, self.key
+
+    @property
+    def intent_key(self) -> IntentKey:
+        return self.seen.node.id, IntentKind.BACKEND, self.key
 
     @property
     def standing(self) -> TargetStatus:
@@ -78,8 +82,8 @@ class RulePlaces:
         met = [is_met(rule, key, reports.get(seen.node.id)) for rule, seen, key in demands]
         lacking = {seen.node.id for (_, seen, _), there in zip(demands, met, strict=True) if not there}
         backends = sorted({key for _, _, key in demands})
-        found = await self._intents.unsettled(ids, backends, whole=sorted(lacking))
-        intents = {(one.node_id, one.backend): one for one in found}
+        found = await self._intents.unsettled(IntentKind.BACKEND, ids, backends, whole=sorted(lacking))
+        intents = {(one.node_id, one.subject): one for one in found}
         places = []
         for (rule, seen, key), there in zip(demands, met, strict=True):
             intent, report = intents.get((seen.node.id, key)), reports.get(seen.node.id)

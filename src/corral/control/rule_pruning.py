@@ -6,8 +6,9 @@ from enum import StrEnum
 from corral.base.ids import NodeId
 from corral.control.planning import Ask
 from corral.control.rule_places import RulePlace, RulePlaces
-from corral.domain.backend import Artefact, Verb, traits_of
+from corral.domain.backend import Artefact, traits_of
 from corral.domain.fleet_rule import FleetRule, bare
+from corral.domain.intent import Verb
 
 Spot = tuple[NodeId, str]
 

@@ -13,16 +13,17 @@ from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke
 from corral.control.artefacts import facts_of
+from corral.control.backend_operations import BackendOperations
 from corral.control.fleet import Fleet
 from corral.control.inventory import InventoryKeeper, is_listed
 from corral.control.leader_lease import Leader
-from corral.control.operations import Operations
 from corral.control.planning import Ask, Lookups
 from corral.domain.artefacts import is_pulled
-from corral.domain.backend import Inventory, Verb
+from corral.domain.backend import Inventory
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fit import ImageFacts
 from corral.domain.gallery import BUILT_IN_URL, GalleryEntry
+from corral.domain.intent import Verb
 from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.upgrades import Check, Comparison, Holding, Offer, UpgradePolicy, compare
 from corral.state.upgrade_checks import UpgradeChecks
@@ -66,7 +67,7 @@ class Upgrades:
         fleet: Fleet,
         inventory: InventoryKeeper,
         lookups: Lookups,
-        operations: Operations,
+        operations: BackendOperations,
         clock: Clock,
         *,
         policy: UpgradePolicy,

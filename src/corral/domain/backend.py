@@ -9,43 +9,34 @@ Proof is the first rung that the node's own report can give:
 | `renewed` | dated anew, where neither version nor uri is known                                              |
 | `present` | it is there: enough for an install that replaces nothing                                        |
 | `absent`  | it is not there: all that a delete wants                                                        |
-| `told`    | the node says that a model's files are gone; it tells nobody which ones it has                  |
 
 Dates are compared for being different, not for being later: the clock of a node may have been set back. Where a report
 proves a wish before the node was asked for anything, nothing was changed there, and the proof is told as `already …`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
 from corral.domain.artefacts import is_same_source
 from corral.domain.fit import NodeTraits, read_platform
+from corral.domain.intent import (
+    Before,
+    Evidence,
+    Intent,
+    IntentKind,
+    IntentState,
+    Payload,
+    Proof,
+    Proven,
+    Unproven,
+    Verb,
+)
 from corral.domain.node import Node
 
-
-class Verb(StrEnum):
-    """What an operation does."""
-
-    INSTALL = "install"
-    UPGRADE = "upgrade"
-    DELETE = "delete"
-    REMOVE = "remove"
-    """Remove a model: what nodes have of its files goes."""
-
-    @property
-    def deletes(self) -> bool:
-        return self in (Verb.DELETE, Verb.REMOVE)
-
-    @property
-    def is_about_backends(self) -> bool:
-        """Whether it shows in what nodes report to have."""
-        return self is not Verb.REMOVE
-
-
-BACKEND_VERBS: Final = tuple(verb for verb in Verb if verb.is_about_backends)
+BACKEND_VERBS: Final = tuple(verb for verb in Verb if verb.kind is IntentKind.BACKEND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +105,7 @@ class Wish:
 
     verb: Verb
     key: str
-    """The canonical name: the directory that the backend is in. Of a model: see `model_key`."""
+    """The canonical name: the directory that the backend is in."""
     artefact: Artefact
 
     @property
@@ -124,20 +115,27 @@ class Wish:
     @property
     def names(self) -> frozenset[str]:
         """All that must be gone after a delete: a meta backend goes with the build that it points to."""
-        return frozenset({self.key, self.artefact.backend} if self.verb.is_about_backends else {self.key})
+        return frozenset({self.key, self.artefact.backend})
 
 
-def model_key(model: str) -> str:
-    """What stands for a model where others name a backend; no backend has a slash in its name."""
-    return f"models/{model}"
+_FIELDS: Final = tuple(field.name for field in fields(Artefact))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
-    """What a node had of a backend at some moment; whatever is dated otherwise was installed since."""
+def payload_of(artefact: Artefact) -> Payload:
+    """The artefact as the payload of an intent or an operation about a backend."""
+    values = {name: getattr(artefact, name) for name in _FIELDS}
+    return {**values, "digests": sorted(artefact.digests)}
 
-    present: bool
-    installed_at: str = ""
+
+def artefact_of(payload: Payload) -> Artefact:
+    """The artefact in the payload of an intent or an operation about a backend. Unknown fields are ignored."""
+    values = {name: payload[name] for name in _FIELDS if name in payload}
+    return Artefact(**{**values, "digests": frozenset(payload.get("digests", ()))})
+
+
+def wish_of(intent: Intent) -> Wish:
+    """What an intent of the kind `backend` wants."""
+    return Wish(verb=intent.verb, key=intent.subject, artefact=artefact_of(intent.payload))
 
 
 def before_of(inventory: Inventory, key: str) -> Before:
@@ -154,34 +152,43 @@ class Rung(StrEnum):
     RENEWED = "renewed"
     PRESENT = "present"
     ABSENT = "absent"
-    TOLD = "told"
 
 
-ALREADY: Final = "already "
-"""Before the proof, where a node was as it should be without being asked."""
+def evidence_of(intent: Intent, inventory: Inventory) -> Evidence:
+    """What a report of its node says about an intent of the kind `backend`."""
+    wish = wish_of(intent)
+    return Evidence(
+        proof=prove(wish, inventory, intent.before),
+        had=before_of(inventory, wish.key),
+        renews=wish.must_renew,
+        payload=intent.payload,
+        report=inventory,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proven:
-    rung: Rung
+def with_alias_kept(new: Intent, old: Intent) -> Payload:
+    """The payload of a new intent, with the alias of the install that it replaces.
+
+    No worker reports aliases, and LocalAI's workers forget them unless they are sent again. An upgrade from another uri
+    than ours replaces what somebody else has installed since, with an alias of its own.
+    """
+    is_there = new.verb is Verb.UPGRADE or old.state is IntentState.SATISFIED
+    if new.verb.deletes or not is_there:
+        return new.payload
+    artefact, replaced = artefact_of(new.payload), artefact_of(old.payload)
+    is_upgrade_of_other = new.verb is Verb.UPGRADE and not _may_be_same(artefact.uri, replaced.uri)
+    if artefact.alias or is_upgrade_of_other:
+        return new.payload
+    return payload_of(replace(artefact, alias=replaced.alias))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unproven:
-    reason: str
-    is_hopeless: bool = False
-    """No further request could change that."""
-    is_other_digest: bool = False
-    """It was installed anew, and is not what the tag named: perhaps the tag has moved meanwhile."""
-
-
-Proof = Proven | Unproven
+def _may_be_same(uri: str, other: str) -> bool:
+    """Whether two uris can name the same source; an empty one can be any."""
+    return not uri or not other or is_same_source(uri, other)
 
 
 def prove(wish: Wish, inventory: Inventory, before: Before | None) -> Proof:
     """Whether the report shows that the wish is fulfilled; `before` is what the node had when it came up."""
-    if wish.verb is Verb.REMOVE:
-        return Unproven(reason="the node was not asked yet")
     if wish.verb is Verb.DELETE:
         return _absent(wish, inventory)
     entry = inventory.find(wish.key)

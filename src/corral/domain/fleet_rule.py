@@ -28,9 +28,9 @@ from datetime import datetime
 from typing import Final
 
 from corral.domain.artefacts import is_same_source
-from corral.domain.backend import Artefact, Inventory, Verb, Wish
+from corral.domain.backend import Artefact, Inventory, Wish, artefact_of
 from corral.domain.backend_catalogue import BackendCatalogue, Missing, ResolvedBuild
-from corral.domain.intent import Intent, IntentState
+from corral.domain.intent import Intent, IntentState, Verb
 from corral.domain.labels import label_problem, matches
 from corral.domain.operation import TargetStatus, status_of
 
@@ -224,11 +224,11 @@ def is_missing(rule: FleetRule, key: str, intent: Intent | None, inventory: Inve
     lacks = not is_met(rule, key, inventory)
     if intent is None or intent.state is IntentState.CANCELLED:
         return lacks
-    if intent.wish.verb is Verb.DELETE:
+    if intent.verb is Verb.DELETE:
         return True
-    if rule.artefact.uri and not is_same_source(intent.wish.artefact.uri, rule.artefact.uri):
+    if rule.artefact.uri and not is_same_source(artefact_of(intent.payload).uri, rule.artefact.uri):
         return lacks
-    if intent.state is IntentState.OPEN or (intent.state, intent.wish.verb) == (IntentState.BLOCKED, Verb.INSTALL):
+    if intent.state is IntentState.OPEN or (intent.state, intent.verb) == (IntentState.BLOCKED, Verb.INSTALL):
         return False
     return lacks and inventory is not None and inventory.seen_at > intent.changed_at
 
@@ -244,8 +244,8 @@ def standing(rule: FleetRule, key: str, intent: Intent | None, inventory: Invent
 
 def may_have(key: str, intent: Intent | None, inventory: Inventory | None) -> bool:
     """Whether there is something to delete on a node, or about to be: never what came with the machine."""
-    is_wanted = intent is not None and intent.wish.verb is not Verb.DELETE
-    if intent is not None and intent.wish.verb is Verb.DELETE and intent.state is not IntentState.CANCELLED:
+    is_wanted = intent is not None and intent.verb is not Verb.DELETE
+    if intent is not None and intent.verb is Verb.DELETE and intent.state is not IntentState.CANCELLED:
         return False
     if intent is not None and is_wanted and intent.state in (IntentState.OPEN, IntentState.BLOCKED):
         return True

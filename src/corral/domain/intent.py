@@ -1,4 +1,8 @@
-"""An intent: what a node should have, or not have, of one backend. There is one for each node and backend.
+"""An intent: what a node should have, or not have, of one subject. There is one for each node, kind and subject.
+
+The *kind* says what an intent is about: a backend, or a model. The room that owns the kind plans intents, sends the
+requests and reads the proof from what nodes report; its conclusions arrive here as `Evidence`. The payload of an intent
+is stored as it is, and only its kind understands it.
 
 | state       | means                                                     | becomes                         |
 |-------------|-----------------------------------------------------------|---------------------------------|
@@ -18,18 +22,47 @@ Everything here is decided from the intent, a report of the node and the time. W
 that comes out, and only if it still holds the lease on the one that went in.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, Protocol
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
-from corral.domain.artefacts import is_same_source
-from corral.domain.backend import Before, Inventory, Verb, Wish, before_of
+
+
+class IntentKind(StrEnum):
+    """What an intent is about. Each kind is implemented by the room that owns the subject."""
+
+    BACKEND = "backend"
+    MODEL = "model"
+
+
+class Verb(StrEnum):
+    """What an operation does."""
+
+    INSTALL = "install"
+    UPGRADE = "upgrade"
+    DELETE = "delete"
+    REMOVE = "remove"
+    """Remove a model: nodes delete its files."""
+
+    @property
+    def kind(self) -> IntentKind:
+        return IntentKind.MODEL if self is Verb.REMOVE else IntentKind.BACKEND
+
+    @property
+    def deletes(self) -> bool:
+        return self in (Verb.DELETE, Verb.REMOVE)
+
+
+Payload = Mapping[str, Any]
+"""How a subject is wanted: a JSON document that only the kind of the intent reads and writes."""
+IntentKey = tuple[NodeId, IntentKind, str]
+"""Node, kind and subject. There is one intent for each."""
 
 
 class IntentState(StrEnum):
@@ -106,6 +139,61 @@ class IntentPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What a node had of a subject at some moment. If the date differs later, the subject was replaced since."""
+
+    present: bool
+    installed_at: str = ""
+    """In the node's own words; only compared for being different, since the clock of a node may be set back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proven:
+    rung: str
+    """How strong the proof is; the kind has the list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unproven:
+    reason: str
+    is_hopeless: bool = False
+    """No further attempt can change that."""
+    is_other_digest: bool = False
+    """Something else was installed than its tag named when it was asked for: the tag may have moved."""
+    answer_proves: bool = False
+    """No report of a node shows this subject, so the node's answer to a request is the proof."""
+
+
+Proof = Proven | Unproven
+ALREADY: Final = "already "
+"""Prefix of the proof where a node had the wanted state before it was asked."""
+TOLD: Final = "told"
+"""The rung of a proof that is only the node's answer."""
+
+
+class Report(Protocol):
+    """What a node said to have, as its kind stores it."""
+
+    @property
+    def seen_at(self) -> datetime: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a kind concludes from one look at a node, about one intent."""
+
+    proof: Proof
+    had: Before
+    """What the node has now of the subject."""
+    renews: bool = False
+    """Whether the intent wants what is there to be replaced."""
+    payload: Payload
+    """The payload of the intent, updated if its meaning has changed since it was accepted."""
+    report: Report | None = None
+    """Stored together with what becomes of the intent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outstanding:
     """A request that the node may still be working on."""
 
@@ -123,12 +211,11 @@ class Outstanding:
     life: str = ""
     """Of the worker that it was sent to; empty when it did not tell, or for several lives."""
 
-    def shows(self, inventory: Inventory, key: str) -> bool:
-        """Whether the report shows its effect, so that no other can follow."""
+    def shows(self, now: Before) -> bool:
+        """Whether its effect shows in what the node has now, so that no further effect can follow."""
         if self.is_several:
             return False
-        now = before_of(inventory, key)
-        return not now.present if self.verb is Verb.DELETE else now.present and now != self.before
+        return not now.present if self.verb.deletes else now.present and now != self.before
 
 
 def together(one: Outstanding | None, other: Outstanding | None) -> Outstanding | None:
@@ -147,18 +234,21 @@ def together(one: Outstanding | None, other: Outstanding | None) -> Outstanding 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     node_id: NodeId
-    wish: Wish
+    verb: Verb
+    subject: str
+    """The canonical name on the node: a backend's directory, or the name of a model."""
+    payload: Payload = field(default_factory=dict)
     operation_id: OperationId
     generation: int = 1
     state: IntentState = IntentState.OPEN
     accepted_at: datetime
     changed_at: datetime
     before: Before | None = None
-    """What the node had when it was first asked for this wish."""
+    """What the node had when it was first asked for this."""
     outstanding: Outstanding | None = None
-    """Sent for this wish, and not answered."""
+    """Sent for this intent, and not answered."""
     doubt: Outstanding | None = None
-    """Other requests that nobody answered, for older wishes or sent twice."""
+    """Other requests that nobody answered, for older generations or sent twice."""
     attempts: int = 0
     """Failures in a row."""
     misses: int = 0
@@ -171,44 +261,39 @@ class Intent:
     lease_until: datetime | None = None
 
     @property
-    def backend(self) -> str:
-        return self.wish.key
+    def kind(self) -> IntentKind:
+        return self.verb.kind
 
     @property
-    def has_been_asked(self) -> bool:
-        """Whether the node was asked, or need not be: what came with a machine can never be deleted."""
-        return self.before is not None or self.wish.verb is Verb.DELETE
+    def key(self) -> IntentKey:
+        return self.node_id, self.kind, self.subject
+
+    @property
+    def may_block(self) -> bool:
+        """Whether a hopeless proof ends it: after the node was asked, or for a delete, which needs no question."""
+        return self.before is not None or self.verb.deletes
 
 
 # What people do.
 
 
-def supersede(old: Intent | None, new: Intent) -> Intent:
-    """A newer intent takes the place of whatever was there; what is still under way at the node is not forgotten."""
+Inherit = Callable[[Intent, Intent], Payload]
+"""What a new intent takes over from the one that it supersedes: called with the new and the old one, returns the
+payload of the new one."""
+
+
+def supersede(old: Intent | None, new: Intent, inherit: Inherit) -> Intent:
+    """A newer intent replaces the old one in any state; requests that may still run at the node are kept."""
     if old is None:
         return new
     return replace(
         new,
-        wish=_called_as_before(new.wish, old),
+        payload=inherit(new, old),
         generation=old.generation + 1,
         doubt=together(old.outstanding, old.doubt),
         lease_token=old.lease_token,
         lease_until=old.lease_until,
     )
-
-
-def _called_as_before(wish: Wish, old: Intent) -> Wish:
-    """The alias of what a wish replaces stays: no worker reports it, and LocalAI's forget it unless it is sent again.
-
-    An upgrade from another uri than ours replaces what somebody else has installed since, with an alias of its own.
-    """
-    is_there = wish.verb is Verb.UPGRADE or old.state is IntentState.SATISFIED
-    if wish.verb.deletes or wish.artefact.alias or not is_there:
-        return wish
-    uri, before = wish.artefact.uri, old.wish.artefact.uri
-    if wish.verb is Verb.UPGRADE and uri and before and not is_same_source(uri, before):
-        return wish
-    return replace(wish, artefact=replace(wish.artefact, alias=old.wish.artefact.alias))
 
 
 def overtaken(intent: Intent, worked: Intent, *, is_corral: bool) -> Intent:
@@ -247,43 +332,6 @@ def cancel(intent: Intent, why: str, now: datetime) -> Intent:
     """Ask for nothing more. What the node was told already it may finish: nobody can take that back."""
     message = f"{why}; it had been sent, and the node may still finish it" if intent.outstanding else why
     return replace(intent, state=IntentState.CANCELLED, message=message, waits_for_node=False, changed_at=now)
-
-
-class LoadNeed(StrEnum):
-    """What a cold load on a node means for the intent about its backend, or its model, that is there."""
-
-    FREE = "free"
-    """Nothing speaks against it."""
-    REPLACE = "replace"
-    """It was deleted, and that is done: from now on it is wanted there again."""
-    REFUSED = "refused"
-    """It is about to be deleted."""
-
-
-def needed_by_load(intent: Intent | None, *, since: datetime, now: datetime) -> LoadNeed:
-    """`since` is when the model came to be as it is."""
-    if intent is None or not intent.wish.verb.deletes:
-        return LoadNeed.FREE
-    if intent.wish.verb is Verb.REMOVE:
-        return LoadNeed.REFUSED if _may_take_files(intent, since, now) else LoadNeed.FREE
-    match intent.state:
-        case IntentState.SATISFIED:
-            return LoadNeed.REPLACE
-        case IntentState.OPEN | IntentState.BLOCKED:
-            return LoadNeed.REFUSED
-        case IntentState.CANCELLED:
-            return LoadNeed.FREE
-
-
-def _may_take_files(removal: Intent, since: datetime, now: datetime) -> bool:
-    """Whether a load would leave files that nobody deletes any more, or have them deleted under its hands.
-
-    Others than open ones were followed by the same model, added anew, unless the frontend that loads does not know yet.
-    """
-    unanswered = together(removal.outstanding, removal.doubt)
-    if removal.state is IntentState.OPEN or (unanswered is not None and unanswered.until > now):
-        return True
-    return removal.state is not IntentState.CANCELLED and since <= removal.accepted_at
 
 
 def is_due(intent: Intent, now: datetime, policy: IntentPolicy) -> bool:

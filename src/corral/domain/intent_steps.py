@@ -4,8 +4,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from corral.domain.backend import ALREADY, Inventory, Proven, Rung, Unproven, Verb, Wish, before_of, prove
-from corral.domain.intent import CLOCK_SKEW, Intent, IntentPolicy, IntentState, Outstanding, together
+from corral.domain.intent import (
+    ALREADY,
+    CLOCK_SKEW,
+    TOLD,
+    Before,
+    Evidence,
+    Intent,
+    IntentPolicy,
+    IntentState,
+    Outstanding,
+    Proven,
+    Unproven,
+    together,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,37 +29,40 @@ class Rest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Store the intent, then send what it wishes."""
+    """Store the intent, then send the request that brings it about."""
 
     intent: Intent
-    force: bool = False
-    """Of an install: replace what is there."""
+    replaces: bool = False
+    """Whether the request replaces what is there."""
 
 
 IntentStep = Rest | Send
 
 
 def look(
-    intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy, *, is_corral: bool, life: str = ""
+    intent: Intent, evidence: Evidence, now: datetime, policy: IntentPolicy, *, is_corral: bool, life: str = ""
 ) -> IntentStep:
-    """What follows from a fresh report. Corral's workers do one thing after the other, and date each install anew."""
-    intent = _without_settled_doubt(_by_this_clock(_without_what_died(intent, life), now), inventory, now)
+    """What follows from a fresh look at the node.
+
+    Corral's workers work on requests one after the other, and date each install anew.
+    """
+    intent = _without_settled_doubt(_by_this_clock(_without_what_died(intent, life), now), evidence.had, now)
     doubt = intent.doubt
     in_doubt = doubt is not None and doubt.generation < intent.generation
     if in_doubt and doubt is not None and not is_corral:
         return Rest(intent=_look_again(intent, now, min(doubt.until, now + policy.look_again), _IN_DOUBT))
-    proof = prove(intent.wish, inventory, intent.before)
+    proof = evidence.proof
     if isinstance(proof, Proven) and not in_doubt:
         return Rest(intent=satisfied(intent, proof, now))
-    if isinstance(proof, Unproven) and proof.is_hopeless and intent.has_been_asked:
+    if isinstance(proof, Unproven) and proof.is_hopeless and intent.may_block:
         return Rest(intent=blocked(intent, proof.reason, now))
     sent = intent.outstanding
-    if sent is not None and (until := _patient_until(intent.wish, sent, policy)) > now:
+    if sent is not None and (until := _patient_until(evidence, sent, policy)) > now:
         return Rest(intent=_look_again(intent, now, min(until, now + policy.look_again), intent.message))
-    if intent.before is None and intent.wish.must_renew and not is_corral and _is_recent(inventory, intent, now):
-        noted = replace(intent, before=before_of(inventory, intent.backend), next_try=now + policy.distinct_dates)
+    if intent.before is None and evidence.renews and not is_corral and _is_recent(evidence.had, now):
+        noted = replace(intent, before=evidence.had, next_try=now + policy.distinct_dates)
         return Rest(intent=replace(noted, changed_at=now))
-    return _send(intent, inventory, now, policy, life)
+    return _send(intent, evidence, now, policy, life)
 
 
 _IN_DOUBT: Final = "an earlier request may still be running on the node"
@@ -73,64 +88,59 @@ def _by_this_clock(intent: Intent, now: datetime) -> Intent:
     return replace(intent, outstanding=sent_by_now(intent.outstanding), doubt=sent_by_now(intent.doubt))
 
 
-def _without_settled_doubt(intent: Intent, inventory: Inventory, now: datetime) -> Intent:
-    """Forget the requests of which nothing can come any more."""
+def _without_settled_doubt(intent: Intent, had: Before, now: datetime) -> Intent:
+    """Forget the requests that can have no more effect."""
     doubt = intent.doubt
-    if doubt is None or (doubt.until > now and not doubt.shows(inventory, intent.backend)):
+    if doubt is None or (doubt.until > now and not doubt.shows(had)):
         return intent
     return replace(intent, doubt=None)
 
 
-def _patient_until(wish: Wish, sent: Outstanding, policy: IntentPolicy) -> datetime:
+def _patient_until(evidence: Evidence, sent: Outstanding, policy: IntentPolicy) -> datetime:
     """Until when a request of ours that nobody answered is not repeated."""
     if sent.is_late:
         return sent.until
-    replaces = wish.must_renew or (wish.verb is Verb.INSTALL and sent.before.present)
+    replaces = evidence.renews or (not sent.verb.deletes and sent.before.present)
     return min(sent.until, sent.sent_at + policy.doubt) if replaces else sent.sent_at
 
 
-def _is_recent(inventory: Inventory, intent: Intent, now: datetime) -> bool:
+def _is_recent(had: Before, now: datetime) -> bool:
     """Whether an install that begins now might be dated like the one that is there."""
-    entry = inventory.find(intent.backend)
-    if entry is None or not entry.installed_at:
-        return False
     try:
-        dated = datetime.fromisoformat(entry.installed_at)
+        dated = datetime.fromisoformat(had.installed_at)
     except ValueError:
         return False
     return dated.tzinfo is not None and abs(now - dated) < timedelta(minutes=1)
 
 
-def _send(intent: Intent, inventory: Inventory, now: datetime, policy: IntentPolicy, life: str) -> Send:
-    had = before_of(inventory, intent.backend)
-    wish = intent.wish
+def _send(intent: Intent, evidence: Evidence, now: datetime, policy: IntentPolicy, life: str) -> Send:
     unanswered = None if intent.outstanding is None else replace(intent.outstanding, is_several=True)
     outstanding = Outstanding(
         generation=intent.generation,
-        verb=wish.verb,
+        verb=intent.verb,
         sent_at=now,
-        until=now + 2 * policy.timeout(wish.verb),
-        before=had,
+        until=now + 2 * policy.timeout(intent.verb),
+        before=evidence.had,
         life=life,
     )
     sent = replace(
         intent,
         outstanding=outstanding,
         doubt=together(unanswered, intent.doubt),
-        before=intent.before or had,
+        before=intent.before or evidence.had,
         waits_for_node=False,
         message="",
         changed_at=now,
         next_try=now,
     )
-    return Send(intent=sent, force=wish.verb is Verb.INSTALL and (wish.must_renew or had.present))
+    return Send(intent=sent, replaces=not intent.verb.deletes and (evidence.renews or evidence.had.present))
 
 
 # What becomes of an intent.
 
 
 def satisfied(intent: Intent, proof: Proven, now: datetime) -> Intent:
-    message = proof.rung.value if intent.before is not None else f"{ALREADY}{proof.rung}"
+    message = str(proof.rung) if intent.before is not None else f"{ALREADY}{proof.rung}"
     return _rested(intent, now, state=IntentState.SATISFIED, message=message, attempts=0)
 
 
@@ -143,16 +153,13 @@ def heard(intent: Intent, *, is_corral: bool) -> Intent:
     return replace(intent, outstanding=None, doubt=None if is_corral else intent.doubt)
 
 
-def answered(intent: Intent, error: str | None, inventory: Inventory, now: datetime, policy: IntentPolicy) -> Intent:
-    """The node answered, and then told what it has: that decides, whatever the answer was.
-
-    Which models' files it has, no node tells: there its word must do.
-    """
-    if error is None and not intent.wish.verb.is_about_backends:
-        return satisfied(intent, Proven(rung=Rung.TOLD), now)
-    proof = prove(intent.wish, inventory, intent.before)
+def answered(intent: Intent, error: str | None, evidence: Evidence, now: datetime, policy: IntentPolicy) -> Intent:
+    """The node answered and was looked at again: what it has decides, whatever the answer was."""
+    proof = evidence.proof
     if isinstance(proof, Proven):
         return satisfied(intent, proof, now)
+    if error is None and proof.answer_proves:
+        return satisfied(intent, Proven(rung=TOLD), now)
     if error is None and proof.is_hopeless:
         return blocked(intent, proof.reason, now)
     return failed(intent, contradicted(proof) if error is None else error, now, policy)
@@ -184,12 +191,10 @@ def failed(intent: Intent, error: str, now: datetime, policy: IntentPolicy) -> I
 
 def timed_out(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
     """No answer in time: the node may still be working, so this is no failure. It gets as long again."""
-    patience = policy.timeout(intent.wish.verb)
-    until = now + patience
+    timeout = policy.timeout(intent.verb)
+    until = now + timeout
     late = intent.outstanding and replace(intent.outstanding, is_late=True, until=max(until, intent.outstanding.until))
-    message = (
-        f"no answer within {policy.timeout(intent.wish.verb).total_seconds():.0f} s; the node may still be working"
-    )
+    message = f"no answer within {timeout.total_seconds():.0f} s; the node may still be working"
     return replace(_rested(intent, now, message=message, next_try=until), outstanding=late)
 
 

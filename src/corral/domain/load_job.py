@@ -17,6 +17,7 @@ from corral.base.ids import LeaseToken, LoadJobId, NodeId, ReplicaId
 from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
+from corral.domain.intent import Intent, IntentState, Verb, together
 from corral.domain.load_reason import LoadReason
 
 
@@ -108,3 +109,40 @@ def may_claim(job: LoadJob, now: datetime) -> bool:
             return job.lease_until is None or job.lease_until <= now
         case LoadState.FAILED:
             return False
+
+
+class LoadNeed(StrEnum):
+    """What an intent about a backend or a model on a node means for a cold load there."""
+
+    FREE = "free"
+    """Nothing speaks against it."""
+    REPLACE = "replace"
+    """It was deleted, and that is done: from now on it is wanted there again."""
+    REFUSED = "refused"
+    """It is about to be deleted."""
+
+
+def needed_by_load(intent: Intent | None, *, since: datetime, now: datetime) -> LoadNeed:
+    """Whether a load may begin beside this intent; `since` is when the model's file was last written."""
+    if intent is None or not intent.verb.deletes:
+        return LoadNeed.FREE
+    if intent.verb is Verb.REMOVE:
+        return LoadNeed.REFUSED if _may_take_files(intent, since, now) else LoadNeed.FREE
+    match intent.state:
+        case IntentState.SATISFIED:
+            return LoadNeed.REPLACE
+        case IntentState.OPEN | IntentState.BLOCKED:
+            return LoadNeed.REFUSED
+        case IntentState.CANCELLED:
+            return LoadNeed.FREE
+
+
+def _may_take_files(removal: Intent, since: datetime, now: datetime) -> bool:
+    """Whether a load would leave files that nobody deletes later, or lose its files to a removal under way.
+
+    After a removal that is not open, the same model was added again, unless this frontend does not know it yet.
+    """
+    unanswered = together(removal.outstanding, removal.doubt)
+    if removal.state is IntentState.OPEN or (unanswered is not None and unanswered.until > now):
+        return True
+    return removal.state is not IntentState.CANCELLED and since <= removal.accepted_at

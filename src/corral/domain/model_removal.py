@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Final
 
 from corral.base.ids import OperationId
+from corral.domain.intent import Before, Evidence, Intent, Unproven
 from corral.domain.model import ModelSpec, load_options
 
 REASON: Final = "the model was removed"
@@ -21,6 +22,12 @@ class RemovedModel:
     name: str
     removed_at: datetime
     operation_id: OperationId
+
+
+def evidence_of_removal(intent: Intent) -> Evidence:
+    """No node reports which files of models it has: they count as there until the node answers that they are gone."""
+    proof = Unproven(reason="the node was not asked yet", answer_proves=True)
+    return Evidence(proof=proof, had=Before(present=True), payload=intent.payload)
 
 
 def weights_of(spec: ModelSpec) -> list[str]:

@@ -8,7 +8,7 @@
 | `success`           | the node's own report proves it                                                   |
 | `error`             | the last attempt failed; another one follows                                      |
 | `blocked`           | cannot succeed, and says why; stays until somebody changes something              |
-| `superseded`        | a newer operation wants something else of that backend there                      |
+| `superseded`        | a newer operation wants something else of that subject there                      |
 | `cancelled`         | a person took it back, or the node was removed                                    |
 
 | operation   | when (the first line that holds)                                                          |
@@ -27,8 +27,7 @@ from enum import StrEnum
 from typing import Final
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain.backend import Artefact, Verb
-from corral.domain.intent import Intent, IntentState
+from corral.domain.intent import Intent, IntentKind, IntentState, Payload, Verb
 
 
 class TargetStatus(StrEnum):
@@ -59,7 +58,7 @@ class Target:
     operation_id: OperationId
     node_id: NodeId
     node_name: str
-    backend: str
+    subject: str
     """The canonical name on that node."""
     status: TargetStatus = TargetStatus.QUEUED
     waits_for_node: bool = False
@@ -72,9 +71,9 @@ class Target:
 class Operation:
     id: OperationId
     verb: Verb
-    backend: str
-    """As it was asked for."""
-    artefact: Artefact
+    subject: str
+    """What it is about, as it was asked for."""
+    payload: Payload = field(default_factory=dict, repr=False)
     asked_by: str
     accepted_at: datetime
     node_id: NodeId | None = None
@@ -84,6 +83,10 @@ class Operation:
     """Since then it is history."""
     targets: tuple[Target, ...] = field(default=(), repr=False)
     """In the order of the names of their nodes."""
+
+    @property
+    def kind(self) -> IntentKind:
+        return self.verb.kind
 
     @property
     def state(self) -> OperationState:
@@ -263,8 +266,7 @@ def compat_status(operation: Operation) -> CompatStatus:
     busy = [one for one in targets if one.status is TargetStatus.RUNNING_ON_WORKER]
     if any(one.status in (TargetStatus.QUEUED, TargetStatus.DOWNLOADING) and not waits(one) for one in targets):
         is_queued = all(one.status is TargetStatus.QUEUED for one in targets)
-        what = "backend" if operation.verb.is_about_backends else "model"
-        message = "queued" if is_queued else f"processing {what}: {operation.backend}"
+        message = "queued" if is_queued else f"processing {operation.kind}: {operation.subject}"
         return CompatStatus(processed=False, message=message, is_queued=is_queued)
     if error := error_text(targets):
         return CompatStatus(processed=True, message=f"error: {error}", error=error)

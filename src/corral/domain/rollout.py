@@ -17,8 +17,7 @@ from enum import StrEnum
 from typing import Final
 
 from corral.base.ids import NodeId, ReplicaId
-from corral.domain.backend import Verb
-from corral.domain.intent import Intent, IntentState
+from corral.domain.intent import Intent, IntentState, Verb
 from corral.domain.load_job import LoadJob, LoadState
 from corral.domain.replica import Replica, ReplicaState
 
@@ -206,7 +205,7 @@ def restore(restoration: Restoration, seen: Aftermath, now: datetime) -> Restore
 
 
 def _deletes(intent: Intent) -> bool:
-    return intent.wish.verb is Verb.DELETE and intent.state is not IntentState.CANCELLED
+    return intent.verb is Verb.DELETE and intent.state is not IntentState.CANCELLED
 
 
 def _is_under_way(intent: Intent, now: datetime) -> bool:

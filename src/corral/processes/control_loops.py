@@ -65,7 +65,7 @@ class Control:
         await context.bus.subscribe(GATEWAY_SHARES, context.shares.on_message)
         await context.bus.subscribe(REPLICAS_EXITED, self.replica_exits.on_message)
         await context.bus.subscribe(INVENTORIES, context.inventory.on_message)
-        for subject, handler in context.peers.handlers().items():
+        for subject, handler in {**context.peers.handlers(), **context.staging.handlers()}.items():
             await context.bus.subscribe(subject, handler)
         await run_services(stop, server=server.run(ending=self._end_streams), **self.loops())
 

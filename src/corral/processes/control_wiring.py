@@ -11,7 +11,8 @@ from corral.base.clock import Clock
 from corral.base.ids import FrontendId, new_frontend_id
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
-from corral.control.artefacts import MovedTags
+from corral.control.backend_kind import BackendKind
+from corral.control.backend_operations import BackendOperations
 from corral.control.brake import Brake
 from corral.control.broadcasts import Broadcasts
 from corral.control.config import ControlConfig
@@ -26,7 +27,6 @@ from corral.control.health import Health
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
 from corral.control.housekeeping import Housekeeping, Retention
-from corral.control.intent_requests import IntentRequests
 from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
 from corral.control.key_spread import KeySpread
@@ -34,7 +34,7 @@ from corral.control.leader_lease import Leader
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, ModelLoader, UsualLimits
-from corral.control.model_removal import ModelRemoval
+from corral.control.model_removal import ModelKind, ModelRemoval
 from corral.control.models import Models
 from corral.control.node_client import NodeClient, NodeContacts, NodeTokens
 from corral.control.node_logs import NodeLogs
@@ -42,6 +42,7 @@ from corral.control.node_models import NodeModels
 from corral.control.operations import Operations
 from corral.control.orphans import Orphans
 from corral.control.peer_operations import Caches, PeerOperations
+from corral.control.peer_staging import PeerStaging
 from corral.control.planning import Lookups, Planner
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import ControlReadiness
@@ -57,14 +58,16 @@ from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
 from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper, ViewSources
+from corral.domain.backend import with_alias_kept
 from corral.domain.brake import BrakePolicy
+from corral.domain.intent import IntentKind
 from corral.processes.control_loops import Control
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.fleet_rules import FleetRuleStore
 from corral.state.hearing import HearingPeriods
 from corral.state.intents import Intents, cancel_intents_of
-from corral.state.inventories import Inventories
+from corral.state.inventories import Inventories, write_reports
 from corral.state.keys import Keys
 from corral.state.leases import Leases
 from corral.state.load_jobs import LoadJobs, stop_serving
@@ -117,26 +120,30 @@ async def wire(
     await event_counts.begin()
     tokens = NodeTokens(stores.secrets, credentials.registration_token)
     jobs = LoadJobs(database, stores.secrets)
-    intents, inventories, progress = Intents(database), Inventories(database), ProgressBoard(bus, clock)
+    intents, inventories, progress = Intents(database, write_reports), Inventories(database), ProgressBoard(bus, clock)
     intents_due = Poke()
     keeper_of_inventory = InventoryKeeper(inventories, intents, fleet, client, clock, dispatcher=intents_due)
     gateways, restorations = GatewayReports(watch_replicas, clock), Restorations(database)
+    rollout = Rollout(restorations, replicas, fleet, lookups.galleries, gateways, watch_replicas, feed, clock)
     dispatcher = Dispatcher(
         DispatchStores(intents=intents, nodes=nodes, events=events),
         DispatchTools(
-            inventory=keeper_of_inventory,
-            requests=IntentRequests(client, config.intents),
+            kinds={
+                IntentKind.BACKEND: BackendKind(
+                    keeper_of_inventory, client, lookups.images, rollout, policy=config.intents
+                ),
+                IntentKind.MODEL: ModelKind(client, rollout, config.intents),
+            },
             progress=progress,
-            tags=MovedTags(lookups.images),
-            rollout=Rollout(restorations, replicas, fleet, lookups.galleries, gateways, watch_replicas, feed, clock),
         ),
         fleet,
         clock,
         config.intents,
         poke=intents_due,
     )
-    operation_store = OperationStore(database)
+    operation_store = OperationStore(database, with_alias_kept)
     rules = FleetRuleStore(database)
+    guard = RuleGuard(rules, lookups.galleries)
     broadcasts = Broadcasts(bus, operation_store, progress, clock, frontend=frontend_id)
     removal = ModelRemoval(
         ModelRemovals(database, operation_store, on_removal=(stop_serving,)),
@@ -153,17 +160,16 @@ async def wire(
     operations = Operations(
         operation_store,
         fleet,
-        keeper_of_inventory,
-        Planner(lookups),
         feed,
         clock,
-        rules=RuleGuard(rules, lookups.galleries),
+        guard=guard,
         progress=progress,
         broadcasts=broadcasts,
         dispatcher=dispatcher.poke,
     )
+    backend_operations = BackendOperations(operations, fleet, keeper_of_inventory, Planner(lookups), guard)
     places = RulePlaces(fleet, keeper_of_inventory, intents, lookups.galleries)
-    rule_enforcer = RuleEnforcer(rules, places, operations, events, leader, clock)
+    rule_enforcer = RuleEnforcer(rules, places, operations, backend_operations, events, leader, clock)
     node_logs = NodeLogs(contacts, tokens)
     loads = Loads(
         LoadStores(jobs=jobs, replicas=replicas, nodes=nodes),
@@ -174,7 +180,7 @@ async def wire(
             models,
             tokens,
             loader or GrpcLoader(),
-            LoadNeeds(intents, operations),
+            LoadNeeds(intents, backend_operations),
             usual=UsualLimits(threads=config.threads, most_tokens=config.most_tokens),
         ),
         feed,
@@ -189,7 +195,7 @@ async def wire(
         fleet,
         keeper_of_inventory,
         lookups,
-        operations,
+        backend_operations,
         clock,
         policy=config.upgrades,
     )
@@ -246,13 +252,15 @@ async def wire(
         loads=loads,
         replicas=replicas,
         operations=operations,
-        fleet_rules=FleetRules(rules, places, rule_enforcer, operations, clock),
+        backend_operations=backend_operations,
+        fleet_rules=FleetRules(rules, places, rule_enforcer, operations, backend_operations, guard, clock),
         inventory=keeper_of_inventory,
         upgrades=upgrades,
         galleries=lookups.galleries,
         progress=progress,
         watch=OperationWatch(operations, progress, clock, frontend=frontend_id, view_of=operation_view),
         peers=PeerOperations(operations, progress, clock, frontend=frontend_id, caches=caches),
+        staging=PeerStaging(clock),
         view=view,
         readiness=readiness,
         brake=brake,

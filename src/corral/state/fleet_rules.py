@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from corral.domain.backend import artefact_of, payload_of, with_alias_kept
 from corral.domain.event import Event
 from corral.domain.fleet_rule import FleetRule, revision_of
 from corral.domain.intent import Intent
@@ -13,7 +14,6 @@ from corral.domain.operation import Operation
 from corral.state.db import Database
 from corral.state.dialect import wait_for_fleet_rules_lock
 from corral.state.events import append
-from corral.state.intent_rows import artefact_of, document
 from corral.state.operations import write_operations
 from corral.state.schema import fleet_rules
 
@@ -47,7 +47,7 @@ class FleetRuleStore:
             if rules:
                 await connection.execute(insert(fleet_rules), [_row(rule) for rule in rules])
             intents = [intent for _, some in started for intent in some]
-            await write_operations(connection, [operation for operation, _ in started], intents)
+            await write_operations(connection, [operation for operation, _ in started], intents, with_alias_kept)
             await append(connection, events)
         return True
 
@@ -60,7 +60,7 @@ async def _read(connection: AsyncConnection) -> list[FleetRule]:
 def _row(rule: FleetRule) -> dict[str, object]:
     return {
         "id": rule.name,
-        "artefact": document(rule.artefact),
+        "artefact": payload_of(rule.artefact),
         "selector": dict(rule.selector),
         "made_by": rule.made_by,
         "made_at": rule.made_at,

@@ -6,8 +6,7 @@ import msgspec
 from sqlalchemy import Row
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain.backend import Artefact, Before, Verb, Wish
-from corral.domain.intent import Intent, IntentState, Outstanding
+from corral.domain.intent import Before, Intent, IntentState, Outstanding, Verb
 from corral.domain.operation import Target, TargetStatus, status_of
 
 
@@ -16,14 +15,10 @@ def document(value: object) -> Any:
     return None if value is None else msgspec.to_builtins(value, order="sorted")
 
 
-def artefact_of(stored: Any) -> Artefact:
-    return msgspec.convert(stored, Artefact)
-
-
 def intent_values(intent: Intent) -> dict[str, object]:
     """What changes in the life of one generation, apart from its lease."""
     return {
-        "artefact": document(intent.wish.artefact),
+        "payload": dict(intent.payload),
         "state": intent.state.value,
         "before": document(intent.before),
         "outstanding": document(intent.outstanding),
@@ -41,10 +36,11 @@ def intent_row(intent: Intent) -> dict[str, object]:
     return {
         **intent_values(intent),
         "node_id": intent.node_id,
-        "backend": intent.backend,
+        "kind": intent.kind.value,
+        "subject": intent.subject,
         "generation": intent.generation,
         "operation_id": intent.operation_id,
-        "verb": intent.wish.verb.value,
+        "verb": intent.verb.value,
         "accepted_at": intent.accepted_at,
         "lease_token": intent.lease_token,
         "lease_until": intent.lease_until,
@@ -54,7 +50,9 @@ def intent_row(intent: Intent) -> dict[str, object]:
 def intent_of(row: Row[Any]) -> Intent:
     return Intent(
         node_id=NodeId(row.node_id),
-        wish=Wish(verb=Verb(row.verb), key=row.backend, artefact=artefact_of(row.artefact)),
+        verb=Verb(row.verb),
+        subject=row.subject,
+        payload=row.payload,
         operation_id=OperationId(row.operation_id),
         generation=row.generation,
         state=IntentState(row.state),
@@ -89,7 +87,7 @@ def target_row(target: Target) -> dict[str, object]:
         "operation_id": target.operation_id,
         "node_id": target.node_id,
         "node_name": target.node_name,
-        "backend": target.backend,
+        "subject": target.subject,
         "status": target.status.value,
         "waits_for_node": int(target.waits_for_node),
         "message": target.message,
@@ -103,7 +101,7 @@ def target_of(row: Row[Any]) -> Target:
         operation_id=OperationId(row.operation_id),
         node_id=NodeId(row.node_id),
         node_name=row.node_name,
-        backend=row.backend,
+        subject=row.subject,
         status=TargetStatus(row.status),
         waits_for_node=bool(row.waits_for_node),
         message=row.message,

@@ -2,17 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from functools import cache
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Row, select, update
+from sqlalchemy import Insert, Row, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
 from corral.domain.backend import BackendEntry, Inventory
+from corral.domain.intent import Report
 from corral.state.db import Database
 from corral.state.dialect import among
-from corral.state.intent_batches import write_reports
+from corral.state.intent_rows import document
+from corral.state.row_sets import POSTGRES, RowSet
 from corral.state.schema import backend_inventory
+
+_REPORTS: Final = RowSet(*backend_inventory.c)
 
 
 class Inventories:
@@ -51,3 +58,28 @@ class Inventories:
 
 def _inventory(row: Row[Any]) -> Inventory:
     return Inventory(entries=msgspec.convert(row.entries, tuple[BackendEntry, ...]), seen_at=row.seen_at)
+
+
+async def write_reports(connection: AsyncConnection, reports: Mapping[NodeId, Report]) -> None:
+    """Store the inventories among these reports; an older one never replaces a newer one."""
+    rows = [
+        {"node_id": node_id, "entries": document(report.entries), "seen_at": report.seen_at}
+        for node_id, report in sorted(reports.items())
+        if isinstance(report, Inventory)
+    ]
+    if rows:
+        statement = _upsert_reports(connection.dialect.name)
+        await connection.execute(statement, _REPORTS.parameters(connection, rows))
+
+
+@cache
+def _upsert_reports(dialect: str) -> Insert:
+    given = _REPORTS.table(dialect)
+    names = [column.name for column in backend_inventory.c]
+    rows = select(*(_REPORTS.value(given, name, dialect) for name in names))
+    into = postgresql.insert if dialect == POSTGRES else sqlite.insert
+    # SQLite would read ON CONFLICT as a part of the SELECT, unless a WHERE ends it.
+    new = into(backend_inventory).from_select(names, rows.where(given.c.node_id.is_not(None)))
+    newer = backend_inventory.c.seen_at <= new.excluded.seen_at
+    values = {"entries": new.excluded.entries, "seen_at": new.excluded.seen_at}
+    return new.on_conflict_do_update(index_elements=[backend_inventory.c.node_id], set_=values, where=newer)

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, update
 from corral.base.ids import LeaseToken
 from corral.state.db import Database
 from corral.state.dialect import insert_into
-from corral.state.schema import backend_intents, leases, load_jobs
+from corral.state.schema import intents, leases, load_jobs
 
 
 def guard(name: str, token: LeaseToken) -> ColumnElement[bool]:
@@ -21,10 +21,10 @@ async def free_all(database: Database, *, at: datetime) -> None:
     What nodes were asked for keeps its lease to the end: they may be about to finish it, and asked again at once they
     would do it twice.
     """
-    held = and_(backend_intents.c.lease_token.is_not(None), backend_intents.c.outstanding.is_(None))
+    held = and_(intents.c.lease_token.is_not(None), intents.c.outstanding.is_(None))
     async with database.begin() as connection:
         await connection.execute(delete(leases))
-        await connection.execute(update(backend_intents).where(held).values(lease_token=None, lease_until=None))
+        await connection.execute(update(intents).where(held).values(lease_token=None, lease_until=None))
         await connection.execute(update(load_jobs).where(load_jobs.c.lease_until > at).values(lease_until=at))
 
 

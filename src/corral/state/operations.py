@@ -9,9 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, OperationId
-from corral.domain.backend import Verb
 from corral.domain.event import Event
-from corral.domain.intent import Intent, supersede
+from corral.domain.intent import Inherit, Intent, IntentKey, Verb, supersede
 from corral.domain.operation import FINAL, UNDER_WAY, Operation, Target
 from corral.state.db import Database
 from corral.state.dialect import among
@@ -20,14 +19,14 @@ from corral.state.intent_batches import (
     in_order,
     insert_targets,
     locked,
-    place_of,
     replace_intents,
     supersede_targets,
     write_intents,
     write_targets,
 )
-from corral.state.intent_rows import artefact_of, document, intent_of, target_of
-from corral.state.schema import backend_intents, operation_targets, operations
+from corral.state.intent_rows import intent_of, target_of
+from corral.state.schema import intents as intents_table
+from corral.state.schema import operation_targets, operations
 
 _FINAL: Final = [status.value for status in FINAL]
 _AT_ONCE: Final = 1000
@@ -36,8 +35,8 @@ _UNDER_WAY: Final = [status.value for status in UNDER_WAY]
 
 DecideIntent = Callable[[Intent], Intent | None]
 Beside = Callable[[AsyncConnection], Awaitable[None]]
-Generations = Mapping[tuple[NodeId, str], int]
-"""Of intents, by node and backend; 0 where there was none."""
+Generations = Mapping[IntentKey, int]
+"""The generation of each intent that was seen; 0 where there was none."""
 
 
 async def _nothing(_: AsyncConnection) -> None:
@@ -51,8 +50,10 @@ class Overtaken(CorralError):
 
 
 class OperationStore:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, inherit: Inherit) -> None:
+        """`inherit` says what an intent takes over from the one that it supersedes."""
         self._db = database
+        self._inherit = inherit
 
     async def start(
         self,
@@ -72,7 +73,7 @@ class OperationStore:
         async with self._db.begin() as connection:
             if (known := await _by_key(connection, operation.idempotency_key)) is not None:
                 return known
-            await write_operations(connection, [operation], intents, seen=seen)
+            await write_operations(connection, [operation], intents, self._inherit, seen=seen)
             await beside(connection)
             await append(connection, events)
         return operation
@@ -116,10 +117,10 @@ class OperationStore:
         self, id: OperationId, nodes: Sequence[NodeId] | None, decide: DecideIntent, *, events: Sequence[Event]
     ) -> list[Intent]:
         """Let `decide` change the operation's intents, on these nodes or all; returns those that it changed."""
-        own = backend_intents.c.operation_id == id
+        own = intents_table.c.operation_id == id
         async with self._db.begin() as connection:
-            which = own if nodes is None else and_(own, among(connection, backend_intents.c.node_id, nodes))
-            rows = (await connection.execute(in_order(select(backend_intents).where(which)))).all()
+            which = own if nodes is None else and_(own, among(connection, intents_table.c.node_id, nodes))
+            rows = (await connection.execute(in_order(select(intents_table).where(which)))).all()
             decided = [decide(intent_of(row)) for row in rows]
             changed = [one for one in decided if one is not None]
             await write_intents(connection, changed)
@@ -151,28 +152,31 @@ async def write_operations(
     connection: AsyncConnection,
     started: Sequence[Operation],
     intents: Sequence[Intent],
+    inherit: Inherit,
     *,
     seen: Generations | None = None,
 ) -> None:
     """Operations of one moment, and the intents of all of them, of which each place has at most one."""
     for operation in started:
         await connection.execute(insert(operations).values(_row(operation)))
-    ordered = sorted(intents, key=place_of)
+    ordered = sorted(intents, key=lambda one: one.key)
     for start in range(0, len(ordered), _AT_ONCE):
-        await _replace(connection, ordered[start : start + _AT_ONCE], seen)
+        await _replace(connection, ordered[start : start + _AT_ONCE], inherit, seen)
     targets = [target for operation in started for target in operation.targets]
     for start in range(0, len(targets), _AT_ONCE):
         await insert_targets(connection, targets[start : start + _AT_ONCE])
 
 
-async def _replace(connection: AsyncConnection, fresh: Sequence[Intent], seen: Generations | None) -> None:
+async def _replace(
+    connection: AsyncConnection, fresh: Sequence[Intent], inherit: Inherit, seen: Generations | None
+) -> None:
     """What was wanted at these places before is superseded; leases and requests under way are carried along."""
-    rows = await locked(connection, [place_of(one) for one in fresh])
-    known = {(NodeId(row.node_id), str(row.backend)): intent_of(row) for row in rows}
-    new = [supersede(known.get(place_of(one)), one) for one in fresh]
-    if seen is not None and any(one.generation != seen.get(place_of(one), -1) + 1 for one in new):
+    rows = await locked(connection, [one.key for one in fresh])
+    known = {one.key: one for one in map(intent_of, rows)}
+    new = [supersede(known.get(one.key), one, inherit) for one in fresh]
+    if seen is not None and any(one.generation != seen.get(one.key, -1) + 1 for one in new):
         raise Overtaken
-    await supersede_targets(connection, list(known), at=max(one.accepted_at for one in fresh))
+    await supersede_targets(connection, list(known.values()), at=max(one.accepted_at for one in fresh))
     await replace_intents(connection, list(known), new)
 
 
@@ -215,8 +219,8 @@ def _row(operation: Operation) -> dict[str, object]:
     return {
         "id": operation.id,
         "verb": operation.verb.value,
-        "backend": operation.backend,
-        "artefact": document(operation.artefact),
+        "subject": operation.subject,
+        "payload": dict(operation.payload),
         "asked_by": operation.asked_by,
         "accepted_at": operation.accepted_at,
         "node_id": operation.node_id,
@@ -229,8 +233,8 @@ def _operation(row: Row[Any], targets: Sequence[Target]) -> Operation:
     return Operation(
         id=OperationId(row.id),
         verb=Verb(row.verb),
-        backend=row.backend,
-        artefact=artefact_of(row.artefact),
+        subject=row.subject,
+        payload=row.payload,
         asked_by=row.asked_by,
         accepted_at=row.accepted_at,
         node_id=None if row.node_id is None else NodeId(row.node_id),

@@ -254,8 +254,8 @@ operations: Final = Table(
     metadata,
     Column("id", Words, primary_key=True),
     Column("verb", Words, nullable=False),
-    Column("backend", Words, nullable=False),
-    _document("artefact"),
+    Column("subject", Words, nullable=False),
+    _document("payload"),
     Column("asked_by", Words, nullable=False),
     Column("accepted_at", UtcTime, nullable=False),
     Column("node_id", Words),
@@ -272,26 +272,26 @@ operation_targets: Final = Table(
     Column("operation_id", Words, primary_key=True),
     Column("node_id", Words, primary_key=True),
     Column("node_name", Words, nullable=False),
-    Column("backend", Words, nullable=False),
+    Column("subject", Words, nullable=False),
     Column("status", Words, nullable=False),
     Column("waits_for_node", Whole, nullable=False),
     Column("message", Words, nullable=False),
     Column("attempts", Whole, nullable=False),
     Column("changed_at", UtcTime, nullable=False),
-    Index(None, "node_id", "backend"),
     Index(None, "status"),
 )
 
-backend_intents: Final = Table(
-    "backend_intents",
+intents: Final = Table(
+    "intents",
     metadata,
     Column("node_id", Words, primary_key=True),
-    Column("backend", Words, primary_key=True),
+    Column("kind", Words, primary_key=True),
+    Column("subject", Words, primary_key=True),
     # Owner: Operations.start, which replaces the whole row and counts the generation up.
     Column("generation", Whole, nullable=False),
     Column("operation_id", Words, nullable=False),
     Column("verb", Words, nullable=False),
-    _document("artefact"),
+    _document("payload"),
     Column("accepted_at", UtcTime, nullable=False),
     # Owner: the holder of the lease (Intents.store). People cancel and retry (Operations), Nodes.remove cancels.
     Column("state", Words, nullable=False),
@@ -312,7 +312,7 @@ backend_intents: Final = Table(
     Index(None, "lease_token"),
 )
 
-# Owner: Inventories. What a node last said, and when.
+# Owner: Inventories (write_reports, which Intents.store calls in its transaction). What a node last said, and when.
 backend_inventory: Final = Table(
     "backend_inventory",
     metadata,

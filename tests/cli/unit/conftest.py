@@ -243,7 +243,7 @@ def _state(targets: tuple[TargetView, ...]) -> OperationState:
             operation_id=OperationId("o"),
             node_id=NodeId(one.node_id),
             node_name=one.node_name,
-            backend=one.backend,
+            subject=one.backend,
             status=TargetStatus(one.status),
             waits_for_node=one.waits_for_node,
             changed_at=datetime(2026, 3, 1, tzinfo=UTC),

@@ -6,20 +6,22 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.domain.backend import Artefact, Verb, Wish
+from corral.domain.backend import Artefact, payload_of, with_alias_kept
 from corral.domain.event import EventKind
 from corral.domain.fleet_rule import FleetRule, revision_of
-from corral.domain.intent import Intent, IntentState
+from corral.domain.intent import Intent, IntentKind, IntentState, Verb
 from corral.domain.operation import Operation, Target, TargetStatus
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.failures import ConstraintViolated
 from corral.state.fleet_rules import FleetRuleStore
 from corral.state.intents import IntentChange, Intents
+from corral.state.inventories import write_reports
 from corral.state.operations import OperationStore, Overtaken
 from tests.kit.samples import after, an_event
 
 MINE = LeaseToken("mine")
+BACKEND = IntentKind.BACKEND
 
 
 @pytest.fixture
@@ -29,12 +31,12 @@ def rules(database: Database) -> FleetRuleStore:
 
 @pytest.fixture
 def operations(database: Database) -> OperationStore:
-    return OperationStore(database)
+    return OperationStore(database, with_alias_kept)
 
 
 @pytest.fixture
 def intents(database: Database) -> Intents:
-    return Intents(database)
+    return Intents(database, write_reports)
 
 
 def a_rule(name: str, **selector: str) -> FleetRule:
@@ -49,13 +51,13 @@ def an_operation(
     operation = Operation(
         id=OperationId(id),
         verb=verb,
-        backend=backend,
-        artefact=artefact,
+        subject=backend,
+        payload=payload_of(artefact),
         asked_by="alice",
         accepted_at=after(0),
         targets=tuple(
             Target(
-                operation_id=OperationId(id), node_id=NodeId(one), node_name=one, backend=backend, changed_at=after(0)
+                operation_id=OperationId(id), node_id=NodeId(one), node_name=one, subject=backend, changed_at=after(0)
             )
             for one in nodes
         ),
@@ -63,7 +65,9 @@ def an_operation(
     wishes = [
         Intent(
             node_id=NodeId(one),
-            wish=Wish(verb=verb, key=backend, artefact=artefact),
+            verb=verb,
+            subject=backend,
+            payload=payload_of(artefact),
             operation_id=operation.id,
             accepted_at=after(0),
             changed_at=after(0),
@@ -124,7 +128,7 @@ async def test_a_change_and_what_follows_from_it_are_one(
     happened = [an_event(EventKind.FLEET_RULES_CHANGED)]
     assert await rules.replace([], revision=revision, started=started, events=happened)
     assert await rules.all() == []
-    assert {one.backend for one in await intents.of_node(NodeId("w1"))} == {"echo", "other"}
+    assert {one.subject for one in await intents.of_node(NodeId("w1"))} == {"echo", "other"}
     stored = await operations.get(OperationId("op1"))
     assert stored is not None
     assert [one.node_name for one in stored.targets] == ["w1", "w2"]
@@ -141,7 +145,7 @@ async def test_if_what_follows_fails_nothing_has_changed(rules: FleetRuleStore, 
 
 
 async def test_what_was_decided_on_something_older_is_not_started(operations: OperationStore, intents: Intents) -> None:
-    w1, w2 = (NodeId("w1"), "echo"), (NodeId("w2"), "echo")
+    w1, w2 = (NodeId("w1"), BACKEND, "echo"), (NodeId("w2"), BACKEND, "echo")
     first, wishes = an_operation("op1", "w1", "w2")
     await operations.start(first, wishes, events=[], seen={w1: 0, w2: 0})
     for number, seen in enumerate([{w1: 0, w2: 1}, {w1: 1}, {w1: 2, w2: 1}, {}]):
@@ -151,7 +155,7 @@ async def test_what_was_decided_on_something_older_is_not_started(operations: Op
         assert await operations.get(late.id) is None
     next_one, more = an_operation("op2", "w1", "w2")
     await operations.start(next_one, more, events=[], seen={w1: 1, w2: 1})
-    known = await intents.get(*w1)
+    known = await intents.get(w1)
     assert known is not None
     assert (known.operation_id, known.generation) == ("op2", 2)
     superseded = await operations.get(first.id)
@@ -160,10 +164,10 @@ async def test_what_was_decided_on_something_older_is_not_started(operations: Op
 
 
 async def test_of_two_frontends_that_decide_the_same_one_starts_it(operations: OperationStore) -> None:
-    seen = {(NodeId(f"w{number}"), "echo"): 0 for number in range(20)}
+    seen = {(NodeId(f"w{number}"), BACKEND, "echo"): 0 for number in range(20)}
 
     async def start(id: str) -> bool:
-        operation, wishes = an_operation(id, *(node for node, _ in seen))
+        operation, wishes = an_operation(id, *(node for node, _, _ in seen))
         try:
             await operations.start(operation, wishes, events=[], seen=seen)
         except (Overtaken, ConstraintViolated):
@@ -183,7 +187,7 @@ async def test_only_what_is_not_just_there_is_read(operations: OperationStore, i
     await intents.store(MINE, [IntentChange(intent=one, keeps_lease=False, is_corral=True) for one in settled])
 
     nodes = [NodeId(one) for one in ("there", "gone", "open", "deleted")]
-    found = await intents.unsettled(nodes, ["echo", "x"], whole=[NodeId("gone")])
+    found = await intents.unsettled(BACKEND, nodes, ["echo", "x"], whole=[NodeId("gone")])
 
     assert {one.node_id for one in found} == {"gone", "open", "deleted"}
-    assert await intents.unsettled(nodes, ["x"], whole=nodes) == []
+    assert await intents.unsettled(BACKEND, nodes, ["x"], whole=nodes) == []

@@ -10,13 +10,13 @@ import pytest
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.domain import intent as intents_
 from corral.domain import intent_steps
-from corral.domain.backend import BackendEntry, Before, Inventory, Verb
-from corral.domain.intent import Intent, IntentPolicy, IntentState
+from corral.domain.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
+from corral.domain.intent import Before, Intent, IntentKind, IntentPolicy, IntentState, Verb
 from corral.domain.intent_steps import Send
 from corral.domain.operation import TargetStatus
 from corral.state.db import Database
 from corral.state.intents import IntentChange, Intents, WaitingIntents
-from corral.state.inventories import Inventories
+from corral.state.inventories import Inventories, write_reports
 from corral.state.operations import OperationStore
 from tests.kit.samples import after, an_operation
 
@@ -28,12 +28,12 @@ STORABLE = NASTY.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
 
 @pytest.fixture
 def operations(database: Database) -> OperationStore:
-    return OperationStore(database)
+    return OperationStore(database, with_alias_kept)
 
 
 @pytest.fixture
 def intents(database: Database) -> Intents:
-    return Intents(database)
+    return Intents(database, write_reports)
 
 
 async def started(operations: OperationStore, id: str, *nodes: str, verb: Verb = Verb.INSTALL) -> None:
@@ -48,7 +48,9 @@ async def claimed(intents: Intents, token: LeaseToken = MINE, at: float = 1) -> 
 
 def asked(intent: Intent) -> IntentChange:
     """About to be sent."""
-    step = intent_steps.look(intent, Inventory(seen_at=after(2)), after(2), POLICY, is_corral=False)
+    step = intent_steps.look(
+        intent, evidence_of(intent, Inventory(seen_at=after(2))), after(2), POLICY, is_corral=False
+    )
     assert isinstance(step, Send)
     return IntentChange(intent=step.intent, keeps_lease=True, is_corral=False)
 
@@ -110,7 +112,7 @@ async def test_a_batch_stores_what_is_wanted_and_learns_from_the_rest(
 
 
 async def found(intents: Intents, name: str) -> Intent:
-    known = await intents.get(NodeId(name), "echo")
+    known = await intents.get((NodeId(name), IntentKind.BACKEND, "echo"))
     assert known is not None
     return known
 
@@ -136,7 +138,7 @@ async def test_a_lost_lease_loses_its_row_and_no_other(operations: OperationStor
 async def test_a_lease_that_was_renewed_meanwhile_stays_renewed(operations: OperationStore, intents: Intents) -> None:
     await started(operations, "op1", "w1")
     work = await claimed(intents)
-    assert await intents.extend(MINE, [(NodeId("w1"), "echo")], until=after(100)) == 1
+    assert await intents.extend(MINE, [(NodeId("w1"), IntentKind.BACKEND, "echo")], until=after(100)) == 1
     await intents.store(MINE, [asked(work["w1"])])
     known = await found(intents, "w1")
     assert (known.lease_token, known.lease_until) == (MINE, after(100))
@@ -161,7 +163,7 @@ async def test_whatever_workers_say_survives_in_a_batch(
             intent=replace(one, message=NASTY, before=Before(present=True, installed_at=NASTY)),
             keeps_lease=False,
             is_corral=True,
-            seen=report,
+            report=report,
         )
         for one, report in zip(work.values(), reports, strict=True)
     ]
@@ -179,11 +181,11 @@ async def test_of_two_reports_of_one_node_the_newer_stays(
 ) -> None:
     for number, backend in enumerate(("a", "b")):
         operation, wishes = an_operation(f"op{number}", "w1")
-        other = [replace(one, wish=replace(one.wish, key=backend)) for one in wishes]
+        other = [replace(one, subject=backend) for one in wishes]
         await operations.start(operation, other, events=[])
     work = await intents.claim(MINE, now=after(1), until=after(9), limit=10)
     seen = {"a": Inventory(seen_at=after(6)), "b": Inventory(seen_at=after(5))}
-    changes = [replace(satisfied(one), seen=seen[one.backend]) for one in work]
+    changes = [replace(satisfied(one), report=seen[one.subject]) for one in work]
     assert await intents.store(MINE, changes) == [True, True]
     assert await Inventories(database).get(NodeId("w1")) == seen["a"]
 
@@ -197,7 +199,7 @@ async def test_a_hundred_cost_as_many_statements_as_one(
             await started(operations, id, *(f"{id}-{one}" for one in range(number)))
             work = await claimed(intents)
             report = Inventory(seen_at=after(2))
-            changes = [replace(satisfied(one), seen=report) for one in work.values()]
+            changes = [replace(satisfied(one), report=report) for one in work.values()]
             assert await intents.store(MINE, changes) == [True] * number
         counts.append(len(seen))
     assert counts[0] == counts[1]
@@ -208,7 +210,8 @@ async def test_batches_and_renewals_meet_in_any_order(operations: OperationStore
     names = [f"w{number:02}" for number in range(40)]
     for name in reversed(names):
         await started(operations, f"op-{name}", name)
-    work, places = await claimed(intents), [(NodeId(name), "echo") for name in names]
+    work = await claimed(intents)
+    places = [one.key for one in work.values()]
     held = [
         replace(satisfied(one), intent=replace(one, waits_for_node=True), keeps_lease=True) for one in work.values()
     ]

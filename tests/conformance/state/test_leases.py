@@ -7,10 +7,11 @@ from dataclasses import replace
 from sqlalchemy import select, update
 
 from corral.base.ids import LeaseToken
-from corral.domain.backend import Before, Verb
-from corral.domain.intent import Outstanding
+from corral.domain.backend import with_alias_kept
+from corral.domain.intent import Before, Outstanding, Verb
 from corral.state.db import Database
 from corral.state.intents import IntentChange, Intents
+from corral.state.inventories import write_reports
 from corral.state.leases import Leases, free_all, guard
 from corral.state.load_jobs import LoadJobs
 from corral.state.operations import OperationStore
@@ -134,9 +135,9 @@ async def test_a_lease_cannot_be_taken_between_a_guarded_write_and_its_commit(
 
 async def test_whoever_is_alone_frees_all_that_the_dead_held(database: Database, leases: Leases) -> None:
     jobs = LoadJobs(database, await Secrets.open(database, SecretsKey(bytes(32)), at=after(0)))
-    intents, job = Intents(database), a_load_job()
+    intents, job = Intents(database, write_reports), a_load_job()
     operation, wishes = an_operation("op1", "w1")
-    await OperationStore(database).start(operation, wishes, events=[])
+    await OperationStore(database, with_alias_kept).start(operation, wishes, events=[])
     await jobs.open(job)
     await claim(leases, A)
     assert await intents.claim(A, now=after(1), until=after(7), limit=1)
@@ -152,9 +153,9 @@ async def test_whoever_is_alone_frees_all_that_the_dead_held(database: Database,
 
 
 async def test_what_a_node_was_asked_for_is_left_to_it_for_a_while(database: Database) -> None:
-    intents = Intents(database)
+    intents = Intents(database, write_reports)
     operation, wishes = an_operation("op1", "w1", "w2")
-    await OperationStore(database).start(operation, wishes, events=[])
+    await OperationStore(database, with_alias_kept).start(operation, wishes, events=[])
     first, _ = await intents.claim(A, now=after(1), until=after(7), limit=2)
     request = Outstanding(
         generation=1, verb=Verb.INSTALL, sent_at=after(1), until=after(90), before=Before(present=False)

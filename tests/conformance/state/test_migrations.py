@@ -7,16 +7,25 @@ from datetime import timedelta
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, select, text
+from alembic.operations import Operations as AlembicOperations
+from sqlalchemy import Connection, bindparam, inspect, select, text
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
 from corral.base.errors import SchemaTooNew
+from corral.base.ids import NodeId, OperationId
+from corral.domain.backend import artefact_of, with_alias_kept
+from corral.domain.intent import Before
+from corral.state.columns import UtcTime
 from corral.state.db import Database
 from corral.state.engines import Timeouts
 from corral.state.events import Events
+from corral.state.intents import Intents
+from corral.state.inventories import write_reports
 from corral.state.load_jobs import LoadJobs
 from corral.state.migrations import upgrade
+from corral.state.migrations.versions import r0003_operations
 from corral.state.nodes import Nodes
+from corral.state.operations import OperationStore
 from corral.state.replicas import ReplicaStore, insert_replica
 from corral.state.schema import metadata
 from corral.state.secrets import Secrets
@@ -98,6 +107,62 @@ ADDED_SINCE_0006 = (
 )
 
 
+OLD_ROWS = (
+    """INSERT INTO operations (id, verb, backend, artefact, asked_by, accepted_at) VALUES
+    ('op1', 'install', 'g@echo', '{"backend": "g@echo", "uri": "oci://a", "digests": ["d"]}', 'alice', :at),
+    ('op2', 'remove', 'small', '{"backend": "small"}', 'alice', :at)""",
+    """INSERT INTO operation_targets
+    (operation_id, node_id, node_name, backend, status, waits_for_node, message, attempts, changed_at) VALUES
+    ('op1', 'n1', 'w1', 'echo', 'error', 0, 'disk full', 2, :at),
+    ('op2', 'n1', 'w1', 'models/small', 'queued', 1, '', 0, :at)""",
+    """INSERT INTO backend_intents (node_id, backend, generation, operation_id, verb, artefact, accepted_at, state,
+    before, attempts, misses, next_try, waits_for_node, message, changed_at, lease_token, lease_until) VALUES
+    ('n1', 'echo', 3, 'op1', 'install', '{"backend": "g@echo", "uri": "oci://a", "digests": ["d"]}', :at, 'open',
+    '{"present": false}', 2, 1, :at, 0, 'disk full', :at, 'token', :at),
+    ('n1', 'models/small', 1, 'op2', 'remove', '{"backend": "small"}', :at, 'open',
+    NULL, 0, 0, :at, 1, '', :at, NULL, NULL)""",
+)
+
+
+def make_operations_of_0010(connection: Connection) -> None:
+    """The tables of operations as they were before intents had a kind."""
+    for table in ("intents", "operations", "operation_targets"):
+        connection.execute(text(f"DROP TABLE {table}"))
+    with AlembicOperations.context(MigrationContext.configure(connection)):
+        r0003_operations._operations()
+        r0003_operations._intents()
+
+
+async def test_operations_of_an_earlier_version_are_taken_over_whole(database: Database) -> None:
+    async with database.begin() as connection:
+        await connection.run_sync(make_operations_of_0010)
+        for rows in OLD_ROWS:
+            await connection.execute(text(rows).bindparams(bindparam("at", after(1), UtcTime)))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0010'"))
+
+    await upgrade(database)
+
+    install, removal = await Intents(database, write_reports).of_node(NodeId("n1"))
+    assert (install.kind, install.subject, install.generation, install.state) == ("backend", "echo", 3, "open")
+    artefact = artefact_of(install.payload)
+    assert (artefact.backend, artefact.uri, artefact.digests) == ("g@echo", "oci://a", {"d"})
+    assert (install.attempts, install.misses, install.message, install.before) == (
+        2,
+        1,
+        "disk full",
+        Before(present=False),
+    )
+    assert (install.lease_token, install.lease_until, install.next_try) == ("token", after(1), after(1))
+    assert (removal.kind, removal.subject, removal.waits_for_node) == ("model", "small", True)
+    operations = OperationStore(database, with_alias_kept)
+    first, second = await operations.get(OperationId("op1")), await operations.get(OperationId("op2"))
+    assert first is not None
+    assert second is not None
+    assert (first.subject, artefact_of(first.payload), first.targets[0].subject) == ("g@echo", artefact, "echo")
+    assert (first.targets[0].status, first.targets[0].message, first.targets[0].attempts) == ("error", "disk full", 2)
+    assert (second.subject, second.targets[0].subject, second.targets[0].waits_for_node) == ("small", "small", True)
+
+
 async def test_rows_of_an_earlier_version_can_be_read_after_the_upgrade(database: Database) -> None:
     secrets = await Secrets.open(database, SecretsKey(bytes(32)), at=after(0))
     nodes, jobs, replicas = Nodes(database), LoadJobs(database, secrets), ReplicaStore(database, secrets)
@@ -106,6 +171,7 @@ async def test_rows_of_an_earlier_version_can_be_read_after_the_upgrade(database
     await jobs.open(job)
     async with database.begin() as connection:
         assert await insert_replica(connection, replica)
+        await connection.run_sync(make_operations_of_0010)
         for table, column in ADDED_SINCE_0006:
             await connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
         await connection.execute(text("UPDATE alembic_version SET version_num = '0006'"))

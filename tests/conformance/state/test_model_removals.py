@@ -5,16 +5,17 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.domain.backend import Artefact, Verb, Wish, model_key
+from corral.domain.backend import with_alias_kept
 from corral.domain.event import EventKind
-from corral.domain.intent import Intent
+from corral.domain.intent import Intent, Verb
 from corral.domain.model_removal import REASON, RemovedModel
-from corral.domain.operation import Operation, OperationState, Target
+from corral.domain.operation import Operation, OperationState, Target, TargetStatus
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import note
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.intents import Intents
+from corral.state.inventories import write_reports
 from corral.state.load_jobs import LoadJobs, stop_serving
 from corral.state.model_removals import ModelRemovals
 from corral.state.operations import OperationStore
@@ -22,7 +23,7 @@ from corral.state.replicas import ReplicaStore
 from corral.state.restorations import Restorations
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
-from tests.kit.samples import a_load_job, a_replica, after, an_event
+from tests.kit.samples import a_load_job, a_replica, after, an_event, an_operation
 
 MINE = LeaseToken("mine")
 A, B = NodeId("a"), NodeId("b")
@@ -40,7 +41,7 @@ def jobs(database: Database, secrets: Secrets) -> LoadJobs:
 
 @pytest.fixture
 def removals(database: Database) -> ModelRemovals:
-    return ModelRemovals(database, OperationStore(database), on_removal=(stop_serving,))
+    return ModelRemovals(database, OperationStore(database, with_alias_kept), on_removal=(stop_serving,))
 
 
 async def loading(jobs: LoadJobs, node_id: NodeId, model: str = "small") -> Replica:
@@ -61,20 +62,18 @@ async def loaded(jobs: LoadJobs, node_id: NodeId, model: str = "small") -> Repli
 
 
 def removal(id: str, seconds: float) -> tuple[RemovedModel, Operation, list[Intent]]:
-    at, operation_id, artefact = after(seconds), OperationId(id), Artefact(backend="small")
-    wish = Wish(verb=Verb.REMOVE, key=model_key("small"), artefact=artefact)
+    at, operation_id = after(seconds), OperationId(id)
     common = {"operation_id": operation_id, "changed_at": at}
-    target = Target(node_id=A, node_name="a", backend=wish.key, **common)  # type: ignore[arg-type]
+    target = Target(node_id=A, node_name="a", subject="small", **common)  # type: ignore[arg-type]
     operation = Operation(
         id=operation_id,
         verb=Verb.REMOVE,
-        backend="small",
-        artefact=artefact,
+        subject="small",
         asked_by="me",
         accepted_at=at,
         targets=(target,),
     )
-    intent = Intent(node_id=A, wish=wish, accepted_at=at, next_try=at, **common)  # type: ignore[arg-type]
+    intent = Intent(node_id=A, verb=Verb.REMOVE, subject="small", accepted_at=at, next_try=at, **common)  # type: ignore[arg-type]
     return RemovedModel(name="small", removed_at=at, operation_id=operation_id), operation, [intent]
 
 
@@ -98,10 +97,10 @@ async def test_all_that_belongs_to_the_model_goes_at_once(
     assert await jobs.get("small") is None
     assert not await jobs.finish(job, MINE, starting, events=[])
     assert [one.model for one in await restorations.all()] == ["other"]
-    stored = await OperationStore(database).get(operation.id)
+    stored = await OperationStore(database, with_alias_kept).get(operation.id)
     assert stored is not None
     assert stored.state is OperationState.RUNNING
-    (intent,) = await Intents(database).of_node(A)
+    (intent,) = await Intents(database, write_reports).of_node(A)
     assert intent == intents[0]
     assert [one.event.kind for one in await Events(database).after(0, limit=9)] == [EventKind.MODEL_REMOVED]
 
@@ -111,7 +110,7 @@ async def test_a_later_removal_takes_the_place_of_an_earlier_one(removals: Model
     await removals.start(*first, events=[])
     await removals.start(*second, events=[])
     assert await removals.all() == [second[0]]
-    (intent,) = await Intents(database).of_node(A)
+    (intent,) = await Intents(database, write_reports).of_node(A)
     assert (intent.operation_id, intent.generation) == (OperationId("second"), 2)
     assert not await removals.forget(first[0], events=[])
     assert await removals.forget(second[0], events=[])
@@ -129,4 +128,19 @@ async def test_a_call_that_is_repeated_removes_nothing_that_was_added_since(
     again = replace(removed, removed_at=after(9), operation_id=OperationId("second"))
     same = await removals.start(again, replace(keyed, id=OperationId("second")), intents, events=[])
     assert (same.id, await removals.all()) == (operation.id, [])
-    assert (await OperationStore(database).with_key("k")) == same
+    assert (await OperationStore(database, with_alias_kept).with_key("k")) == same
+
+
+async def test_a_backend_of_the_same_name_is_another_subject(removals: ModelRemovals, database: Database) -> None:
+    operations = OperationStore(database, with_alias_kept)
+    install, wanted = an_operation("install", A)
+    await operations.start(install, [replace(one, subject="small") for one in wanted], events=[])
+    await removals.start(*removal("removal", 5), events=[])
+    intents = await Intents(database, write_reports).of_node(A)
+    assert [(one.kind, one.subject, one.generation) for one in intents] == [
+        ("backend", "small", 1),
+        ("model", "small", 1),
+    ]
+    stored = await operations.get(install.id)
+    assert stored is not None
+    assert stored.targets[0].status is TargetStatus.QUEUED

@@ -9,15 +9,15 @@ import pytest
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.domain import intent as intents_
 from corral.domain import intent_steps
-from corral.domain.backend import BackendEntry, Before, Inventory, Verb
+from corral.domain.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
 from corral.domain.event import EventKind
-from corral.domain.intent import Intent, IntentPolicy, IntentState, Outstanding
+from corral.domain.intent import Before, Intent, IntentKind, IntentPolicy, IntentState, Outstanding, Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.failures import ConstraintViolated
 from corral.state.intents import IntentChange, Intents
-from corral.state.inventories import Inventories
+from corral.state.inventories import Inventories, write_reports
 from corral.state.nodes import Nodes
 from corral.state.operations import OperationStore
 from tests.kit.samples import a_node, after, an_event, an_operation
@@ -28,12 +28,12 @@ POLICY = IntentPolicy()
 
 @pytest.fixture
 def operations(database: Database) -> OperationStore:
-    return OperationStore(database)
+    return OperationStore(database, with_alias_kept)
 
 
 @pytest.fixture
 def intents(database: Database) -> Intents:
-    return Intents(database)
+    return Intents(database, write_reports)
 
 
 async def started(operations: OperationStore, id: str, *nodes: str, verb: Verb = Verb.INSTALL) -> Operation:
@@ -58,7 +58,7 @@ async def test_an_operation_comes_back_as_it_was_asked_for(operations: Operation
     assert replace(stored, targets=()) == replace(asked, targets=())
     assert [one.node_name for one in stored.targets] == ["w1", "w2"]
     assert stored.state is OperationState.RUNNING
-    assert await intents.get(NodeId("w1"), "echo") == wishes[1]
+    assert await intents.get((NodeId("w1"), IntentKind.BACKEND, "echo")) == wishes[1]
 
 
 async def test_everything_or_nothing(operations: OperationStore, intents: Intents, events: Events) -> None:
@@ -66,7 +66,7 @@ async def test_everything_or_nothing(operations: OperationStore, intents: Intent
     twice, wishes = an_operation("op1", "w2")
     with pytest.raises(ConstraintViolated):
         await operations.start(twice, wishes, events=[an_event()])
-    assert await intents.get(NodeId("w2"), "echo") is None
+    assert await intents.get((NodeId("w2"), IntentKind.BACKEND, "echo")) is None
     assert await events.after(0, limit=10) == []
 
 
@@ -77,7 +77,7 @@ async def test_a_call_that_is_repeated_with_its_key_starts_nothing(
     again, more = an_operation("op2", "w1", key="k")
     await operations.start(first, wishes, events=[])
     assert (await operations.start(again, more, events=[])).id == "op1"
-    known = await intents.get(NodeId("w1"), "echo")
+    known = await intents.get((NodeId("w1"), IntentKind.BACKEND, "echo"))
     assert known is not None
     assert known.generation == 1
 
@@ -95,14 +95,14 @@ async def test_a_lease_that_is_not_renewed_ends_and_one_that_is_does_not(
     await started(operations, "op1", "w1")
     assert await claimed(intents)
     assert await claimed(intents, OTHER, at=5) == []
-    assert await intents.extend(MINE, [(NodeId("w2"), "echo")], until=after(12)) == 0
-    assert await intents.extend(OTHER, [(NodeId("w1"), "echo")], until=after(12)) == 0
-    assert await intents.extend(MINE, [(NodeId("w1"), "echo")], until=after(12)) == 1
+    assert await intents.extend(MINE, [(NodeId("w2"), IntentKind.BACKEND, "echo")], until=after(12)) == 0
+    assert await intents.extend(OTHER, [(NodeId("w1"), IntentKind.BACKEND, "echo")], until=after(12)) == 0
+    assert await intents.extend(MINE, [(NodeId("w1"), IntentKind.BACKEND, "echo")], until=after(12)) == 1
     assert await claimed(intents, OTHER, at=10) == []
     (lost,) = await claimed(intents, OTHER, at=13)
     assert await intents.store(MINE, [settled(lost, message="too late")]) == [False]
     assert await intents.store(OTHER, [settled(lost, message="mine")]) == [True]
-    known = await intents.get(NodeId("w1"), "echo")
+    known = await intents.get((NodeId("w1"), IntentKind.BACKEND, "echo"))
     assert known is not None
     assert (known.message, known.lease_token) == ("mine", None)
 
@@ -150,7 +150,7 @@ async def test_all_that_is_known_of_an_intent_survives(operations: OperationStor
         changed_at=after(2),
     )
     await intents.store(MINE, [IntentChange(intent=full, keeps_lease=False, is_corral=True)])
-    assert await intents.get(NodeId("w1"), "echo") == full
+    assert await intents.get((NodeId("w1"), IntentKind.BACKEND, "echo")) == full
     stored = await operations.get(OperationId("op1"))
     assert stored is not None
     (target,) = stored.targets
@@ -167,18 +167,18 @@ async def test_a_newer_wish_takes_over_lease_and_doubt_and_what_was_done_for_the
 ) -> None:
     await started(operations, "op1", "w1")
     (work,) = await claimed(intents)
-    step = intent_steps.look(work, Inventory(seen_at=after(1)), after(1), POLICY, is_corral=False)
+    step = intent_steps.look(work, evidence_of(work, Inventory(seen_at=after(1))), after(1), POLICY, is_corral=False)
     assert isinstance(step, intent_steps.Send)
     assert await intents.store(MINE, [IntentChange(intent=step.intent, keeps_lease=True, is_corral=False)]) == [True]
     await started(operations, "op2", "w1", verb=Verb.DELETE)
 
-    newer = await intents.get(NodeId("w1"), "echo")
+    newer = await intents.get((NodeId("w1"), IntentKind.BACKEND, "echo"))
     assert newer is not None
     assert (newer.generation, newer.doubt, newer.lease_token) == (2, step.intent.outstanding, MINE)
     assert await claimed(intents, OTHER, at=2) == []
     done = IntentChange(intent=intent_steps.heard(step.intent, is_corral=False), keeps_lease=False, is_corral=False)
     assert await intents.store(MINE, [done]) == [False]
-    freed = await intents.get(NodeId("w1"), "echo")
+    freed = await intents.get((NodeId("w1"), IntentKind.BACKEND, "echo"))
     assert freed is not None
     assert (freed.state, freed.doubt, freed.lease_token) == (IntentState.OPEN, None, None)
     older = await operations.get(OperationId("op1"))
@@ -312,7 +312,7 @@ async def test_failed_installs_may_be_hurried_unless_they_changed(operations: Op
         await started(operations, f"op{number}", f"w{number}", verb=verb)
     work = await claimed(intents)
     await intents.store(MINE, [settled(one, attempts=1, next_try=after(1000)) for one in work])
-    failed = await intents.failed_installs([NodeId(f"w{number}") for number in range(1, 5)])
+    failed = await intents.failed(Verb.INSTALL, [NodeId(f"w{number}") for number in range(1, 5)])
     assert {one.node_id for one in failed} == {"w1", "w3"}
 
     outdated = [replace(one, generation=one.generation + (one.node_id == "w3")) for one in failed]

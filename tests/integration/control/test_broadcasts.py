@@ -9,9 +9,9 @@ import pytest
 
 from corral.base.ids import OperationId
 from corral.bus.port import Message
-from corral.control.operations import Ask
-from corral.domain.backend import Verb
+from corral.control.planning import Ask
 from corral.domain.event import EventKind
+from corral.domain.intent import Verb
 from corral.domain.operation import Operation, OperationState
 from corral.processes.control_loops import Control
 from tests.kit.waiting import eventually
@@ -62,13 +62,13 @@ async def tap(world: World) -> Tap:
 
 async def listening(world: World, control: Control) -> Control:
     """With the subscriptions that it has when it runs."""
-    for subject, handler in control.context.peers.handlers().items():
+    for subject, handler in {**control.context.peers.handlers(), **control.context.staging.handlers()}.items():
         world.stack.push_async_callback((await world.bus.subscribe(subject, handler)).close)
     return control
 
 
 async def start(world: World, verb: Verb = Verb.INSTALL) -> Operation:
-    return await world.control.context.operations.start(Ask(verb=verb, backend="echo", by="me"))
+    return await world.control.context.backend_operations.start(Ask(verb=verb, backend="echo", by="me"))
 
 
 async def say(world: World, subject: str, payload: object) -> None:
@@ -167,7 +167,7 @@ async def test_an_operation_of_a_localai_frontend_is_listed_until_it_is_over(wor
 
 async def test_files_that_a_localai_frontend_stages_are_listed_until_they_are_there(world: World) -> None:
     await listening(world, world.control)
-    staging = world.control.context.peers.staging
+    staging = world.control.context.staging
     told = {
         "model_id": "a.b",
         "node_name": "w2",
@@ -266,7 +266,8 @@ async def test_a_frontend_that_does_not_listen_knows_the_progress_from_another_o
 
 
 async def test_what_nobody_understands_is_ignored(world: World) -> None:
-    for handler in world.control.context.peers.handlers().values():
+    context = world.control.context
+    for handler in {**context.peers.handlers(), **context.staging.handlers()}.values():
         for nonsense in (b"", b"[]", b"null", b'{"job_id": 7, "id": 7, "element": 7}', b'{"status": null}'):
             await handler(Message(subject="gallery.x.progress", data=nonsense, reply=_nowhere))
     assert world.control.context.peers.listed() == []

@@ -13,12 +13,11 @@ from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput, NotF
 from corral.base.ids import LeaseToken, NodeId
 from corral.base.logs import record_fields
 from corral.bus.port import Bus
-from corral.control.intent_requests import IntentRequests
-from corral.control.operations import Ask
+from corral.control.backend_kind import BackendKind
+from corral.control.planning import Ask
 from corral.control.progress import ProgressBoard
-from corral.domain.backend import Verb
 from corral.domain.event import EventKind
-from corral.domain.intent import IntentPolicy
+from corral.domain.intent import IntentPolicy, Verb
 from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Target, TargetStatus
 from corral.state.db import Database
 from corral.state.intents import IntentChange, Intents
@@ -45,7 +44,7 @@ async def hasty(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
 
 
 async def ask(world: World, verb: Verb = Verb.INSTALL, backend: str = "echo", **fields: object) -> Operation:
-    return await world.control.context.operations.start(Ask(verb=verb, backend=backend, by="me", **fields))  # type: ignore[arg-type]
+    return await world.control.context.backend_operations.start(Ask(verb=verb, backend=backend, by="me", **fields))  # type: ignore[arg-type]
 
 
 async def done(world: World, verb: Verb = Verb.INSTALL, backend: str = "echo", **fields: object) -> Operation:
@@ -100,13 +99,13 @@ async def test_whatever_is_logged_during_the_work_on_an_intent_names_its_node_an
 ) -> None:
     await world.backends("w")
     fields: list[dict[str, object]] = []
-    send = IntentRequests.send
+    send = BackendKind.send
 
-    async def logging_send(self: IntentRequests, *args: object, **named: object) -> object:
+    async def logging_send(self: BackendKind, *args: object, **named: object) -> object:
         fields.append(record_fields(logging.makeLogRecord({})))
         return await send(self, *args, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(IntentRequests, "send", logging_send)
+    monkeypatch.setattr(BackendKind, "send", logging_send)
 
     operation = await done(world)
 
@@ -177,7 +176,7 @@ async def test_a_frontend_that_started_anew_upgrades_an_install_by_uri_as_well(w
     await world.frontend.settle()
 
     restarted = await world.again()
-    await restarted.context.operations.start(Ask(verb=Verb.UPGRADE, backend="custom", by="test"))
+    await restarted.context.backend_operations.start(Ask(verb=Verb.UPGRADE, backend="custom", by="test"))
     await restarted.dispatcher.tick()
 
     assert (node.written["custom"], node.aliases) == (2, {"custom": "mine"})
@@ -192,7 +191,7 @@ async def test_what_another_frontend_installed_by_uri_is_upgraded_from_where_the
     await world.frontend.settle()
     ask = Ask(verb=Verb.UPGRADE, backend="custom", by="test")
 
-    (planned,) = await world.control.context.operations.plan(ask)
+    (planned,) = await world.control.context.backend_operations.plan(ask)
     assert "an alias that another frontend gave it is lost" in planned.unknown
     upgraded = await done(world, Verb.UPGRADE, "custom")
 

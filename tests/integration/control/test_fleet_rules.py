@@ -9,11 +9,12 @@ from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput
 from corral.control.fleet_rules import ANY_REVISION, RulesChanged, RuleSetResult
 from corral.control.planning import Ask, Lookups
 from corral.control.rule_pruning import Prune
-from corral.domain.backend import Artefact, Verb
+from corral.domain.backend import Artefact
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.event import EventKind
 from corral.domain.fleet_rule import FleetRule, revision_of
 from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
+from corral.domain.intent import Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.galleries.readings import Readings
 from corral.processes.control_loops import Control
@@ -69,7 +70,7 @@ async def ask(
 ) -> Operation:
     wanted = Ask(verb=verb, backend=backend, nodes=tuple(one.node_id for one in nodes), by="me", **fields)  # type: ignore[arg-type]
     await world.clock.advance(SECOND)
-    operation = await world.control.context.operations.start(wanted)
+    operation = await world.control.context.backend_operations.start(wanted)
     await world.control.dispatcher.tick()
     return await world.control.context.operations.get(operation.id)
 
@@ -365,7 +366,7 @@ class TestPruning:
         nodes = await self.two_nodes(world)
         applied = await put(world, a_rule("everywhere", zone="a"), prune=Prune.DEMANDED)
         assert [sorted(one.disk) for one in nodes] == [["by-hand", "echo", "system"], ["by-hand", "system"]]
-        started = {(one.verb, one.backend, one.asked_by) for one in applied.operations}
+        started = {(one.verb, one.subject, one.asked_by) for one in applied.operations}
         assert started == {(Verb.DELETE, "echo", "me"), (Verb.DELETE, "extra", "me")}
         assert (await put(world, a_rule("everywhere", zone="a"), prune=Prune.DEMANDED)).operations == ()
 
@@ -458,7 +459,7 @@ class TestGalleries:
             assert await operations(world) == []
         galleries.offer(META, BUILD)
         await control.rule_enforcer.sweep()
-        assert [one.backend for one in (await operations(world))[0].targets] == ["cpu-mock"]
+        assert [one.subject for one in (await operations(world))[0].targets] == ["cpu-mock"]
 
     async def test_that_nobody_knows_is_told_in_every_answer_and_by_doctor(self, world: World) -> None:
         await world.backends("w1")

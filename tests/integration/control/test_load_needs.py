@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from corral.control.operations import Ask
-from corral.domain.backend import Verb
+from corral.control.planning import Ask
+from corral.domain.intent import Verb
 from corral.domain.operation import OperationState
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.world import World
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 
 async def operated(world: World, verb: Verb) -> None:
-    await world.control.context.operations.start(Ask(verb=verb, backend="echo", by="me"))
+    await world.control.context.backend_operations.start(Ask(verb=verb, backend="echo", by="me"))
     await world.control.dispatcher.tick()
     await world.clock.advance(timedelta(seconds=1))
 

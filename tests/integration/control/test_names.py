@@ -4,18 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from corral.control.backend_operations import BackendOperations
 from corral.control.catalogue import GalleryCatalogue
-from corral.control.operations import Ask, Operations
-from corral.control.planning import Lookups, Planner
+from corral.control.planning import Ask, Lookups, Planner
 from corral.control.rule_guard import RuleGuard
-from corral.domain.backend import Verb
 from corral.domain.gallery import GallerySource
+from corral.domain.intent import Verb
 from corral.domain.operation import Operation, TargetStatus
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
 from corral.state.fleet_rules import FleetRuleStore
-from corral.state.operations import OperationStore
 from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -39,7 +38,7 @@ INDEX = """
 async def test_every_name_of_a_backend_leads_to_its_build(world: World, tmp_path: Path, name: str) -> None:
     await world.backends("w")
     operation = await started(world, tmp_path, name)
-    assert [one.backend for one in operation.targets] == ["cpu-mock"]
+    assert [one.subject for one in operation.targets] == ["cpu-mock"]
 
 
 async def test_what_has_no_build_for_a_node_is_blocked_there_and_not_sent(world: World, tmp_path: Path) -> None:
@@ -65,16 +64,11 @@ async def started(world: World, folder: Path, name: str) -> Operation:
     config = GalleriesConfig(sources=(GallerySource(name="g", url=f"file://{index}"),), cache=folder / "cache")
     context = world.control.context
     async with open_galleries(config, registry=NoRegistry(), clock=world.clock) as galleries:
-        operations = Operations(
-            OperationStore(context.database),
+        operations = BackendOperations(
+            context.operations,
             context.fleet,
             context.inventory,
             Planner(Lookups(galleries=GalleryCatalogue(galleries))),
-            context.feed,
-            world.clock,
-            rules=RuleGuard(FleetRuleStore(context.database), GalleryCatalogue(galleries)),
-            progress=context.progress,
-            broadcasts=world.control.broadcasts,
-            dispatcher=world.control.dispatcher.poke,
+            RuleGuard(FleetRuleStore(context.database), GalleryCatalogue(galleries)),
         )
         return await operations.start(Ask(verb=Verb.INSTALL, backend=name, by="me"))

@@ -11,8 +11,8 @@ import pytest
 from corral.admin.app import build_app
 from corral.admin.operation_watch import OperationWatch, WatchCursor
 from corral.base.ids import OperationId
-from corral.control.operations import Ask
-from corral.domain.backend import Verb
+from corral.control.planning import Ask
+from corral.domain.intent import Verb
 from corral.domain.operation import Operation
 from corral.processes.control_loops import Control
 from corral.wire.operation_views import OperationUpdate
@@ -28,7 +28,7 @@ SOON = timedelta(seconds=1)
 
 
 async def install(world: World) -> Operation:
-    return await world.control.context.operations.start(Ask(verb=Verb.INSTALL, backend="echo", by="me"))
+    return await world.control.context.backend_operations.start(Ask(verb=Verb.INSTALL, backend="echo", by="me"))
 
 
 @asynccontextmanager

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from corral.bus.port import Bus
-from corral.control.operations import Ask
+from corral.control.planning import Ask
 from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER
-from corral.domain.backend import Verb
-from corral.domain.intent import IntentPolicy
+from corral.domain.intent import IntentPolicy, Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.domain.replica import Replica, ReplicaState
 from corral.processes.control_loops import Control
@@ -35,7 +34,7 @@ async def hasty(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
 
 
 async def upgrade(world: World, *, verb: Verb = Verb.UPGRADE, **fields: object) -> Operation:
-    return await world.control.context.operations.start(Ask(verb=verb, backend="echo", by="me", **fields))  # type: ignore[arg-type]
+    return await world.control.context.backend_operations.start(Ask(verb=verb, backend="echo", by="me", **fields))  # type: ignore[arg-type]
 
 
 async def on_all(world: World, workers: Sequence[SimulatedWorker]) -> list[Replica]:
@@ -208,7 +207,7 @@ async def test_a_reply_that_nobody_heard_still_brings_the_replica_back(world: Wo
     # Everything up to the request is stored; then this frontend is gone, and the node carries the request out.
     (held,) = await world.control.dispatcher.claim()
     assert held[1] is not None
-    assert await world.control.dispatcher._tools.rollout.before(held[0], held[1], force=False) == ""
+    assert await world.control.dispatcher._tools.kinds[held[0].kind].hold(held[0], held[1], replaces=True) == ""
     worker.put("echo")
     worker.processes.clear()
 

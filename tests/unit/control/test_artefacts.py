@@ -6,15 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from corral.base.ids import NodeId, OperationId
-from corral.control.artefacts import MovedTags, NoImages, RegistryImages, facts_of
-from corral.domain.backend import Artefact, BackendEntry, Before, Inventory, Verb, Wish
-from corral.domain.fit import ImageFacts
+from corral.control.artefacts import NoImages, RegistryImages, facts_of
 from corral.domain.gallery import GalleryEntry
-from corral.domain.intent import Intent
 from corral.oci.config import ImagesConfig
 from corral.oci.manifests import ImagePlatform
-from tests.kit.clock import START, HurriedClock
+from tests.kit.clock import HurriedClock
 from tests.kit.images import a_layer
 from tests.kit.loop_time import overdue
 from tests.kit.registry import FakeRegistry, answering, silent
@@ -100,51 +96,3 @@ async def test_builds_with_one_uri_are_asked_for_once(registry: FakeRegistry, im
 
 async def test_a_frontend_without_registries_knows_nothing() -> None:
     assert await facts_of([build("quay.io/x:y")], NoImages()) == {}
-
-
-class Tag:
-    """A registry with one tag."""
-
-    def __init__(self, digest: str) -> None:
-        self.digest = digest
-        self.asked: list[str] = []
-
-    async def facts(self, build: GalleryEntry) -> ImageFacts | None:
-        self.asked.append(build.uri)
-        return ImageFacts(is_index=False, digest=self.digest) if self.digest else None
-
-
-def an_intent() -> Intent:
-    artefact = Artefact(backend="echo", digests=frozenset({"old"}), image="r/echo:v1")
-    return Intent(
-        node_id=NodeId("n"),
-        wish=Wish(verb=Verb.UPGRADE, key="echo", artefact=artefact),
-        operation_id=OperationId("o"),
-        accepted_at=START,
-        changed_at=START,
-        next_try=START,
-        before=Before(present=True, installed_at="before"),
-    )
-
-
-def seen(digest: str, at: str) -> Inventory:
-    return Inventory(entries=(BackendEntry(name="echo", installed_at=at, digest=digest),), seen_at=START)
-
-
-@pytest.mark.parametrize(
-    ("tag", "has", "at", "asked", "wanted"),
-    [
-        ("new", "new", "after", True, "new"),
-        ("new", "other", "after", True, "new"),
-        ("", "new", "after", True, "old"),
-        ("new", "old", "after", False, "old"),
-        ("new", "older", "before", False, "old"),
-    ],
-)
-async def test_a_tag_is_asked_again_only_when_a_node_installed_something_else(
-    tag: str, has: str, at: str, asked: bool, wanted: str
-) -> None:
-    registry = Tag(tag)
-    followed = await MovedTags(registry).followed(an_intent(), seen(has, at))
-    assert registry.asked == (["r/echo:v1"] if asked else [])
-    assert followed.wish.artefact.digests == {wanted}

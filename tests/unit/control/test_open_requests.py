@@ -7,8 +7,7 @@ import pytest
 
 from corral.base.tasks import start_task
 from corral.control.open_requests import OpenRequests, WorkerRestarted
-from corral.domain.backend import Before
-from corral.domain.intent import Intent, Outstanding
+from corral.domain.intent import Before, Intent, Outstanding
 from tests.kit.clock import START
 from tests.kit.samples import an_operation
 
@@ -16,7 +15,7 @@ from tests.kit.samples import an_operation
 def sent_to(life: str) -> Intent:
     _, [intent] = an_operation("op", "w")
     asked = Outstanding(
-        generation=1, verb=intent.wish.verb, sent_at=START, until=START, before=Before(present=False), life=life
+        generation=1, verb=intent.verb, sent_at=START, until=START, before=Before(present=False), life=life
     )
     return replace(intent, outstanding=asked)
 

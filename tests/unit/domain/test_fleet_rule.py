@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain.backend import Artefact, BackendEntry, Inventory, Proven, Verb, Wish, prove
+from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish, payload_of, prove
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fleet_rule import (
     MOST_RULES,
@@ -23,7 +23,7 @@ from corral.domain.fleet_rule import (
     standing,
 )
 from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
-from corral.domain.intent import Intent, IntentState
+from corral.domain.intent import Intent, IntentState, Proven, Verb
 from corral.domain.operation import TargetStatus
 from tests.kit.clock import START
 
@@ -40,7 +40,9 @@ def a_rule(name: str = "r", backend: str = "echo", *, uri: str = "", **selector:
 def an_intent(verb: Verb = Verb.INSTALL, state: IntentState = IntentState.OPEN, *, uri: str = "") -> Intent:
     return Intent(
         node_id=NodeId("n"),
-        wish=Wish(verb=verb, key="echo", artefact=Artefact(backend="echo", uri=uri)),
+        verb=verb,
+        subject="echo",
+        payload=payload_of(Artefact(backend="echo", uri=uri)),
         operation_id=OperationId("op"),
         state=state,
         accepted_at=START,

@@ -8,9 +8,11 @@ import pytest
 from corral.base.ids import NodeId, OperationId
 from corral.domain import intent as intents
 from corral.domain import intent_steps
-from corral.domain.backend import Artefact, BackendEntry, Before, Inventory, Proven, Rung, Unproven, Verb, Wish, prove
-from corral.domain.intent import Intent, IntentPolicy, IntentState, LoadNeed
-from corral.domain.intent_steps import Rest, Send
+from corral.domain.backend import Artefact, BackendEntry, Inventory, Rung, Wish, evidence_of, payload_of, prove
+from corral.domain.intent import Before, Evidence, Intent, IntentKind, IntentPolicy, IntentState, Proven, Unproven, Verb
+from corral.domain.intent_steps import IntentStep, Rest, Send
+from corral.domain.load_job import LoadNeed, needed_by_load
+from corral.domain.model_removal import evidence_of_removal
 from tests.kit.clock import START
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_checks import check_rest, settle
@@ -33,12 +35,26 @@ def wish(verb: Verb = Verb.INSTALL, **artefact: object) -> Wish:
 def an_intent(verb: Verb = Verb.INSTALL, **artefact: object) -> Intent:
     return Intent(
         node_id=NodeId("n1"),
-        wish=wish(verb, **artefact),
+        verb=verb,
+        subject="echo",
+        payload=payload_of(wish(verb, **artefact).artefact),
         operation_id=OperationId("op1"),
         accepted_at=START,
         changed_at=START,
         next_try=START,
     )
+
+
+def evidence(intent: Intent, report: Inventory) -> Evidence:
+    return evidence_of_removal(intent) if intent.kind is IntentKind.MODEL else evidence_of(intent, report)
+
+
+def look(intent: Intent, report: Inventory, now: datetime, policy: IntentPolicy, **given: bool | str) -> IntentStep:
+    return intent_steps.look(intent, evidence(intent, report), now, policy, **given)  # type: ignore[arg-type]
+
+
+def answered(intent: Intent, error: str | None, report: Inventory, now: datetime, policy: IntentPolicy) -> Intent:
+    return intent_steps.answered(intent, error, evidence(intent, report), now, policy)
 
 
 @pytest.mark.parametrize(
@@ -86,23 +102,23 @@ def test_a_delete_by_the_name_of_a_meta_backend_wants_both_gone() -> None:
 
 def test_a_node_that_tells_neither_digest_nor_date_is_asked_once_and_then_blocked() -> None:
     bare = BackendEntry(name="echo")
-    step = intent_steps.look(an_intent(Verb.UPGRADE), seen(bare), START, POLICY, is_corral=False)
+    step = look(an_intent(Verb.UPGRADE), seen(bare), START, POLICY, is_corral=False)
     assert isinstance(step, Send)
-    settled = intent_steps.answered(intent_steps.heard(step.intent, is_corral=False), None, seen(bare), START, POLICY)
+    settled = answered(intent_steps.heard(step.intent, is_corral=False), None, seen(bare), START, POLICY)
     assert settled.state is IntentState.BLOCKED
     assert "nothing can prove" in settled.message
 
 
 def test_what_came_with_the_machine_cannot_be_deleted_and_is_not_tried() -> None:
     system = BackendEntry(name="echo", is_system=True)
-    step = intent_steps.look(an_intent(Verb.DELETE), seen(system), START, POLICY, is_corral=False)
+    step = look(an_intent(Verb.DELETE), seen(system), START, POLICY, is_corral=False)
     assert isinstance(step, Rest)
     assert step.intent.state is IntentState.BLOCKED
 
 
 def test_what_is_there_already_is_satisfied_without_a_request() -> None:
-    present = intent_steps.look(an_intent(), seen(OLD_ENTRY), START, POLICY, is_corral=False)
-    absent = intent_steps.look(an_intent(Verb.DELETE), seen(), START, POLICY, is_corral=False)
+    present = look(an_intent(), seen(OLD_ENTRY), START, POLICY, is_corral=False)
+    absent = look(an_intent(Verb.DELETE), seen(), START, POLICY, is_corral=False)
     assert isinstance(present, Rest)
     assert isinstance(absent, Rest)
     assert present.intent.state is absent.intent.state is IntentState.SATISFIED
@@ -110,20 +126,20 @@ def test_what_is_there_already_is_satisfied_without_a_request() -> None:
 
 def test_another_uri_under_the_same_name_is_replaced() -> None:
     there = replace(OLD_ENTRY, uri="oci://b")
-    step = intent_steps.look(an_intent(uri="oci://a"), seen(there), START, POLICY, is_corral=False)
+    step = look(an_intent(uri="oci://a"), seen(there), START, POLICY, is_corral=False)
     assert isinstance(step, Send)
-    assert step.force
+    assert step.replaces
 
 
 def test_a_time_out_is_no_failure_and_is_looked_at_again_when_it_is_over() -> None:
-    step = intent_steps.look(an_intent(), seen(), START, POLICY, is_corral=False)
+    step = look(an_intent(), seen(), START, POLICY, is_corral=False)
     assert isinstance(step, Send)
     at = START + POLICY.install
     late = intent_steps.timed_out(step.intent, at, POLICY)
     assert (late.attempts, late.next_try) == (0, at + POLICY.install)
-    again = intent_steps.look(late, seen(), at + timedelta(minutes=1), POLICY, is_corral=False)
+    again = look(late, seen(), at + timedelta(minutes=1), POLICY, is_corral=False)
     assert isinstance(again, Rest)
-    assert isinstance(intent_steps.look(late, seen(), late.next_try, POLICY, is_corral=False), Send)
+    assert isinstance(look(late, seen(), late.next_try, POLICY, is_corral=False), Send)
 
 
 def test_failures_back_off_as_the_reference_does_and_the_tenth_blocks() -> None:
@@ -139,27 +155,27 @@ def test_failures_back_off_as_the_reference_does_and_the_tenth_blocks() -> None:
 
 
 def test_a_success_that_the_report_contradicts_is_told_as_such_and_retried() -> None:
-    told = intent_steps.answered(an_intent(), None, seen(), START, POLICY)
+    told = answered(an_intent(), None, seen(), START, POLICY)
     assert told.message == "the node says that it is done, but the node does not have echo"
     assert (told.state, told.attempts) == (IntentState.OPEN, 1)
 
 
 def test_an_error_that_the_report_contradicts_is_success() -> None:
-    assert intent_steps.answered(an_intent(), "no", seen(OLD_ENTRY), START, POLICY).state is IntentState.SATISFIED
+    assert answered(an_intent(), "no", seen(OLD_ENTRY), START, POLICY).state is IntentState.SATISFIED
 
 
 def test_an_upgrade_within_the_second_of_an_install_waits_until_dates_can_differ() -> None:
     just = replace(OLD_ENTRY, installed_at=START.isoformat())
-    step = intent_steps.look(an_intent(Verb.UPGRADE), seen(just), START, POLICY, is_corral=False)
+    step = look(an_intent(Verb.UPGRADE), seen(just), START, POLICY, is_corral=False)
     assert isinstance(step, Rest)
     assert step.intent.before is not None
-    assert isinstance(intent_steps.look(an_intent(Verb.UPGRADE), seen(just), START, POLICY, is_corral=True), Send)
+    assert isinstance(look(an_intent(Verb.UPGRADE), seen(just), START, POLICY, is_corral=True), Send)
     later = START + POLICY.distinct_dates
-    assert isinstance(intent_steps.look(step.intent, seen(just), later, POLICY, is_corral=False), Send)
+    assert isinstance(look(step.intent, seen(just), later, POLICY, is_corral=False), Send)
 
 
 def needed(intent: Intent | None, *, since: datetime = START, now: datetime = START) -> LoadNeed:
-    return intents.needed_by_load(intent, since=since, now=now)
+    return needed_by_load(intent, since=since, now=now)
 
 
 def test_a_cold_load_replaces_a_finished_delete_and_never_an_open_one() -> None:
@@ -173,10 +189,10 @@ def test_a_cold_load_replaces_a_finished_delete_and_never_an_open_one() -> None:
 def test_a_load_waits_for_every_removal_of_its_model_that_may_still_take_its_files() -> None:
     later = START + timedelta(seconds=1)
     over = START + 2 * POLICY.remove
-    step = intent_steps.look(an_intent(Verb.REMOVE), seen(), START, POLICY, is_corral=True)
+    step = look(an_intent(Verb.REMOVE), seen(), START, POLICY, is_corral=True)
     assert isinstance(step, Send)
     taken_back = intents.cancel(step.intent, "the model was added again", later)
-    done = intent_steps.answered(intent_steps.heard(step.intent, is_corral=True), None, seen(), START, POLICY)
+    done = answered(intent_steps.heard(step.intent, is_corral=True), None, seen(), START, POLICY)
     assert needed(step.intent, since=later, now=over) is LoadNeed.REFUSED
     assert needed(taken_back, since=later, now=later) is LoadNeed.REFUSED
     assert needed(taken_back, since=later, now=over) is LoadNeed.FREE
@@ -184,7 +200,7 @@ def test_a_load_waits_for_every_removal_of_its_model_that_may_still_take_its_fil
 
 
 def test_a_frontend_that_does_not_know_of_a_removal_yet_loads_nothing() -> None:
-    done = intent_steps.answered(an_intent(Verb.REMOVE), None, seen(), START, POLICY)
+    done = answered(an_intent(Verb.REMOVE), None, seen(), START, POLICY)
     assert needed(done, since=START) is LoadNeed.REFUSED
 
 

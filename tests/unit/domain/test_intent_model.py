@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from corral.domain.backend import BACKEND_VERBS, Verb
+from corral.domain.backend import BACKEND_VERBS
+from corral.domain.intent import Verb
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_checks import check_enforcement, check_operations, check_rest, settle
 from tests.kit.intent_model_parts import WorkerConduct
-from tests.kit.intent_model_removals import KEY, ModelShelf
+from tests.kit.intent_model_removals import NAME, ModelShelf
 from tests.kit.intent_model_rules import demand, enforce, look_at_rules, start_decided
 
 CASES = int(os.environ.get("CORRAL_MODEL_CASES", "100"))
@@ -24,7 +25,7 @@ NODES = st.sampled_from(["c", "l"])
 VERBS = st.sampled_from(BACKEND_VERBS)
 KEYS = st.sampled_from(["echo"])
 FRONTENDS = st.integers(0, 1)
-PLACES = st.tuples(NODES, st.sampled_from(["echo", KEY]))
+PLACES = st.tuples(NODES, st.sampled_from(["echo", NAME]))
 SELECTORS = st.sampled_from([{}, {"zone": "a"}])
 
 
@@ -103,7 +104,7 @@ class Story(RuleBasedStateMachine):
         self.shelf.sweep(number)
         self.shelf.load(number, node)
         self.shelf.remove(number)
-        self.model.step(number, (node, KEY))
+        self.model.step(number, (node, NAME))
 
     @rule(key=KEYS, selector=SELECTORS, uri=st.sampled_from(["", "oci://a", "oci://b"]))
     def a_rule_demands(self, key: str, selector: dict[str, str], uri: str) -> None:
@@ -153,7 +154,7 @@ class Story(RuleBasedStateMachine):
 
     @rule(place=PLACES)
     def somebody_deletes_by_hand(self, place: tuple[str, str]) -> None:
-        if place[1] != KEY:
+        if place[1] != NAME:
             self.model.delete_by_hand(place)
 
     @rule(number=FRONTENDS, place=PLACES, crash=st.booleans())

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain.backend import Artefact, Verb
+from corral.domain.intent import Verb
 from corral.domain.operation import (
     NO_PROGRESS,
     Operation,
@@ -34,7 +34,7 @@ def target(status: TargetStatus, name: str = "w1", *, away: bool = False, messag
         operation_id=OperationId("op1"),
         node_id=NodeId(name),
         node_name=name,
-        backend="echo",
+        subject="echo",
         status=status,
         waits_for_node=away,
         message=message,
@@ -46,8 +46,7 @@ def operation(*targets: Target) -> Operation:
     return Operation(
         id=OperationId("op1"),
         verb=Verb.INSTALL,
-        backend="echo",
-        artefact=Artefact(backend="echo"),
+        subject="echo",
         asked_by="me",
         accepted_at=START,
         targets=targets,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.ids import NodeId, OperationId, ReplicaId
-from corral.domain.backend import Artefact, Before, Verb, Wish
-from corral.domain.intent import Intent, IntentState, Outstanding
+from corral.domain.backend import Artefact, payload_of
+from corral.domain.intent import Before, Intent, IntentState, Outstanding, Verb
 from corral.domain.load_job import LoadState
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import (
@@ -208,9 +208,9 @@ NOTED = of(GONE)
 
 
 def an_intent(**fields: Any) -> Intent:
-    wish = Wish(verb=fields.pop("verb", Verb.UPGRADE), key="echo", artefact=Artefact(backend="echo"))
+    wanted = {"verb": Verb.UPGRADE, "subject": "echo", "payload": payload_of(Artefact(backend="echo"))}
     common = {"accepted_at": START, "changed_at": START, "next_try": START, "operation_id": OperationId("o")}
-    return Intent(**{"node_id": A, "wish": wish, "state": IntentState.SATISFIED, **common, **fields})
+    return Intent(**{"node_id": A, **wanted, "state": IntentState.SATISFIED, **common, **fields})
 
 
 def sent() -> Outstanding:

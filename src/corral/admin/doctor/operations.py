@@ -23,4 +23,4 @@ async def check_operations(context: AdminContext) -> Finding:
 
 
 def _words(operation: Operation) -> str:
-    return f"{operation.verb} {operation.backend} ({operation.id[:_SHORT_ID]})"
+    return f"{operation.verb} {operation.subject} ({operation.id[:_SHORT_ID]})"

@@ -1,0 +1,110 @@
+"""The kind of intents that is about backends: looks at nodes, sends installs, upgrades and deletes, reads the proof.
+
+Plans of such operations are made in `backend_operations.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from corral.control.artefacts import ImageSource
+from corral.control.inventory import InventoryKeeper
+from corral.control.node_client import NodeClient, NodeUnreachable
+from corral.domain.backend import artefact_of, evidence_of, payload_of
+from corral.domain.gallery import GalleryEntry
+from corral.domain.intent import Evidence, Intent, IntentPolicy, Payload, Unproven, Verb
+from corral.domain.node import Node
+from corral.wire.backend_changes import DeleteRequest, UpgradeRequest
+from corral.wire.install import InstallRequest
+
+
+class ReplicaMoves(Protocol):
+    """Takes replicas out of the way of a request that ends their processes."""
+
+    async def before(self, intent: Intent, node: Node) -> str:
+        """Why the backend may not be replaced yet; empty when it may."""
+
+    async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
+        """The node has answered, and ended these processes. Must not fail."""
+
+
+class BackendKind:
+    """Implements the port of the dispatcher for intents about backends."""
+
+    def __init__(
+        self,
+        inventory: InventoryKeeper,
+        client: NodeClient,
+        images: ImageSource,
+        replicas: ReplicaMoves,
+        *,
+        policy: IntentPolicy,
+    ) -> None:
+        self._inventory = inventory
+        self._client = client
+        self._images = images
+        self._replicas = replicas
+        self._policy = policy
+
+    async def look(self, intent: Intent) -> Evidence:
+        inventory = await self._inventory.ask(intent.node_id)
+        evidence = evidence_of(intent, inventory)
+        moved = await moved_tag(intent, evidence, self._images)
+        return evidence if moved is None else evidence_of(replace(intent, payload=moved), inventory)
+
+    async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> str:
+        return await self._replicas.before(intent, node) if replaces else ""
+
+    async def send(self, intent: Intent, *, replaces: bool) -> list[str]:
+        """Send the request exactly as it was asked for."""
+        timeout = self._policy.timeout(intent.verb)
+        if intent.verb is Verb.UPGRADE:
+            return await self._upgrade(intent)
+        if intent.verb is Verb.DELETE:
+            request = DeleteRequest(backend=artefact_of(intent.payload).backend)
+            return await self._client.delete(intent.node_id, request, timeout=timeout)
+        await self._client.install(intent.node_id, _install(intent, force=replaces), timeout=timeout)
+        return []
+
+    async def _upgrade(self, intent: Intent) -> list[str]:
+        """A worker that does not know upgrades is sent an install that replaces."""
+        artefact, timeout = artefact_of(intent.payload), self._policy.timeout(Verb.UPGRADE)
+        request = UpgradeRequest(
+            backend=artefact.backend,
+            backend_galleries=artefact.galleries,
+            uri=artefact.uri,
+            name=artefact.name,
+            alias=artefact.alias,
+            op_id=intent.operation_id,
+        )
+        try:
+            return await self._client.upgrade(intent.node_id, request, timeout=timeout)
+        except NodeUnreachable:
+            await self._client.install(intent.node_id, _install(intent, force=True), timeout=timeout)
+            return []
+
+    async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
+        await self._replicas.after(intent, stopped, is_corral=is_corral)
+
+
+async def moved_tag(intent: Intent, evidence: Evidence, images: ImageSource) -> Payload | None:
+    """The payload with the digest that the tag names now, if the tag was moved after the operation was accepted and
+    the node has installed something else than it named then. None when it was not."""
+    proof, artefact = evidence.proof, artefact_of(intent.payload)
+    if not isinstance(proof, Unproven) or not proof.is_other_digest or not artefact.image:
+        return None
+    image = await images.facts(GalleryEntry(name=intent.subject, uri=artefact.image))
+    return None if image is None else payload_of(replace(artefact, digests=frozenset({image.digest})))
+
+
+def _install(intent: Intent, *, force: bool) -> InstallRequest:
+    artefact = artefact_of(intent.payload)
+    return InstallRequest(
+        backend=artefact.backend,
+        backend_galleries=artefact.galleries,
+        uri=artefact.uri,
+        name=artefact.name,
+        alias=artefact.alias,
+        force=force,
+        op_id=intent.operation_id,
+    )

@@ -1,0 +1,166 @@
+"""Operations about backends: install, upgrade and delete, from what a person asks for to what each node shall do."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final, Protocol
+
+from corral.base.errors import Conflict, InvalidInput, NotFound
+from corral.base.ids import NodeId, OperationId, new_operation_id
+from corral.control.fleet import Fleet, NodeFilter
+from corral.control.inventory import InventoryKeeper
+from corral.control.operations import OperationRequest, Operations, PlannedTarget, Prepared
+from corral.control.planning import Ask, GivenNames, Planned, Planner
+from corral.domain.artefacts import understood_by_all
+from corral.domain.backend import Inventory, Wish, payload_of
+from corral.domain.intent import Verb
+from corral.domain.node import NodeStatus, NodeType, SeenNode
+from corral.domain.operation import Operation
+from corral.oci.errors import SourceInvalid
+from corral.oci.references import PullSource, default_name, names_an_entry, parse_source
+
+FRESH_WITHIN: Final = timedelta(seconds=5)
+"""How long an upgrade waits for nodes to say whether they have the backend; of silent ones the last report counts."""
+_NAME: Final = re.compile(r"[^/\\\x00\s][^/\\\x00]{0,254}")
+_LONGEST: Final = 255
+
+
+class WishGuard(Protocol):
+    """Protects what the fleet shall have for ever."""
+
+    async def refuse(self, wishes: Sequence[tuple[SeenNode, Wish]]) -> None:
+        """Conflict when one of these wishes goes against something that is demanded."""
+
+
+class BackendOperations:
+    def __init__(
+        self, operations: Operations, fleet: Fleet, inventory: InventoryKeeper, planner: Planner, guard: WishGuard
+    ) -> None:
+        self._operations = operations
+        self._fleet = fleet
+        self._inventory = inventory
+        self._planner = planner
+        self._guard = guard
+
+    async def start(self, ask: Ask) -> Operation:
+        """Accept it, whole or not at all. InvalidInput, NotFound and Conflict say why not.
+
+        What was accepted before under the same key is found first: since then nodes may have changed.
+        """
+        if (known := await self._operations.with_key(ask.idempotency_key)) is not None:
+            return known
+        return await self._operations.start(await self.prepare(ask), seen=ask.seen)
+
+    async def prepare(self, ask: Ask, *, guard: WishGuard | None = None) -> Prepared:
+        """All of it but storing; `guard` is asked instead of the one for the rules in force."""
+        id = new_operation_id()
+        planned = await self.plan(ask, id, guard=guard)
+        if ask.refuses_unknown and all(one.is_unknown for one in planned):
+            raise InvalidInput("backend", planned[0].hindrance)
+        request = OperationRequest(
+            id=id,
+            verb=ask.verb,
+            subject=ask.backend or ask.name,
+            by=ask.by,
+            node_id=ask.nodes[0] if len(ask.nodes) == 1 else None,
+            idempotency_key=ask.idempotency_key,
+            delay=ask.delay,
+        )
+        return self._operations.prepare(request, [_target(one) for one in planned])
+
+    async def plan(self, ask: Ask, id: OperationId | None = None, *, guard: WishGuard | None = None) -> list[Planned]:
+        """What would be done where. At least one node, or an error that says why there is none."""
+        ask = checked(ask)
+        nodes = await self._meant(ask)
+        reports = await self._reports(ask, nodes)
+        planned = await self._planner.plan(ask, nodes, reports, id or OperationId("plan"), given=await self._given(ask))
+        await (guard or self._guard).refuse([(one.node, one.wish) for one in planned])
+        if not planned:
+            raise Conflict(f'backend "{ask.backend}" is not installed on any node')
+        return planned
+
+    async def _given(self, ask: Ask) -> GivenNames:
+        if ask.verb is Verb.INSTALL:
+            return GivenNames()
+        aliased = await self._inventory.aliased(ask.backend)
+        return GivenNames(aliased=aliased, installed=await self._inventory.asked_for(ask.backend))
+
+    async def _meant(self, ask: Ask) -> list[SeenNode]:
+        """The nodes that were asked for, never pending or agent nodes; absent ones are waited for."""
+        if ask.nodes:
+            known = await self._fleet.some(ask.nodes)
+            return [_usable(node_id, known.get(node_id)) for node_id in dict.fromkeys(ask.nodes)]
+        wanted = NodeFilter(types=frozenset({NodeType.BACKEND}), labels=ask.labels)
+        found = [one for one in await self._fleet.all(wanted) if one.status is not NodeStatus.PENDING]
+        if not found:
+            labels = ", ".join(f"{key}={value}" for key, value in ask.labels.items())
+            raise Conflict(f"no node has the labels {labels}" if labels else "there is no node to do that on")
+        return found
+
+    async def _reports(self, ask: Ask, nodes: Sequence[SeenNode]) -> dict[NodeId, Inventory]:
+        """The last reports. Only nodes that have the backend are upgraded, so for that they are asked again."""
+        known = await self._inventory.known([one.node.id for one in nodes])
+        if ask.verb is Verb.UPGRADE:
+            reached = [one.node.id for one in nodes if one.status is not NodeStatus.OFFLINE]
+            known |= await self._inventory.refresh(reached, within=FRESH_WITHIN)
+        return known
+
+
+def _target(planned: Planned) -> PlannedTarget:
+    return PlannedTarget(
+        node=planned.node,
+        subject=planned.wish.key,
+        payload=payload_of(planned.wish.artefact),
+        hindrance=planned.hindrance,
+    )
+
+
+def _usable(node_id: NodeId, seen: SeenNode | None) -> SeenNode:
+    if seen is None:
+        raise NotFound(f"no node has the id {node_id}")
+    if seen.node.type is not NodeType.BACKEND:
+        raise Conflict(f"{seen.node.name} is an agent node: it has no backends")
+    if seen.status is NodeStatus.PENDING:
+        raise Conflict(f"{seen.node.name} waits for approval")
+    return seen
+
+
+def checked(ask: Ask) -> Ask:
+    """An install by uri needs a name, since workers look for the backend under one afterwards. Files and archives have
+    one themselves, as LocalAI has it; images do not."""
+    for name, text in (("backend", ask.backend), ("alias", ask.alias)):
+        if len(text) > _LONGEST or not text.isprintable():
+            raise InvalidInput(name, f"{text[:100]!r} is too long for a name, or has characters that nobody can read")
+    if not ask.uri:
+        if not ask.backend:
+            raise InvalidInput("backend", "name or uri required")
+        if not _is_name(ask.backend.strip().rpartition("@")[2]):
+            problem = f"{ask.backend[:100]!r} cannot be the name of a backend; a uri goes into `uri`"
+            raise InvalidInput("backend", problem)
+        return ask
+    if ask.verb is Verb.DELETE:
+        raise InvalidInput("uri", "a delete takes a name")
+    name = ask.name or ask.backend or default_name(_source(ask.uri))
+    if not name:
+        raise InvalidInput("name", f"an install of the image {ask.uri[:100]} needs a name for the backend")
+    if not _is_name(name):
+        raise InvalidInput("name", f"{name[:100]!r} cannot be the name of a backend")
+    _source(ask.uri)
+    return replace(ask, name=name, backend=name, uri=understood_by_all(ask.uri))
+
+
+def _is_name(text: str) -> bool:
+    """It becomes the name of a directory on every node."""
+    return _NAME.fullmatch(text) is not None and not text.startswith(".")
+
+
+def _source(uri: str) -> PullSource:
+    if any(character.isspace() for character in uri):
+        raise InvalidInput("uri", f"{uri[:100]!r} has blanks")
+    if names_an_entry(uri):
+        raise InvalidInput("uri", f"{uri[:100]!r} is none; a backend of a gallery is asked for with `backend`")
+    try:
+        return parse_source(uri)
+    except SourceInvalid as error:
+        raise InvalidInput("uri", error.message) from error
