@@ -13,7 +13,7 @@ from corral.domain import intent as intents
 from corral.domain import intent_steps
 from corral.domain.backend import Artefact, Wish, artefact_of, evidence_of, payload_of, prove, wish_of, with_alias_kept
 from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
-from corral.domain.intent import Evidence, Intent, IntentKind, IntentPolicy, IntentState, Proven, Verb
+from corral.domain.intent import Intent, IntentKind, IntentPolicy, IntentState, Proven, Sighting, Verb
 from corral.domain.intent_steps import Rest, Send
 from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.domain.model_removal import evidence_of_removal
@@ -223,7 +223,7 @@ class FleetModel:
         artefact = replace(artefact_of(intent.payload), digests=frozenset({self.digest}))
         return replace(intent, payload=payload_of(artefact))
 
-    def _evidence(self, intent: Intent, worker: Worker) -> Evidence:
+    def _evidence(self, intent: Intent, worker: Worker) -> Sighting:
         """What the kind of the intent concludes from a look at the worker."""
         if intent.kind is IntentKind.MODEL:
             return evidence_of_removal(intent)

@@ -20,6 +20,7 @@ from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import InvalidInput
 from corral.control.planning import Ask
+from corral.domain.artefacts import BackendRef
 from corral.domain.gallery_page import meta_by_build
 from corral.domain.intent import Verb
 from corral.wire.operation_views import Applied, ApplyAsk, Deleted, JobStarted, NeedsTarget, NodeBackendAsk, NotDeleted
@@ -36,7 +37,8 @@ async def install_external(context: AdminContext, request: Request, caller: Call
     wanted = await read_compat(context, request, NodeBackendAsk)
     if not wanted.uri:
         return answer({"error": "uri is required"}, 400)
-    ask = Ask(verb=Verb.INSTALL, uri=wanted.uri, name=wanted.name, alias=wanted.alias, by=caller.name)
+    ref = BackendRef(uri=wanted.uri, name=wanted.name, alias=wanted.alias)
+    ask = Ask(verb=Verb.INSTALL, ref=ref, by=caller.name)
     return answer(job_started(await context.backend_operations.start(ask), "External backend installation started"))
 
 
@@ -68,7 +70,7 @@ async def apply(context: AdminContext, request: Request, caller: Caller) -> Resp
         raise InvalidInput("id", "is empty; it takes the name of a backend")
     if (refusal := await _needs_target(context, wanted.id)) is not None:
         return answer(refusal, 409)
-    ask = Ask(verb=Verb.INSTALL, backend=wanted.id, force=wanted.force, by=caller.name)
+    ask = Ask(verb=Verb.INSTALL, ref=BackendRef(backend=wanted.id), force=wanted.force, by=caller.name)
     return answer(applied(context, request, await context.backend_operations.start(ask)))
 
 
@@ -99,7 +101,7 @@ async def apply_upgrade(context: AdminContext, request: Request, caller: Caller)
 
 
 def _ask(verb: Verb, request: Request, caller: Caller) -> Ask:
-    return Ask(verb=verb, backend=request.path_params["id"], by=caller.name)
+    return Ask(verb=verb, ref=BackendRef(backend=request.path_params["id"]), by=caller.name)
 
 
 _NO_NODE = {400: "what was asked for is malformed", 409: "there is no node"}

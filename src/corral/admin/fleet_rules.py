@@ -15,8 +15,7 @@ from corral.base.errors import InvalidInput
 from corral.control.fleet_rules import RuleStanding
 from corral.control.rule_places import RulePlace
 from corral.control.rule_pruning import Prune
-from corral.domain.backend import Artefact
-from corral.domain.fleet_rule import FleetRule, SetChange, revision_of
+from corral.domain.fleet_rule import FleetRule, SetChange, demanded, revision_of
 from corral.domain.operation import TargetStatus
 from corral.wire.fleet_rule_views import (
     AppliedRules,
@@ -87,10 +86,9 @@ async def _asked(context: AdminContext, request: Request, caller: Caller) -> tup
 
 
 def _rule(context: AdminContext, asked: RuleAsk, caller: Caller) -> FleetRule:
-    name = asked.backend if asked.uri else ""
     return FleetRule(
         name=asked.name,
-        artefact=Artefact(backend=asked.backend, uri=asked.uri, name=name, alias=asked.alias),
+        artefact=demanded(backend=asked.backend, uri=asked.uri, alias=asked.alias),
         selector=asked.labels,
         made_by=caller.name,
         made_at=context.clock.now(),

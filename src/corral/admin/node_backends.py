@@ -15,6 +15,7 @@ from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError
 from corral.base.ids import NodeId
 from corral.control.planning import Ask
 from corral.control.rule_guard import RuleDemands
+from corral.domain.artefacts import BackendRef
 from corral.domain.intent import Verb
 from corral.domain.node import NodeType
 from corral.domain.operation import OperationState
@@ -74,11 +75,11 @@ async def delete(context: AdminContext, request: Request, caller: Caller) -> Res
 
 def _ask(request: Request, caller: Caller, verb: Verb, wanted: NodeBackendAsk) -> Ask:
     """Only an install looks at more than the name, as with LocalAI."""
-    bare = Ask(verb=verb, backend=wanted.backend, nodes=(_node_id(request),), by=caller.name)
-    if verb is not Verb.INSTALL:
-        return bare
-    galleries = checked_galleries(wanted.backend_galleries, "backend_galleries")
-    return replace(bare, uri=wanted.uri, name=wanted.name, alias=wanted.alias, galleries=galleries)
+    ref = BackendRef(backend=wanted.backend)
+    if verb is Verb.INSTALL:
+        galleries = checked_galleries(wanted.backend_galleries, "backend_galleries")
+        ref = replace(ref, uri=wanted.uri, name=wanted.name, alias=wanted.alias, galleries=galleries)
+    return Ask(verb=verb, ref=ref, nodes=(_node_id(request),), by=caller.name)
 
 
 def _node_id(request: Request) -> NodeId:

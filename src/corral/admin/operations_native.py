@@ -16,6 +16,7 @@ from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId, OperationId
 from corral.control.planning import Ask, Planned
+from corral.domain.artefacts import BackendRef
 from corral.domain.backend import BACKEND_VERBS
 from corral.domain.intent import Intent, Verb
 from corral.domain.operation import Operation
@@ -77,11 +78,13 @@ async def _ask(context: AdminContext, request: Request, caller: Caller) -> Ask:
         raise InvalidInput("verb", f"is {wanted.verb[:50]!r}; say one of {', '.join(BACKEND_VERBS)}")
     return Ask(
         verb=Verb(wanted.verb),
-        backend=wanted.backend,
-        uri=wanted.uri,
-        name=wanted.name,
-        alias=wanted.alias,
-        galleries=checked_galleries(wanted.galleries, "galleries"),
+        ref=BackendRef(
+            backend=wanted.backend,
+            uri=wanted.uri,
+            name=wanted.name,
+            alias=wanted.alias,
+            galleries=checked_galleries(wanted.galleries, "galleries"),
+        ),
         force=wanted.force,
         nodes=tuple(NodeId(one) for one in wanted.nodes),
         labels=wanted.labels,

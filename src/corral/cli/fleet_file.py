@@ -19,8 +19,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from corral.base.bounded_files import read_bounded
 from corral.base.careful_yaml import LOADER, SHOWN, UNREADABLE, YamlLimits, check_events, why
 from corral.base.errors import InvalidInput
-from corral.domain.backend import Artefact
-from corral.domain.fleet_rule import FleetRule, rule_problem, set_problem
+from corral.domain.fleet_rule import FleetRule, demanded, rule_problem, set_problem
 from corral.wire.fleet_rule_views import RuleAsk
 
 STANDARD_INPUT: Final = "-"
@@ -152,6 +151,5 @@ def _kind(node: Node) -> str:
 
 
 def _as_rule(rule: RuleAsk) -> FleetRule:
-    name = rule.backend if rule.uri else ""
-    artefact = Artefact(backend=rule.backend, uri=rule.uri, name=name, alias=rule.alias)
+    artefact = demanded(backend=rule.backend, uri=rule.uri, alias=rule.alias)
     return FleetRule(name=rule.name, artefact=artefact, selector=rule.labels, made_by="", made_at=_EPOCH)

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+import msgspec
+
 from corral.control.artefacts import ImageSource
 from corral.control.inventory import InventoryKeeper
 from corral.control.node_client import NodeClient, NodeUnreachable
 from corral.domain.backend import artefact_of, evidence_of, payload_of
 from corral.domain.gallery import GalleryEntry
-from corral.domain.intent import Evidence, Intent, IntentPolicy, Payload, Unproven, Verb
+from corral.domain.intent import Intent, IntentPolicy, Payload, Sighting, Unproven, Verb
 from corral.domain.node import Node
 from corral.wire.backend_changes import DeleteRequest, UpgradeRequest
 from corral.wire.install import InstallRequest
@@ -46,7 +48,7 @@ class BackendKind:
         self._replicas = replicas
         self._policy = policy
 
-    async def look(self, intent: Intent) -> Evidence:
+    async def look(self, intent: Intent) -> Sighting:
         inventory = await self._inventory.ask(intent.node_id)
         evidence = evidence_of(intent, inventory)
         moved = await moved_tag(intent, evidence, self._images)
@@ -68,26 +70,19 @@ class BackendKind:
 
     async def _upgrade(self, intent: Intent) -> list[str]:
         """A worker that does not know upgrades is sent an install that replaces."""
-        artefact, timeout = artefact_of(intent.payload), self._policy.timeout(Verb.UPGRADE)
-        request = UpgradeRequest(
-            backend=artefact.backend,
-            backend_galleries=artefact.galleries,
-            uri=artefact.uri,
-            name=artefact.name,
-            alias=artefact.alias,
-            op_id=intent.operation_id,
-        )
+        install, timeout = _install(intent, force=True), self._policy.timeout(Verb.UPGRADE)
+        upgrade = msgspec.convert(install, UpgradeRequest, from_attributes=True)
         try:
-            return await self._client.upgrade(intent.node_id, request, timeout=timeout)
+            return await self._client.upgrade(intent.node_id, upgrade, timeout=timeout)
         except NodeUnreachable:
-            await self._client.install(intent.node_id, _install(intent, force=True), timeout=timeout)
+            await self._client.install(intent.node_id, install, timeout=timeout)
             return []
 
     async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
         await self._replicas.after(intent, stopped, is_corral=is_corral)
 
 
-async def moved_tag(intent: Intent, evidence: Evidence, images: ImageSource) -> Payload | None:
+async def moved_tag(intent: Intent, evidence: Sighting, images: ImageSource) -> Payload | None:
     """The payload with the digest that the tag names now, if the tag was moved after the operation was accepted and
     the node has installed something else than it named then. None when it was not."""
     proof, artefact = evidence.proof, artefact_of(intent.payload)

@@ -61,7 +61,7 @@ class BackendOperations:
         request = OperationRequest(
             id=id,
             verb=ask.verb,
-            subject=ask.backend or ask.name,
+            subject=ask.ref.backend or ask.ref.name,
             by=ask.by,
             node_id=ask.nodes[0] if len(ask.nodes) == 1 else None,
             idempotency_key=ask.idempotency_key,
@@ -77,14 +77,14 @@ class BackendOperations:
         planned = await self._planner.plan(ask, nodes, reports, id or OperationId("plan"), given=await self._given(ask))
         await (guard or self._guard).refuse([(one.node, one.wish) for one in planned])
         if not planned:
-            raise Conflict(f'backend "{ask.backend}" is not installed on any node')
+            raise Conflict(f'backend "{ask.ref.backend}" is not installed on any node')
         return planned
 
     async def _given(self, ask: Ask) -> GivenNames:
         if ask.verb is Verb.INSTALL:
             return GivenNames()
-        aliased = await self._inventory.aliased(ask.backend)
-        return GivenNames(aliased=aliased, installed=await self._inventory.asked_for(ask.backend))
+        aliased = await self._inventory.aliased(ask.ref.backend)
+        return GivenNames(aliased=aliased, installed=await self._inventory.asked_for(ask.ref.backend))
 
     async def _meant(self, ask: Ask) -> list[SeenNode]:
         """The nodes that were asked for, never pending or agent nodes; absent ones are waited for."""
@@ -127,27 +127,34 @@ def _usable(node_id: NodeId, seen: SeenNode | None) -> SeenNode:
 
 
 def checked(ask: Ask) -> Ask:
-    """An install by uri needs a name, since workers look for the backend under one afterwards. Files and archives have
-    one themselves, as LocalAI has it; images do not."""
-    for name, text in (("backend", ask.backend), ("alias", ask.alias)):
+    """The same ask with a usable name and uri. InvalidInput says what is wrong.
+
+    An install by uri needs a name, since workers look for the backend under one afterwards. Files and archives have one
+    themselves, as LocalAI has it; images do not.
+    """
+    ref = ask.ref
+    for field, text in (("backend", ref.backend), ("alias", ref.alias)):
         if len(text) > _LONGEST or not text.isprintable():
-            raise InvalidInput(name, f"{text[:100]!r} is too long for a name, or has characters that nobody can read")
-    if not ask.uri:
-        if not ask.backend:
-            raise InvalidInput("backend", "name or uri required")
-        if not _is_name(ask.backend.strip().rpartition("@")[2]):
-            problem = f"{ask.backend[:100]!r} cannot be the name of a backend; a uri goes into `uri`"
-            raise InvalidInput("backend", problem)
+            raise InvalidInput(field, f"{text[:100]!r} is too long for a name, or has characters that nobody can read")
+    if not ref.uri:
+        _check_name(ref.backend)
         return ask
     if ask.verb is Verb.DELETE:
         raise InvalidInput("uri", "a delete takes a name")
-    name = ask.name or ask.backend or default_name(_source(ask.uri))
+    name = ref.name or ref.backend or default_name(_source(ref.uri))
     if not name:
-        raise InvalidInput("name", f"an install of the image {ask.uri[:100]} needs a name for the backend")
+        raise InvalidInput("name", f"an install of the image {ref.uri[:100]} needs a name for the backend")
     if not _is_name(name):
         raise InvalidInput("name", f"{name[:100]!r} cannot be the name of a backend")
-    _source(ask.uri)
-    return replace(ask, name=name, backend=name, uri=understood_by_all(ask.uri))
+    _source(ref.uri)
+    return replace(ask, ref=replace(ref, name=name, backend=name, uri=understood_by_all(ref.uri)))
+
+
+def _check_name(backend: str) -> None:
+    if not backend:
+        raise InvalidInput("backend", "name or uri required")
+    if not _is_name(backend.strip().rpartition("@")[2]):
+        raise InvalidInput("backend", f"{backend[:100]!r} cannot be the name of a backend; a uri goes into `uri`")
 
 
 def _is_name(text: str) -> bool:

@@ -25,7 +25,7 @@ from corral.control.open_requests import OpenRequests
 from corral.control.progress import ProgressBoard
 from corral.domain import intent_steps
 from corral.domain.event import Event, EventKind
-from corral.domain.intent import Evidence, Intent, IntentKey, IntentKind, IntentPolicy, IntentState, Report, Verb
+from corral.domain.intent import Intent, IntentKey, IntentKind, IntentPolicy, IntentState, Report, Sighting, Verb
 from corral.domain.intent_steps import Rest, Send
 from corral.domain.node import Node, NodeStatus
 from corral.state.events import Events
@@ -53,7 +53,7 @@ _EVENTS: Final = 1000
 class KindActions(Protocol):
     """What the dispatcher needs of the room that owns a kind. `look` and `send` fail as calls to nodes do."""
 
-    async def look(self, intent: Intent) -> Evidence:
+    async def look(self, intent: Intent) -> Sighting:
         """Find out what the node has of the subject, and what that says about the intent."""
 
     async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> str:
@@ -185,7 +185,7 @@ class Dispatcher:
     def _kind(self, intent: Intent) -> KindActions:
         return self._tools.kinds[intent.kind]
 
-    async def _look(self, intent: Intent) -> Evidence | Intent:
+    async def _look(self, intent: Intent) -> Sighting | Intent:
         """What the node shows of the subject, or what becomes of the intent when it does not say."""
         try:
             async with self._looks.slot():

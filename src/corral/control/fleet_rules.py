@@ -122,7 +122,7 @@ class FleetRules:
         acts = [
             PlannedAct(
                 verb=ask.verb,
-                backend=ask.backend,
+                backend=ask.ref.backend,
                 rule=rule,
                 planned=tuple(await self._backends.plan(ask, guard=self._guard.under(becomes.rules))),
             )

@@ -6,6 +6,7 @@ from typing import Final
 from corral.base.errors import Conflict
 from corral.control.backend_operations import BackendOperations
 from corral.control.planning import Ask
+from corral.domain.artefacts import BackendRef
 from corral.domain.backend import artefact_of, wish_of
 from corral.domain.intent import Intent, IntentKind, Verb
 from corral.domain.load_job import LoadNeed, needed_by_load
@@ -37,7 +38,8 @@ class LoadNeeds:
                     name = intent.subject if is_model else artefact_of(intent.payload).backend
                     raise Conflict(f"{name} is about to be deleted there")
                 case LoadNeed.REPLACE:
-                    ask = Ask(verb=Verb.INSTALL, backend=spec.backend, nodes=(node.id,), by=_BY, delay=_MEANWHILE)
+                    ref = BackendRef(backend=spec.backend)
+                    ask = Ask(verb=Verb.INSTALL, ref=ref, nodes=(node.id,), by=_BY, delay=_MEANWHILE)
                     await self._operations.start(ask)
                 case LoadNeed.FREE:
                     pass

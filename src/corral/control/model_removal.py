@@ -24,7 +24,7 @@ from corral.control.node_client import NodeClient
 from corral.control.operations import OperationRequest, PlannedTarget, Prepared, prepare, started_event
 from corral.domain import intent as intents
 from corral.domain.event import Event, EventKind
-from corral.domain.intent import Evidence, Intent, IntentPolicy, Verb
+from corral.domain.intent import Intent, IntentPolicy, Sighting, Verb
 from corral.domain.model import ModelSpec
 from corral.domain.model_removal import RemovedModel, endangered, evidence_of_removal, own_weights
 from corral.domain.node import Node, NodeStatus, NodeType
@@ -188,7 +188,7 @@ class ModelKind:
         self._replicas = replicas
         self._policy = policy
 
-    async def look(self, intent: Intent) -> Evidence:
+    async def look(self, intent: Intent) -> Sighting:
         return evidence_of_removal(intent)
 
     async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> str:

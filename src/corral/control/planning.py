@@ -13,7 +13,7 @@ import msgspec
 
 from corral.base.ids import NodeId, OperationId
 from corral.control.artefacts import ImageSource, NoImages, facts_of
-from corral.domain.artefacts import is_pulled, is_same_source
+from corral.domain.artefacts import BackendRef, is_pulled, is_same_source
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish, prove, traits_of
 from corral.domain.backend_catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild
 from corral.domain.fit import (
@@ -82,11 +82,7 @@ class Ask:
     """What a person wants."""
 
     verb: Verb
-    backend: str = ""
-    uri: str = ""
-    name: str = ""
-    alias: str = ""
-    galleries: str = ""
+    ref: BackendRef
     force: bool = False
     nodes: tuple[NodeId, ...] = ()
     """Exactly these; none mean all that match the labels."""
@@ -143,14 +139,14 @@ class Planner:
         given: GivenNames,
     ) -> list[Planned]:
         """For each node; an upgrade leaves out those that do not have the backend by their last report."""
-        catalogue = None if ask.uri else await self._lookups.galleries.catalogue()
+        catalogue = None if ask.ref.uri else await self._lookups.galleries.catalogue()
         drafts = []
         for one in nodes:
             report = known.get(one.node.id)
-            is_itself_there = report is not None and report.find(ask.backend) is not None
-            meant = ask.backend if is_itself_there else given.aliased.get(one.node.id, ask.backend)
-            draft = _draft(replace(ask, backend=meant), one, catalogue, report)
-            is_ours = meant != ask.backend or _is_ours(draft.entry, given.installed.get(one.node.id))
+            is_itself_there = report is not None and report.find(ask.ref.backend) is not None
+            meant = ask.ref.backend if is_itself_there else given.aliased.get(one.node.id, ask.ref.backend)
+            draft = _draft(replace(ask, ref=replace(ask.ref, backend=meant)), one, catalogue, report)
+            is_ours = meant != ask.ref.backend or _is_ours(draft.entry, given.installed.get(one.node.id))
             is_at_risk = ask.verb is Verb.UPGRADE and draft.is_external and one.node.peer is None and not is_ours
             drafts.append(replace(draft, alias_warning=_ALIAS_UNKNOWN if is_at_risk else ""))
         if ask.verb is Verb.UPGRADE:
@@ -194,13 +190,13 @@ class _Draft:
 
 
 def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, inventory: Inventory | None) -> _Draft:
-    bare = ask.backend.strip().rpartition("@")[2]
+    bare = ask.ref.backend.strip().rpartition("@")[2]
     draft = _Draft(node=seen, key=bare, sent=bare, inventory=inventory)
-    if uri := ask.uri or _origin(ask, draft.entry):
+    if uri := ask.ref.uri or _origin(ask, draft.entry):
         return replace(draft, build=GalleryEntry(name=bare, uri=uri), is_external=True)
     if catalogue is None:
         return replace(draft, unknown=_NO_GALLERIES)
-    found = catalogue.resolve(ask.backend, traits_of(seen.node).effective_capability)
+    found = catalogue.resolve(ask.ref.backend, traits_of(seen.node).effective_capability)
     if isinstance(found, ResolvedBuild):
         return replace(
             draft,
@@ -208,7 +204,7 @@ def _draft(ask: Ask, seen: SeenNode, catalogue: BackendCatalogue | None, invento
             sent=found.entry.name,
             build=found.build,
             galleries=_told_galleries(found.build, catalogue),
-            unknown=_OTHER_GALLERIES if ask.galleries else "",
+            unknown=_OTHER_GALLERIES if ask.ref.galleries else "",
         )
     hindrance = _hindrance(ask, found, catalogue)
     is_unknown = bool(hindrance) and found.missing is Missing.UNKNOWN and draft.entry is None
@@ -222,13 +218,13 @@ def _hindrance(ask: Ask, missing: UnresolvedBuild, catalogue: BackendCatalogue) 
         return ""
     if missing.missing is not Missing.UNKNOWN:
         return blocked_by(missing).reason
-    return "" if ask.galleries else catalogue.absence(missing)
+    return "" if ask.ref.galleries else catalogue.absence(missing)
 
 
 def _origin(ask: Ask, entry: BackendEntry | None) -> str:
     """The uri to upgrade from, of a backend that was installed from one: a gallery may have another one of that name,
     and is meant only if it is named. Workers that get no uri look in their galleries alone."""
-    if ask.verb is not Verb.UPGRADE or "@" in ask.backend or entry is None or entry.is_system:
+    if ask.verb is not Verb.UPGRADE or "@" in ask.ref.backend or entry is None or entry.is_system:
         return ""
     return "" if entry.gallery_url else entry.uri
 
@@ -284,10 +280,10 @@ def _wish(ask: Ask, draft: _Draft, id: OperationId) -> Wish:
     is_looked_up = build is not None and is_pulled(build.artefact) and not draft.unknown and ask.verb is not Verb.DELETE
     artefact = Artefact(
         backend=draft.sent,
-        galleries=ask.galleries or draft.galleries,
+        galleries=ask.ref.galleries or draft.galleries,
         uri=draft.uri if draft.is_external else "",
-        name=draft.key if draft.is_external else ask.name,
-        alias=ask.alias,
+        name=draft.key if draft.is_external else ask.ref.name,
+        alias=ask.ref.alias,
         version=build.version if build is not None and is_looked_up else "",
         renewal=id if ask.force and ask.verb is Verb.INSTALL else "",
     )

@@ -160,14 +160,10 @@ def missing(rules: Iterable[FleetRule], places: Iterable[RulePlace]) -> list[tup
 
 def ask_of(rule: FleetRule, places: Iterable[RulePlace]) -> Ask:
     """What a rule asks for at some places, as they were seen."""
-    wanted = rule.artefact
     seen = {one.intent_key: one.generation for one in places}
     return Ask(
         verb=Verb.INSTALL,
-        backend=wanted.backend,
-        uri=wanted.uri,
-        name=wanted.name,
-        alias=wanted.alias,
+        ref=rule.artefact,
         nodes=tuple(node_id for node_id, _, _ in seen),
         by=rule.asks_as,
         seen=seen,

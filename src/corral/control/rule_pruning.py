@@ -6,6 +6,7 @@ from enum import StrEnum
 from corral.base.ids import NodeId
 from corral.control.planning import Ask
 from corral.control.rule_places import RulePlace, RulePlaces
+from corral.domain.artefacts import BackendRef
 from corral.domain.backend import Artefact, traits_of
 from corral.domain.fleet_rule import FleetRule, bare
 from corral.domain.intent import Verb
@@ -41,7 +42,7 @@ class RulePruning:
         for (node_id, _), backend in found.items():
             backends.setdefault(backend, []).append(node_id)
         return [
-            Ask(verb=Verb.DELETE, backend=backend, nodes=tuple(nodes), by=by)
+            Ask(verb=Verb.DELETE, ref=BackendRef(backend=backend), nodes=tuple(nodes), by=by)
             for backend, nodes in sorted(backends.items())
         ]
 

@@ -18,7 +18,7 @@ from corral.control.fleet import Fleet
 from corral.control.inventory import InventoryKeeper, is_listed
 from corral.control.leader_lease import Leader
 from corral.control.planning import Ask, Lookups
-from corral.domain.artefacts import is_pulled
+from corral.domain.artefacts import BackendRef, is_pulled
 from corral.domain.backend import Inventory
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fit import ImageFacts
@@ -151,7 +151,7 @@ class Upgrades:
             key = hashlib.sha256("\0".join((one.backend, offered, *nodes)).encode()).hexdigest()
             ask = Ask(
                 verb=Verb.UPGRADE,
-                backend=one.backend,
+                ref=BackendRef(backend=one.backend),
                 nodes=tuple(nodes),
                 by=_AUTOMATIC,
                 idempotency_key=f"{_AUTOMATIC}/{key}",

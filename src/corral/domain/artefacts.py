@@ -38,6 +38,20 @@ def is_same_source(one: str, other: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackendRef:
+    """Which backend is meant: by its name in galleries, or by the uri of a build and the name to give it."""
+
+    backend: str = ""
+    """The name that requests carry, with or without its gallery (`gallery@name`)."""
+    galleries: str = ""
+    """JSON text of the galleries to look in; empty for those that the reader has itself."""
+    uri: str = ""
+    name: str = ""
+    """What an install from a uri is called."""
+    alias: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TagWords:
     """How the tags of images are called; LocalAI's workers always use these."""
 

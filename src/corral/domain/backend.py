@@ -20,17 +20,17 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from corral.domain.artefacts import is_same_source
+from corral.domain.artefacts import BackendRef, is_same_source
 from corral.domain.fit import NodeTraits, read_platform
 from corral.domain.intent import (
     Before,
-    Evidence,
     Intent,
     IntentKind,
     IntentState,
     Payload,
     Proof,
     Proven,
+    Sighting,
     Unproven,
     Verb,
 )
@@ -80,16 +80,9 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Artefact:
-    """What was asked for, kept whole: a retry sends exactly this."""
+class Artefact(BackendRef):
+    """The backend that a node is asked for, kept whole: a retry sends exactly this. Its name is without a gallery."""
 
-    backend: str
-    """The name that requests carry; workers want it bare, without its gallery."""
-    galleries: str = ""
-    """JSON text of the galleries to look in; empty for the worker's own."""
-    uri: str = ""
-    name: str = ""
-    alias: str = ""
     digests: frozenset[str] = frozenset()
     """Of the image: its index and the member for the node's platform. Empty when nobody could ask the registry."""
     image: str = ""
@@ -154,10 +147,10 @@ class Rung(StrEnum):
     ABSENT = "absent"
 
 
-def evidence_of(intent: Intent, inventory: Inventory) -> Evidence:
+def evidence_of(intent: Intent, inventory: Inventory) -> Sighting:
     """What a report of its node says about an intent of the kind `backend`."""
     wish = wish_of(intent)
-    return Evidence(
+    return Sighting(
         proof=prove(wish, inventory, intent.before),
         had=before_of(inventory, wish.key),
         renews=wish.must_renew,

@@ -67,6 +67,11 @@ class FleetRule:
         return (self.artefact, dict(self.selector)) == (other.artefact, dict(other.selector))
 
 
+def demanded(*, backend: str, uri: str, alias: str) -> Artefact:
+    """What a rule demands; a build from a uri is installed under the name in the rule."""
+    return Artefact(backend=backend, uri=uri, name=backend if uri else "", alias=alias)
+
+
 # Sets of rules.
 
 

@@ -1,7 +1,7 @@
 """An intent: what a node should have, or not have, of one subject. There is one for each node, kind and subject.
 
 The *kind* says what an intent is about: a backend, or a model. The room that owns the kind plans intents, sends the
-requests and reads the proof from what nodes report; its conclusions arrive here as `Evidence`. The payload of an intent
+requests and reads the proof from what nodes report; its conclusions arrive here as `Sighting`. The payload of an intent
 is stored as it is, and only its kind understands it.
 
 | state       | means                                                     | becomes                         |
@@ -179,7 +179,7 @@ class Report(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Sighting:
     """What a kind concludes from one look at a node, about one intent."""
 
     proof: Proof

@@ -9,12 +9,12 @@ from corral.domain.intent import (
     CLOCK_SKEW,
     TOLD,
     Before,
-    Evidence,
     Intent,
     IntentPolicy,
     IntentState,
     Outstanding,
     Proven,
+    Sighting,
     Unproven,
     together,
 )
@@ -40,7 +40,7 @@ IntentStep = Rest | Send
 
 
 def look(
-    intent: Intent, evidence: Evidence, now: datetime, policy: IntentPolicy, *, is_corral: bool, life: str = ""
+    intent: Intent, evidence: Sighting, now: datetime, policy: IntentPolicy, *, is_corral: bool, life: str = ""
 ) -> IntentStep:
     """What follows from a fresh look at the node.
 
@@ -96,7 +96,7 @@ def _without_settled_doubt(intent: Intent, had: Before, now: datetime) -> Intent
     return replace(intent, doubt=None)
 
 
-def _patient_until(evidence: Evidence, sent: Outstanding, policy: IntentPolicy) -> datetime:
+def _patient_until(evidence: Sighting, sent: Outstanding, policy: IntentPolicy) -> datetime:
     """Until when a request of ours that nobody answered is not repeated."""
     if sent.is_late:
         return sent.until
@@ -113,7 +113,7 @@ def _is_recent(had: Before, now: datetime) -> bool:
     return dated.tzinfo is not None and abs(now - dated) < timedelta(minutes=1)
 
 
-def _send(intent: Intent, evidence: Evidence, now: datetime, policy: IntentPolicy, life: str) -> Send:
+def _send(intent: Intent, evidence: Sighting, now: datetime, policy: IntentPolicy, life: str) -> Send:
     unanswered = None if intent.outstanding is None else replace(intent.outstanding, is_several=True)
     outstanding = Outstanding(
         generation=intent.generation,
@@ -153,7 +153,7 @@ def heard(intent: Intent, *, is_corral: bool) -> Intent:
     return replace(intent, outstanding=None, doubt=None if is_corral else intent.doubt)
 
 
-def answered(intent: Intent, error: str | None, evidence: Evidence, now: datetime, policy: IntentPolicy) -> Intent:
+def answered(intent: Intent, error: str | None, evidence: Sighting, now: datetime, policy: IntentPolicy) -> Intent:
     """The node answered and was looked at again: what it has decides, whatever the answer was."""
     proof = evidence.proof
     if isinstance(proof, Proven):

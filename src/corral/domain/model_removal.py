@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Final
 
 from corral.base.ids import OperationId
-from corral.domain.intent import Before, Evidence, Intent, Unproven
+from corral.domain.intent import Before, Intent, Sighting, Unproven
 from corral.domain.model import ModelSpec, load_options
 
 REASON: Final = "the model was removed"
@@ -24,10 +24,10 @@ class RemovedModel:
     operation_id: OperationId
 
 
-def evidence_of_removal(intent: Intent) -> Evidence:
+def evidence_of_removal(intent: Intent) -> Sighting:
     """No node reports which files of models it has: they count as there until the node answers that they are gone."""
     proof = Unproven(reason="the node was not asked yet", answer_proves=True)
-    return Evidence(proof=proof, had=Before(present=True), payload=intent.payload)
+    return Sighting(proof=proof, had=Before(present=True), payload=intent.payload)
 
 
 def weights_of(spec: ModelSpec) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from corral.base.ids import OperationId
 from corral.bus.port import Message
 from corral.control.planning import Ask
+from corral.domain.artefacts import BackendRef
 from corral.domain.event import EventKind
 from corral.domain.intent import Verb
 from corral.domain.operation import Operation, OperationState
@@ -68,7 +69,7 @@ async def listening(world: World, control: Control) -> Control:
 
 
 async def start(world: World, verb: Verb = Verb.INSTALL) -> Operation:
-    return await world.control.context.backend_operations.start(Ask(verb=verb, backend="echo", by="me"))
+    return await world.control.context.backend_operations.start(Ask(verb=verb, ref=BackendRef(backend="echo"), by="me"))
 
 
 async def say(world: World, subject: str, payload: object) -> None:

@@ -16,6 +16,7 @@ from corral.bus.port import Bus
 from corral.control.backend_kind import BackendKind
 from corral.control.planning import Ask
 from corral.control.progress import ProgressBoard
+from corral.domain.artefacts import BackendRef
 from corral.domain.event import EventKind
 from corral.domain.intent import IntentPolicy, Verb
 from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Target, TargetStatus
@@ -44,7 +45,9 @@ async def hasty(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
 
 
 async def ask(world: World, verb: Verb = Verb.INSTALL, backend: str = "echo", **fields: object) -> Operation:
-    return await world.control.context.backend_operations.start(Ask(verb=verb, backend=backend, by="me", **fields))  # type: ignore[arg-type]
+    names = {name: fields.pop(name) for name in ("uri", "name", "alias", "galleries") if name in fields}
+    ref = BackendRef(backend=backend, **names)  # type: ignore[arg-type]
+    return await world.control.context.backend_operations.start(Ask(verb=verb, ref=ref, by="me", **fields))  # type: ignore[arg-type]
 
 
 async def done(world: World, verb: Verb = Verb.INSTALL, backend: str = "echo", **fields: object) -> Operation:
@@ -176,7 +179,9 @@ async def test_a_frontend_that_started_anew_upgrades_an_install_by_uri_as_well(w
     await world.frontend.settle()
 
     restarted = await world.again()
-    await restarted.context.backend_operations.start(Ask(verb=Verb.UPGRADE, backend="custom", by="test"))
+    await restarted.context.backend_operations.start(
+        Ask(verb=Verb.UPGRADE, ref=BackendRef(backend="custom"), by="test")
+    )
     await restarted.dispatcher.tick()
 
     assert (node.written["custom"], node.aliases) == (2, {"custom": "mine"})
@@ -189,7 +194,7 @@ async def test_what_another_frontend_installed_by_uri_is_upgraded_from_where_the
     await world.bus.request(subjects.backend_install(node.node_id), msgspec.json.encode(other), timeout=HASTE)
     await world.clock.advance(timedelta(minutes=2))
     await world.frontend.settle()
-    ask = Ask(verb=Verb.UPGRADE, backend="custom", by="test")
+    ask = Ask(verb=Verb.UPGRADE, ref=BackendRef(backend="custom"), by="test")
 
     (planned,) = await world.control.context.backend_operations.plan(ask)
     assert "an alias that another frontend gave it is lost" in planned.unknown

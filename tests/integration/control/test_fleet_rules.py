@@ -9,6 +9,7 @@ from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput
 from corral.control.fleet_rules import ANY_REVISION, RulesChanged, RuleSetResult
 from corral.control.planning import Ask, Lookups
 from corral.control.rule_pruning import Prune
+from corral.domain.artefacts import BackendRef
 from corral.domain.backend import Artefact
 from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.event import EventKind
@@ -68,7 +69,8 @@ async def operations(world: World) -> list[Operation]:
 async def ask(
     world: World, verb: Verb, *nodes: SimulatedBackends, backend: str = "echo", **fields: object
 ) -> Operation:
-    wanted = Ask(verb=verb, backend=backend, nodes=tuple(one.node_id for one in nodes), by="me", **fields)  # type: ignore[arg-type]
+    ref = BackendRef(backend=backend, uri=str(fields.pop("uri", "")), name=str(fields.pop("name", "")))
+    wanted = Ask(verb=verb, ref=ref, nodes=tuple(one.node_id for one in nodes), by="me", **fields)  # type: ignore[arg-type]
     await world.clock.advance(SECOND)
     operation = await world.control.context.backend_operations.start(wanted)
     await world.control.dispatcher.tick()

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from corral.control.planning import Ask
+from corral.domain.artefacts import BackendRef
 from corral.domain.intent import Verb
 from corral.domain.operation import OperationState
 from tests.kit.simulated_backends import SimulatedBackends
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 
 async def operated(world: World, verb: Verb) -> None:
-    await world.control.context.backend_operations.start(Ask(verb=verb, backend="echo", by="me"))
+    await world.control.context.backend_operations.start(Ask(verb=verb, ref=BackendRef(backend="echo"), by="me"))
     await world.control.dispatcher.tick()
     await world.clock.advance(timedelta(seconds=1))
 

@@ -8,6 +8,7 @@ from corral.control.backend_operations import BackendOperations
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.planning import Ask, Lookups, Planner
 from corral.control.rule_guard import RuleGuard
+from corral.domain.artefacts import BackendRef
 from corral.domain.gallery import GallerySource
 from corral.domain.intent import Verb
 from corral.domain.operation import Operation, TargetStatus
@@ -71,4 +72,4 @@ async def started(world: World, folder: Path, name: str) -> Operation:
             Planner(Lookups(galleries=GalleryCatalogue(galleries))),
             RuleGuard(FleetRuleStore(context.database), GalleryCatalogue(galleries)),
         )
-        return await operations.start(Ask(verb=Verb.INSTALL, backend=name, by="me"))
+        return await operations.start(Ask(verb=Verb.INSTALL, ref=BackendRef(backend=name), by="me"))

@@ -12,6 +12,7 @@ from corral.admin.app import build_app
 from corral.admin.operation_watch import OperationWatch, WatchCursor
 from corral.base.ids import OperationId
 from corral.control.planning import Ask
+from corral.domain.artefacts import BackendRef
 from corral.domain.intent import Verb
 from corral.domain.operation import Operation
 from corral.processes.control_loops import Control
@@ -28,7 +29,9 @@ SOON = timedelta(seconds=1)
 
 
 async def install(world: World) -> Operation:
-    return await world.control.context.backend_operations.start(Ask(verb=Verb.INSTALL, backend="echo", by="me"))
+    return await world.control.context.backend_operations.start(
+        Ask(verb=Verb.INSTALL, ref=BackendRef(backend="echo"), by="me")
+    )
 
 
 @asynccontextmanager

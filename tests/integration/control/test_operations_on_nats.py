@@ -17,6 +17,7 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.control.planning import Ask
+from corral.domain.artefacts import BackendRef
 from corral.domain.intent import IntentPolicy, Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.processes.control_loops import Control
@@ -53,7 +54,7 @@ class Fleet:
 
     async def start(self, verb: Verb, control: Control | None = None) -> Operation:
         chosen = control or self.frontend.control
-        return await chosen.context.backend_operations.start(Ask(verb=verb, backend="echo", by="me"))
+        return await chosen.context.backend_operations.start(Ask(verb=verb, ref=BackendRef(backend="echo"), by="me"))
 
     async def until(self, operation: Operation, state: OperationState) -> Operation:
         async def reached() -> Operation | None:

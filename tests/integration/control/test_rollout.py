@@ -9,6 +9,7 @@ import pytest
 from corral.bus.port import Bus
 from corral.control.planning import Ask
 from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER
+from corral.domain.artefacts import BackendRef
 from corral.domain.intent import IntentPolicy, Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.domain.replica import Replica, ReplicaState
@@ -34,7 +35,8 @@ async def hasty(database: Database, clock: ManualClock, bus: Bus, tmp_path: Path
 
 
 async def upgrade(world: World, *, verb: Verb = Verb.UPGRADE, **fields: object) -> Operation:
-    return await world.control.context.backend_operations.start(Ask(verb=verb, backend="echo", by="me", **fields))  # type: ignore[arg-type]
+    ref = BackendRef(backend="echo")
+    return await world.control.context.backend_operations.start(Ask(verb=verb, ref=ref, by="me", **fields))  # type: ignore[arg-type]
 
 
 async def on_all(world: World, workers: Sequence[SimulatedWorker]) -> list[Replica]:

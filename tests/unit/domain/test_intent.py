@@ -9,7 +9,7 @@ from corral.base.ids import NodeId, OperationId
 from corral.domain import intent as intents
 from corral.domain import intent_steps
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Rung, Wish, evidence_of, payload_of, prove
-from corral.domain.intent import Before, Evidence, Intent, IntentKind, IntentPolicy, IntentState, Proven, Unproven, Verb
+from corral.domain.intent import Before, Intent, IntentKind, IntentPolicy, IntentState, Proven, Sighting, Unproven, Verb
 from corral.domain.intent_steps import IntentStep, Rest, Send
 from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.domain.model_removal import evidence_of_removal
@@ -45,7 +45,7 @@ def an_intent(verb: Verb = Verb.INSTALL, **artefact: object) -> Intent:
     )
 
 
-def evidence(intent: Intent, report: Inventory) -> Evidence:
+def evidence(intent: Intent, report: Inventory) -> Sighting:
     return evidence_of_removal(intent) if intent.kind is IntentKind.MODEL else evidence_of(intent, report)
 
 
