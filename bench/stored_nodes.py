@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from corral.base.ids import new_node_id
-from corral.domain.labels import NodeLabels
 from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus
 from corral.state.db import Database
 from corral.state.nodes import Nodes
+from corral.wire.labels import NodeLabels
 
 _HOUR: Final = timedelta(hours=1)
 _GIBIBYTE: Final = 1024**3

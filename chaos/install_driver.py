@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from chaos.crash_shim import Shim
 from corral.base.clock import SystemClock
-from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
+from corral.galleries.gallery import GallerySource
 from corral.oci.config import ImagesConfig
 from corral.oci.limits import UnpackLimits
 from corral.processes.installing import InstallingConfig, open_installer

@@ -16,12 +16,12 @@ from corral.bus.port import Bus
 from corral.control.config import ControlConfig
 from corral.control.loading import BackendLoader
 from corral.control.planning import Lookups
-from corral.domain.key import Scope
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import Stores, wire
 from corral.state.db import Database
 from corral.state.secrets import Secrets
 from corral.state.secrets_key import SecretsKey
+from corral.wire.api_key import Scope
 from tests.kit.asgi import AsgiAnswer, call
 
 REGISTRATION_TOKEN = "tok"

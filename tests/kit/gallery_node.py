@@ -8,10 +8,10 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import Galleries, open_galleries
+from corral.galleries.gallery import GallerySource
 from corral.galleries.readings import Readings
 from corral.oci.config import ImagesConfig
 from corral.oci.network import Network

@@ -1,7 +1,7 @@
 """A gallery that is always at hand: for frontends that shall know backends without reading any index."""
 
-from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
+from corral.galleries.catalogue import BackendCatalogue
+from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.readings import GalleryReading, Readings
 
 

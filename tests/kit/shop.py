@@ -9,10 +9,10 @@ from typing import Final
 from corral.control.artefacts import RegistryImages
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.planning import Lookups
-from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
+from corral.galleries.gallery import GallerySource
 from corral.oci.config import ImagesConfig
 from corral.oci.manifests import Descriptor, ImagePlatform
 from tests.kit.clock import HurriedClock

@@ -24,10 +24,10 @@ from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import CorralError, NotFound
 from corral.control.inventory import is_listed
 from corral.domain.backend import traits_of
-from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.capability import DEFAULT
 from corral.domain.gallery_page import PageQuery
 from corral.domain.node import NodeStatus, NodeType, SeenNode
+from corral.galleries.capability import DEFAULT
+from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.readings import Readings
 from corral.wire.gallery_pages import AvailableBackend, GalleryPage, KnownBackend
 from corral.wire.gallery_views import FleetGalleryListing, FleetOfferView

@@ -7,8 +7,8 @@ from functools import cached_property
 
 from corral.base.ids import NodeId
 from corral.domain.backend import BackendEntry, Inventory, traits_of
-from corral.domain.fit import NodeTraits
 from corral.domain.node import SeenNode
+from corral.galleries.fit import NodeTraits
 from corral.wire.inventory import InstalledBackend
 from corral.wire.operation_views import (
     BackendMetadata,

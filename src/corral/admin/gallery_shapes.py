@@ -7,12 +7,12 @@ from msgspec.structs import asdict
 
 from corral.admin.backend_shapes import InstalledOnNode, Reported, node_rows
 from corral.control.operation_status import cache_key
-from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.capability import DEFAULT
-from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.domain.gallery_page import PageQuery, all_tags, meta_by_build, page_of
 from corral.domain.intent import Verb
 from corral.domain.operation import Operation, compat_status
+from corral.galleries.capability import DEFAULT
+from corral.galleries.catalogue import BackendCatalogue
+from corral.galleries.gallery import GalleryEntry, GallerySource
 from corral.galleries.places import without_secrets
 from corral.galleries.readings import Readings, entry_view, fit_view, gallery_views
 from corral.wire.gallery_pages import AvailableBackend, GalleryItem, GalleryPage, KnownBackend, Reports

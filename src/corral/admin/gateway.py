@@ -15,7 +15,7 @@ from corral.admin.route import Access, RouteSpec, read_body
 from corral.auth.http import principal_of
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.domain.key import Scope
+from corral.wire.api_key import Scope
 from corral.wire.view import EnsureModel, GatewayReport, Loading, View, encode_line
 
 log = logging.getLogger(__name__)

@@ -10,12 +10,11 @@ from msgspec import UNSET, UnsetType
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import Incarnation
-from corral.domain.labels import label_problem
 from corral.domain.node import Heartbeat, NodeType, Peer
 from corral.domain.registration import Registration
-from corral.domain.vram_budget import MAX_LENGTH, VramBudget
 from corral.wire.go_json import read_object
 from corral.wire.keys import MAX_SECRET, MIN_SECRET, hash_secret
+from corral.wire.labels import label_problem
 from corral.wire.registration import (
     CAPACITY_FIELDS,
     MAX_ADDRESS,
@@ -25,6 +24,7 @@ from corral.wire.registration import (
     HeartbeatRequest,
     RegisterRequest,
 )
+from corral.wire.vram_budget import MAX_LENGTH, VramBudget
 
 _LARGEST: Final = 2**63 - 1
 _LONGEST_INTERVAL: Final = timedelta(hours=1)

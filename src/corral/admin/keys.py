@@ -11,7 +11,7 @@ from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.durations import parse_duration
 from corral.base.errors import InvalidInput
 from corral.base.ids import KeyId
-from corral.domain.key import ApiKey, Scope
+from corral.wire.api_key import ApiKey, Scope
 from corral.wire.go_json import decode
 from corral.wire.node_views import CreatedKey, CreateKey, KeyView, RevokedKey
 from corral.wire.times import format_time

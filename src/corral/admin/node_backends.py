@@ -15,10 +15,10 @@ from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError
 from corral.base.ids import NodeId
 from corral.control.planning import Ask
 from corral.control.rule_guard import RuleDemands
-from corral.domain.artefacts import BackendRef
 from corral.domain.intent import Verb
 from corral.domain.node import NodeType
 from corral.domain.operation import OperationState
+from corral.galleries.build_uris import BackendRef
 from corral.wire.inventory import InstalledBackend
 from corral.wire.operation_views import Deleted, JobStarted, NodeBackendAsk
 

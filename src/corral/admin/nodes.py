@@ -17,15 +17,15 @@ from corral.admin.replica_shapes import replica_rows
 from corral.admin.route import Access, Dialect, RouteSpec, read_body
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId
-from corral.domain.labels import label_problem
 from corral.domain.node import Node, NodeLoad, NodeType
 from corral.domain.replica import ReplicaState
-from corral.domain.vram_budget import VramBudget
 from corral.wire.go_json import read_object
+from corral.wire.labels import label_problem
 from corral.wire.node_views import NodeView
 from corral.wire.refusals import Acknowledged
 from corral.wire.registration import ApproveResponse, ReplicaLimit
 from corral.wire.replica_views import ReplicaRow
+from corral.wire.vram_budget import VramBudget
 
 
 class ReplicasValue(msgspec.Struct, kw_only=True):

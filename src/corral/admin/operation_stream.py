@@ -21,7 +21,7 @@ from corral.auth.http import principal_of
 from corral.base.errors import CorralError
 from corral.base.ids import OperationId
 from corral.control.progress import ALL
-from corral.domain.key import Scope
+from corral.wire.api_key import Scope
 from corral.wire.operation_views import OperationUpdate
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId, OperationId
 from corral.control.planning import Ask, Planned
-from corral.domain.artefacts import BackendRef
 from corral.domain.backend import BACKEND_VERBS
 from corral.domain.intent import Intent, Verb
 from corral.domain.operation import Operation
+from corral.galleries.build_uris import BackendRef
 from corral.wire.go_json import decode
 from corral.wire.operation_views import Changed, NodesAsk, OperationAsk, OperationPage, OperationView, Plan, PlannedView
 

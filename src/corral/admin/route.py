@@ -21,7 +21,7 @@ from corral.admin.answers import (
 from corral.admin.context import AdminContext, Caller
 from corral.auth.http import NodeClaim, principal_of
 from corral.base.errors import CorralError, InvalidInput
-from corral.domain.key import Scope
+from corral.wire.api_key import Scope
 from corral.wire.keys import bearer
 
 log = logging.getLogger(__name__)

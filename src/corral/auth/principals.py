@@ -7,7 +7,7 @@ from typing import Protocol
 
 from corral.base.clock import Clock
 from corral.base.ids import KeyId, NodeId
-from corral.domain.key import IMPLIED, ApiKey, Scope
+from corral.wire.api_key import IMPLIED, ApiKey, Scope
 from corral.wire.keys import hash_secret, same
 
 

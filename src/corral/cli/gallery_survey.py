@@ -10,12 +10,12 @@ from msgspec.structs import asdict
 from corral.base.clock import SystemClock
 from corral.base.tasks import task_group
 from corral.cli.quiet import quiet
-from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.fit import NodeTraits
-from corral.domain.gallery import GalleryEntry
 from corral.galleries.artefacts import RegistryArtefacts
+from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.config import GalleriesConfig
+from corral.galleries.fit import NodeTraits
 from corral.galleries.galleries import Galleries, open_galleries
+from corral.galleries.gallery import GalleryEntry
 from corral.galleries.readings import Readings, entry_view, fit_view, gallery_views
 from corral.oci.config import ImagesConfig
 from corral.processes.configs import images_config

@@ -15,7 +15,7 @@ from corral.cli.humane import age, moment
 from corral.cli.options import CorralCommand, settings_options, warn
 from corral.cli.options import sources as given_sources
 from corral.cli.output import Column, console, json_option, plain, print_json, print_json_list, say, show, styled, table
-from corral.domain.key import Scope
+from corral.wire.api_key import Scope
 
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient

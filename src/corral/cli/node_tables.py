@@ -9,7 +9,7 @@ from msgspec import UNSET
 from corral.cli.humane import ago, moment, share, size
 from corral.cli.node_names import SHORT_ID
 from corral.cli.output import Column, facts, plain, styled, table
-from corral.domain.labels import AUTOMATIC
+from corral.wire.labels import AUTOMATIC
 from corral.wire.node_views import NodeDetail
 
 if TYPE_CHECKING:

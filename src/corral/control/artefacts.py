@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 from corral.base.clock import Clock
 from corral.base.tasks import task_group
-from corral.domain.artefacts import candidates, is_pulled
-from corral.domain.fit import ImageFacts, ImageManifest, read_platform
-from corral.domain.gallery import GalleryEntry
+from corral.galleries.build_uris import candidates, is_pulled
+from corral.galleries.fit import ImageFacts, ImageManifest, read_platform
+from corral.galleries.gallery import GalleryEntry
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageError, ImageNotFound, RegistryUnavailable
 from corral.oci.looks import ImageLook, ImageLooks, PlatformImage

@@ -12,11 +12,11 @@ from corral.control.fleet import Fleet, NodeFilter
 from corral.control.inventory import InventoryKeeper
 from corral.control.operations import OperationRequest, Operations, PlannedTarget, Prepared
 from corral.control.planning import Ask, GivenNames, Planned, Planner
-from corral.domain.artefacts import understood_by_all
 from corral.domain.backend import Inventory, Wish, payload_of
 from corral.domain.intent import Verb
 from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.operation import Operation
+from corral.galleries.build_uris import understood_by_all
 from corral.oci.errors import SourceInvalid
 from corral.oci.references import PullSource, default_name, names_an_entry, parse_source
 

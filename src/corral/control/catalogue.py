@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from corral.base.errors import CorralError
-from corral.domain.backend_catalogue import BackendCatalogue
+from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.galleries import Galleries
 from corral.galleries.readings import Readings
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Protocol
 
+from corral.base.batches import Batches
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, new_lease_token
+from corral.base.lanes import Lane
 from corral.base.logs import log_context
 from corral.base.tasks import Poke, poke_or_period
-from corral.control.batches import Batches
 from corral.control.fleet import Fleet
-from corral.control.lanes import Lane
 from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.control.open_requests import OpenRequests
 from corral.control.progress import ProgressBoard

@@ -12,10 +12,10 @@ from corral.base.clock import Clock
 from corral.base.errors import InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.control.hearing import HearingKeeper
-from corral.domain.labels import matches
 from corral.domain.node import LivenessPolicy, Node, NodeFacts, NodeStatus, NodeType, SeenNode, silence, status_of
 from corral.state.node_rows import Outline
 from corral.state.nodes import Nodes
+from corral.wire.labels import matches
 
 KnownT = TypeVar("KnownT", Node, Outline)
 

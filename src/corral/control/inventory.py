@@ -8,10 +8,10 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
+from corral.base.lanes import Lane
 from corral.base.tasks import Poke, task_group
 from corral.bus.port import Message
 from corral.control.fleet import Fleet
-from corral.control.lanes import Lane
 from corral.control.node_client import LIST_WITHIN, NodeClient
 from corral.control.report_intake import ReportIntake, ReportLimits
 from corral.domain.backend import Artefact, BackendEntry, Inventory, artefact_of, evidence_of

@@ -22,7 +22,6 @@ from corral.control.progress import ProgressBoard
 from corral.control.scheduler import Scheduler
 from corral.domain.event import Event, EventKind
 from corral.domain.load_job import LoadJob, LoadPolicy, LoadState, due_at, may_claim
-from corral.domain.load_reason import LoadReason
 from corral.domain.model import ModelSpec
 from corral.domain.node import Node
 from corral.domain.operation import NO_PROGRESS, seconds_left
@@ -32,6 +31,7 @@ from corral.rpc.errors import BackendError, LoadFailed
 from corral.state.load_jobs import LoadJobs
 from corral.state.nodes import Nodes
 from corral.state.replicas import ReplicaStore
+from corral.wire.load_reason import LoadReason
 
 log = logging.getLogger(__name__)
 

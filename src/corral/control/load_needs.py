@@ -6,12 +6,12 @@ from typing import Final
 from corral.base.errors import Conflict
 from corral.control.backend_operations import BackendOperations
 from corral.control.planning import Ask
-from corral.domain.artefacts import BackendRef
 from corral.domain.backend import artefact_of, wish_of
 from corral.domain.intent import Intent, IntentKind, Verb
 from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.domain.model import ModelSpec
 from corral.domain.node import Node
+from corral.galleries.build_uris import BackendRef
 from corral.state.intents import Intents
 
 _BY: Final = "control"

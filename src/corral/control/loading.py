@@ -15,7 +15,6 @@ from corral.control.load_needs import LoadNeeds
 from corral.control.models import Models
 from corral.control.node_client import NodeBusy, NodeClient, NodeRefused, NodeTokens, NodeUnreachable, StartedBackend
 from corral.domain.load_job import LoadPolicy
-from corral.domain.load_reason import LoadReason
 from corral.domain.model import ModelSpec, load_options, threads_of, with_answer_limit
 from corral.domain.model_requests import request_rules
 from corral.domain.node import Node
@@ -25,6 +24,7 @@ from corral.rpc.errors import BackendBusy, BackendError, LoadFailed
 from corral.rpc.messages import ModelOptions
 from corral.wire.adapter import AdapterModel
 from corral.wire.install import CorralInstall, InstallRequest
+from corral.wire.load_reason import LoadReason
 from corral.wire.registration import Feature
 
 

@@ -16,19 +16,19 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from corral.base.batches import Batches
 from corral.base.clock import Clock
 from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
-from corral.control.batches import Batches
-from corral.domain.inference import known_routes
 from corral.domain.node_address import NodeContact
 from corral.domain.process import ReportedProcess
 from corral.state.nodes import Nodes
 from corral.state.secrets import Secrets, node_secret_name
 from corral.wire import go_json, subjects
 from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
+from corral.wire.inference import known_routes
 from corral.wire.install import InstallReply, InstallRequest
 from corral.wire.inventory import InstalledBackend, ListReply
 from corral.wire.model_commands import ModelCommandReply, ModelDeleteRequest

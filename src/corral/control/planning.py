@@ -13,10 +13,12 @@ import msgspec
 
 from corral.base.ids import NodeId, OperationId
 from corral.control.artefacts import ImageSource, NoImages, facts_of
-from corral.domain.artefacts import BackendRef, is_pulled, is_same_source
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish, prove, traits_of
-from corral.domain.backend_catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild
-from corral.domain.fit import (
+from corral.domain.intent import Proven, Verb
+from corral.domain.node import SeenNode
+from corral.galleries.build_uris import BackendRef, is_pulled, is_same_source
+from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild
+from corral.galleries.fit import (
     Blocked,
     Fits,
     ImageFacts,
@@ -27,9 +29,7 @@ from corral.domain.fit import (
     judge_build,
     wanted_digests,
 )
-from corral.domain.gallery import GalleryEntry
-from corral.domain.intent import Proven, Verb
-from corral.domain.node import SeenNode
+from corral.galleries.gallery import GalleryEntry
 from corral.galleries.places import is_for_everybody
 from corral.galleries.readings import Readings
 from corral.state.operations import Generations

@@ -15,7 +15,6 @@ from corral.base.ids import NodeId, new_incarnation, new_node_id
 from corral.base.tasks import Poke
 from corral.control.feed import Feed
 from corral.control.fleet import Fleet
-from corral.domain import labels as node_labels
 from corral.domain import node as domain
 from corral.domain.event import Event, EventKind
 from corral.domain.node import BY_WORKER, Node
@@ -32,6 +31,7 @@ from corral.domain.registration import (
 )
 from corral.state.nodes import Nodes
 from corral.state.secrets import SealedSecret, Secrets, node_secret_name
+from corral.wire import labels as node_labels
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import Protocol
 from corral.base.errors import Conflict
 from corral.base.words import listed
 from corral.domain.backend import Wish, artefact_of, traits_of
-from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
 from corral.domain.intent import Verb
 from corral.domain.node import SeenNode
 from corral.domain.operation import Operation, Target
+from corral.galleries.catalogue import BackendCatalogue
 
 
 class RuleDemands(Conflict):

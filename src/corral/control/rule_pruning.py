@@ -6,10 +6,10 @@ from enum import StrEnum
 from corral.base.ids import NodeId
 from corral.control.planning import Ask
 from corral.control.rule_places import RulePlace, RulePlaces
-from corral.domain.artefacts import BackendRef
 from corral.domain.backend import Artefact, traits_of
 from corral.domain.fleet_rule import FleetRule, bare
 from corral.domain.intent import Verb
+from corral.galleries.build_uris import BackendRef
 
 Spot = tuple[NodeId, str]
 

@@ -18,14 +18,14 @@ from corral.control.fleet import Fleet
 from corral.control.inventory import InventoryKeeper, is_listed
 from corral.control.leader_lease import Leader
 from corral.control.planning import Ask, Lookups
-from corral.domain.artefacts import BackendRef, is_pulled
 from corral.domain.backend import Inventory
-from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.fit import ImageFacts
-from corral.domain.gallery import BUILT_IN_URL, GalleryEntry
 from corral.domain.intent import Verb
 from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.upgrades import Check, Comparison, Holding, Offer, UpgradePolicy, compare
+from corral.galleries.build_uris import BackendRef, is_pulled
+from corral.galleries.catalogue import BackendCatalogue
+from corral.galleries.fit import ImageFacts
+from corral.galleries.gallery import BUILT_IN_URL, GalleryEntry
 from corral.state.upgrade_checks import UpgradeChecks
 
 log = logging.getLogger(__name__)

@@ -17,13 +17,13 @@ from corral.base.tasks import Listeners
 from corral.control.brake import Brake
 from corral.control.fleet import Fleet
 from corral.control.models import Models
-from corral.domain.key import ApiKey, Scope
 from corral.domain.model_uses import uses_of
 from corral.domain.node import Node, NodeStatus
 from corral.domain.replica import Replica, ReplicaState
 from corral.state.keys import Keys
 from corral.state.nodes import Nodes
 from corral.state.replicas import ReplicaStore
+from corral.wire.api_key import ApiKey, Scope
 from corral.wire.keys import hash_secret
 from corral.wire.view import Beat, ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, change_between
 

@@ -20,8 +20,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from corral.domain.artefacts import BackendRef, is_same_source
-from corral.domain.fit import NodeTraits, read_platform
 from corral.domain.intent import (
     Before,
     Intent,
@@ -35,6 +33,8 @@ from corral.domain.intent import (
     Verb,
 )
 from corral.domain.node import Node
+from corral.galleries.build_uris import BackendRef, is_same_source
+from corral.galleries.fit import NodeTraits, read_platform
 
 BACKEND_VERBS: Final = tuple(verb for verb in Verb if verb.kind is IntentKind.BACKEND)
 

@@ -27,12 +27,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from corral.domain.artefacts import is_same_source
 from corral.domain.backend import Artefact, Inventory, Wish, artefact_of
-from corral.domain.backend_catalogue import BackendCatalogue, Missing, ResolvedBuild
 from corral.domain.intent import Intent, IntentState, Verb
-from corral.domain.labels import label_problem, matches
 from corral.domain.operation import TargetStatus, status_of
+from corral.galleries.build_uris import is_same_source
+from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild
+from corral.wire.labels import label_problem, matches
 
 MOST_RULES: Final = 500
 _ANY_MACHINE: Final = "default"

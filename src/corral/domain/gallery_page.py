@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.gallery import GalleryEntry
+from corral.galleries.catalogue import BackendCatalogue
+from corral.galleries.gallery import GalleryEntry
 
 USUAL_ITEMS: Final = 9
 _DESCENDING: Final = "desc"

@@ -18,7 +18,7 @@ from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
 from corral.domain.intent import Intent, IntentState, Verb, together
-from corral.domain.load_reason import LoadReason
+from corral.wire.load_reason import LoadReason
 
 
 class LoadState(StrEnum):

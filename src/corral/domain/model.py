@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Final
 
+from corral.base import config_fields as fields
+from corral.base.config_fields import Config
 from corral.base.errors import InvalidInput
-from corral.domain import model_fields as fields
 from corral.domain.backend_names import meant_by
-from corral.domain.model_fields import Config
 from corral.domain.model_options import DEFAULT_CONTEXT, FIELDS, REQUEST_DEFAULTS, check_below
 from corral.domain.model_requests import request_rules
 

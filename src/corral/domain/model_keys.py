@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from corral.domain.model_fields import Config
+from corral.base.config_fields import Config
 from corral.domain.model_options import FIELDS, REQUEST_DEFAULTS
 from corral.domain.model_requests import REQUEST_KEYS
 

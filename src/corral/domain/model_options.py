@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
+from corral.base import config_fields as fields
+from corral.base.config_fields import Config
 from corral.base.errors import InvalidInput
-from corral.domain import model_fields as fields
-from corral.domain.model_fields import Config
 
 ALL_LAYERS: Final = 99_999_999
 DEFAULT_CONTEXT: Final = 4096

@@ -7,8 +7,8 @@ LocalAI's defaults. Engines with an HTTP port of their own know all this from th
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from corral.domain import model_fields as fields
-from corral.domain.model_fields import Config
+from corral.base import config_fields as fields
+from corral.base.config_fields import Config
 
 
 class _RequestField(NamedTuple):

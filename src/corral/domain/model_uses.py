@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Final
 
-from corral.domain import model_fields as fields
+from corral.base import config_fields as fields
+from corral.base.config_fields import Config
 from corral.domain.backend_names import meant_by
-from corral.domain.inference import ModelUse
-from corral.domain.model_fields import Config
+from corral.wire.inference import ModelUse
 
 _U = ModelUse
 _TEXT: Final = frozenset({_U.CHAT, _U.COMPLETION})

@@ -21,8 +21,8 @@ from enum import StrEnum
 from corral.base.ids import Incarnation, NodeId
 from corral.base.setting_kinds import whole
 from corral.base.settings import setting
-from corral.domain.labels import NodeLabels
-from corral.domain.vram_budget import VramBudget
+from corral.wire.labels import NodeLabels
+from corral.wire.vram_budget import VramBudget
 
 
 class NodeStatus(StrEnum):

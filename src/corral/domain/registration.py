@@ -14,8 +14,8 @@ from corral.base.errors import CorralError
 from corral.base.ids import Incarnation, NodeId
 from corral.base.setting_kinds import SWITCH, duration, whole
 from corral.base.settings import setting
-from corral.domain.labels import MAX_LABELS, NodeLabels, automatic_labels, report
 from corral.domain.node import BY_WORKER, Gpu, Node, NodeFacts, NodeType, Peer, Suspicion
+from corral.wire.labels import MAX_LABELS, NodeLabels, automatic_labels, report
 
 _BEATS_WITHIN: Final = timedelta(minutes=1)
 _RENEWED_AFTER: Final = 0.7

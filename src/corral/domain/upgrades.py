@@ -23,8 +23,8 @@ from typing import Final
 from corral.base.ids import NodeId
 from corral.base.setting_kinds import SWITCH, duration
 from corral.base.settings import setting
-from corral.domain.artefacts import BuildMarks, Evidence, Freshness, is_same_source, judge_freshness
 from corral.domain.backend import BackendEntry
+from corral.galleries.build_uris import BuildMarks, Evidence, Freshness, is_same_source, judge_freshness
 
 BuildIdentity = tuple[str, str]
 """Version and digest: what makes two installed backends the same. Either may be empty, when it is not told."""

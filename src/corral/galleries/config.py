@@ -13,7 +13,7 @@ import msgspec
 from corral.base.errors import InvalidInput
 from corral.base.setting_kinds import PATH, SettingKind, Unforgivable, duration, size
 from corral.base.settings import Derived, setting
-from corral.domain.gallery import BUILT_IN_URL, GallerySource
+from corral.galleries.gallery import BUILT_IN_URL, GallerySource
 from corral.galleries.places import read_place
 from corral.oci.signatures.policy import read_policy
 from corral.wire.install import Gallery, read_galleries

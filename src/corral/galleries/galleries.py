@@ -16,10 +16,10 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.http_client import open_session
 from corral.base.tasks import end_tasks, start_task, task_group
-from corral.domain.gallery import GalleryContent, GallerySource
 from corral.galleries.cache import Copy, CopyMark, IndexCache
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import ArtefactReader, IndexFetcher
+from corral.galleries.gallery import GalleryContent, GallerySource
 from corral.galleries.index_document import read_copy
 from corral.galleries.local_index import LocalIndexes
 from corral.galleries.places import IndexLocation, read_place

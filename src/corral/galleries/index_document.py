@@ -12,7 +12,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from corral.base.careful_yaml import LOADER, SHOWN, UNREADABLE, YamlLimits, YamlUnusable, check_events, why
 from corral.base.errors import InvalidInput
-from corral.domain.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
+from corral.galleries.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
 
 LIMITS: Final = YamlLimits(most_values=500_000, deepest=32)
 """LocalAI's own index, with a thousand entries, stands for some eighty thousand values."""

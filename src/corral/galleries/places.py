@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from corral.base.errors import InvalidInput
-from corral.domain.gallery import BUILT_IN_URL
+from corral.galleries.gallery import BUILT_IN_URL
 
 ALLOWED: Final = "http://, https://, file:///, oci:// or github:OWNER/REPOSITORY/PATH@REF"
 REFERENCE_END: Final = ".ref"

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from corral.domain.backend_catalogue import BackendCatalogue, ResolvedBuild
-from corral.domain.fit import Blocked, NodeTraits, blocked_by, judge_build
-from corral.domain.gallery import EntryProblem, GalleryContent, GalleryEntry, GallerySource
+from corral.galleries.catalogue import BackendCatalogue, ResolvedBuild
+from corral.galleries.fit import Blocked, NodeTraits, blocked_by, judge_build
+from corral.galleries.gallery import EntryProblem, GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.places import without_secrets
 from corral.wire.gallery_views import FitView, GalleryEntryView, GalleryView, SkippedView
 from corral.wire.times import format_time

@@ -11,11 +11,11 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.domain.key import IMPLIED, Scope
 from corral.gateway.answers import GatewayRefusal
 from corral.gateway.forms import model_in_form
 from corral.gateway.head import RequestHead
 from corral.gateway.view import Directory
+from corral.wire.api_key import IMPLIED, Scope
 from corral.wire.keys import hash_secret
 from corral.wire.view import KeyEntry
 

@@ -8,7 +8,6 @@ from typing import Final, cast
 
 from corral.adapter.dialects.anthropic import ANTHROPIC_ROUTES, anthropic_error_of
 from corral.adapter.dialects.engine_errors import is_mendable, openai_error
-from corral.domain.inference import ROUTE_USES
 from corral.gateway.admit import asked_in_form, asked_in_json
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Inflation
@@ -18,6 +17,7 @@ from corral.gateway.upstream import TIME_OUTS, AnswerHead, Origin, UpstreamFailu
 from corral.gateway.usage import AnswerTail
 from corral.gateway.view import UpstreamReplica
 from corral.wire.adapter import MODEL_GONE_STATUS
+from corral.wire.inference import ROUTE_USES
 from corral.wire.view import KeyEntry, ModelEntry
 
 _VERSION: Final = b"/v1"

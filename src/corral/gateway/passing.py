@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from corral.domain.key import Scope
 from corral.gateway.admit import admit_key
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Services
@@ -10,6 +9,7 @@ from corral.gateway.head import RequestHead, write_head
 from corral.gateway.tally import CLIENT_LEFT
 from corral.gateway.upstream import AnswerHead, UpstreamFailure
 from corral.gateway.vitals import Vitals
+from corral.wire.api_key import Scope
 from corral.wire.gateway_counters import families
 from corral.wire.metrics import CONTENT_TYPE, render
 

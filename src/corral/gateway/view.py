@@ -9,10 +9,10 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final
 
 from corral.base.errors import InvalidInput
-from corral.domain.inference import ADAPTED_ROUTES
-from corral.domain.routing import pick
 from corral.gateway.answers import GatewayRefusal
+from corral.gateway.routing import pick
 from corral.gateway.upstream import Origin
+from corral.wire.inference import ADAPTED_ROUTES
 from corral.wire.view import ControlState, KeyEntry, ModelEntry, ReplicaEntry, View, ViewMessage, apply, keys_digest
 
 log = logging.getLogger(__name__)

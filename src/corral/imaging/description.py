@@ -10,7 +10,7 @@ import msgspec
 from corral.base.bounded_files import read_bounded
 from corral.base.errors import InvalidInput
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.domain.gallery import name_problem
+from corral.galleries.gallery import name_problem
 from corral.imaging.errors import BuildFailed
 
 FILE: Final = "corral.json"

@@ -14,9 +14,9 @@ from typing import Final
 import yaml
 
 from corral.base.errors import InvalidInput
-from corral.domain.artefacts import understood_by_all
-from corral.domain.backend_catalogue import BackendCatalogue, ResolvedBuild
-from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource, name_problem
+from corral.galleries.build_uris import understood_by_all
+from corral.galleries.catalogue import BackendCatalogue, ResolvedBuild
+from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource, name_problem
 from corral.imaging.image_facts import DescribedImage
 
 ANY: Final = "default"

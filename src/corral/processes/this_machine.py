@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from corral.base.settings import settings_of
-from corral.domain.fit import NodeTraits, platform_of
 from corral.galleries.config import GalleriesConfig
+from corral.galleries.fit import NodeTraits, platform_of
 from corral.processes.configs import shipped_backends
 from corral.processes.settings import MACHINE_SETTINGS
 from corral.processes.settings_sources import SettingSources, resolve

@@ -9,11 +9,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import KeyId, NodeId
 from corral.domain.event import Event
-from corral.domain.key import ApiKey, Scope
 from corral.state.db import Database
 from corral.state.dialect import insert_into
 from corral.state.events import append
 from corral.state.schema import api_keys, marks
+from corral.wire.api_key import ApiKey, Scope
 
 _ADMIN_EXISTED: Final = "an administrator key was created"
 _KNOWN_SCOPES: Final = frozenset(scope.value for scope in Scope)

@@ -14,11 +14,11 @@ from corral.base.retry import Backoff
 from corral.base.setting_kinds import ANY_WHOLE, HTTP_URLS, PATH, SECRET, SWITCH, TEXT, SettingKind, duration
 from corral.base.settings import Derived, default_data, in_data, setting
 from corral.bus.config import BusConfig
-from corral.domain.labels import label_problem
-from corral.domain.vram_budget import VramBudget
 from corral.files.storage import StorageConfig
 from corral.galleries.config import BUILT_IN, GalleriesConfig
 from corral.oci.config import ImagesConfig
+from corral.wire.labels import label_problem
+from corral.wire.vram_budget import VramBudget
 from corral.worker.membership.addresses import AddressConfig
 
 _FIRST_RETRY: Final = timedelta(milliseconds=250)

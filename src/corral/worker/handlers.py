@@ -10,9 +10,9 @@ import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.bus.port import Handler, Message
-from corral.domain.inference import ADAPTED_ROUTES
 from corral.wire import go_json, subjects
 from corral.wire.backend_changes import ChangeReply, DeleteRequest, RollbackRequest, UpgradeRequest
+from corral.wire.inference import ADAPTED_ROUTES
 from corral.wire.install import InstallReply, InstallRequest
 from corral.wire.inventory import ListReply
 from corral.wire.replica import ReplicaAccess, RunningModel, RunningReply, StopRequest

@@ -7,12 +7,12 @@ import pytest
 
 from corral.base.ids import KeyId, NodeId
 from corral.domain.event import EventKind
-from corral.domain.key import Scope
 from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.failures import ConstraintViolated
 from corral.state.keys import Keys
 from corral.state.schema import api_keys
+from corral.wire.api_key import Scope
 from tests.kit.samples import a_key, after, an_event
 
 

@@ -12,7 +12,6 @@ from sqlalchemy import select, text
 from corral.base.ids import Incarnation, NodeId
 from corral.domain import node as domain
 from corral.domain.event import EventKind
-from corral.domain.labels import NodeLabels
 from corral.domain.node import Capacity, Gpu, Hearing, Heartbeat, LivenessPolicy, Node, NodeStatus, NodeType, Peer
 from corral.state.db import Database
 from corral.state.events import Events
@@ -21,6 +20,7 @@ from corral.state.node_looks import NodeLook
 from corral.state.nodes import AcceptedHeartbeat, Nodes
 from corral.state.schema import nodes as nodes_table
 from corral.state.secrets import Secrets, SecretsKey, node_secret_name
+from corral.wire.labels import NodeLabels
 from tests.kit.patience import PATIENCE
 from tests.kit.samples import a_key, a_node, after, an_event
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from corral.domain.gallery import GallerySource
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import ArtefactReader, NoRegistry
 from corral.galleries.galleries import Galleries, open_galleries
+from corral.galleries.gallery import GallerySource
 from tests.kit.clock import ManualClock
 
 INDEX = b"- name: x\n  uri: quay.io/x:1\n"

@@ -14,12 +14,12 @@ from aiohttp import web
 
 from corral.base.errors import PeerRefused
 from corral.base.tasks import end_tasks, start_task, task_group
-from corral.domain.backend_catalogue import ResolvedBuild
-from corral.domain.gallery import GallerySource
 from corral.galleries.cache import Validators
+from corral.galleries.catalogue import ResolvedBuild
 from corral.galleries.config import BUILT_IN
 from corral.galleries.fetching import ArtefactFile, fetch
 from corral.galleries.galleries import Galleries
+from corral.galleries.gallery import GallerySource
 from corral.galleries.readings import GalleryReading
 from tests.kit.certificates import Authority
 from tests.kit.clock import ManualClock

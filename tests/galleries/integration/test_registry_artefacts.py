@@ -8,10 +8,10 @@ import pytest
 
 from corral.base.clock import SystemClock
 from corral.base.errors import CorralError, InvalidInput, PeerRefused, PeerUnavailable
-from corral.domain.gallery import GallerySource
 from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.galleries import open_galleries
+from corral.galleries.gallery import GallerySource
 from corral.oci.config import ImagesConfig
 from corral.oci.manifests import OCI_MANIFEST, Descriptor
 from corral.oci.network import Network

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.domain.backend_catalogue import BackendCatalogue
+from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.config import BUILT_IN
 from corral.galleries.local_index import LocalIndexes
 from corral.galleries.places import read_place

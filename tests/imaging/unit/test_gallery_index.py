@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from corral.base.errors import InvalidInput
-from corral.domain.backend_catalogue import BackendCatalogue, ResolvedBuild
-from corral.domain.gallery import GalleryEntry, GallerySource, read_gallery
+from corral.galleries.catalogue import BackendCatalogue, ResolvedBuild
+from corral.galleries.gallery import GalleryEntry, GallerySource, read_gallery
 from corral.galleries.index_document import read_index
 from corral.imaging.description import BackendDescription
 from corral.imaging.gallery_index import Listed, make_index

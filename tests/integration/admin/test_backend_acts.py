@@ -13,8 +13,8 @@ import pytest
 from corral.bus.port import Bus
 from corral.control.planning import Lookups
 from corral.domain.event import EventKind
-from corral.domain.gallery import GalleryEntry, GallerySource
 from corral.domain.intent import IntentPolicy
+from corral.galleries.gallery import GalleryEntry, GallerySource
 from corral.state.db import Database
 from corral.wire.inventory import InstalledBackend
 from tests.kit.asgi import AsgiAnswer

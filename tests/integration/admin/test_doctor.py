@@ -9,7 +9,7 @@ import pytest
 
 from corral.bus.port import Bus
 from corral.control.planning import Lookups
-from corral.domain.gallery import GalleryEntry, GallerySource
+from corral.galleries.gallery import GalleryEntry, GallerySource
 from corral.state.db import Database
 from tests.kit.clock import ManualClock
 from tests.kit.shelf import Shelf

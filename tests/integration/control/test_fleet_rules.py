@@ -9,14 +9,14 @@ from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput
 from corral.control.fleet_rules import ANY_REVISION, RulesChanged, RuleSetResult
 from corral.control.planning import Ask, Lookups
 from corral.control.rule_pruning import Prune
-from corral.domain.artefacts import BackendRef
 from corral.domain.backend import Artefact
-from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.event import EventKind
 from corral.domain.fleet_rule import FleetRule, revision_of
-from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.domain.intent import Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
+from corral.galleries.build_uris import BackendRef
+from corral.galleries.catalogue import BackendCatalogue
+from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.readings import Readings
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import wire

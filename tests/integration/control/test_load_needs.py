@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from corral.control.planning import Ask
-from corral.domain.artefacts import BackendRef
 from corral.domain.intent import Verb
 from corral.domain.operation import OperationState
+from corral.galleries.build_uris import BackendRef
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.world import World
 

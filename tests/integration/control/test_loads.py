@@ -15,10 +15,10 @@ from corral.control.load_jobs import LoadProgress
 from corral.control.loading import reason_of
 from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.domain.event import EventKind
-from corral.domain.key import Scope
-from corral.domain.load_reason import REASON_SENTENCES, LoadReason
 from corral.rpc.errors import BackendBusy, BackendGone, LoadFailed
 from corral.wire import go_json, subjects
+from corral.wire.api_key import Scope
+from corral.wire.load_reason import REASON_SENTENCES, LoadReason
 from corral.wire.progress import InstallBytes, InstallProgress
 from corral.wire.replica import ProcessKey, ReplicaAccess
 from corral.wire.view import MODEL_GONE, Beat, GatewayReport, ReplicaFailure, View, ViewChange

@@ -8,13 +8,13 @@ from corral.control.backend_operations import BackendOperations
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.planning import Ask, Lookups, Planner
 from corral.control.rule_guard import RuleGuard
-from corral.domain.artefacts import BackendRef
-from corral.domain.gallery import GallerySource
 from corral.domain.intent import Verb
 from corral.domain.operation import Operation, TargetStatus
+from corral.galleries.build_uris import BackendRef
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
+from corral.galleries.gallery import GallerySource
 from corral.state.fleet_rules import FleetRuleStore
 from tests.kit.world import World
 

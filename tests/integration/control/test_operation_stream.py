@@ -12,9 +12,9 @@ from corral.admin.app import build_app
 from corral.admin.operation_watch import OperationWatch, WatchCursor
 from corral.base.ids import OperationId
 from corral.control.planning import Ask
-from corral.domain.artefacts import BackendRef
 from corral.domain.intent import Verb
 from corral.domain.operation import Operation
+from corral.galleries.build_uris import BackendRef
 from corral.processes.control_loops import Control
 from corral.wire.operation_views import OperationUpdate
 from tests.kit.asgi import AsgiStream, open_stream

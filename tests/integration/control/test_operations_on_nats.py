@@ -17,9 +17,9 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.control.planning import Ask
-from corral.domain.artefacts import BackendRef
 from corral.domain.intent import IntentPolicy, Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
+from corral.galleries.build_uris import BackendRef
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import Stores, wire
 from corral.state.db import Database

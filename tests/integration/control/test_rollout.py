@@ -9,10 +9,10 @@ import pytest
 from corral.bus.port import Bus
 from corral.control.planning import Ask
 from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER
-from corral.domain.artefacts import BackendRef
 from corral.domain.intent import IntentPolicy, Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.domain.replica import Replica, ReplicaState
+from corral.galleries.build_uris import BackendRef
 from corral.processes.control_loops import Control
 from corral.state.db import Database
 from corral.state.restorations import Restorations

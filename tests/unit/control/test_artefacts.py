@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from corral.control.artefacts import NoImages, RegistryImages, facts_of
-from corral.domain.gallery import GalleryEntry
+from corral.galleries.gallery import GalleryEntry
 from corral.oci.config import ImagesConfig
 from corral.oci.manifests import ImagePlatform
 from tests.kit.clock import HurriedClock

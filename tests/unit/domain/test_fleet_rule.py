@@ -7,7 +7,6 @@ import pytest
 
 from corral.base.ids import NodeId, OperationId
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish, payload_of, prove
-from corral.domain.backend_catalogue import BackendCatalogue
 from corral.domain.fleet_rule import (
     MOST_RULES,
     FleetRule,
@@ -22,9 +21,10 @@ from corral.domain.fleet_rule import (
     set_problem,
     standing,
 )
-from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.domain.intent import Intent, IntentState, Proven, Verb
 from corral.domain.operation import TargetStatus
+from corral.galleries.catalogue import BackendCatalogue
+from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from tests.kit.clock import START
 
 BEFORE, AFTER = START - timedelta(seconds=1), START + timedelta(seconds=1)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from corral.domain.backend_catalogue import BackendCatalogue
-from corral.domain.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.domain.gallery_page import PageQuery, all_tags, meta_by_build, page_of
+from corral.galleries.catalogue import BackendCatalogue
+from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 
 
 def entry(name: str, **fields: object) -> GalleryEntry:

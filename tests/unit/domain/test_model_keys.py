@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.domain.model_fields import Config
+from corral.base.config_fields import Config
 from corral.domain.model_keys import KNOWN, unknown_keys
 from corral.domain.model_options import FIELDS
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from corral.base.ids import Incarnation, NodeId
-from corral.domain import labels, node
+from corral.domain import node
 from corral.domain.node import BY_WORKER, Hearing, LivenessPolicy, Node, NodeStatus, NodeType, Suspicion, status_of
 from corral.domain.registration import (
     AdmissionPolicy,
@@ -19,6 +19,7 @@ from corral.domain.registration import (
     register_new,
     register_stranger,
 )
+from corral.wire import labels
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 T1 = T0 + timedelta(minutes=1)

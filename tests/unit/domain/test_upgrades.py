@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 
 from corral.base.ids import NodeId
-from corral.domain.artefacts import Freshness
 from corral.domain.backend import BackendEntry
 from corral.domain.upgrades import Check, Comparison, Holding, Offer, assess, compare, offer_for
+from corral.galleries.build_uris import Freshness
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GALLERY = "http://g/index.yaml"

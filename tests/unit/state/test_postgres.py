@@ -10,12 +10,12 @@ from sqlalchemy import text
 
 from corral.base.errors import DatabaseUnavailable, InvalidInput
 from corral.base.ids import new_lease_token
-from corral.domain.key import Scope
 from corral.state.db import Database
 from corral.state.engines import Timeouts
 from corral.state.events import Events
 from corral.state.keys import Keys
 from corral.state.leases import Leases
+from corral.wire.api_key import Scope
 from tests.kit.databases import DatabaseSource
 from tests.kit.loop_time import without_waiting
 from tests.kit.samples import a_key, an_event

@@ -18,10 +18,10 @@ from corral.base.tasks import end_tasks
 from corral.bus.config import BusConfig
 from corral.bus.port import Message
 from corral.bus.server import NatsServer
-from corral.domain.inference import ADAPTED_ROUTES
 from corral.processes.exit_codes import ExitCode
 from corral.rpc.backend import Backend
 from corral.wire import go_json, subjects
+from corral.wire.inference import ADAPTED_ROUTES
 from corral.wire.install import InstallReply, InstallRequest
 from corral.wire.replica import ReplicaExited, RunningReply
 from corral.worker.config import WorkerConfig

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, PROBLEM, WARNING
-from corral.domain.key import Scope
+from corral.wire.api_key import Scope
 from corral.wire.node_views import Finding
 
 _SOON = timedelta(days=7)

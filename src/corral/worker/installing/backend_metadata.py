@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from corral.base.errors import InvalidInput
-from corral.domain.inference import known_routes
 from corral.wire import go_json
+from corral.wire.inference import known_routes
 
 log = logging.getLogger(__name__)
 

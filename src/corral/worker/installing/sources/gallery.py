@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from corral.domain import backend_catalogue
-from corral.domain.artefacts import candidates
-from corral.domain.backend_catalogue import Missing, UnresolvedBuild
-from corral.domain.gallery import BUILT_IN_URL, GalleryEntry, GallerySource
+from corral.galleries import catalogue as backend_catalogue
+from corral.galleries.build_uris import candidates
+from corral.galleries.catalogue import Missing, UnresolvedBuild
 from corral.galleries.config import BUILT_IN, sources_of
+from corral.galleries.gallery import BUILT_IN_URL, GalleryEntry, GallerySource
 from corral.galleries.places import without_secrets
 from corral.galleries.readings import GalleryReading, Readings
 from corral.oci.references import names_an_entry

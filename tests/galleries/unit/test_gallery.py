@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.gallery import (
+from corral.galleries.gallery import (
     LONGEST_NAME,
     MOST_ENTRIES,
     GalleryContent,

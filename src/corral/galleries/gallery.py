@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from corral.base.config_fields import kind, text, texts
 from corral.base.errors import InvalidInput
-from corral.domain.model_fields import kind, text, texts
 
 BUILT_IN_URL: Final = "corral:builtin"
 """Stands for the gallery that ships with Corral, wherever that is installed."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from corral.base.batches import Batches
 from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import end_tasks, start_task
-from corral.control.batches import Batches
 
 
 class Writer:

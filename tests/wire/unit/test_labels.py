@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.labels import (
+from corral.wire.labels import (
     MAX_LABELS,
     NodeLabels,
     growth_problem,

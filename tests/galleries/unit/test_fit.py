@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from corral.base.ids import NodeId
 from corral.domain.backend import traits_of
-from corral.domain.backend_catalogue import BackendCatalogue, UnresolvedBuild
-from corral.domain.fit import (
+from corral.domain.node import Capacity, Gpu, Node, NodeFacts, Peer
+from corral.galleries.catalogue import BackendCatalogue, UnresolvedBuild
+from corral.galleries.fit import (
     Blocked,
     Fits,
     Hindrance,
@@ -27,8 +28,7 @@ from corral.domain.fit import (
     read_platform,
     wanted_digests,
 )
-from corral.domain.gallery import GalleryEntry, GallerySource, RawEntry, read_gallery
-from corral.domain.node import Capacity, Gpu, Node, NodeFacts, Peer
+from corral.galleries.gallery import GalleryEntry, GallerySource, RawEntry, read_gallery
 
 GIB = 1024**3
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.backend_catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild, Way
-from corral.domain.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
+from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild, Way
+from corral.galleries.gallery import GalleryContent, GallerySource, RawEntry, read_gallery
 
 OFFICIAL: list[dict[str, Any]] = [
     {

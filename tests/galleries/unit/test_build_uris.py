@@ -2,8 +2,8 @@
 
 import pytest
 
-from corral.domain.artefacts import TagWords, candidates, is_pulled, is_same_source, understood_by_all
-from corral.domain.gallery import GalleryEntry
+from corral.galleries.build_uris import TagWords, candidates, is_pulled, is_same_source, understood_by_all
+from corral.galleries.gallery import GalleryEntry
 
 R = "quay.io/x/backends"
 

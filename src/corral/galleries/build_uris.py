@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from corral.domain.gallery import GalleryEntry
+from corral.galleries.gallery import GalleryEntry
 
 SCHEME: Final = "oci://"
 _KNOWN_HOSTS: Final = ("quay.io/", "ghcr.io/", "docker.io/")

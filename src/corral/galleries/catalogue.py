@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from corral.domain.capability import key_for, preferred_build, unsuited
-from corral.domain.gallery import EntryProblem, GalleryContent, GalleryEntry, odd_metas
+from corral.galleries.capability import key_for, preferred_build, unsuited
+from corral.galleries.gallery import EntryProblem, GalleryContent, GalleryEntry, odd_metas
 
 _MOST_SUGGESTIONS: Final = 3
 _NEAR: Final = 0.6

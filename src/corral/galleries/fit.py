@@ -10,10 +10,10 @@ from enum import StrEnum
 from typing import Final
 
 from corral.base.sizes import format_size
-from corral.domain.artefacts import SCHEME, candidates, is_known_to_localai, is_pulled
-from corral.domain.backend_catalogue import Missing, UnresolvedBuild
-from corral.domain.capability import derived_capability
-from corral.domain.gallery import GalleryEntry
+from corral.galleries.build_uris import SCHEME, candidates, is_known_to_localai, is_pulled
+from corral.galleries.capability import derived_capability
+from corral.galleries.catalogue import Missing, UnresolvedBuild
+from corral.galleries.gallery import GalleryEntry
 
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}
 _VARIANTS: Final = {"armv7l": "v7", "armv6l": "v6"}
