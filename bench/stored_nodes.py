@@ -5,7 +5,7 @@ from typing import Final
 
 from corral.base.ids import new_node_id
 from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus
-from corral.state.db import Database
+from corral.frontend.store.db import Database
 from corral.state.nodes import Nodes
 from corral.wire.labels import NodeLabels
 

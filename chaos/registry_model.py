@@ -22,9 +22,9 @@ from corral.base.ids import Incarnation, NodeId, new_incarnation
 from corral.domain.event import EventKind
 from corral.domain.node import BY_WORKER, Heartbeat, LivenessPolicy, Node, NodeStatus, Peer
 from corral.domain.registration import Registration
-from corral.state.db import Database
+from corral.frontend.store.db import Database
+from corral.frontend.store.secrets_key import SecretsKey
 from corral.state.nodes import Nodes
-from corral.state.secrets_key import SecretsKey
 from corral.wire.keys import hash_secret
 from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock

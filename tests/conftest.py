@@ -18,7 +18,7 @@ from sqlalchemy.util import LRUCache
 from corral.bus.port import Bus
 from corral.files.s3 import S3Objects
 from corral.files.storage import ObjectMissing
-from corral.state.db import Database
+from corral.frontend.store.db import Database
 from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock
 from tests.kit.databases import DatabaseSource

@@ -16,8 +16,8 @@ from corral.base.ids import OperationId
 from corral.base.tasks import running
 from corral.bus.port import Bus
 from corral.control.planning import Lookups
+from corral.frontend.store.db import Database
 from corral.galleries.gallery import GalleryEntry, GallerySource
-from corral.state.db import Database
 from corral.wire import go_json, subjects
 from corral.wire.inventory import InstalledBackend
 from corral.wire.progress import InstallProgress

@@ -15,8 +15,8 @@ import pytest
 from corral.admin.openapi import describe
 from corral.admin.routes import ROUTES
 from corral.bus.port import Bus
-from corral.state.db import Database
-from corral.state.secrets_key import SecretsKey
+from corral.frontend.store.db import Database
+from corral.frontend.store.secrets_key import SecretsKey
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import Frontend, frontend_config, open_frontend
 

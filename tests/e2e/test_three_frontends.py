@@ -11,7 +11,7 @@ from corral.base.ids import NodeId
 from corral.bus.server import NatsServer, running_cluster
 from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
-from corral.state.secrets_key import SecretsKey
+from corral.frontend.store.secrets_key import SecretsKey
 from tests.kit.admin_api import open_session
 from tests.kit.databases import DatabaseSource
 from tests.kit.processes import FrontendProcess, WorkerProcess, said_once

@@ -30,7 +30,7 @@ from corral.bus.server import NatsServer
 from corral.control.config import ControlConfig
 from corral.domain.event import Event, EventKind, StoredEvent
 from corral.domain.node import LivenessPolicy, NodeStatus
-from corral.state.secrets_key import SecretsKey
+from corral.frontend.store.secrets_key import SecretsKey
 from corral.worker.config import FrontendConfig, NodeConfig, WorkerConfig
 from corral.worker.membership.addresses import AddressConfig
 from tests.kit.admin_api import open_session

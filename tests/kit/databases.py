@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self
 
-from corral.state.db import Database
-from corral.state.migrations import upgrade
+from corral.frontend.store.db import Database
+from corral.frontend.store.migrations import upgrade
 from tests.kit.postgres import PostgresServer
 
 _TEMPLATE: Final = "migrated"

@@ -16,11 +16,11 @@ from corral.bus.port import Bus
 from corral.control.config import ControlConfig
 from corral.control.loading import BackendLoader
 from corral.control.planning import Lookups
+from corral.frontend.store.db import Database
+from corral.frontend.store.secrets import Secrets
+from corral.frontend.store.secrets_key import SecretsKey
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import Stores, wire
-from corral.state.db import Database
-from corral.state.secrets import Secrets
-from corral.state.secrets_key import SecretsKey
 from corral.wire.api_key import Scope
 from tests.kit.asgi import AsgiAnswer, call
 

@@ -15,13 +15,13 @@ from corral.control.load_jobs import Loads
 from corral.control.planning import Lookups
 from corral.domain.event import Event, EventKind
 from corral.domain.replica import Replica
+from corral.frontend.store.db import Database
+from corral.frontend.store.secrets import Secrets
+from corral.frontend.store.secrets_key import SecretsKey
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import Stores, wire
 from corral.rpc.errors import LoadFailed
 from corral.rpc.messages import ModelOptions
-from corral.state.db import Database
-from corral.state.secrets import Secrets
-from corral.state.secrets_key import SecretsKey
 from corral.wire import subjects
 from corral.wire.install import InstallReply, InstallRequest
 from corral.wire.registration import FEATURES, CorralHello

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from .sources import Finding, Source
 
-FOLDER = "src/corral/state/migrations/versions/r"
+FOLDER = "src/corral/frontend/store/migrations/versions/r"
 
 
 def migrations_are_one_chain(sources: Iterable[Source]) -> Iterator[Finding]:

@@ -35,7 +35,7 @@ from corral.control.readiness import ControlReadiness
 from corral.control.registry import NodeRegistry
 from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper
-from corral.state.db import Database
+from corral.frontend.store.db import Database
 from corral.state.events import Events
 from corral.state.replicas import ReplicaStore
 

@@ -11,9 +11,9 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.control.feed import Feed
 from corral.control.hearing import HearingKeeper
-from corral.control.leader_lease import Leader
 from corral.domain.brake import BrakePolicy, judge
 from corral.domain.event import Event, EventKind
+from corral.frontend.store.leader_lease import Leader
 from corral.state.events import Events
 from corral.state.nodes import Nodes
 

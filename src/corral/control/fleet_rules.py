@@ -21,7 +21,7 @@ from corral.domain.event import Event, EventKind
 from corral.domain.fleet_rule import FleetRule, SetChange, change, revision_of, rule_problem, set_problem
 from corral.domain.intent import IntentState, Verb
 from corral.domain.operation import Operation, TargetStatus
-from corral.state.failures import ConstraintViolated
+from corral.frontend.store.failures import ConstraintViolated
 from corral.state.fleet_rules import FleetRuleStore as RuleStore
 
 ANY_REVISION: Final = "*"

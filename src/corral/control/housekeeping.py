@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Final
 
 from corral.base.clock import Clock
-from corral.control.leader_lease import Leader
 from corral.control.registry import NodeRegistry
+from corral.frontend.store.leader_lease import Leader
 from corral.state.events import Events
 from corral.state.operations import OperationStore
 

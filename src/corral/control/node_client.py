@@ -24,8 +24,8 @@ from corral.base.tasks import Poke
 from corral.bus.port import Bus
 from corral.domain.node_address import NodeContact
 from corral.domain.process import ReportedProcess
+from corral.frontend.store.secrets import Secrets, node_secret_name
 from corral.state.nodes import Nodes
-from corral.state.secrets import Secrets, node_secret_name
 from corral.wire import go_json, subjects
 from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
 from corral.wire.inference import known_routes

@@ -18,7 +18,7 @@ from corral.domain.event import Event, EventKind
 from corral.domain.intent import Intent, IntentState, Payload, Verb
 from corral.domain.node import NodeStatus, SeenNode
 from corral.domain.operation import FINAL, Operation, OperationState, Target, status_of
-from corral.state.failures import ConstraintViolated
+from corral.frontend.store.failures import ConstraintViolated
 from corral.state.operations import Generations, OperationStore
 
 _TRIES: Final = 5

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from corral.base.errors import CorralError
 from corral.bus.port import Bus
-from corral.state.db import Database
+from corral.frontend.store.db import Database
 
 
 class ControlReadiness:

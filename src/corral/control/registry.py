@@ -29,8 +29,8 @@ from corral.domain.registration import (
     register_new,
     register_stranger,
 )
+from corral.frontend.store.secrets import SealedSecret, Secrets, node_secret_name
 from corral.state.nodes import Nodes
-from corral.state.secrets import SealedSecret, Secrets, node_secret_name
 from corral.wire import labels as node_labels
 
 log = logging.getLogger(__name__)

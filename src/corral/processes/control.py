@@ -21,16 +21,16 @@ from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
 from corral.control.credentials import Credentials, FirstKeys
 from corral.control.planning import Lookups
+from corral.frontend.store.db import Database
+from corral.frontend.store.leases import free_all
+from corral.frontend.store.migrations import upgrade
+from corral.frontend.store.secrets import Secrets, was_sealed
+from corral.frontend.store.secrets_key import SecretsKey
 from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import Stores, wire
-from corral.state.db import Database
 from corral.state.keys import Keys
-from corral.state.leases import free_all
-from corral.state.migrations import upgrade
-from corral.state.secrets import Secrets, was_sealed
-from corral.state.secrets_key import SecretsKey
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,6 @@ from corral.control.housekeeping import Housekeeping, Retention
 from corral.control.inventory import InventoryKeeper
 from corral.control.key_ring import KeyRing
 from corral.control.key_spread import KeySpread
-from corral.control.leader_lease import Leader
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, ModelLoader, UsualLimits
@@ -61,22 +60,23 @@ from corral.control.view import ViewKeeper, ViewSources
 from corral.domain.backend import with_alias_kept
 from corral.domain.brake import BrakePolicy
 from corral.domain.intent import IntentKind
+from corral.frontend.store.db import Database
+from corral.frontend.store.leader_lease import Leader
+from corral.frontend.store.leases import Leases
+from corral.frontend.store.secrets import Secrets
 from corral.processes.control_loops import Control
-from corral.state.db import Database
 from corral.state.events import Events
 from corral.state.fleet_rules import FleetRuleStore
 from corral.state.hearing import HearingPeriods
 from corral.state.intents import Intents, cancel_intents_of
 from corral.state.inventories import Inventories, write_reports
 from corral.state.keys import Keys
-from corral.state.leases import Leases
 from corral.state.load_jobs import LoadJobs, stop_serving
 from corral.state.model_removals import ModelRemovals
 from corral.state.nodes import Nodes
 from corral.state.operations import OperationStore
 from corral.state.replicas import ReplicaStore, lose_replicas_of
 from corral.state.restorations import Restorations
-from corral.state.secrets import Secrets
 from corral.state.upgrade_checks import UpgradeChecks
 
 _NOWHERE: Final = Lookups()

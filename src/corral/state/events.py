@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
 from corral.domain.event import Event, EventKind, StoredEvent
-from corral.state.db import Database
-from corral.state.schema import event_sequence, events
+from corral.frontend.store.db import Database
+from corral.frontend.store.schema import event_sequence, events
 
 _TRIM_AT_ONCE: Final = 1000
 """Rows deleted in one transaction: others wait for a moment only."""

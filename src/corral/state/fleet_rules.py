@@ -11,11 +11,11 @@ from corral.domain.event import Event
 from corral.domain.fleet_rule import FleetRule, revision_of
 from corral.domain.intent import Intent
 from corral.domain.operation import Operation
-from corral.state.db import Database
-from corral.state.dialect import wait_for_fleet_rules_lock
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import wait_for_fleet_rules_lock
+from corral.frontend.store.schema import fleet_rules
 from corral.state.events import append
 from corral.state.operations import write_operations
-from corral.state.schema import fleet_rules
 
 
 class FleetRuleStore:

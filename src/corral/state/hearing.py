@@ -10,9 +10,9 @@ from typing import Final
 from sqlalchemy import Executable, bindparam, case, select
 
 from corral.domain.node import Hearing
-from corral.state.db import Database
-from corral.state.dialect import insert_into, upsert_into
-from corral.state.schema import hearing
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import insert_into, upsert_into
+from corral.frontend.store.schema import hearing
 
 _ROW: Final = 1
 _PERIOD: Final = select(hearing.c.since, hearing.c.until).where(hearing.c.id == _ROW)

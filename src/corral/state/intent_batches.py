@@ -31,10 +31,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from corral.base.ids import LeaseToken
 from corral.domain.intent import Intent, IntentKey
 from corral.domain.operation import FINAL, Target, TargetStatus
+from corral.frontend.store.row_sets import RowSet, same
+from corral.frontend.store.schema import intents as intents_table
+from corral.frontend.store.schema import operation_targets
 from corral.state.intent_rows import intent_row, target_row, target_values
-from corral.state.row_sets import RowSet, same
-from corral.state.schema import intents as intents_table
-from corral.state.schema import operation_targets
 
 _PLACE: Final = ("node_id", "kind", "subject")
 _HOLDING: Final = (*_PLACE, "generation", "state", "lease_token", "lease_until")

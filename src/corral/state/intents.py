@@ -25,8 +25,9 @@ from corral.domain.intent import (
     may_cancel,
     overtaken,
 )
-from corral.state.db import Database
-from corral.state.dialect import among
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import among
+from corral.frontend.store.schema import intents as intents_table
 from corral.state.intent_batches import (
     held,
     in_order,
@@ -38,7 +39,6 @@ from corral.state.intent_batches import (
     write_targets,
 )
 from corral.state.intent_rows import intent_of
-from corral.state.schema import intents as intents_table
 
 _KEY: Final = (intents_table.c.node_id, intents_table.c.kind, intents_table.c.subject)
 _AT_ONCE: Final = 500

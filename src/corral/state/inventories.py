@@ -13,11 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from corral.base.ids import NodeId
 from corral.domain.backend import BackendEntry, Inventory
 from corral.domain.intent import Report
-from corral.state.db import Database
-from corral.state.dialect import among
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import among
+from corral.frontend.store.row_sets import POSTGRES, RowSet
+from corral.frontend.store.schema import backend_inventory
 from corral.state.intent_rows import document
-from corral.state.row_sets import POSTGRES, RowSet
-from corral.state.schema import backend_inventory
 
 _REPORTS: Final = RowSet(*backend_inventory.c)
 

@@ -9,10 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import KeyId, NodeId
 from corral.domain.event import Event
-from corral.state.db import Database
-from corral.state.dialect import insert_into
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import insert_into
+from corral.frontend.store.schema import api_keys, marks
 from corral.state.events import append
-from corral.state.schema import api_keys, marks
 from corral.wire.api_key import ApiKey, Scope
 
 _ADMIN_EXISTED: Final = "an administrator key was created"

@@ -10,11 +10,11 @@ from corral.domain.event import Event
 from corral.domain.intent import Intent
 from corral.domain.model_removal import REASON, RemovedModel
 from corral.domain.operation import Operation
-from corral.state.db import Database, ForgetStep
-from corral.state.dialect import insert_into
+from corral.frontend.store.db import Database, ForgetStep
+from corral.frontend.store.dialect import insert_into
+from corral.frontend.store.schema import removed_models
 from corral.state.events import append
 from corral.state.operations import OperationStore
-from corral.state.schema import removed_models
 
 
 class ModelRemovals:

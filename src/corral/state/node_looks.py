@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from corral.base.ids import NodeId
 from corral.domain.event import Event
 from corral.domain.node import Node, NodeStatus
-from corral.state.dialect import among
-from corral.state.row_sets import RowSet, same
-from corral.state.schema import nodes
+from corral.frontend.store.dialect import among
+from corral.frontend.store.row_sets import RowSet, same
+from corral.frontend.store.schema import nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

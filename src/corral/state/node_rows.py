@@ -12,8 +12,8 @@ from sqlalchemy import JSON, ColumnElement, RowMapping, Text, cast
 from corral.base.ids import NodeId
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
-from corral.state.columns import from_microseconds, microseconds
-from corral.state.schema import nodes
+from corral.frontend.store.columns import from_microseconds, microseconds
+from corral.frontend.store.schema import nodes
 from corral.wire.labels import NodeLabels
 
 _documents: Final = msgspec.json.Decoder()

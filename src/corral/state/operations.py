@@ -12,8 +12,10 @@ from corral.base.ids import NodeId, OperationId
 from corral.domain.event import Event
 from corral.domain.intent import Inherit, Intent, IntentKey, Verb, supersede
 from corral.domain.operation import FINAL, UNDER_WAY, Operation, Target
-from corral.state.db import Database
-from corral.state.dialect import among
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import among
+from corral.frontend.store.schema import intents as intents_table
+from corral.frontend.store.schema import operation_targets, operations
 from corral.state.events import append
 from corral.state.intent_batches import (
     in_order,
@@ -25,8 +27,6 @@ from corral.state.intent_batches import (
     write_targets,
 )
 from corral.state.intent_rows import intent_of, target_of
-from corral.state.schema import intents as intents_table
-from corral.state.schema import operation_targets, operations
 
 _FINAL: Final = [status.value for status in FINAL]
 _AT_ONCE: Final = 1000

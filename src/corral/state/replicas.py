@@ -15,11 +15,11 @@ from corral.base.ids import NodeId, ReplicaId
 from corral.domain.event import Event
 from corral.domain.process import ReportedProcess
 from corral.domain.replica import FINAL, LIVE, Replica, ReplicaState, before
-from corral.state.db import Database
-from corral.state.dialect import among, insert_into
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import among, insert_into
+from corral.frontend.store.schema import replicas
+from corral.frontend.store.secrets import Secrets
 from corral.state.events import append
-from corral.state.schema import replicas
-from corral.state.secrets import Secrets
 
 _LIVE: Final = sorted(LIVE)
 _FINAL: Final = sorted(FINAL)

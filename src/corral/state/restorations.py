@@ -10,11 +10,11 @@ from corral.base.ids import ReplicaId
 from corral.domain.event import Event
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import Preparation, Restoration
-from corral.state.db import Database
-from corral.state.dialect import among, insert_into
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import among, insert_into
+from corral.frontend.store.schema import restorations
 from corral.state.events import append
 from corral.state.replicas import change_replica, lock_living
-from corral.state.schema import restorations
 
 DecideRestorations = Callable[[Sequence[Replica], Sequence[Restoration]], Preparation]
 Tell = Callable[[Replica, datetime], Event]

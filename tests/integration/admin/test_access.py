@@ -16,8 +16,8 @@ from corral.base.ids import NodeId
 from corral.base.logs import record_fields
 from corral.bus.port import Bus
 from corral.domain.node import Heartbeat, Node
-from corral.state.db import Database
-from corral.state.secrets_key import SecretsKey
+from corral.frontend.store.db import Database
+from corral.frontend.store.secrets_key import SecretsKey
 from corral.wire.keys import hash_secret
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend

@@ -13,8 +13,8 @@ from corral.bus.minting import Minter
 from corral.bus.port import Bus
 from corral.domain.event import EventKind
 from corral.domain.registration import AdmissionPolicy
-from corral.state.db import Database
-from corral.state.secrets_key import SecretsKey
+from corral.frontend.store.db import Database
+from corral.frontend.store.secrets_key import SecretsKey
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend

@@ -14,8 +14,8 @@ from corral.bus.port import Bus
 from corral.control.planning import Lookups
 from corral.domain.event import EventKind
 from corral.domain.intent import IntentPolicy
+from corral.frontend.store.db import Database
 from corral.galleries.gallery import GalleryEntry, GallerySource
-from corral.state.db import Database
 from corral.wire.inventory import InstalledBackend
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock

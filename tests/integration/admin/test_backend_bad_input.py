@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corral.bus.port import Bus
-from corral.state.db import Database
+from corral.frontend.store.db import Database
 from tests.kit.clock import ManualClock
 from tests.kit.world import World, open_world
 

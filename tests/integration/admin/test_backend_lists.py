@@ -9,9 +9,9 @@ import pytest
 
 from corral.bus.port import Bus, Message
 from corral.control.planning import Lookups
+from corral.frontend.store.db import Database
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.gallery import GalleryEntry, GallerySource
-from corral.state.db import Database
 from corral.wire import subjects
 from corral.wire.inventory import InstalledBackend
 from tests.kit.clock import ManualClock

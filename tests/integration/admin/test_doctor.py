@@ -9,8 +9,8 @@ import pytest
 
 from corral.bus.port import Bus
 from corral.control.planning import Lookups
+from corral.frontend.store.db import Database
 from corral.galleries.gallery import GalleryEntry, GallerySource
-from corral.state.db import Database
 from tests.kit.clock import ManualClock
 from tests.kit.shelf import Shelf
 from tests.kit.world import World, open_world

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from corral.domain.node import NodeStatus
-from corral.state.db import Database
+from corral.frontend.store.db import Database
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, TRUSTED_TOKEN, Frontend
 

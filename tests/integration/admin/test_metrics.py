@@ -14,8 +14,8 @@ from corral.admin.metrics import OF_CONTROL, metrics
 from corral.base.errors import DatabaseUnavailable
 from corral.bus.port import Bus
 from corral.domain.event import Event, EventKind
-from corral.state.db import Database
-from corral.state.secrets_key import SecretsKey
+from corral.frontend.store.db import Database
+from corral.frontend.store.secrets_key import SecretsKey
 from corral.wire.gateway_counters import PER_GATEWAY, REPORT_AGE, UP, GatewayCounts, ModelCounts, RequestCount
 from corral.wire.view import GatewayReport
 from tests.kit.clock import ManualClock

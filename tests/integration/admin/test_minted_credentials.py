@@ -9,8 +9,8 @@ import pytest
 
 from corral.bus.minting import Minter
 from corral.bus.port import Bus
-from corral.state.db import Database
-from corral.state.secrets_key import SecretsKey
+from corral.frontend.store.db import Database
+from corral.frontend.store.secrets_key import SecretsKey
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 

@@ -13,7 +13,7 @@ from corral.bus.port import Bus, Message
 from corral.control.gateway_reports import GONE_AFTER, SILENT_AFTER
 from corral.control.gateway_shares import GatewayShares
 from corral.domain.replica import Replica, ReplicaState
-from corral.state.db import Database
+from corral.frontend.store.db import Database
 from corral.state.replicas import change_replica, insert_replica
 from corral.wire.subjects import GATEWAY_SHARES
 from corral.wire.view import GatewayReport

@@ -10,9 +10,9 @@ import pytest
 
 from corral.bus.port import Bus
 from corral.domain.node import NodeStatus
-from corral.state.db import Database
+from corral.frontend.store.db import Database
+from corral.frontend.store.secrets_key import SecretsKey
 from corral.state.nodes import Nodes
-from corral.state.secrets_key import SecretsKey
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend

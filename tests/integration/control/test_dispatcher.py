@@ -19,8 +19,8 @@ from corral.control.progress import ProgressBoard
 from corral.domain.event import EventKind
 from corral.domain.intent import IntentPolicy, Verb
 from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Target, TargetStatus
+from corral.frontend.store.db import Database
 from corral.galleries.build_uris import BackendRef
-from corral.state.db import Database
 from corral.state.intents import IntentChange, Intents
 from corral.wire import subjects
 from corral.wire.backend_changes import UpgradeRequest

@@ -5,7 +5,7 @@ from typing import Any
 
 from corral.control.hearing import HearingKeeper
 from corral.domain.node import LivenessPolicy
-from corral.state.db import Database
+from corral.frontend.store.db import Database
 from corral.state.hearing import HearingPeriods
 from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock

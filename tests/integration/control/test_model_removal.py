@@ -12,8 +12,8 @@ from corral.control.unloading import HEARD_AFTER
 from corral.domain.event import EventKind
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.domain.replica import ReplicaState
+from corral.frontend.store.db import Database
 from corral.processes.control_loops import Control
-from corral.state.db import Database
 from tests.kit.clock import ManualClock
 from tests.kit.simulated_worker import SimulatedWorker
 from tests.kit.world import MODEL, World, open_world, view_of

@@ -12,7 +12,7 @@ from corral.bus.port import Bus
 from corral.control.node_models import WITHIN
 from corral.domain.event import EventKind
 from corral.domain.replica import LIVE
-from corral.state.db import Database
+from corral.frontend.store.db import Database
 from corral.wire.replica import RunningModel
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock

@@ -12,8 +12,8 @@ from corral.base.ids import OperationId
 from corral.bus.port import Bus
 from corral.domain.intent import IntentPolicy
 from corral.domain.operation import Operation, OperationState, Target, TargetStatus
+from corral.frontend.store.db import Database
 from corral.processes.control_loops import Control
-from corral.state.db import Database
 from corral.wire.operation_views import JobStatus, OperationView
 from corral.wire.registration import FEATURES, CorralHello
 from tests.kit.bus import MemoryBus, MemoryServer

@@ -19,12 +19,12 @@ from corral.bus.server import NatsServer
 from corral.control.planning import Ask
 from corral.domain.intent import IntentPolicy, Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
+from corral.frontend.store.db import Database
+from corral.frontend.store.secrets import Secrets
+from corral.frontend.store.secrets_key import SecretsKey
 from corral.galleries.build_uris import BackendRef
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import Stores, wire
-from corral.state.db import Database
-from corral.state.secrets import Secrets
-from corral.state.secrets_key import SecretsKey
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend
 from tests.kit.ports import lasting_port
 from tests.kit.simulated_backends import SimulatedBackends

@@ -11,12 +11,12 @@ import pytest
 from corral.bus.port import Bus
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.planning import Lookups
+from corral.frontend.store.db import Database
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
 from corral.galleries.gallery import GallerySource
 from corral.oci.manifests import Descriptor
-from corral.state.db import Database
 from corral.wire.install import InstallRequest
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import HurriedClock, ManualClock

@@ -19,10 +19,10 @@ from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.domain.intent import IntentPolicy
+from corral.frontend.store.db import Database
+from corral.frontend.store.secrets import Secrets
+from corral.frontend.store.secrets_key import SecretsKey
 from corral.processes.control_wiring import Stores, wire
-from corral.state.db import Database
-from corral.state.secrets import Secrets
-from corral.state.secrets_key import SecretsKey
 from corral.wire.operation_views import OperationUpdate, OperationView
 from tests.kit.asgi import AsgiStream, open_stream
 from tests.kit.frontend import TRUSTED_TOKEN, Frontend, frontend_config, open_frontend

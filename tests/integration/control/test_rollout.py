@@ -12,9 +12,9 @@ from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER
 from corral.domain.intent import IntentPolicy, Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.store.db import Database
 from corral.galleries.build_uris import BackendRef
 from corral.processes.control_loops import Control
-from corral.state.db import Database
 from corral.state.restorations import Restorations
 from corral.wire.view import GatewayReport
 from tests.kit.clock import ManualClock

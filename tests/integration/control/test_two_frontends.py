@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 from corral.admin.app import build_app
 from corral.bus.port import Bus
 from corral.domain.intent import IntentPolicy
+from corral.frontend.store.db import Database
 from corral.processes.control_loops import Control
-from corral.state.db import Database
 from corral.wire.operation_views import JobStatus, OperationView
 from corral.wire.registration import FEATURES, CorralHello
 from tests.kit.asgi import call

@@ -11,9 +11,9 @@ import pytest
 from corral.base.ids import LeaseToken
 from corral.bus.port import Bus
 from corral.domain.upgrades import Check, UpgradePolicy
+from corral.frontend.store.db import Database
+from corral.frontend.store.leases import Leases
 from corral.oci.manifests import Descriptor
-from corral.state.db import Database
-from corral.state.leases import Leases
 from corral.state.upgrade_checks import UpgradeChecks
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from corral.base.errors import ChildFailed
-from corral.state.db import Database
+from corral.frontend.store.db import Database
 from tests.kit.postgres import PostgresServer
 from tests.kit.postgres_binaries import packaged_binaries
 

@@ -335,7 +335,7 @@ def migration(revision: str, follows: str | None) -> str:
 
 
 def test_two_migrations_of_one_number_or_after_the_same_one_are_found(check: Check) -> None:
-    folder = "src/corral/state/migrations/versions"
+    folder = "src/corral/frontend/store/migrations/versions"
     chain = {f"{folder}/r0001_a.py": migration("0001", None), f"{folder}/r0002_b.py": migration("0002", "0001")}
     assert check(chain) == []
     assert check({**chain, f"{folder}/r0003_c.py": migration("0003", "0001")}) == [

@@ -1,0 +1,192 @@
+"""Connections: SQLite has one that writes, behind a fair queue, and a few that read; PostgreSQL has one pool.
+
+Passwords stay inside the driver's connect call; SQLAlchemy never sees them.
+"""
+
+import json
+import select
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import aiosqlite
+import asyncpg
+from sqlalchemy import AsyncAdaptedQueuePool, Connection, NullPool, event
+from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from corral.frontend.store.sqlite_driver import SqliteConnection
+
+_READERS: Final = 4
+_POOL: Final = 5
+_POOL_AT_PEAK: Final = 15
+"""Three frontends at their peak stay well below the hundred connections that PostgreSQL allows by default."""
+_PING_AFTER_SECONDS: Final = 30.0
+"""A connection to PostgreSQL that rested longer is tried before it is used: firewalls forget quiet connections."""
+_USED_AT: Final = "corral_used_at"
+_SINGLE: Final = "corral_single_statement"
+_WRITER_PRAGMAS: Final = ("foreign_keys = ON", "journal_mode = WAL", "synchronous = NORMAL")
+_READER_PRAGMAS: Final = ("query_only = ON",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long to wait for the database before a caller is told that it is unavailable."""
+
+    connect: timedelta = timedelta(seconds=5)
+    """For one connection to PostgreSQL: long enough for a distant server, short enough for a start-up loop."""
+    statement: timedelta = timedelta(seconds=15)
+    """For one statement on PostgreSQL, waiting for locks included: our statements take milliseconds."""
+    idle_in_transaction: timedelta = timedelta(seconds=30)
+    """After which PostgreSQL ends the session of a frontend that froze inside a transaction, and frees its locks."""
+    busy: timedelta = timedelta(seconds=2)
+    """For SQLite's lock while another program (a shell, a backup) holds it."""
+    queue: timedelta = timedelta(seconds=10)
+    """For a free connection: longer means more work than the database can do."""
+
+
+DEFAULT_TIMEOUTS: Final = Timeouts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """The ways into one database."""
+
+    writer: AsyncEngine
+    reader: AsyncEngine
+    """Sees one consistent snapshot per transaction, and cannot write."""
+    single_read: AsyncEngine
+    """Runs one statement that reads, without a transaction around it: no `BEGIN` and no `COMMIT` is sent."""
+    single_write: AsyncEngine
+    """Runs one statement that writes, without a transaction around it."""
+    patient: AsyncEngine
+    """Without a time limit on statements."""
+
+
+def sqlite_engines(path: Path, timeouts: Timeouts) -> Engines:
+    writer = _sqlite_engine(path, timeouts, connections=1, begin="BEGIN IMMEDIATE", pragmas=_WRITER_PRAGMAS)
+    reader = _sqlite_engine(path, timeouts, connections=_READERS, begin="BEGIN", pragmas=_READER_PRAGMAS)
+    return Engines(
+        writer=writer,
+        reader=reader,
+        single_read=reader.execution_options(**{_SINGLE: True}),
+        single_write=writer.execution_options(**{_SINGLE: True}),
+        patient=writer,
+    )
+
+
+def _sqlite_engine(
+    path: Path, timeouts: Timeouts, *, connections: int, begin: str, pragmas: tuple[str, ...]
+) -> AsyncEngine:
+    async def connect() -> aiosqlite.Connection:
+        return await SqliteConnection(path, busy_seconds=timeouts.busy.total_seconds(), pragmas=pragmas)
+
+    engine = create_async_engine(
+        "sqlite+aiosqlite://",
+        async_creator=connect,
+        poolclass=AsyncAdaptedQueuePool,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=timeouts.queue.total_seconds(),
+        **_COMMON,
+    )
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin_explicitly(connection: Connection) -> None:
+        if not connection.get_execution_options().get(_SINGLE):
+            connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def postgres_engines(url: str, timeouts: Timeouts) -> Engines:
+    writer = create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=_postgres_connector(url, timeouts),
+        pool_size=_POOL,
+        max_overflow=_POOL_AT_PEAK - _POOL,
+        pool_timeout=timeouts.queue.total_seconds(),
+        pool_use_lifo=True,
+        **_COMMON,
+    )
+    _try_what_may_be_broken(writer)
+    reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    single = writer.execution_options(isolation_level="AUTOCOMMIT")
+    patient = create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=_postgres_connector(url, timeouts, limited=False),
+        poolclass=NullPool,
+        **_COMMON,
+    )
+    return Engines(writer=writer, reader=reader, single_read=single, single_write=single, patient=patient)
+
+
+def _try_what_may_be_broken(engine: AsyncEngine) -> None:
+    """Replace a dead connection before somebody uses it.
+
+    SQLAlchemy's own pre-ping sends two statements before every transaction. A server that ended a session has said so
+    on its socket, and nothing else is to be read from a connection at rest: so only those are asked that have something
+    to read, or have rested for long.
+    """
+
+    @event.listens_for(engine.sync_engine, "checkin")
+    def note_use(_connection: Any, record: Any) -> None:
+        record.info[_USED_AT] = time.monotonic()
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def try_it(connection: Any, record: Any, _fairy: Any) -> None:
+        used_at = record.info.get(_USED_AT)
+        if used_at is None:
+            return  # made just now
+        rested_long = time.monotonic() - used_at >= _PING_AFTER_SECONDS
+        if (rested_long or _has_unread(connection.driver_connection)) and not _answers(engine, connection):
+            raise InvalidatePoolError
+
+
+def _has_unread(connection: Any) -> bool:
+    """Whether the server has sent something to a connection at rest, or has closed it."""
+    if connection.is_closed():
+        return True
+    poll = select.poll()
+    poll.register(connection._transport.get_extra_info("socket"), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _answers(engine: AsyncEngine, connection: Any) -> bool:
+    dialect = engine.sync_engine.dialect
+    try:
+        return bool(dialect.do_ping(connection))
+    except dialect.loaded_dbapi.Error:
+        return False
+
+
+def _postgres_connector(url: str, timeouts: Timeouts, *, limited: bool = True) -> Callable[[], Awaitable[Any]]:
+    """Connect with the driver's own reading of the URL: it knows `sslmode` and the rest, and keeps the password."""
+    settings = {"application_name": "corral", "jit": "off"}
+    if limited:
+        settings["statement_timeout"] = _milliseconds(timeouts.statement)
+        settings["idle_in_transaction_session_timeout"] = _milliseconds(timeouts.idle_in_transaction)
+    # The server's own limit comes first; the driver's is for a server that says nothing at all.
+    command_timeout = timeouts.statement.total_seconds() * 1.2 if limited else None
+
+    async def connect() -> Any:
+        return await asyncpg.connect(
+            url, timeout=timeouts.connect.total_seconds(), command_timeout=command_timeout, server_settings=settings
+        )
+
+    return connect
+
+
+def _milliseconds(duration: timedelta) -> str:
+    return str(duration // timedelta(milliseconds=1))
+
+
+def _to_json(value: object) -> str:
+    """ASCII only, so that any string survives: PostgreSQL takes no NUL and no lone surrogate except as an escape."""
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+_COMMON: Final[dict[str, Any]] = {"hide_parameters": True, "json_serializer": _to_json}

@@ -1,0 +1,57 @@
+"""Leases: named claims with a token and an end. An expired one may be taken; its token then no longer matches."""
+
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, update
+
+from corral.base.ids import LeaseToken
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import insert_into
+from corral.frontend.store.schema import intents, leases, load_jobs
+
+
+def guard(name: str, token: LeaseToken) -> ColumnElement[bool]:
+    """For the WHERE of a write: true while this token holds the lease, which nobody can take before the commit."""
+    return exists(select(1).where(leases.c.name == name, leases.c.token == token).with_for_update(read=True))
+
+
+async def free_all(database: Database, *, at: datetime) -> None:
+    """Nobody holds anything any more. For whoever is alone with the database: all that held a lease are dead.
+
+    What nodes were asked for keeps its lease to the end: they may be about to finish it, and asked again at once they
+    would do it twice.
+    """
+    held = and_(intents.c.lease_token.is_not(None), intents.c.outstanding.is_(None))
+    async with database.begin() as connection:
+        await connection.execute(delete(leases))
+        await connection.execute(update(intents).where(held).values(lease_token=None, lease_until=None))
+        await connection.execute(update(load_jobs).where(load_jobs.c.lease_until > at).values(lease_until=at))
+
+
+class Leases:
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def claim(self, name: str, token: LeaseToken, *, holder: str, now: datetime, until: datetime) -> bool:
+        """Take a lease that is free or expired. Claiming again with one's own token is harmless."""
+        claim = {"token": token, "holder": holder, "claimed_at": now, "until": until}
+        free = or_(leases.c.until <= now, leases.c.token == token)
+        async with self._db.write() as connection:
+            insert = insert_into(connection, leases).values(name=name, **claim)
+            result = await connection.execute(
+                insert.on_conflict_do_update(index_elements=[leases.c.name], set_=claim, where=free)
+            )
+        return result.rowcount == 1
+
+    async def extend(self, name: str, token: LeaseToken, *, now: datetime, until: datetime) -> bool:
+        """Hold it longer. False: it expired or was taken, so what was being done must not be applied."""
+        mine = and_(leases.c.name == name, leases.c.token == token, leases.c.until > now)
+        async with self._db.write() as connection:
+            result = await connection.execute(update(leases).where(mine).values(until=until))
+        return result.rowcount == 1
+
+    async def release(self, name: str, token: LeaseToken) -> bool:
+        """Give it back. False: it was no longer ours."""
+        async with self._db.write() as connection:
+            result = await connection.execute(delete(leases).where(leases.c.name == name, leases.c.token == token))
+        return result.rowcount == 1

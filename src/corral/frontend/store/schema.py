@@ -1,0 +1,342 @@
+"""The tables. The comment above each group of columns names its one owner; nobody else writes them.
+
+No foreign keys: removing a node must never be blocked, and what belongs to it is removed in the same transaction.
+JSON is the plain text type on PostgreSQL as well: it keeps every value exactly, and is hardly ever searched inside.
+"""
+
+from typing import Final
+
+from sqlalchemy import JSON, Column, Index, LargeBinary, MetaData, Table, text
+
+from corral.frontend.store.columns import DurationColumn, UtcTime, Whole, Words
+
+metadata: Final = MetaData(
+    naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"},
+)
+
+
+def _document(name: str) -> Column[object]:
+    return Column(name, JSON(none_as_null=True), nullable=False)
+
+
+nodes: Final = Table(
+    "nodes",
+    metadata,
+    # Owner: the first registration (Nodes.admit). Never changes.
+    Column("id", Words, primary_key=True),
+    Column("created_at", UtcTime, nullable=False),
+    # Owner: registration (Nodes.admit, Nodes.register, Nodes.suspect), guarded by the revision.
+    Column("name", Words, nullable=False),
+    Column("type", Words, nullable=False),
+    Column("address", Words, nullable=False),
+    Column("http_address", Words, nullable=False),
+    Column("stated_interval", DurationColumn),
+    Column("gpu_compute_capability", Words, nullable=False),
+    Column("capability", Words, nullable=False),
+    _document("reported_labels"),
+    Column("reported_max_replicas", Whole, nullable=False),
+    Column("reported_vram_budget", Words, nullable=False),
+    Column("peer", JSON(none_as_null=True)),
+    Column("secret_hash", Words),
+    # Owner: people, and the worker for its own drain and deregistration (Nodes.replace), guarded by the revision. A
+    # registration may approve, and takes an approval away from a suspect (Nodes.suspect).
+    Column("approved_at", UtcTime),
+    Column("approved_by", Words, nullable=False),
+    Column("draining_since", UtcTime),
+    Column("draining_by", Words, nullable=False),
+    Column("deregistered_at", UtcTime),
+    _document("admin_labels"),
+    _document("removed_labels"),
+    Column("admin_max_replicas", Whole),
+    Column("admin_vram_budget", Words),
+    Column("updated_at", UtcTime, nullable=False),
+    # Owner: every write but heartbeats, marks and announcements; the guard of writes decided on an earlier read.
+    Column("revision", Whole, nullable=False),
+    # Owner: heartbeats (Nodes.beat), guarded by the last heartbeat; a registration counts as one.
+    Column("last_heartbeat", UtcTime, nullable=False),
+    _document("recent_gaps"),
+    Column("incarnation", Words, nullable=False),
+    Column("total_vram", Whole, nullable=False),
+    Column("available_vram", Whole, nullable=False),
+    Column("total_ram", Whole, nullable=False),
+    Column("available_ram", Whole, nullable=False),
+    Column("total_disk", Whole, nullable=False),
+    Column("available_disk", Whole, nullable=False),
+    Column("gpu_vendor", Words, nullable=False),
+    _document("problems"),
+    # Owner: control sets the mark (Nodes.mark_no_responders), a later heartbeat takes it away.
+    Column("no_responders_at", UtcTime),
+    # Owner: health (Nodes.judge).
+    Column("announced", Words),
+    Column("announced_at", UtcTime),
+    # Owner: whoever changed something that status follows from; health moves it on (Nodes.judge).
+    Column("next_look", UtcTime),
+    # Owner: registration, as above. Not known of nodes that have not registered since there is this column.
+    Column("registered_at", UtcTime),
+    Column("registered_from", Words),
+    # Owner: registration sets it, an approval by a person takes it away.
+    Column("suspicion", Words),
+    Index(None, "name", "id"),
+    # A node is found by its secret, or without one by its name: neither may mean two nodes.
+    Index("ix_nodes_secret_hash", "secret_hash", unique=True),
+    Index(
+        "ix_nodes_name_without_secret",
+        "name",
+        unique=True,
+        postgresql_where=text("secret_hash IS NULL"),
+        sqlite_where=text("secret_hash IS NULL"),
+    ),
+    Index(None, "next_look"),
+)
+
+# Owner: Secrets, and Nodes for `node/<id>`. Sealed with the secrets key, the name bound into the seal.
+secrets: Final = Table(
+    "secrets",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+)
+
+api_keys: Final = Table(
+    "api_keys",
+    metadata,
+    # Owner: Keys.insert. Never changes.
+    Column("id", Words, primary_key=True),
+    Column("name", Words, nullable=False),
+    Column("hash", Words, nullable=False),
+    _document("scopes"),
+    Column("created_at", UtcTime, nullable=False),
+    Column("created_by", Words, nullable=False),
+    Column("expires_at", UtcTime),
+    Column("node_id", Words),
+    # Owner: Keys.revoke, Keys.revoke_named, and Nodes.remove for the keys of the node. Set once.
+    Column("revoked_at", UtcTime),
+    Index("ix_api_keys_hash", "hash", unique=True),
+    Index(None, "name"),
+    Index(None, "node_id"),
+)
+
+# Owner: events.append; only Events.trim deletes.
+events: Final = Table(
+    "events",
+    metadata,
+    Column("sequence", Whole, primary_key=True, autoincrement=False),
+    Column("kind", Words, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    Column("actor", Words, nullable=False),
+    Column("node_id", Words),
+    _document("data"),
+    Index(None, "node_id", "sequence"),
+    Index(None, "at"),
+)
+
+# Owner: events.append. One row, made by the migration; its lock makes order of sequence and order of commit the same.
+event_sequence: Final = Table(
+    "event_sequence",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("last", Whole, nullable=False),
+)
+
+# Owner: Leases.
+leases: Final = Table(
+    "leases",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("token", Words, nullable=False),
+    Column("holder", Words, nullable=False),
+    Column("claimed_at", UtcTime, nullable=False),
+    Column("until", UtcTime, nullable=False),
+)
+
+# Owner: HearingPeriods. One row for the fleet.
+hearing: Final = Table(
+    "hearing",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("since", UtcTime, nullable=False),
+    Column("until", UtcTime, nullable=False),
+)
+
+# Owner: the module that made the mark. Things that happen once in the life of a database.
+marks: Final = Table(
+    "marks",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("made_at", UtcTime, nullable=False),
+)
+
+_LIVING: Final = text("state NOT IN ('failed', 'idle', 'lost')")
+
+replicas: Final = Table(
+    "replicas",
+    metadata,
+    # Owner: LoadJobs.reserve. Never changes.
+    Column("id", Words, primary_key=True),
+    Column("node_id", Words, nullable=False),
+    Column("model", Words, nullable=False),
+    Column("index", Whole, nullable=False),
+    Column("revision", Words, nullable=False),
+    Column("backend", Words, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    # Owner of reserved to loading, loaded and failed: the holder of the load job (LoadJobs). Of lost: replica health
+    # (Replicas.lose), and Nodes.remove for the replicas of the node. Of unloading: Unloading (Replicas.unload), and
+    # Restorations.prepare. Of idle: Unloading (Replicas.end). stop_serving unloads, and fails what is not loaded yet.
+    # Always guarded by the state before.
+    Column("state", Words, nullable=False),
+    Column("reason", Words, nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+    # Owner: LoadJobs.finish, and replica health (Replicas.learn) while it is loaded. The key is sealed.
+    Column("address", Words, nullable=False),
+    Column("url", Words, nullable=False),
+    Column("sealed_key", LargeBinary),
+    # Which routes of inference its URL answers; empty when its node does not say.
+    Column("routes", JSON(none_as_null=True)),
+    # A second port of the same host, for requests that need care; empty or 0 when there is none.
+    Column("front_port", Whole),
+    # One process at a time in each place of a node: this is what makes a reservation.
+    Index(
+        "ix_replicas_place", "node_id", "model", "index", unique=True, postgresql_where=_LIVING, sqlite_where=_LIVING
+    ),
+    Index(None, "state", "changed_at"),
+)
+
+# Owner: LoadJobs. The holder of the lease writes, everybody else only claims, or opens a failed one again. A model that
+# is removed takes its job along (stop_serving).
+load_jobs: Final = Table(
+    "load_jobs",
+    metadata,
+    Column("model", Words, primary_key=True),
+    Column("id", Words, nullable=False),
+    Column("revision", Words, nullable=False),
+    Column("state", Words, nullable=False),
+    Column("node_id", Words),
+    Column("replica_id", Words),
+    Column("failures", Whole, nullable=False),
+    Column("message", Words, nullable=False),
+    Column("retry_at", UtcTime, nullable=False),
+    Column("lease_token", Words),
+    Column("lease_until", UtcTime),
+    Column("created_at", UtcTime, nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+    Column("preferred_node_id", Words),
+    Column("reason", Words),
+    Column("engine_lines", JSON(none_as_null=True)),
+)
+
+# Owner: Restorations, and stop_serving for the model. Written before the request that ends the replica is sent.
+restorations: Final = Table(
+    "restorations",
+    metadata,
+    Column("replica_id", Words, primary_key=True),
+    Column("node_id", Words, nullable=False),
+    Column("model", Words, nullable=False),
+    Column("index", Whole, nullable=False),
+    Column("backend", Words, nullable=False),
+    Column("replicas", Whole, nullable=False),
+    Column("noted_at", UtcTime, nullable=False),
+)
+
+# Owner: ModelRemovals. Files of this model that are older are none, on every frontend.
+removed_models: Final = Table(
+    "removed_models",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("removed_at", UtcTime, nullable=False),
+    Column("operation_id", Words, nullable=False),
+)
+
+# Owner: Operations. Everything but the dismissal is written once.
+operations: Final = Table(
+    "operations",
+    metadata,
+    Column("id", Words, primary_key=True),
+    Column("verb", Words, nullable=False),
+    Column("subject", Words, nullable=False),
+    _document("payload"),
+    Column("asked_by", Words, nullable=False),
+    Column("accepted_at", UtcTime, nullable=False),
+    Column("node_id", Words),
+    Column("idempotency_key", Words),
+    Column("dismissed_at", UtcTime),
+    Index("ix_operations_idempotency_key", "idempotency_key", unique=True),
+    Index(None, "accepted_at", "id"),
+)
+
+# Owner: Operations makes and supersedes them; whoever changes an intent writes its target in the same transaction.
+operation_targets: Final = Table(
+    "operation_targets",
+    metadata,
+    Column("operation_id", Words, primary_key=True),
+    Column("node_id", Words, primary_key=True),
+    Column("node_name", Words, nullable=False),
+    Column("subject", Words, nullable=False),
+    Column("status", Words, nullable=False),
+    Column("waits_for_node", Whole, nullable=False),
+    Column("message", Words, nullable=False),
+    Column("attempts", Whole, nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+    Index(None, "status"),
+)
+
+intents: Final = Table(
+    "intents",
+    metadata,
+    Column("node_id", Words, primary_key=True),
+    Column("kind", Words, primary_key=True),
+    Column("subject", Words, primary_key=True),
+    # Owner: Operations.start, which replaces the whole row and counts the generation up.
+    Column("generation", Whole, nullable=False),
+    Column("operation_id", Words, nullable=False),
+    Column("verb", Words, nullable=False),
+    _document("payload"),
+    Column("accepted_at", UtcTime, nullable=False),
+    # Owner: the holder of the lease (Intents.store). People cancel and retry (Operations), Nodes.remove cancels.
+    Column("state", Words, nullable=False),
+    Column("before", JSON(none_as_null=True)),
+    Column("outstanding", JSON(none_as_null=True)),
+    Column("doubt", JSON(none_as_null=True)),
+    Column("attempts", Whole, nullable=False),
+    Column("misses", Whole, nullable=False),
+    Column("next_try", UtcTime, nullable=False),
+    Column("waits_for_node", Whole, nullable=False),
+    Column("message", Words, nullable=False),
+    Column("changed_at", UtcTime, nullable=False),
+    # Owner: Intents.claim and extend; a replaced row keeps its lease.
+    Column("lease_token", Words),
+    Column("lease_until", UtcTime),
+    Index(None, "state", "next_try"),
+    Index(None, "operation_id"),
+    Index(None, "lease_token"),
+)
+
+# Owner: Inventories (write_reports, which Intents.store calls in its transaction). What a node last said, and when.
+backend_inventory: Final = Table(
+    "backend_inventory",
+    metadata,
+    Column("node_id", Words, primary_key=True),
+    _document("entries"),
+    Column("seen_at", UtcTime, nullable=False),
+)
+
+# Owner: UpgradeChecks. One row: what galleries and registries offered of all that the fleet had, when last looked at.
+upgrade_check: Final = Table(
+    "upgrade_check",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("checked_at", UtcTime, nullable=False),
+    _document("findings"),
+)
+
+# Owner: FleetRules.
+fleet_rules: Final = Table(
+    "fleet_rules",
+    metadata,
+    Column("id", Words, primary_key=True),
+    _document("artefact"),
+    _document("selector"),
+    Column("made_by", Words, nullable=False),
+    Column("made_at", UtcTime, nullable=False),
+)

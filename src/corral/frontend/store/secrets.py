@@ -1,0 +1,132 @@
+"""Secrets that must be presented to others, and so cannot be hashed: sealed in the database.
+
+AES-256-GCM with the secret's name bound in, so that a row copied under another name does not open. A check value,
+stored at the first start, tells a wrong key before anything is read or written with it.
+"""
+
+import os
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from sqlalchemy import Select, delete, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from corral.base.errors import SecretsKeyMismatch
+from corral.base.ids import NodeId
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import insert_into
+from corral.frontend.store.schema import secrets
+from corral.frontend.store.secrets_key import SecretsKey
+
+__all__ = ["Cipher", "SealedSecret", "Secrets", "SecretsKey", "discard", "node_secret_name", "store_sealed"]
+
+_CHECK_NAME: Final = "check"
+_CHECK_VALUE: Final = "this key fits"
+_VERSION: Final = b"\x01"
+_NONCE_BYTES: Final = 12
+
+
+def node_secret_name(node_id: NodeId) -> str:
+    return f"node/{node_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedSecret:
+    """A secret ready to be stored by whoever has a transaction open; see `Secrets.seal`."""
+
+    name: str
+    sealed: bytes = field(repr=False)
+    at: datetime
+
+
+async def store_sealed(connection: AsyncConnection, secret: SealedSecret) -> None:
+    """Write a sealed secret in the caller's transaction, over an older one if need be."""
+    row = insert_into(connection, secrets).values(
+        name=secret.name, sealed=secret.sealed, created_at=secret.at, updated_at=secret.at
+    )
+    newer = {"sealed": secret.sealed, "updated_at": secret.at}
+    await connection.execute(row.on_conflict_do_update(index_elements=[secrets.c.name], set_=newer))
+
+
+async def discard(connection: AsyncConnection, name: str) -> bool:
+    """Delete a secret in the caller's transaction."""
+    return (await connection.execute(delete(secrets).where(secrets.c.name == name))).rowcount == 1
+
+
+class Cipher:
+    """Seals and opens single values."""
+
+    def __init__(self, key: SecretsKey) -> None:
+        self._cipher = AESGCM(key.raw)
+
+    def seal(self, name: str, value: str) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        return _VERSION + nonce + self._cipher.encrypt(nonce, value.encode(), name.encode())
+
+    def unseal(self, name: str, sealed: bytes) -> str:
+        nonce, ciphertext = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
+        try:
+            return self._cipher.decrypt(nonce, ciphertext, name.encode()).decode()
+        except (InvalidTag, ValueError) as error:
+            raise SecretsKeyMismatch(
+                "the secrets key does not fit this database: copy the secrets key file of another frontend"
+                " that uses it, or set CORRAL_SECRETS_KEY to that key",
+                secret=name,
+            ) from error
+
+
+class Secrets:
+    def __init__(self, database: Database, cipher: Cipher) -> None:
+        self._db = database
+        self._cipher = cipher
+
+    @classmethod
+    async def open(cls, database: Database, key: SecretsKey, *, at: datetime) -> Self:
+        """Open with a key that fits; SecretsKeyMismatch for any other. The first key that comes is the one."""
+        opened = cls(database, Cipher(key))
+        await opened.put_if_absent(_CHECK_NAME, _CHECK_VALUE, at=at)
+        return opened
+
+    def seal(self, name: str, value: str, *, at: datetime) -> SealedSecret:
+        """Make a secret that another module stores in its own transaction."""
+        return SealedSecret(name=name, sealed=self._cipher.seal(name, value), at=at)
+
+    def unseal(self, name: str, sealed: bytes) -> str:
+        """Open what another module stored."""
+        return self._cipher.unseal(name, sealed)
+
+    async def get(self, name: str) -> str | None:
+        async with self._db.look() as connection:
+            sealed = (await connection.execute(_sealed(name))).scalar_one_or_none()
+        return None if sealed is None else self._cipher.unseal(name, sealed)
+
+    async def put_if_absent(self, name: str, value: str, *, at: datetime) -> str:
+        """Store unless there is one; returns the one that is stored now, ours or somebody else's."""
+        row = {"name": name, "sealed": self._cipher.seal(name, value), "created_at": at, "updated_at": at}
+        async with self._db.begin() as connection:
+            await connection.execute(insert_into(connection, secrets).values(row).on_conflict_do_nothing())
+            sealed = (await connection.execute(_sealed(name))).scalar_one()
+        return self._cipher.unseal(name, sealed)
+
+    async def replace(self, name: str, value: str, *, at: datetime) -> None:
+        """Store, whether or not there is an older one."""
+        async with self._db.begin() as connection:
+            await store_sealed(connection, self.seal(name, value, at=at))
+
+    async def delete(self, name: str) -> bool:
+        """False: there was none of this name."""
+        async with self._db.begin() as connection:
+            return await discard(connection, name)
+
+
+async def was_sealed(database: Database) -> bool:
+    """Has some key been used on this database? Then a new one would fit nothing."""
+    async with database.look() as connection:
+        return (await connection.execute(_sealed(_CHECK_NAME))).first() is not None
+
+
+def _sealed(name: str) -> Select[Any]:
+    return select(secrets.c.sealed).where(secrets.c.name == name)

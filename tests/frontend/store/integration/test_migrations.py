@@ -1,0 +1,224 @@
+"""Migrations and `schema.py` give the same database, whoever runs them, and however many at once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.operations import Operations as AlembicOperations
+from sqlalchemy import Connection, bindparam, inspect, select, text
+from sqlalchemy.engine.interfaces import ReflectedIndex
+
+from corral.base.errors import SchemaTooNew
+from corral.base.ids import NodeId, OperationId
+from corral.domain.backend import artefact_of, with_alias_kept
+from corral.domain.intent import Before
+from corral.frontend.store.columns import UtcTime
+from corral.frontend.store.db import Database
+from corral.frontend.store.engines import Timeouts
+from corral.frontend.store.migrations import upgrade
+from corral.frontend.store.migrations.versions import r0003_operations
+from corral.frontend.store.schema import metadata
+from corral.frontend.store.secrets import Secrets
+from corral.frontend.store.secrets_key import SecretsKey
+from corral.state.events import Events
+from corral.state.intents import Intents
+from corral.state.inventories import write_reports
+from corral.state.load_jobs import LoadJobs
+from corral.state.nodes import Nodes
+from corral.state.operations import OperationStore
+from corral.state.replicas import ReplicaStore, insert_replica
+from tests.kit.databases import DatabaseSource
+from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+async def blank_url(request: pytest.FixtureRequest, database_source: DatabaseSource) -> AsyncIterator[str]:
+    async with database_source.blank_url(request.param) as url:
+        yield url
+
+
+@pytest.fixture
+async def blank(blank_url: str) -> AsyncIterator[Database]:
+    database = await Database.open(blank_url)
+    yield database
+    await database.close()
+
+
+def differences(connection: Connection) -> list[object]:
+    context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+    return list(compare_metadata(context, metadata))
+
+
+def description(connection: Connection) -> dict[str, object]:
+    """All that the database says about our tables."""
+    inspector = inspect(connection)
+    return {
+        table: (
+            [(column["name"], str(column["type"]), column["nullable"]) for column in inspector.get_columns(table)],
+            inspector.get_pk_constraint(table),
+            inspector.get_foreign_keys(table),
+            sorted(map(str, inspector.get_unique_constraints(table))),
+            sorted(_plain(index) for index in inspector.get_indexes(table)),
+        )
+        for table in metadata.tables
+    }
+
+
+def _plain(index: ReflectedIndex) -> str:
+    """Conditions of partial indexes are objects; their text counts."""
+    options = {name: str(value) for name, value in index.pop("dialect_options", {}).items()}
+    return f"{index} {options}"
+
+
+async def test_after_the_migrations_nothing_is_left_to_change(database: Database) -> None:
+    async with database.begin() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_migrations_and_schema_describe_the_same_tables(blank: Database) -> None:
+    async with blank.begin() as connection:
+        await connection.run_sync(metadata.create_all)
+        from_schema = await connection.run_sync(description)
+        await connection.run_sync(metadata.drop_all)
+    await upgrade(blank)
+    async with blank.read() as connection:
+        from_migrations = await connection.run_sync(description)
+
+    assert from_migrations == from_schema
+
+
+async def test_migrating_again_changes_nothing(database: Database) -> None:
+    await Events(database).record([an_event()])
+    await upgrade(database)
+
+    assert await Events(database).last_sequence() == 1
+
+
+ADDED_SINCE_0006 = (
+    ("replicas", "routes"),
+    ("replicas", "front_port"),
+    ("load_jobs", "reason"),
+    ("load_jobs", "engine_lines"),
+    ("nodes", "registered_from"),
+    ("nodes", "suspicion"),
+)
+
+
+OLD_ROWS = (
+    """INSERT INTO operations (id, verb, backend, artefact, asked_by, accepted_at) VALUES
+    ('op1', 'install', 'g@echo', '{"backend": "g@echo", "uri": "oci://a", "digests": ["d"]}', 'alice', :at),
+    ('op2', 'remove', 'small', '{"backend": "small"}', 'alice', :at)""",
+    """INSERT INTO operation_targets
+    (operation_id, node_id, node_name, backend, status, waits_for_node, message, attempts, changed_at) VALUES
+    ('op1', 'n1', 'w1', 'echo', 'error', 0, 'disk full', 2, :at),
+    ('op2', 'n1', 'w1', 'models/small', 'queued', 1, '', 0, :at)""",
+    """INSERT INTO backend_intents (node_id, backend, generation, operation_id, verb, artefact, accepted_at, state,
+    before, attempts, misses, next_try, waits_for_node, message, changed_at, lease_token, lease_until) VALUES
+    ('n1', 'echo', 3, 'op1', 'install', '{"backend": "g@echo", "uri": "oci://a", "digests": ["d"]}', :at, 'open',
+    '{"present": false}', 2, 1, :at, 0, 'disk full', :at, 'token', :at),
+    ('n1', 'models/small', 1, 'op2', 'remove', '{"backend": "small"}', :at, 'open',
+    NULL, 0, 0, :at, 1, '', :at, NULL, NULL)""",
+)
+
+
+def make_operations_of_0010(connection: Connection) -> None:
+    """The tables of operations as they were before intents had a kind."""
+    for table in ("intents", "operations", "operation_targets"):
+        connection.execute(text(f"DROP TABLE {table}"))
+    with AlembicOperations.context(MigrationContext.configure(connection)):
+        r0003_operations._operations()
+        r0003_operations._intents()
+
+
+async def test_operations_of_an_earlier_version_are_taken_over_whole(database: Database) -> None:
+    async with database.begin() as connection:
+        await connection.run_sync(make_operations_of_0010)
+        for rows in OLD_ROWS:
+            await connection.execute(text(rows).bindparams(bindparam("at", after(1), UtcTime)))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0010'"))
+
+    await upgrade(database)
+
+    install, removal = await Intents(database, write_reports).of_node(NodeId("n1"))
+    assert (install.kind, install.subject, install.generation, install.state) == ("backend", "echo", 3, "open")
+    artefact = artefact_of(install.payload)
+    assert (artefact.backend, artefact.uri, artefact.digests) == ("g@echo", "oci://a", {"d"})
+    assert (install.attempts, install.misses, install.message, install.before) == (
+        2,
+        1,
+        "disk full",
+        Before(present=False),
+    )
+    assert (install.lease_token, install.lease_until, install.next_try) == ("token", after(1), after(1))
+    assert (removal.kind, removal.subject, removal.waits_for_node) == ("model", "small", True)
+    operations = OperationStore(database, with_alias_kept)
+    first, second = await operations.get(OperationId("op1")), await operations.get(OperationId("op2"))
+    assert first is not None
+    assert second is not None
+    assert (first.subject, artefact_of(first.payload), first.targets[0].subject) == ("g@echo", artefact, "echo")
+    assert (first.targets[0].status, first.targets[0].message, first.targets[0].attempts) == ("error", "disk full", 2)
+    assert (second.subject, second.targets[0].subject, second.targets[0].waits_for_node) == ("small", "small", True)
+
+
+async def test_rows_of_an_earlier_version_can_be_read_after_the_upgrade(database: Database) -> None:
+    secrets = await Secrets.open(database, SecretsKey(bytes(32)), at=after(0))
+    nodes, jobs, replicas = Nodes(database), LoadJobs(database, secrets), ReplicaStore(database, secrets)
+    node, job, replica = a_node(), a_load_job(), a_replica()
+    assert await nodes.insert(node, events=[])
+    await jobs.open(job)
+    async with database.begin() as connection:
+        assert await insert_replica(connection, replica)
+        await connection.run_sync(make_operations_of_0010)
+        for table, column in ADDED_SINCE_0006:
+            await connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0006'"))
+
+    await upgrade(database)
+
+    (known,) = await nodes.all()
+    assert (known.id, known.registered_from, known.facts.suspicion) == (node.id, "", None)
+    (waiting,) = await jobs.all()
+    assert (waiting.model, waiting.reason, waiting.engine_lines) == (job.model, None, ())
+    (living,) = await replicas.living()
+    assert (living.id, living.routes, living.front_port) == (replica.id, None, 0)
+
+
+async def test_frontends_that_start_together_migrate_once(blank_url: str) -> None:
+    """However long each takes: on SQLite, which serves one frontend, the others would give up waiting soon."""
+    patient = Timeouts(busy=timedelta(minutes=1))
+    frontends = await asyncio.gather(*(Database.open(blank_url, lock=False, timeouts=patient) for _ in range(3)))
+    try:
+        await asyncio.gather(*(upgrade(frontend) for frontend in frontends))
+        await asyncio.gather(*(Events(frontend).record([an_event()]) for frontend in frontends))
+        assert await Events(frontends[0]).last_sequence() == 3
+    finally:
+        for frontend in frontends:
+            await frontend.close()
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(blank: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with blank.begin() as connection:
+        await connection.execute(text("CREATE TABLE marks (surprise TEXT)"))
+    with pytest.raises(Exception, match="marks"):
+        await upgrade(blank)
+
+    async with blank.begin() as connection:
+        assert await connection.run_sync(lambda sync: inspect(sync).get_table_names()) == ["marks"]
+        await connection.execute(text("DROP TABLE marks"))
+    await upgrade(blank)
+    assert await Events(blank).last_sequence() == 0
+
+
+async def test_a_database_of_a_newer_version_is_refused_and_not_touched(database: Database) -> None:
+    async with database.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(SchemaTooNew) as refused:
+        await upgrade(database)
+
+    assert "9999" in refused.value.message
+    async with database.read() as connection:
+        version = await connection.execute(select(text("version_num")).select_from(text("alembic_version")))
+        assert version.scalar_one() == "9999"
