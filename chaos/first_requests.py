@@ -4,7 +4,7 @@ from typing import Final
 
 from chaos.round import Workshop
 from corral.base.tasks import task_group
-from corral.domain.event import EventKind
+from corral.frontend.record.decide import EventKind
 from tests.kit.asking import counted
 from tests.kit.serving import MODEL, serving_fleet
 

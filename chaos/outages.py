@@ -21,7 +21,7 @@ from chaos.databases import mortal_postgres
 from chaos.round import Workshop
 from corral.base.tasks import running
 from corral.control import replica_health
-from corral.domain.event import EventKind
+from corral.frontend.record.decide import EventKind
 from tests.kit.admin_api import AdminAnswer
 from tests.kit.asking import StreamQuestion, counted, under_load
 from tests.kit.postgres import PostgresServer

@@ -19,9 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from corral.admin.context import AdminContext
 from corral.base.errors import Conflict, NotFound
 from corral.base.ids import Incarnation, NodeId, new_incarnation
-from corral.domain.event import EventKind
 from corral.domain.node import BY_WORKER, Heartbeat, LivenessPolicy, Node, NodeStatus, Peer
 from corral.domain.registration import Registration
+from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets_key import SecretsKey
 from corral.state.nodes import Nodes

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import AsyncAdaptedQueuePool, event
 
 from corral.bus.port import Bus
+from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import Leases
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.events import Events
 from corral.state.hearing import HearingPeriods
 from corral.state.intents import cancel_intents_of
 from corral.state.keys import Keys

@@ -11,7 +11,7 @@ import aiohttp
 from corral.base.ids import NodeId
 from corral.base.tasks import running
 from corral.control.config import ControlConfig
-from corral.domain.event import Event, EventKind, StoredEvent
+from corral.frontend.record.decide import Event, EventKind, StoredEvent
 from corral.processes.control import open_control
 from corral.processes.control_loops import Control
 from corral.processes.exit_codes import ExitCode

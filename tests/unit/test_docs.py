@@ -11,7 +11,7 @@ import pytest
 from corral.admin.routes import ROUTES
 from corral.base.settings import settings_of
 from corral.cli.main import cli
-from corral.domain.event import EventKind
+from corral.frontend.record.decide import EventKind
 from corral.processes.exit_codes import MEANINGS, ExitCode
 from corral.processes.settings import all_sections
 

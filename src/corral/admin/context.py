@@ -12,7 +12,6 @@ from corral.bus.port import Bus
 from corral.control.backend_operations import BackendOperations
 from corral.control.brake import Brake
 from corral.control.config import ControlConfig
-from corral.control.feed import EventCounts, Feed
 from corral.control.fleet import Fleet
 from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
@@ -35,8 +34,9 @@ from corral.control.readiness import ControlReadiness
 from corral.control.registry import NodeRegistry
 from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper
+from corral.frontend.record.feed import EventCounts, Feed
+from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
-from corral.state.events import Events
 from corral.state.replicas import ReplicaStore
 
 

@@ -5,7 +5,6 @@ from typing import Final
 from corral.admin import (
     backend_lists,
     backends,
-    events,
     fleet_rules,
     gateway,
     keys,
@@ -27,6 +26,7 @@ from corral.admin import (
 )
 from corral.admin.doctor import routes as doctor
 from corral.admin.route import RouteSpec
+from corral.frontend.record import routes as events
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     *vitals.ROUTES,

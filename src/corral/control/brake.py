@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Final
 
 from corral.base.clock import Clock
-from corral.control.feed import Feed
 from corral.control.hearing import HearingKeeper
 from corral.domain.brake import BrakePolicy, judge
-from corral.domain.event import Event, EventKind
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
+from corral.frontend.record.store import Events
 from corral.frontend.store.leader_lease import Leader
-from corral.state.events import Events
 from corral.state.nodes import Nodes
 
 log = logging.getLogger(__name__)

@@ -24,11 +24,11 @@ from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.control.open_requests import OpenRequests
 from corral.control.progress import ProgressBoard
 from corral.domain import intent_steps
-from corral.domain.event import Event, EventKind
 from corral.domain.intent import Intent, IntentKey, IntentKind, IntentPolicy, IntentState, Report, Sighting, Verb
 from corral.domain.intent_steps import Rest, Send
 from corral.domain.node import Node, NodeStatus
-from corral.state.events import Events
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.store import Events
 from corral.state.intents import IntentChange, Intents
 from corral.state.nodes import Nodes
 

@@ -17,10 +17,10 @@ from corral.control.rule_enforcer import RuleEnforcer, ask_of, missing
 from corral.control.rule_guard import RuleGuard
 from corral.control.rule_places import RulePlace, RulePlaces
 from corral.control.rule_pruning import Prune, RulePruning
-from corral.domain.event import Event, EventKind
 from corral.domain.fleet_rule import FleetRule, SetChange, change, revision_of, rule_problem, set_problem
 from corral.domain.intent import IntentState, Verb
 from corral.domain.operation import Operation, TargetStatus
+from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.store.failures import ConstraintViolated
 from corral.state.fleet_rules import FleetRuleStore as RuleStore
 

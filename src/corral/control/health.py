@@ -5,10 +5,10 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.tasks import Poke
-from corral.control.feed import Feed
 from corral.control.hearing import HearingKeeper
-from corral.domain.event import Event, EventKind
 from corral.domain.node import LivenessPolicy, Node, NodeStatus, forget_future, next_look, silence, status_of
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
 from corral.state.node_looks import NodeLook
 from corral.state.nodes import AcceptedHeartbeat, Nodes
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.control.registry import NodeRegistry
+from corral.frontend.record.store import Events
 from corral.frontend.store.leader_lease import Leader
-from corral.state.events import Events
 from corral.state.operations import OperationStore
 
 log = logging.getLogger(__name__)

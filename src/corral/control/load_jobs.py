@@ -15,18 +15,18 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_lease_token, new_load_job_id, new_replica_id
 from corral.base.tasks import Poke, poke_or_period, running
-from corral.control.feed import Feed
 from corral.control.loading import ModelLoader, reason_of
 from corral.control.models import Models
 from corral.control.progress import ProgressBoard
 from corral.control.scheduler import Scheduler
-from corral.domain.event import Event, EventKind
 from corral.domain.load_job import LoadJob, LoadPolicy, LoadState, due_at, may_claim
 from corral.domain.model import ModelSpec
 from corral.domain.node import Node
 from corral.domain.operation import NO_PROGRESS, seconds_left
 from corral.domain.placement import Placement, PlacementRefusal, PlacementRequest
 from corral.domain.replica import LIVE, Replica, ReplicaState, unserved_reason
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
 from corral.rpc.errors import BackendError, LoadFailed
 from corral.state.load_jobs import LoadJobs
 from corral.state.nodes import Nodes

@@ -11,13 +11,13 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
 from corral.base.ids import NodeId
 from corral.base.tasks import task_group
-from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.control.node_client import NodeClient
 from corral.control.unloading import DRAIN_WITHIN
-from corral.domain.event import Event, EventKind
 from corral.domain.process import ReportedProcess
 from corral.domain.replica import LIVE, Replica, ReplicaState
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
 from corral.state.replicas import ReplicaStore
 
 WITHIN: Final = DRAIN_WITHIN + timedelta(seconds=15)

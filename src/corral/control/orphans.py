@@ -14,15 +14,15 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.control.brake import Brake
-from corral.control.feed import Feed
 from corral.control.fleet import Fleet, NodeFilter
 from corral.control.node_client import NodeClient
-from corral.domain.event import Event, EventKind
 from corral.domain.node import Node, NodeStatus, NodeType
 from corral.domain.process import ReportedProcess
 from corral.domain.reconcile import Explained
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
+from corral.frontend.record.store import Events
 from corral.frontend.store.leader_lease import Leader
-from corral.state.events import Events
 from corral.state.load_jobs import LoadJobs
 from corral.state.replicas import ReplicaStore
 

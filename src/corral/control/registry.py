@@ -13,10 +13,8 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId, new_incarnation, new_node_id
 from corral.base.tasks import Poke
-from corral.control.feed import Feed
 from corral.control.fleet import Fleet
 from corral.domain import node as domain
-from corral.domain.event import Event, EventKind
 from corral.domain.node import BY_WORKER, Node
 from corral.domain.registration import (
     AdmissionPolicy,
@@ -29,6 +27,8 @@ from corral.domain.registration import (
     register_new,
     register_stranger,
 )
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
 from corral.frontend.store.secrets import SealedSecret, Secrets, node_secret_name
 from corral.state.nodes import Nodes
 from corral.wire import labels as node_labels

@@ -10,7 +10,6 @@ from corral.admin.server import AdminServer
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.control import brake as braking
 from corral.control import (
-    feed,
     health,
     hearing,
     housekeeping,
@@ -28,7 +27,6 @@ from corral.control import progress as progress_board
 from corral.control.broadcasts import Broadcasts
 from corral.control.credentials import Credentials
 from corral.control.dispatcher import RETURNS_PERIOD, Dispatcher
-from corral.control.feed import Attention, LostRings
 from corral.control.health import Health
 from corral.control.housekeeping import Housekeeping
 from corral.control.orphans import Orphans
@@ -37,6 +35,8 @@ from corral.control.replica_health import ReplicaHealth
 from corral.control.restoring import Restoring
 from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
 from corral.control.unloading import Unloading
+from corral.frontend.record import feed
+from corral.frontend.record.feed import Attention, LostRings
 from corral.wire.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED
 
 

@@ -18,7 +18,6 @@ from corral.control.broadcasts import Broadcasts
 from corral.control.config import ControlConfig
 from corral.control.credentials import FirstKeys
 from corral.control.dispatcher import Dispatcher, DispatchStores, DispatchTools
-from corral.control.feed import EventCounts, Feed, LostRings
 from corral.control.fleet import Fleet
 from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
@@ -60,12 +59,13 @@ from corral.control.view import ViewKeeper, ViewSources
 from corral.domain.backend import with_alias_kept
 from corral.domain.brake import BrakePolicy
 from corral.domain.intent import IntentKind
+from corral.frontend.record.feed import EventCounts, Feed, LostRings
+from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.leader_lease import Leader
 from corral.frontend.store.leases import Leases
 from corral.frontend.store.secrets import Secrets
 from corral.processes.control_loops import Control
-from corral.state.events import Events
 from corral.state.fleet_rules import FleetRuleStore
 from corral.state.hearing import HearingPeriods
 from corral.state.intents import Intents, cancel_intents_of

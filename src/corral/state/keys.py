@@ -8,11 +8,11 @@ from sqlalchemy import ColumnElement, Row, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import KeyId, NodeId
-from corral.domain.event import Event
+from corral.frontend.record.decide import Event
+from corral.frontend.record.store import append
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import api_keys, marks
-from corral.state.events import append
 from corral.wire.api_key import ApiKey, Scope
 
 _ADMIN_EXISTED: Final = "an administrator key was created"

@@ -12,14 +12,14 @@ from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken
-from corral.domain.event import Event
 from corral.domain.load_job import LoadJob, LoadState
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.record.decide import Event
+from corral.frontend.record.store import append
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import load_jobs, restorations
 from corral.frontend.store.secrets import Secrets
-from corral.state.events import append
 from corral.state.replicas import KeySealer, change_replica, insert_replica, lock_living
 from corral.wire.load_reason import LoadReason
 

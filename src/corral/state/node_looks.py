@@ -10,8 +10,8 @@ from sqlalchemy import Column, Select, Update, and_, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
-from corral.domain.event import Event
 from corral.domain.node import Node, NodeStatus
+from corral.frontend.record.decide import Event
 from corral.frontend.store.dialect import among
 from corral.frontend.store.row_sets import RowSet, same
 from corral.frontend.store.schema import nodes

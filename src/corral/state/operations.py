@@ -9,14 +9,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, OperationId
-from corral.domain.event import Event
 from corral.domain.intent import Inherit, Intent, IntentKey, Verb, supersede
 from corral.domain.operation import FINAL, UNDER_WAY, Operation, Target
+from corral.frontend.record.decide import Event
+from corral.frontend.record.store import append
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import among
 from corral.frontend.store.schema import intents as intents_table
 from corral.frontend.store.schema import operation_targets, operations
-from corral.state.events import append
 from corral.state.intent_batches import (
     in_order,
     insert_targets,

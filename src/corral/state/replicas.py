@@ -12,14 +12,14 @@ from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, select, u
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId, ReplicaId
-from corral.domain.event import Event
 from corral.domain.process import ReportedProcess
 from corral.domain.replica import FINAL, LIVE, Replica, ReplicaState, before
+from corral.frontend.record.decide import Event
+from corral.frontend.record.store import append
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import among, insert_into
 from corral.frontend.store.schema import replicas
 from corral.frontend.store.secrets import Secrets
-from corral.state.events import append
 
 _LIVE: Final = sorted(LIVE)
 _FINAL: Final = sorted(FINAL)

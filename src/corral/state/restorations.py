@@ -7,13 +7,13 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select
 
 from corral.base.ids import ReplicaId
-from corral.domain.event import Event
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import Preparation, Restoration
+from corral.frontend.record.decide import Event
+from corral.frontend.record.store import append
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import among, insert_into
 from corral.frontend.store.schema import restorations
-from corral.state.events import append
 from corral.state.replicas import change_replica, lock_living
 
 DecideRestorations = Callable[[Sequence[Replica], Sequence[Restoration]], Preparation]

@@ -11,8 +11,8 @@ import pytest
 
 from corral.bus.minting import Minter
 from corral.bus.port import Bus
-from corral.domain.event import EventKind
 from corral.domain.registration import AdmissionPolicy
+from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets_key import SecretsKey
 from tests.kit.asgi import AsgiAnswer

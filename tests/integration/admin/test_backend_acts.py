@@ -12,8 +12,8 @@ import pytest
 
 from corral.bus.port import Bus
 from corral.control.planning import Lookups
-from corral.domain.event import EventKind
 from corral.domain.intent import IntentPolicy
+from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
 from corral.galleries.gallery import GalleryEntry, GallerySource
 from corral.wire.inventory import InstalledBackend

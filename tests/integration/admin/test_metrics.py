@@ -13,7 +13,7 @@ from corral.admin.context import Caller
 from corral.admin.metrics import OF_CONTROL, metrics
 from corral.base.errors import DatabaseUnavailable
 from corral.bus.port import Bus
-from corral.domain.event import Event, EventKind
+from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets_key import SecretsKey
 from corral.wire.gateway_counters import PER_GATEWAY, REPORT_AGE, UP, GatewayCounts, ModelCounts, RequestCount

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from corral.admin.events import KEEP_ALIVE
-from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
+from corral.frontend.record.decide import EventKind
+from corral.frontend.record.routes import KEEP_ALIVE
 from tests.kit.cluster import Cluster, NodeStatusChanged, RecordedEvent
 
 pytestmark = pytest.mark.postgres

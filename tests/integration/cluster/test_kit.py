@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from corral.base.errors import DatabaseInUse, PeerRefused
-from corral.domain.event import EventKind
 from corral.domain.node import NodeStatus
+from corral.frontend.record.decide import EventKind
 from tests.kit.admin_api import open_session
 from tests.kit.cluster import REGISTRATION_TOKEN, Cluster, NodeStatusChanged, RecordedEvent
 from tests.kit.members import FRONTEND_LOOPS, ClusterFrontend

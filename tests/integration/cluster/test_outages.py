@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from corral.domain.event import EventKind, StoredEvent
 from corral.domain.node import NodeStatus
+from corral.frontend.record.decide import EventKind, StoredEvent
 from tests.kit.cluster import STEP, Cluster, NodeStatusChanged
 from tests.kit.databases import DatabaseSource
 

@@ -15,8 +15,8 @@ import pytest
 
 from corral.base.ids import NodeId
 from corral.control import unloading
-from corral.domain.event import EventKind
 from corral.domain.replica import Replica
+from corral.frontend.record.decide import EventKind
 from tests.kit.backends import BACKENDS
 from tests.kit.cluster import Cluster, RecordedEvent
 from tests.kit.databases import DatabaseSource

@@ -10,9 +10,9 @@ import pytest
 from corral.base.ids import OperationId
 from corral.bus.port import Message
 from corral.control.planning import Ask
-from corral.domain.event import EventKind
 from corral.domain.intent import Verb
 from corral.domain.operation import Operation, OperationState
+from corral.frontend.record.decide import EventKind
 from corral.galleries.build_uris import BackendRef
 from corral.processes.control_loops import Control
 from tests.kit.waiting import eventually

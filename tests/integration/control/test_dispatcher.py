@@ -16,9 +16,9 @@ from corral.bus.port import Bus
 from corral.control.backend_kind import BackendKind
 from corral.control.planning import Ask
 from corral.control.progress import ProgressBoard
-from corral.domain.event import EventKind
 from corral.domain.intent import IntentPolicy, Verb
 from corral.domain.operation import NO_PROGRESS, Operation, OperationState, Target, TargetStatus
+from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
 from corral.galleries.build_uris import BackendRef
 from corral.state.intents import IntentChange, Intents

@@ -9,8 +9,8 @@ import pytest
 from corral.base.ids import NodeId
 from corral.bus.port import Message
 from corral.control.replica_exits import EXIT_LIMITS
-from corral.domain.event import EventKind
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.record.decide import EventKind
 from corral.wire import subjects
 from corral.wire.keys import hash_secret
 from corral.wire.replica import ReplicaExited

@@ -10,10 +10,10 @@ from corral.control.fleet_rules import ANY_REVISION, RulesChanged, RuleSetResult
 from corral.control.planning import Ask, Lookups
 from corral.control.rule_pruning import Prune
 from corral.domain.backend import Artefact
-from corral.domain.event import EventKind
 from corral.domain.fleet_rule import FleetRule, revision_of
 from corral.domain.intent import Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
+from corral.frontend.record.decide import EventKind
 from corral.galleries.build_uris import BackendRef
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource

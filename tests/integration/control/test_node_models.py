@@ -10,8 +10,8 @@ import pytest
 from corral.base.tasks import running
 from corral.bus.port import Bus
 from corral.control.node_models import WITHIN
-from corral.domain.event import EventKind
 from corral.domain.replica import LIVE
+from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
 from corral.wire.replica import RunningModel
 from tests.kit.asgi import AsgiAnswer

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from corral.base.ids import FrontendId, new_lease_token
 from corral.control.orphans import PERIOD
-from corral.domain.event import EventKind
+from corral.frontend.record.decide import EventKind
 from corral.frontend.store.leases import Leases
 from corral.wire.replica import RunningModel
 from tests.kit.world import FakeNode, World

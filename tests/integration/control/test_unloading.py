@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER, SETTLED_AFTER
-from corral.domain.event import EventKind
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.record.decide import EventKind
 from corral.wire.view import GatewayReport
 from tests.kit.world import MODEL, World, view_of
 

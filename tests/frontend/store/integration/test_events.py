@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from sqlalchemy import insert
 
 from corral.base.ids import NodeId
-from corral.domain.event import EventKind
+from corral.frontend.record.decide import EventKind
+from corral.frontend.record.store import Events, append
 from corral.frontend.store.db import Database
 from corral.frontend.store.schema import event_sequence
 from corral.frontend.store.schema import events as events_table
-from corral.state.events import Events, append
 from tests.kit.samples import after, an_event
 
 Statements = Callable[[], AbstractContextManager[list[str]]]

@@ -7,13 +7,13 @@ import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.domain.backend import Artefact, payload_of, with_alias_kept
-from corral.domain.event import EventKind
 from corral.domain.fleet_rule import FleetRule, revision_of
 from corral.domain.intent import Intent, IntentKind, IntentState, Verb
 from corral.domain.operation import Operation, Target, TargetStatus
+from corral.frontend.record.decide import EventKind
+from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.failures import ConstraintViolated
-from corral.state.events import Events
 from corral.state.fleet_rules import FleetRuleStore
 from corral.state.intents import IntentChange, Intents
 from corral.state.inventories import write_reports

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import KeyId, NodeId
-from corral.domain.event import EventKind
+from corral.frontend.record.decide import EventKind
+from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.failures import ConstraintViolated
 from corral.frontend.store.schema import api_keys
-from corral.state.events import Events
 from corral.state.keys import Keys
 from corral.wire.api_key import Scope
 from tests.kit.samples import a_key, after, an_event

@@ -15,6 +15,7 @@ from corral.base.errors import SchemaTooNew
 from corral.base.ids import NodeId, OperationId
 from corral.domain.backend import artefact_of, with_alias_kept
 from corral.domain.intent import Before
+from corral.frontend.record.store import Events
 from corral.frontend.store.columns import UtcTime
 from corral.frontend.store.db import Database
 from corral.frontend.store.engines import Timeouts
@@ -23,7 +24,6 @@ from corral.frontend.store.migrations.versions import r0003_operations
 from corral.frontend.store.schema import metadata
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.events import Events
 from corral.state.intents import Intents
 from corral.state.inventories import write_reports
 from corral.state.load_jobs import LoadJobs

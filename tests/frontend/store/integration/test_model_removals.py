@@ -6,16 +6,16 @@ import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.domain.backend import with_alias_kept
-from corral.domain.event import EventKind
 from corral.domain.intent import Intent, Verb
 from corral.domain.model_removal import REASON, RemovedModel
 from corral.domain.operation import Operation, OperationState, Target, TargetStatus
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import note
+from corral.frontend.record.decide import EventKind
+from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.events import Events
 from corral.state.intents import Intents
 from corral.state.inventories import write_reports
 from corral.state.load_jobs import LoadJobs, stop_serving

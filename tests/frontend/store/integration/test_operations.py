@@ -10,12 +10,12 @@ from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.domain import intent as intents_
 from corral.domain import intent_steps
 from corral.domain.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
-from corral.domain.event import EventKind
 from corral.domain.intent import Before, Intent, IntentKind, IntentPolicy, IntentState, Outstanding, Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
+from corral.frontend.record.decide import EventKind
+from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.failures import ConstraintViolated
-from corral.state.events import Events
 from corral.state.intents import IntentChange, Intents
 from corral.state.inventories import Inventories, write_reports
 from corral.state.nodes import Nodes

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId
-from corral.domain.event import EventKind
 from corral.domain.load_job import LoadJob, LoadState
 from corral.domain.process import ReportedProcess
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.record.decide import EventKind
+from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.schema import replicas as table
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.events import Events
 from corral.state.load_jobs import LoadJobs
 from corral.state.nodes import Nodes
 from corral.state.replicas import ReplicaStore

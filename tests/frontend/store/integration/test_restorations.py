@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId
-from corral.domain.event import Event, EventKind
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import Preparation, Restoration, Seen, note, prepare
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.events import Events
 from corral.state.load_jobs import LoadJobs
 from corral.state.replicas import ReplicaStore
 from corral.state.restorations import Restorations

@@ -10,8 +10,8 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.tasks import Listeners
 from corral.bus.port import Bus, Message
-from corral.domain.event import Event, EventKind
-from corral.state.events import Events
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.store import Events
 from corral.wire.subjects import POKE_EVENTS
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Row, Select, delete, func, insert, select,
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
-from corral.domain.event import Event, EventKind, StoredEvent
+from corral.frontend.record.decide import Event, EventKind, StoredEvent
 from corral.frontend.store.db import Database
 from corral.frontend.store.schema import event_sequence, events
 

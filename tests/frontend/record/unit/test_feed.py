@@ -8,8 +8,8 @@ import pytest
 from corral.base.clock import Clock
 from corral.base.errors import DatabaseUnavailable
 from corral.bus.port import Bus
-from corral.control.feed import AT_LEAST_EVERY, Attention, Feed, LostRings
-from corral.state.events import Events
+from corral.frontend.record.feed import AT_LEAST_EVERY, Attention, Feed, LostRings
+from corral.frontend.record.store import Events
 from tests.kit.clock import ManualClock
 
 SECOND = timedelta(seconds=1)

@@ -14,7 +14,7 @@ from corral.admin.node_query import read_limit
 from corral.admin.route import Access, RouteSpec
 from corral.auth.http import principal_of
 from corral.base.errors import CorralError, InvalidInput
-from corral.domain.event import StoredEvent
+from corral.frontend.record.decide import StoredEvent
 from corral.wire.api_key import Scope
 from corral.wire.node_views import EventView
 from corral.wire.times import format_time
