@@ -4,8 +4,6 @@ import asyncio
 from dataclasses import dataclass
 
 from corral.admin.operation_watch import OperationWatch
-from corral.auth.http import NodeClaim
-from corral.auth.principals import Authenticator, Principal
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
@@ -19,7 +17,6 @@ from corral.control.gateway_shares import GatewayShares
 from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
 from corral.control.inventory import InventoryKeeper
-from corral.control.key_ring import KeyRing
 from corral.control.load_jobs import Loads
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
@@ -34,6 +31,9 @@ from corral.control.readiness import ControlReadiness
 from corral.control.registry import NodeRegistry
 from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper
+from corral.frontend.access.http import NodeClaim
+from corral.frontend.access.key_ring import KeyRing
+from corral.frontend.access.principals import Authenticator, Principal
 from corral.frontend.record.feed import EventCounts, Feed
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database

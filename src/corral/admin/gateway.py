@@ -12,9 +12,9 @@ from starlette.responses import Response, StreamingResponse
 from corral.admin.answers import answer, no_content
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec, read_body
-from corral.auth.http import principal_of
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.frontend.access.http import principal_of
 from corral.wire.api_key import Scope
 from corral.wire.view import EnsureModel, GatewayReport, Loading, View, encode_line
 

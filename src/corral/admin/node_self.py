@@ -14,8 +14,6 @@ from corral.admin.context import AdminContext, Caller
 from corral.admin.joining import read_heartbeat, read_registration, secret_of
 from corral.admin.replica_shapes import replica_rows
 from corral.admin.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
-from corral.auth.http import NodeClaim
-from corral.auth.principals import JoinToken
 from corral.base.errors import AccessDenied, InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.base.source_address import source_of
@@ -24,6 +22,8 @@ from corral.control.registry import Registered
 from corral.domain.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.domain.registration import TooManyPending
 from corral.domain.replica import SERVING
+from corral.frontend.access.http import NodeClaim
+from corral.frontend.access.principals import JoinToken
 from corral.wire.go_json import decode
 from corral.wire.keyless import HEARTBEAT, REGISTER
 from corral.wire.keys import hash_secret, same

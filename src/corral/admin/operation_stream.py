@@ -17,10 +17,10 @@ from starlette.responses import Response, StreamingResponse
 
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec
-from corral.auth.http import principal_of
 from corral.base.errors import CorralError
 from corral.base.ids import OperationId
 from corral.control.progress import ALL
+from corral.frontend.access.http import principal_of
 from corral.wire.api_key import Scope
 from corral.wire.operation_views import OperationUpdate
 

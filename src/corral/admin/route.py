@@ -19,8 +19,8 @@ from corral.admin.answers import (
     page_error,
 )
 from corral.admin.context import AdminContext, Caller
-from corral.auth.http import NodeClaim, principal_of
 from corral.base.errors import CorralError, InvalidInput
+from corral.frontend.access.http import NodeClaim, principal_of
 from corral.wire.api_key import Scope
 from corral.wire.keys import bearer
 

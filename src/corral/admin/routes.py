@@ -7,7 +7,6 @@ from corral.admin import (
     backends,
     fleet_rules,
     gateway,
-    keys,
     metrics,
     model_removal,
     models,
@@ -26,6 +25,7 @@ from corral.admin import (
 )
 from corral.admin.doctor import routes as doctor
 from corral.admin.route import RouteSpec
+from corral.frontend.access import routes as keys
 from corral.frontend.record import routes as events
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (

@@ -9,7 +9,7 @@ from corral.cli.options import CorralCommand, settings_options, sources
 
 if TYPE_CHECKING:
     from corral.control.config import ControlConfig
-    from corral.control.credentials import Credentials
+    from corral.frontend.access.credentials import Credentials
 
 
 @click.command(cls=CorralCommand, hidden=True)

@@ -20,7 +20,7 @@ from corral.control.models import Models
 from corral.domain.model_uses import uses_of
 from corral.domain.node import Node, NodeStatus
 from corral.domain.replica import Replica, ReplicaState
-from corral.state.keys import Keys
+from corral.frontend.access.store import Keys
 from corral.state.nodes import Nodes
 from corral.state.replicas import ReplicaStore
 from corral.wire.api_key import ApiKey, Scope

@@ -19,8 +19,9 @@ from corral.bus.replies import FRONTEND_INBOX
 from corral.control.artefacts import RegistryImages
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
-from corral.control.credentials import Credentials, FirstKeys
 from corral.control.planning import Lookups
+from corral.frontend.access.credentials import Credentials, FirstKeys
+from corral.frontend.access.store import Keys
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import free_all
 from corral.frontend.store.migrations import upgrade
@@ -30,7 +31,6 @@ from corral.galleries.artefacts import RegistryArtefacts
 from corral.galleries.galleries import open_galleries
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import Stores, wire
-from corral.state.keys import Keys
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,6 @@ from corral.control import (
 )
 from corral.control import progress as progress_board
 from corral.control.broadcasts import Broadcasts
-from corral.control.credentials import Credentials
 from corral.control.dispatcher import RETURNS_PERIOD, Dispatcher
 from corral.control.health import Health
 from corral.control.housekeeping import Housekeeping
@@ -35,6 +34,7 @@ from corral.control.replica_health import ReplicaHealth
 from corral.control.restoring import Restoring
 from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
 from corral.control.unloading import Unloading
+from corral.frontend.access.credentials import Credentials
 from corral.frontend.record import feed
 from corral.frontend.record.feed import Attention, LostRings
 from corral.wire.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED

@@ -6,7 +6,6 @@ from typing import Final, NamedTuple
 from corral.admin.context import AdminContext
 from corral.admin.operation_shapes import operation_view
 from corral.admin.operation_watch import OperationWatch
-from corral.auth.principals import Authenticator
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId, new_frontend_id
 from corral.base.tasks import Poke
@@ -16,7 +15,6 @@ from corral.control.backend_operations import BackendOperations
 from corral.control.brake import Brake
 from corral.control.broadcasts import Broadcasts
 from corral.control.config import ControlConfig
-from corral.control.credentials import FirstKeys
 from corral.control.dispatcher import Dispatcher, DispatchStores, DispatchTools
 from corral.control.fleet import Fleet
 from corral.control.fleet_rules import FleetRules
@@ -27,7 +25,6 @@ from corral.control.hearing import HearingKeeper
 from corral.control.heartbeats import Heartbeats
 from corral.control.housekeeping import Housekeeping, Retention
 from corral.control.inventory import InventoryKeeper
-from corral.control.key_ring import KeyRing
 from corral.control.key_spread import KeySpread
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
@@ -59,6 +56,10 @@ from corral.control.view import ViewKeeper, ViewSources
 from corral.domain.backend import with_alias_kept
 from corral.domain.brake import BrakePolicy
 from corral.domain.intent import IntentKind
+from corral.frontend.access.credentials import FirstKeys
+from corral.frontend.access.key_ring import KeyRing
+from corral.frontend.access.principals import Authenticator
+from corral.frontend.access.store import Keys
 from corral.frontend.record.feed import EventCounts, Feed, LostRings
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
@@ -70,7 +71,6 @@ from corral.state.fleet_rules import FleetRuleStore
 from corral.state.hearing import HearingPeriods
 from corral.state.intents import Intents, cancel_intents_of
 from corral.state.inventories import Inventories, write_reports
-from corral.state.keys import Keys
 from corral.state.load_jobs import LoadJobs, stop_serving
 from corral.state.model_removals import ModelRemovals
 from corral.state.nodes import Nodes

@@ -19,6 +19,7 @@ from corral.domain.brake import Pulse
 from corral.domain.node import Node, NodeStatus, NodeType, Suspicion
 from corral.domain.node_address import NodeContact
 from corral.domain.registration import AdmissionPolicy, TooManyPending, crowd_problem
+from corral.frontend.access.store import revoke_keys_of
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.store import node_looks
@@ -27,7 +28,6 @@ from corral.frontend.store.dialect import among, insert_into
 from corral.frontend.store.row_sets import RowSet, same
 from corral.frontend.store.schema import nodes
 from corral.frontend.store.secrets import SealedSecret, discard, node_secret_name, store_sealed
-from corral.state.keys import revoke_keys_of
 from corral.state.node_looks import NodeLook
 from corral.state.node_rows import NODE, OUTLINE, Outline, heartbeat_values, node_from, outline_from, registered_values
 

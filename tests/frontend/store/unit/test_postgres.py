@@ -10,11 +10,11 @@ from sqlalchemy import text
 
 from corral.base.errors import DatabaseUnavailable, InvalidInput
 from corral.base.ids import new_lease_token
+from corral.frontend.access.store import Keys
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.engines import Timeouts
 from corral.frontend.store.leases import Leases
-from corral.state.keys import Keys
 from corral.wire.api_key import Scope
 from tests.kit.databases import DatabaseSource
 from tests.kit.loop_time import without_waiting

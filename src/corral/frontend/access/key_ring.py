@@ -8,9 +8,9 @@ from typing import Protocol
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, NotFound
 from corral.base.ids import KeyId, NodeId, new_key_id
+from corral.frontend.access.store import Keys
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
-from corral.state.keys import Keys
 from corral.wire.api_key import ApiKey, Scope
 from corral.wire.keys import hash_secret, new_key
 

@@ -11,9 +11,9 @@ import msgspec
 from corral.base.ids import new_secret
 from corral.base.private_files import read_private, write_private
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.control.key_ring import NewKey, created_event, mint, revoked_event
+from corral.frontend.access.key_ring import NewKey, created_event, mint, revoked_event
+from corral.frontend.access.store import Keys
 from corral.frontend.store.secrets import Secrets
-from corral.state.keys import Keys
 from corral.wire.api_key import Scope
 from corral.wire.keys import hash_secret
 

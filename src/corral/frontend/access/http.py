@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
-from corral.auth.principals import Authenticator, Principal
+from corral.frontend.access.principals import Authenticator, Principal
 from corral.wire.keys import API_KEY_HEADERS, bearer, hash_secret
 
 
