@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from corral.base.ids import new_node_id
-from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus
+from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.store.db import Database
-from corral.state.nodes import Nodes
 from corral.wire.labels import NodeLabels
 
 _HOUR: Final = timedelta(hours=1)

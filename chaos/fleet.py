@@ -17,7 +17,7 @@ from chaos.databases import mortal_postgres
 from chaos.round import Workshop
 from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId
-from corral.domain.node import NodeStatus
+from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.record.decide import EventKind
 from corral.wire.node_views import NodeDetail
 from tests.kit.admin_api import open_session

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from corral.base.ids import NodeId
-from corral.domain.node import status_of
+from corral.frontend.nodes.decide.node import status_of
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind
-from corral.state.nodes import Nodes
 from corral.wire.node_views import EventView, NodeDetail
 from tests.kit.members import ClusterFrontend
 

@@ -19,12 +19,12 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from corral.admin.context import AdminContext
 from corral.base.errors import Conflict, NotFound
 from corral.base.ids import Incarnation, NodeId, new_incarnation
-from corral.domain.node import BY_WORKER, Heartbeat, LivenessPolicy, Node, NodeStatus, Peer
-from corral.domain.registration import Registration
+from corral.frontend.nodes.decide.node import BY_WORKER, Heartbeat, LivenessPolicy, Node, NodeStatus, Peer
+from corral.frontend.nodes.decide.registration import Registration
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.nodes import Nodes
 from corral.wire.keys import hash_secret
 from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock

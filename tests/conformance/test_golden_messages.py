@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from corral.domain.node import NodeStatus
+from corral.frontend.nodes.decide.node import NodeStatus
 from corral.wire.broadcasts import NodeProgressStatus
 from corral.wire.progress import Phase, size_text
 from corral.worker.processes.backend_logs import OutputStream

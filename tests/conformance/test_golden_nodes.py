@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corral.bus.port import Bus
-from corral.domain.registration import AdmissionPolicy
+from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets_key import SecretsKey
 from tests.kit.clock import ManualClock

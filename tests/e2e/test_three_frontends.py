@@ -9,7 +9,7 @@ import pytest
 
 from corral.base.ids import NodeId
 from corral.bus.server import NatsServer, running_cluster
-from corral.domain.node import NodeStatus
+from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.record.decide import EventKind
 from corral.frontend.store.secrets_key import SecretsKey
 from tests.kit.admin_api import open_session

@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 
 from corral.base.ids import NodeId
-from corral.domain.node import NodeStatus
+from corral.frontend.nodes.decide.node import NodeStatus
 from corral.wire.node_views import EventView, NodeDetail, NodePage
 from tests.kit.patience import within_patience
 

@@ -28,7 +28,7 @@ from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
 from corral.control.config import ControlConfig
-from corral.domain.node import LivenessPolicy, NodeStatus
+from corral.frontend.nodes.decide.node import LivenessPolicy, NodeStatus
 from corral.frontend.record.decide import Event, EventKind, StoredEvent
 from corral.frontend.store.secrets_key import SecretsKey
 from corral.worker.config import FrontendConfig, NodeConfig, WorkerConfig

@@ -25,7 +25,7 @@ from corral.base.errors import CorralError, NotFound
 from corral.control.inventory import is_listed
 from corral.domain.backend import traits_of
 from corral.domain.gallery_page import PageQuery
-from corral.domain.node import NodeStatus, NodeType, SeenNode
+from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.galleries.capability import DEFAULT
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.readings import Readings

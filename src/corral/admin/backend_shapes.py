@@ -7,7 +7,7 @@ from functools import cached_property
 
 from corral.base.ids import NodeId
 from corral.domain.backend import BackendEntry, Inventory, traits_of
-from corral.domain.node import SeenNode
+from corral.frontend.nodes.decide.node import SeenNode
 from corral.galleries.fit import NodeTraits
 from corral.wire.inventory import InstalledBackend
 from corral.wire.operation_views import (

@@ -8,19 +8,14 @@ from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
 from corral.control.backend_operations import BackendOperations
-from corral.control.brake import Brake
 from corral.control.config import ControlConfig
-from corral.control.fleet import Fleet
 from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
 from corral.control.gateway_shares import GatewayShares
-from corral.control.hearing import HearingKeeper
-from corral.control.heartbeats import Heartbeats
 from corral.control.inventory import InventoryKeeper
 from corral.control.load_jobs import Loads
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
-from corral.control.node_logs import NodeLogs
 from corral.control.node_models import NodeModels
 from corral.control.operations import Operations
 from corral.control.peer_operations import PeerOperations
@@ -28,12 +23,17 @@ from corral.control.peer_staging import PeerStaging
 from corral.control.planning import CatalogueSource
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import ControlReadiness
-from corral.control.registry import NodeRegistry
 from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper
 from corral.frontend.access.http import NodeClaim
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator, Principal
+from corral.frontend.nodes.brake import Brake
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.hearing import HearingKeeper
+from corral.frontend.nodes.heartbeats import Heartbeats
+from corral.frontend.nodes.logs import NodeLogs
+from corral.frontend.nodes.registry import NodeRegistry
 from corral.frontend.record.feed import EventCounts, Feed
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database

@@ -16,8 +16,8 @@ from corral.base.ids import NodeId
 from corral.control.planning import Ask
 from corral.control.rule_guard import RuleDemands
 from corral.domain.intent import Verb
-from corral.domain.node import NodeType
 from corral.domain.operation import OperationState
+from corral.frontend.nodes.decide.node import NodeType
 from corral.galleries.build_uris import BackendRef
 from corral.wire.inventory import InstalledBackend
 from corral.wire.operation_views import Deleted, JobStarted, NodeBackendAsk

@@ -5,10 +5,10 @@ from datetime import datetime
 
 from starlette.datastructures import QueryParams
 
-from corral.admin.node_query import read_limit
 from corral.base.errors import InvalidInput
-from corral.control.fleet import read_cursor, write_cursor
 from corral.domain.operation import Operation
+from corral.frontend.nodes.fleet import read_cursor, write_cursor
+from corral.frontend.nodes.routes.query import read_limit
 
 OperationCursor = tuple[datetime, str]
 """When an operation was accepted, and its id."""

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from corral.admin.answers import answer
 from corral.admin.bodies import checked_galleries
 from corral.admin.context import AdminContext, Caller
-from corral.admin.node_query import DEFAULT_LIMIT, MAX_LIMIT
 from corral.admin.operation_pages import cut, read_place
 from corral.admin.operation_shapes import operation_view
 from corral.admin.route import Access, RouteSpec, read_body
@@ -19,6 +18,7 @@ from corral.control.planning import Ask, Planned
 from corral.domain.backend import BACKEND_VERBS
 from corral.domain.intent import Intent, Verb
 from corral.domain.operation import Operation
+from corral.frontend.nodes.routes.query import DEFAULT_LIMIT, MAX_LIMIT
 from corral.galleries.build_uris import BackendRef
 from corral.wire.go_json import decode
 from corral.wire.operation_views import Changed, NodesAsk, OperationAsk, OperationPage, OperationView, Plan, PlannedView

@@ -11,11 +11,7 @@ from corral.admin import (
     model_removal,
     models,
     node_backends,
-    node_logs,
     node_models,
-    node_self,
-    nodes,
-    nodes_native,
     operation_stream,
     operations,
     operations_native,
@@ -26,6 +22,10 @@ from corral.admin import (
 from corral.admin.doctor import routes as doctor
 from corral.admin.route import RouteSpec
 from corral.frontend.access import routes as keys
+from corral.frontend.nodes.routes import localai as nodes
+from corral.frontend.nodes.routes import localai_self as node_self
+from corral.frontend.nodes.routes import logs as node_logs
+from corral.frontend.nodes.routes import native as nodes_native
 from corral.frontend.record import routes as events
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (

@@ -13,7 +13,7 @@ from corral.cli.connection import connected, open_client
 from corral.cli.node_names import all_nodes, complete_node, find_node
 from corral.cli.options import CorralCommand, confirm, warn
 from corral.cli.output import console, json_option, print_json, print_json_list, printable, say, show
-from corral.domain.node import NodeStatus
+from corral.frontend.nodes.decide.node import NodeStatus
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

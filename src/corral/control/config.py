@@ -24,9 +24,9 @@ from corral.base.settings import DATA, Derived, PublicPort, in_data, other_alias
 from corral.bus.config import BusConfig
 from corral.domain.intent import IntentPolicy
 from corral.domain.load_job import LoadPolicy
-from corral.domain.node import LivenessPolicy
-from corral.domain.registration import AdmissionPolicy
 from corral.domain.upgrades import UpgradePolicy
+from corral.frontend.nodes.decide.node import LivenessPolicy
+from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.galleries.config import GalleriesConfig
 from corral.oci.config import ImagesConfig
 

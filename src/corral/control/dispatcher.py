@@ -19,18 +19,18 @@ from corral.base.ids import NodeId, new_lease_token
 from corral.base.lanes import Lane
 from corral.base.logs import log_context
 from corral.base.tasks import Poke, poke_or_period
-from corral.control.fleet import Fleet
-from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.control.open_requests import OpenRequests
 from corral.control.progress import ProgressBoard
 from corral.domain import intent_steps
 from corral.domain.intent import Intent, IntentKey, IntentKind, IntentPolicy, IntentState, Report, Sighting, Verb
 from corral.domain.intent_steps import Rest, Send
-from corral.domain.node import Node, NodeStatus
+from corral.frontend.nodes.client import NodeBusy, NodeRefused, NodeUnreachable
+from corral.frontend.nodes.decide.node import Node, NodeStatus
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.store import Events
 from corral.state.intents import IntentChange, Intents
-from corral.state.nodes import Nodes
 
 log = logging.getLogger(__name__)
 

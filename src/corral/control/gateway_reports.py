@@ -10,8 +10,8 @@ from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.base.tasks import Listeners
 from corral.control.replica_health import ReplicaHealth
-from corral.domain.node import NodeLoad
 from corral.domain.replica import SERVING, ReplicaState
+from corral.frontend.nodes.decide.node import NodeLoad
 from corral.state.replicas import ReplicaPlace
 from corral.wire.gateway_counters import GatewayCounts
 from corral.wire.view import MODEL_GONE, GatewayReport, GatewayShare

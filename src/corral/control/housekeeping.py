@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from corral.base.clock import Clock
-from corral.control.registry import NodeRegistry
+from corral.frontend.nodes.registry import NodeRegistry
 from corral.frontend.record.store import Events
 from corral.frontend.store.leader_lease import Leader
 from corral.state.operations import OperationStore

@@ -11,12 +11,12 @@ from corral.base.ids import NodeId
 from corral.base.lanes import Lane
 from corral.base.tasks import Poke, task_group
 from corral.bus.port import Message
-from corral.control.fleet import Fleet
-from corral.control.node_client import LIST_WITHIN, NodeClient
-from corral.control.report_intake import ReportIntake, ReportLimits
 from corral.domain.backend import Artefact, BackendEntry, Inventory, artefact_of, evidence_of
 from corral.domain.intent import IntentKind, Proven, Verb
-from corral.domain.node import NodeStatus, NodeType, SeenNode
+from corral.frontend.nodes.client import LIST_WITHIN, NodeClient
+from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.report_intake import ReportIntake, ReportLimits
 from corral.state.intents import Intents
 from corral.state.inventories import Inventories
 from corral.wire import go_json, subjects

@@ -21,15 +21,15 @@ from corral.control.progress import ProgressBoard
 from corral.control.scheduler import Scheduler
 from corral.domain.load_job import LoadJob, LoadPolicy, LoadState, due_at, may_claim
 from corral.domain.model import ModelSpec
-from corral.domain.node import Node
 from corral.domain.operation import NO_PROGRESS, seconds_left
 from corral.domain.placement import Placement, PlacementRefusal, PlacementRequest
 from corral.domain.replica import LIVE, Replica, ReplicaState, unserved_reason
+from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.rpc.errors import BackendError, LoadFailed
 from corral.state.load_jobs import LoadJobs
-from corral.state.nodes import Nodes
 from corral.state.replicas import ReplicaStore
 from corral.wire.load_reason import LoadReason
 

@@ -10,7 +10,7 @@ from corral.domain.backend import artefact_of, wish_of
 from corral.domain.intent import Intent, IntentKind, Verb
 from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.domain.model import ModelSpec
-from corral.domain.node import Node
+from corral.frontend.nodes.decide.node import Node
 from corral.galleries.build_uris import BackendRef
 from corral.state.intents import Intents
 

@@ -16,17 +16,17 @@ from corral.base.errors import Conflict
 from corral.base.ids import new_operation_id
 from corral.base.tasks import Poke
 from corral.control.broadcasts import Broadcasts
-from corral.control.fleet import Fleet, NodeFilter
 from corral.control.model_deletion import FilesLeft, delete_model
 from corral.control.models import Models
-from corral.control.node_client import NodeClient
 from corral.control.operations import OperationRequest, PlannedTarget, Prepared, prepare, started_event
 from corral.domain import intent as intents
 from corral.domain.intent import Intent, IntentPolicy, Sighting, Verb
 from corral.domain.model import ModelSpec
 from corral.domain.model_removal import RemovedModel, endangered, evidence_of_removal, own_weights
-from corral.domain.node import Node, NodeStatus, NodeType
 from corral.domain.operation import Operation
+from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
+from corral.frontend.nodes.fleet import Fleet, NodeFilter
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.state.model_removals import ModelRemovals

@@ -11,11 +11,11 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
 from corral.base.ids import NodeId
 from corral.base.tasks import task_group
-from corral.control.fleet import Fleet
-from corral.control.node_client import NodeClient
 from corral.control.unloading import DRAIN_WITHIN
-from corral.domain.process import ReportedProcess
 from corral.domain.replica import LIVE, Replica, ReplicaState
+from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.decide.process import ReportedProcess
+from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.state.replicas import ReplicaStore

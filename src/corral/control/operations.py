@@ -10,12 +10,12 @@ from corral.base.errors import NotFound
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke
 from corral.control.broadcasts import Broadcasts
-from corral.control.fleet import Fleet
 from corral.control.progress import ProgressBoard
 from corral.domain import intent as intents
 from corral.domain.intent import Intent, IntentState, Payload, Verb
-from corral.domain.node import NodeStatus, SeenNode
 from corral.domain.operation import FINAL, Operation, OperationState, Target, status_of
+from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
+from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.frontend.store.failures import ConstraintViolated

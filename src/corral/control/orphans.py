@@ -13,12 +13,12 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
-from corral.control.brake import Brake
-from corral.control.fleet import Fleet, NodeFilter
-from corral.control.node_client import NodeClient
-from corral.domain.node import Node, NodeStatus, NodeType
-from corral.domain.process import ReportedProcess
 from corral.domain.reconcile import Explained
+from corral.frontend.nodes.brake import Brake
+from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
+from corral.frontend.nodes.decide.process import ReportedProcess
+from corral.frontend.nodes.fleet import Fleet, NodeFilter
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.frontend.record.store import Events

@@ -15,7 +15,7 @@ from corral.base.ids import NodeId, OperationId
 from corral.control.artefacts import ImageSource, NoImages, facts_of
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish, prove, traits_of
 from corral.domain.intent import Proven, Verb
-from corral.domain.node import SeenNode
+from corral.frontend.nodes.decide.node import SeenNode
 from corral.galleries.build_uris import BackendRef, is_pulled, is_same_source
 from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild
 from corral.galleries.fit import (

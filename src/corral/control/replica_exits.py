@@ -11,11 +11,11 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
 from corral.bus.port import Message
-from corral.control.node_client import MOST_BYTES
 from corral.control.replica_health import ReplicaHealth
-from corral.control.report_intake import ReportIntake, ReportLimits
-from corral.domain.process import port_of
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.nodes.client import MOST_BYTES
+from corral.frontend.nodes.decide.process import port_of
+from corral.frontend.nodes.report_intake import ReportIntake, ReportLimits
 from corral.state.replicas import ReplicaStore
 from corral.wire import go_json, subjects
 from corral.wire.keys import hash_secret, same

@@ -16,15 +16,15 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, ReplicaId
 from corral.base.tasks import Poke
-from corral.control.brake import Brake
-from corral.control.fleet import Fleet
-from corral.control.node_client import NodeClient
-from corral.domain.node import Node, NodeStatus
-from corral.domain.process import ReportedProcess
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.nodes.brake import Brake
+from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.decide.node import Node, NodeStatus
+from corral.frontend.nodes.decide.process import ReportedProcess
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
-from corral.state.nodes import Nodes
 from corral.state.replicas import ReplicaStore
 from corral.wire.view import MODEL_GONE
 

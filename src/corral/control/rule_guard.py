@@ -9,8 +9,8 @@ from corral.base.words import listed
 from corral.domain.backend import Wish, artefact_of, traits_of
 from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
 from corral.domain.intent import Verb
-from corral.domain.node import SeenNode
 from corral.domain.operation import Operation, Target
+from corral.frontend.nodes.decide.node import SeenNode
 from corral.galleries.catalogue import BackendCatalogue
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from corral.base.ids import NodeId
-from corral.control.fleet import Fleet
 from corral.control.inventory import InventoryKeeper
 from corral.control.planning import CatalogueSource, NoCatalogue
 from corral.domain.backend import Inventory, traits_of
 from corral.domain.fleet_rule import FleetRule, NameResolver, is_met, is_missing, may_have, standing
 from corral.domain.intent import Intent, IntentKey, IntentKind
-from corral.domain.node import NodeStatus, NodeType, SeenNode
 from corral.domain.operation import TargetStatus
+from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
+from corral.frontend.nodes.fleet import Fleet
 from corral.state.intents import Intents
 
 _BATCH: Final = 200

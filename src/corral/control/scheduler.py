@@ -1,7 +1,7 @@
 """Looks at the fleet and has `domain.placement` choose. Reserving what was chosen is the load job's guarded write."""
 
-from corral.control.fleet import Fleet
 from corral.domain.placement import CandidateNode, Placement, PlacementRefusal, PlacementRequest, place
+from corral.frontend.nodes.fleet import Fleet
 from corral.state.replicas import ReplicaStore
 
 

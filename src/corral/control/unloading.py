@@ -14,9 +14,9 @@ from corral.base.ids import ReplicaId
 from corral.control.gateway_reports import GatewayReports
 from corral.control.load_jobs import Loads
 from corral.control.models import Models
-from corral.control.node_client import NodeClient
 from corral.domain.reconcile import Outgrown, outgrown
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.nodes.client import NodeClient
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.state.replicas import ReplicaStore

@@ -14,14 +14,14 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import Listeners
-from corral.control.brake import Brake
-from corral.control.fleet import Fleet
 from corral.control.models import Models
 from corral.domain.model_uses import uses_of
-from corral.domain.node import Node, NodeStatus
 from corral.domain.replica import Replica, ReplicaState
 from corral.frontend.access.store import Keys
-from corral.state.nodes import Nodes
+from corral.frontend.nodes.brake import Brake
+from corral.frontend.nodes.decide.node import Node, NodeStatus
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.state.replicas import ReplicaStore
 from corral.wire.api_key import ApiKey, Scope
 from corral.wire.keys import hash_secret

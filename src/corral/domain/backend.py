@@ -32,7 +32,7 @@ from corral.domain.intent import (
     Unproven,
     Verb,
 )
-from corral.domain.node import Node
+from corral.frontend.nodes.decide.node import Node
 from corral.galleries.build_uris import BackendRef, is_same_source
 from corral.galleries.fit import NodeTraits, read_platform
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from corral.base.ids import NodeId
-from corral.domain.node import Node, NodeStatus, NodeType
 from corral.domain.replica import LIVE, Replica
+from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
 
 _HEADROOM: Final = 1.1
 """Weights take a little more memory than room on the disk."""

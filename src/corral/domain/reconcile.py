@@ -7,8 +7,8 @@ from enum import StrEnum
 from corral.base.ids import NodeId
 from corral.domain.load_job import LoadJob
 from corral.domain.model import Catalogue
-from corral.domain.process import ReportedProcess
 from corral.domain.replica import LIVE, Replica
+from corral.frontend.nodes.decide.process import ReportedProcess
 
 
 class Outgrown(StrEnum):

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Final
 
 from corral.base.ids import NodeId, ReplicaId
-from corral.domain.process import Reach, ReportedProcess, port_of
+from corral.frontend.nodes.decide.process import Reach, ReportedProcess, port_of
 
 
 class ReplicaState(StrEnum):

@@ -8,10 +8,7 @@ from datetime import timedelta
 from corral.admin.context import AdminContext
 from corral.admin.server import AdminServer
 from corral.base.tasks import Poke, poke_or_period, run_services
-from corral.control import brake as braking
 from corral.control import (
-    health,
-    hearing,
     housekeeping,
     inventory,
     model_removal,
@@ -26,7 +23,6 @@ from corral.control import (
 from corral.control import progress as progress_board
 from corral.control.broadcasts import Broadcasts
 from corral.control.dispatcher import RETURNS_PERIOD, Dispatcher
-from corral.control.health import Health
 from corral.control.housekeeping import Housekeeping
 from corral.control.orphans import Orphans
 from corral.control.replica_exits import ReplicaExits
@@ -35,6 +31,9 @@ from corral.control.restoring import Restoring
 from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
 from corral.control.unloading import Unloading
 from corral.frontend.access.credentials import Credentials
+from corral.frontend.nodes import brake as braking
+from corral.frontend.nodes import health, hearing
+from corral.frontend.nodes.health import Health
 from corral.frontend.record import feed
 from corral.frontend.record.feed import Attention, LostRings
 from corral.wire.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED

@@ -12,17 +12,12 @@ from corral.base.tasks import Poke
 from corral.bus.port import Bus
 from corral.control.backend_kind import BackendKind
 from corral.control.backend_operations import BackendOperations
-from corral.control.brake import Brake
 from corral.control.broadcasts import Broadcasts
 from corral.control.config import ControlConfig
 from corral.control.dispatcher import Dispatcher, DispatchStores, DispatchTools
-from corral.control.fleet import Fleet
 from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
 from corral.control.gateway_shares import GatewayShares
-from corral.control.health import Health
-from corral.control.hearing import HearingKeeper
-from corral.control.heartbeats import Heartbeats
 from corral.control.housekeeping import Housekeeping, Retention
 from corral.control.inventory import InventoryKeeper
 from corral.control.key_spread import KeySpread
@@ -31,8 +26,6 @@ from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, ModelLoader, UsualLimits
 from corral.control.model_removal import ModelKind, ModelRemoval
 from corral.control.models import Models
-from corral.control.node_client import NodeClient, NodeContacts, NodeTokens
-from corral.control.node_logs import NodeLogs
 from corral.control.node_models import NodeModels
 from corral.control.operations import Operations
 from corral.control.orphans import Orphans
@@ -41,7 +34,6 @@ from corral.control.peer_staging import PeerStaging
 from corral.control.planning import Lookups, Planner
 from corral.control.progress import ProgressBoard
 from corral.control.readiness import ControlReadiness
-from corral.control.registry import NodeRegistry
 from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
 from corral.control.restoring import Restoring
@@ -54,12 +46,22 @@ from corral.control.unloading import Unloading
 from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper, ViewSources
 from corral.domain.backend import with_alias_kept
-from corral.domain.brake import BrakePolicy
 from corral.domain.intent import IntentKind
 from corral.frontend.access.credentials import FirstKeys
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator
 from corral.frontend.access.store import Keys
+from corral.frontend.nodes.brake import Brake
+from corral.frontend.nodes.client import NodeClient, NodeContacts, NodeTokens
+from corral.frontend.nodes.decide.brake import BrakePolicy
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.health import Health
+from corral.frontend.nodes.hearing import HearingKeeper
+from corral.frontend.nodes.heartbeats import Heartbeats
+from corral.frontend.nodes.logs import NodeLogs
+from corral.frontend.nodes.registry import NodeRegistry
+from corral.frontend.nodes.store.hearing import HearingPeriods
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.feed import EventCounts, Feed, LostRings
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
@@ -68,12 +70,10 @@ from corral.frontend.store.leases import Leases
 from corral.frontend.store.secrets import Secrets
 from corral.processes.control_loops import Control
 from corral.state.fleet_rules import FleetRuleStore
-from corral.state.hearing import HearingPeriods
 from corral.state.intents import Intents, cancel_intents_of
 from corral.state.inventories import Inventories, write_reports
 from corral.state.load_jobs import LoadJobs, stop_serving
 from corral.state.model_removals import ModelRemovals
-from corral.state.nodes import Nodes
 from corral.state.operations import OperationStore
 from corral.state.replicas import ReplicaStore, lose_replicas_of
 from corral.state.restorations import Restorations

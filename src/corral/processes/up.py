@@ -22,7 +22,7 @@ from corral.base.logs import LogOutput, set_up_logs
 from corral.base.private_files import held, make_private_directory
 from corral.base.tasks import run_services, stop_on_signals, task_group
 from corral.bus.server import NatsServer
-from corral.domain.node import NodeStatus
+from corral.frontend.nodes.decide.node import NodeStatus
 from corral.processes.children import FINAL, Child, Children, start_patiently
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 from corral.processes.first_model import NAME, first_model_of, give_first_model

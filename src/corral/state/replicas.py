@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, select, u
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId, ReplicaId
-from corral.domain.process import ReportedProcess
 from corral.domain.replica import FINAL, LIVE, Replica, ReplicaState, before
+from corral.frontend.nodes.decide.process import ReportedProcess
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.store.db import Database

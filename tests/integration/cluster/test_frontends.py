@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from corral.domain.node import NodeStatus
+from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.routes import KEEP_ALIVE
 from tests.kit.cluster import Cluster, NodeStatusChanged, RecordedEvent

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from corral.base.errors import DatabaseInUse, PeerRefused
-from corral.domain.node import NodeStatus
+from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.record.decide import EventKind
 from tests.kit.admin_api import open_session
 from tests.kit.cluster import REGISTRATION_TOKEN, Cluster, NodeStatusChanged, RecordedEvent

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from corral.domain.node import NodeStatus
+from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.record.decide import EventKind, StoredEvent
 from tests.kit.cluster import STEP, Cluster, NodeStatusChanged
 from tests.kit.databases import DatabaseSource

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from corral.bus.port import Bus
-from corral.domain.node import NodeStatus
+from corral.frontend.nodes.decide.node import NodeStatus
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.nodes import Nodes
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import REGISTRATION_TOKEN, Frontend, frontend_config, open_frontend

@@ -13,7 +13,7 @@ from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke
 from corral.control.load_jobs import LoadProgress
 from corral.control.loading import reason_of
-from corral.control.node_client import NodeBusy, NodeRefused, NodeUnreachable
+from corral.frontend.nodes.client import NodeBusy, NodeRefused, NodeUnreachable
 from corral.frontend.record.decide import EventKind
 from corral.rpc.errors import BackendBusy, BackendGone, LoadFailed
 from corral.wire import go_json, subjects

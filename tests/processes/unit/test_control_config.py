@@ -7,7 +7,7 @@ import pytest
 
 from corral.base.errors import SettingInvalid
 from corral.control.config import ControlConfig
-from corral.domain.registration import AdmissionPolicy
+from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.processes.configs import control_config
 from corral.processes.settings import backend_environment, gather
 from corral.processes.settings_sources import resolve

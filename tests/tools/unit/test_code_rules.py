@@ -23,7 +23,7 @@ def check(code_rules: ModuleType) -> Check:
 def service(body: str, header: str = "import asyncio") -> dict[str, str]:
     """One module of the product, with an async function around `body`."""
     text = "\n".join(["async def work(loop):", textwrap.indent(textwrap.dedent(body), "    ")])
-    return {"src/corral/control/health.py": f"{header}\n{text}\n"}
+    return {"src/corral/frontend/nodes/health.py": f"{header}\n{text}\n"}
 
 
 # Import cycles.
@@ -185,7 +185,7 @@ def test_a_task_group_may_create_tasks(check: Check, opening: str) -> None:
 def test_a_task_group_may_be_handed_in(check: Check) -> None:
     text = "import asyncio\ndef start(group: asyncio.TaskGroup) -> None:\n    group.create_task(f())\n"
 
-    assert check({"src/corral/control/health.py": text}) == []
+    assert check({"src/corral/frontend/nodes/health.py": text}) == []
 
 
 def test_something_else_in_an_async_with_is_no_task_group(check: Check) -> None:
@@ -210,14 +210,14 @@ def test_something_else_in_an_async_with_is_no_task_group(check: Check) -> None:
     ],
 )
 def test_the_domain_must_be_pure(check: Check, text: str) -> None:
-    assert len(check({"src/corral/domain/node.py": text})) == 1
+    assert len(check({"src/corral/frontend/nodes/decide/node.py": text})) == 1
     assert check({"src/corral/control/nodes.py": text}) == []
 
 
 def test_the_domain_may_handle_times_that_are_passed_in(check: Check) -> None:
     text = "from datetime import datetime, timedelta\ndef f(clock, now: datetime): return now + timedelta(1)"
 
-    assert check({"src/corral/domain/node.py": text}) == []
+    assert check({"src/corral/frontend/nodes/decide/node.py": text}) == []
 
 
 # The environment.
@@ -316,7 +316,10 @@ def test_findings_are_printed_and_fail_the_run(
     (domain / "node.py").write_text("import time\n")
 
     assert code_rules.check.main([str(tmp_path)]) == 1
-    assert capsys.readouterr().out == "src/corral/domain/node.py:1: import of time in the domain: it must be pure\n"
+    assert (
+        capsys.readouterr().out
+        == "src/corral/frontend/nodes/decide/node.py:1: import of time in the domain: it must be pure\n"
+    )
 
 
 def test_generated_code_is_left_alone(code_rules: ModuleType, tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.node import Capacity, NodeStatus, NodeType, Peer
 from corral.domain.placement import CandidateNode, Placement, PlacementRefusal, PlacementRequest, free_index, place
 from corral.domain.replica import ReplicaState
+from corral.frontend.nodes.decide.node import Capacity, NodeStatus, NodeType, Peer
 from tests.kit.samples import a_node, a_replica
 
 GIB = 1024**3

@@ -7,8 +7,8 @@ import pytest
 from corral.base.ids import LeaseToken
 from corral.domain import load_job, replica
 from corral.domain.load_job import LoadPolicy, LoadState, may_claim
-from corral.domain.process import ReportedProcess
 from corral.domain.replica import FINAL, LIVE, ReplicaState, before
+from corral.frontend.nodes.decide.process import ReportedProcess
 from tests.kit.samples import a_load_job, a_replica, after
 
 

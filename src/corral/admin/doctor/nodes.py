@@ -2,7 +2,7 @@
 
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, WARNING
-from corral.domain.node import NodeStatus
+from corral.frontend.nodes.decide.node import NodeStatus
 from corral.wire.node_views import Finding
 
 _REMEDY = {

@@ -2,8 +2,8 @@
 
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, WARNING
-from corral.control.fleet import NodeFilter
-from corral.domain.node import SUSPICIONS, NodeStatus
+from corral.frontend.nodes.decide.node import SUSPICIONS, NodeStatus
+from corral.frontend.nodes.fleet import NodeFilter
 from corral.wire.node_views import Finding
 
 

@@ -15,7 +15,7 @@ from corral.base.errors import AccessDenied
 from corral.base.ids import NodeId
 from corral.base.logs import record_fields
 from corral.bus.port import Bus
-from corral.domain.node import Heartbeat, Node
+from corral.frontend.nodes.decide.node import Heartbeat, Node
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets_key import SecretsKey
 from corral.wire.keys import hash_secret

@@ -3,8 +3,8 @@
 import asyncio
 from datetime import timedelta
 
-from corral.domain.node import Hearing
-from corral.state.hearing import HearingPeriods
+from corral.frontend.nodes.decide.node import Hearing
+from corral.frontend.nodes.store.hearing import HearingPeriods
 from tests.kit.samples import after
 
 GAP = timedelta(seconds=3)

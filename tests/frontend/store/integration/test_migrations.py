@@ -15,6 +15,7 @@ from corral.base.errors import SchemaTooNew
 from corral.base.ids import NodeId, OperationId
 from corral.domain.backend import artefact_of, with_alias_kept
 from corral.domain.intent import Before
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.store import Events
 from corral.frontend.store.columns import UtcTime
 from corral.frontend.store.db import Database
@@ -27,7 +28,6 @@ from corral.frontend.store.secrets_key import SecretsKey
 from corral.state.intents import Intents
 from corral.state.inventories import write_reports
 from corral.state.load_jobs import LoadJobs
-from corral.state.nodes import Nodes
 from corral.state.operations import OperationStore
 from corral.state.replicas import ReplicaStore, insert_replica
 from tests.kit.databases import DatabaseSource

@@ -10,16 +10,26 @@ import pytest
 from sqlalchemy import select, text
 
 from corral.base.ids import Incarnation, NodeId
-from corral.domain import node as domain
-from corral.domain.node import Capacity, Gpu, Hearing, Heartbeat, LivenessPolicy, Node, NodeStatus, NodeType, Peer
 from corral.frontend.access.store import Keys
+from corral.frontend.nodes.decide import node as domain
+from corral.frontend.nodes.decide.node import (
+    Capacity,
+    Gpu,
+    Hearing,
+    Heartbeat,
+    LivenessPolicy,
+    Node,
+    NodeStatus,
+    NodeType,
+    Peer,
+)
+from corral.frontend.nodes.store.looks import NodeLook
+from corral.frontend.nodes.store.nodes import AcceptedHeartbeat, Nodes
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.schema import nodes as nodes_table
 from corral.frontend.store.secrets import Secrets, SecretsKey, node_secret_name
-from corral.state.node_looks import NodeLook
-from corral.state.nodes import AcceptedHeartbeat, Nodes
 from corral.wire.labels import NodeLabels
 from tests.kit.patience import PATIENCE
 from tests.kit.samples import a_key, a_node, after, an_event

@@ -12,13 +12,13 @@ from corral.domain import intent_steps
 from corral.domain.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
 from corral.domain.intent import Before, Intent, IntentKind, IntentPolicy, IntentState, Outstanding, Verb
 from corral.domain.operation import Operation, OperationState, TargetStatus
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.failures import ConstraintViolated
 from corral.state.intents import IntentChange, Intents
 from corral.state.inventories import Inventories, write_reports
-from corral.state.nodes import Nodes
 from corral.state.operations import OperationStore
 from tests.kit.samples import a_node, after, an_event, an_operation
 

@@ -7,8 +7,9 @@ import pytest
 
 from corral.base.ids import LeaseToken, NodeId
 from corral.domain.load_job import LoadJob, LoadState
-from corral.domain.process import ReportedProcess
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.nodes.decide.process import ReportedProcess
+from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
@@ -16,7 +17,6 @@ from corral.frontend.store.schema import replicas as table
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
 from corral.state.load_jobs import LoadJobs
-from corral.state.nodes import Nodes
 from corral.state.replicas import ReplicaStore
 from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corral.base.ids import Incarnation, NodeId, new_node_id
-from corral.domain.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
-from corral.state.nodes import AcceptedHeartbeat, Nodes
+from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
+from corral.frontend.nodes.store.nodes import AcceptedHeartbeat, Nodes
 from corral.wire.labels import NodeLabels
 from tests.kit.samples import a_node
 

@@ -1,0 +1,331 @@
+"""Typed calls to one node over NATS. Every call has a deadline, and every way to fail has a name.
+
+NodeUnreachable  nobody answers for the node; it counts as unhealthy until it is heard again
+NodePending      nobody approved the node, so it is not contacted at all
+NodeBusy         no answer in time: the node may still be working
+NodeRefused      the node says why not, or its answer cannot be accepted
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from corral.base.batches import Batches
+from corral.base.clock import Clock
+from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
+from corral.base.ids import NodeId
+from corral.base.tasks import Poke
+from corral.bus.port import Bus
+from corral.frontend.nodes.decide.address import NodeContact
+from corral.frontend.nodes.decide.process import ReportedProcess
+from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.store.secrets import Secrets, node_secret_name
+from corral.wire import go_json, subjects
+from corral.wire.backend_changes import ChangeReply, DeleteRequest, UpgradeRequest
+from corral.wire.inference import known_routes
+from corral.wire.install import InstallReply, InstallRequest
+from corral.wire.inventory import InstalledBackend, ListReply
+from corral.wire.model_commands import ModelCommandReply, ModelDeleteRequest
+from corral.wire.replica import ReplicaAccess, RunningReply, StopRequest
+
+log = logging.getLogger(__name__)
+
+RUNNING_WITHIN: Final = timedelta(seconds=10)
+LIST_WITHIN: Final = timedelta(seconds=30)
+MOST_BYTES: Final = 1024 * 1024
+"""Of what a node sends at once. The limit of a NATS server with default settings."""
+MOST_OBJECTS: Final = 4000
+"""JSON objects in it. A megabyte of empty ones would take seconds to parse; a backend or a process is one or two."""
+
+_SHOWN: Final = 200
+_CONTACT_KEPT_SECONDS: Final = 1.0
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class NodeUnreachable(CorralError):
+    """Nobody answers for the node."""
+
+    code = "node_unreachable"
+    retryable = True
+
+
+class NodeGone(NodeUnreachable):
+    """The fleet has no such node."""
+
+    code = "node_gone"
+
+
+class NodePending(NodeUnreachable):
+    """The node waits for a person's approval, and is not contacted before."""
+
+    code = "node_pending"
+
+
+class NodeBusy(CorralError):
+    """The node did not answer in time; it may still be working."""
+
+    code = "node_busy"
+    retryable = True
+
+
+class NodeRefused(CorralError):
+    """The node refused."""
+
+    code = "node_refused"
+
+    def __init__(self, message: str, *, node_id: NodeId, stopped: Sequence[str] = ()) -> None:
+        self.stopped = stopped
+        """The processes that had ended for it by then."""
+        super().__init__(message, node_id=node_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedBackend:
+    """A process that is ready to be told what to load."""
+
+    address: str
+    """Empty when the node did not say: then the address of the node itself is meant."""
+    url: str = ""
+    key: str = field(default="", repr=False)
+    routes: tuple[str, ...] | None = None
+    """Which routes of inference the URL answers; None when the node did not say."""
+    front_port: int = 0
+    """Of the same host and key, for requests that need care; 0 when there is none."""
+    is_asked_directly: bool = False
+    """Requests come to the backend as they are, and not through an adapter."""
+
+
+class NodeContacts:
+    """The one place that decides whether a node may be contacted. Whoever is about to dial a node asks here first.
+
+    An operation asks several times for each of its nodes, so an answer is kept for a second. What this process changes
+    counts at once; what another frontend changes, within that second.
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._reads = Batches(self._read, spacing_seconds=0)
+        self._kept: dict[NodeId, tuple[NodeContact, float]] = {}
+        self._kept_since_writes = nodes.writes
+
+    async def of(self, node_id: NodeId) -> NodeContact:
+        """The node's registered addresses. NodePending while nobody approved it; NodeGone when there is none."""
+        now = asyncio.get_running_loop().time()
+        if self._kept_since_writes == self._nodes.writes:
+            contact, read_at = self._kept.get(node_id, (None, 0.0))
+            if contact is not None and now - read_at < _CONTACT_KEPT_SECONDS:
+                return contact
+        contact = await self._reads.store(node_id)
+        if contact is None:
+            raise NodeGone(node_id=node_id)
+        if not contact.is_approved:
+            raise NodePending(f"node {contact.name} waits for approval; until then it is not contacted")
+        return contact
+
+    async def _read(self, ids: Sequence[NodeId]) -> list[NodeContact | None]:
+        read_at, writes = asyncio.get_running_loop().time(), self._nodes.writes
+        contacts = await self._nodes.contacts(ids)
+        if self._kept_since_writes != writes:
+            self._kept.clear()
+            self._kept_since_writes = writes
+        self._kept.update((id, (contact, read_at)) for id, contact in contacts.items() if contact.is_approved)
+        return [contacts.get(id) for id in ids]
+
+
+class NodeTokens:
+    """The bearer that a node's servers accept from control: the node's own secret, or the token that nodes without one
+    share."""
+
+    def __init__(self, secrets: Secrets, registration_token: str) -> None:
+        self._secrets = secrets
+        self._shared = registration_token
+
+    async def of(self, node_id: NodeId) -> str:
+        return await self._secrets.get(node_secret_name(node_id)) or self._shared
+
+
+class NodeClient:
+    def __init__(self, bus: Bus, nodes: Nodes, clock: Clock, *, contacts: NodeContacts, health: Poke) -> None:
+        self._bus = bus
+        self._nodes = nodes
+        self._clock = clock
+        self._contacts = contacts
+        self._health = health
+        self._marks = Batches(self._mark)
+
+    async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> StartedBackend:
+        """Have a process of the backend; returns when it is ready. Asking again finds the same process."""
+        _, reply = await self._needed(node_id, subjects.backend_install(node_id), request, InstallReply, timeout)
+        if not reply.success:
+            raise NodeRefused(reply.error or "the node did not say why", node_id=node_id)
+        contact = await self._contacts.of(node_id)  # as of now: this took minutes, and the process is dialled next
+        if reply.address and not contact.has_address(reply.address):
+            raise _foreign(node_id, contact, reply.address)
+        told = reply.corral
+        if told is UNSET:
+            return StartedBackend(address=reply.address)
+        if told.url and not contact.has_url(told.url):
+            raise _foreign(node_id, contact, told.url)
+        return StartedBackend(
+            address=reply.address,
+            url=told.url,
+            key=told.key,
+            routes=_routes(told),
+            front_port=_front_port(told),
+            is_asked_directly=not told.adapted,
+        )
+
+    async def upgrade(self, node_id: NodeId, request: UpgradeRequest, *, timeout: timedelta) -> list[str]:
+        """Replace a backend; returns the processes that ended for it. Nobody listens: the worker is older than that."""
+        subject = subjects.backend_upgrade(node_id)
+        _, reply = await self._ask(node_id, subject, request, ChangeReply, timeout)
+        return _changed(node_id, reply)
+
+    async def delete(self, node_id: NodeId, request: DeleteRequest, *, timeout: timedelta) -> list[str]:
+        """Remove a backend; returns the processes that ended for it."""
+        subject = subjects.backend_delete(node_id)
+        _, reply = await self._needed(node_id, subject, request, ChangeReply, timeout)
+        return _changed(node_id, reply)
+
+    async def delete_model(self, node_id: NodeId, model: str, *, timeout: timedelta) -> None:
+        """Remove what the node has of a model's files; nothing there is as good."""
+        request = ModelDeleteRequest(model_name=model)
+        _, outcome = await self._needed(node_id, subjects.model_delete(node_id), request, ModelCommandReply, timeout)
+        if not outcome.success:
+            raise NodeRefused(outcome.error or "the node did not say why", node_id=node_id)
+
+    async def running(self, node_id: NodeId) -> list[ReportedProcess]:
+        """The node's own report of its processes."""
+        subject = subjects.models_running(node_id)
+        contact, reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
+        return _processes(node_id, contact, reply)
+
+    async def glimpse(self, node_id: NodeId) -> list[ReportedProcess]:
+        """The same, for looks that nobody waits for: a node that does not answer is no less healthy for it."""
+        subject = subjects.models_running(node_id)
+        contact, reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), RunningReply, RUNNING_WITHIN)
+        return _processes(node_id, contact, reply)
+
+    async def backends(self, node_id: NodeId) -> list[InstalledBackend]:
+        """What is on the node's disk."""
+        subject = subjects.backend_list(node_id)
+        _, reply = await self._needed(node_id, subject, msgspec.Raw(b"{}"), ListReply, LIST_WITHIN)
+        return _listed(node_id, reply)
+
+    async def glimpse_backends(self, node_id: NodeId, *, within: timedelta = LIST_WITHIN) -> list[InstalledBackend]:
+        """The same, for looks that nobody waits for: a node that does not answer is no less healthy for it."""
+        subject = subjects.backend_list(node_id)
+        _, reply = await self._ask(node_id, subject, msgspec.Raw(b"{}"), ListReply, within)
+        return _listed(node_id, reply)
+
+    async def stop(self, node_id: NodeId, process_key: str) -> bool:
+        """Ask for the end of exactly this process. False: it could not be said; nothing ever answers it."""
+        try:
+            await self._contacts.of(node_id)
+            await self._bus.publish(
+                subjects.backend_stop(node_id), msgspec.json.encode(StopRequest(backend=process_key, force=False))
+            )
+        except (BusUnavailable, NodeUnreachable) as error:
+            log.info("a process was not stopped: %s", error, extra={"event": "replica.stop_unsent", "node": node_id})
+            return False
+        return True
+
+    async def _needed(
+        self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta
+    ) -> tuple[NodeContact, T]:
+        """As `_ask`; a node that does not respond counts as unhealthy."""
+        try:
+            return await self._ask(node_id, subject, request, answer, timeout)
+        except (NodePending, NodeGone):
+            raise
+        except NodeUnreachable:
+            await self._marks.store((node_id, self._clock.now()))
+            raise
+
+    async def _mark(self, silent: Sequence[tuple[NodeId, datetime]]) -> Sequence[None]:
+        """As of the first of them: writing may take a while, and whoever was heard meanwhile is there."""
+        ids = sorted({id for id, _ in silent})
+        if await self._nodes.mark_no_responders(ids, at=min(at for _, at in silent)):
+            self._health.ring()
+        return [None] * len(silent)
+
+    async def _ask(
+        self, node_id: NodeId, subject: str, request: object, answer: type[T], timeout: timedelta
+    ) -> tuple[NodeContact, T]:
+        """What the node answers, and who it was when it was asked."""
+        contact = await self._contacts.of(node_id)
+        try:
+            content = await self._bus.request(subject, msgspec.json.encode(request), timeout=timeout)
+            if why := too_much(content):
+                raise NodeRefused(f"the node's answer is not read: {why}", node_id=node_id)
+            return contact, go_json.decode(content, answer)
+        except NoResponders as error:
+            raise NodeUnreachable("the node does not respond on NATS", node_id=node_id) from error
+        except BusTimeout as error:
+            raise NodeBusy(f"no answer within {timeout.total_seconds():.0f} s", node_id=node_id) from error
+        except InvalidInput as error:
+            raise NodeRefused(f"the node answers what nobody understands: {error}", node_id=node_id) from error
+
+
+def too_much(content: bytes) -> str:
+    """Why this is not parsed, told from its bytes alone; empty when it may be."""
+    if len(content) > MOST_BYTES:
+        return f"it has {len(content)} bytes, and {MOST_BYTES} are the most"
+    if (objects := content.count(b"{")) > MOST_OBJECTS:
+        return f"it has {objects} JSON objects, and {MOST_OBJECTS} are the most"
+    return ""
+
+
+def _listed(node_id: NodeId, reply: ListReply) -> list[InstalledBackend]:
+    if reply.error:
+        raise NodeRefused(reply.error, node_id=node_id)
+    return reply.backends or []
+
+
+def _changed(node_id: NodeId, reply: ChangeReply) -> list[str]:
+    stopped = reply.stopped_process_keys
+    if not reply.success:
+        raise NodeRefused(reply.error or "the node did not say why", node_id=node_id, stopped=stopped)
+    return stopped
+
+
+def _foreign(node_id: NodeId, contact: NodeContact, told: str) -> NodeRefused:
+    shown = {"event": "node.foreign_address", "node": node_id, "node_name": contact.name, "told": told[:_SHOWN]}
+    log.warning("an answer names an address that is not on the node's registered host", extra=shown)
+    return NodeRefused(
+        f"the answer names {told[:_SHOWN]!r}, which is not on the host of the address {contact.address} that the node "
+        "registered; if it moved, register it again",
+        node_id=node_id,
+    )
+
+
+def _processes(node_id: NodeId, contact: NodeContact, reply: RunningReply) -> list[ReportedProcess]:
+    """One address on another host makes the whole report worthless: it was not the node that sent it."""
+    if reply.error:
+        raise NodeRefused(reply.error, node_id=node_id)
+    found = []
+    for one in reply.models:
+        if one.address and not contact.has_own_address(one.address):
+            raise _foreign(node_id, contact, one.address)
+        process = ReportedProcess(model=one.model_id, index=one.replica_index, address=one.address)
+        if (told := one.corral) is not UNSET:
+            if told.url and not contact.has_url(told.url):
+                raise _foreign(node_id, contact, told.url)
+            process = replace(process, url=told.url, key=told.key, routes=_routes(told), front_port=_front_port(told))
+        found.append(process)
+    return found
+
+
+def _routes(told: ReplicaAccess) -> tuple[str, ...] | None:
+    return None if told.routes is None else tuple(sorted(known_routes(told.routes)))
+
+
+def _front_port(told: ReplicaAccess) -> int:
+    return told.front_port if 0 < told.front_port < 2**16 else 0

@@ -1,0 +1,315 @@
+"""The registry: who belongs to the fleet, and what people decided about them.
+
+Every change is load, decide (in `domain/`), apply guarded by the revision that was read; who loses starts over.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import Conflict, InvalidInput, NotFound
+from corral.base.ids import NodeId, new_incarnation, new_node_id
+from corral.base.tasks import Poke
+from corral.frontend.nodes.decide import node as domain
+from corral.frontend.nodes.decide.node import BY_WORKER, Node
+from corral.frontend.nodes.decide.registration import (
+    AdmissionPolicy,
+    Approval,
+    Registration,
+    TooManyPending,
+    is_new_life,
+    is_renewal,
+    register_again,
+    register_new,
+    register_stranger,
+)
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
+from corral.frontend.store.secrets import SealedSecret, Secrets, node_secret_name
+from corral.wire import labels as node_labels
+
+log = logging.getLogger(__name__)
+
+_TRIES: Final = 8
+_EXPIRED_AT_ONCE: Final = 500
+AUTO_APPROVE: Final = "auto-approve"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    node: Node
+    is_new: bool
+
+
+class NodeRegistry:
+    """Changes nodes. Names in `by` are those of keys, or `worker` for the node itself."""
+
+    def __init__(  # noqa: PLR0913 - each is a collaborator or a setting
+        self,
+        nodes: Nodes,
+        secrets: Secrets,
+        feed: Feed,
+        clock: Clock,
+        *,
+        fleet: Fleet,
+        health: Poke,
+        policy: AdmissionPolicy,
+        credentials_last: timedelta | None = None,
+    ) -> None:
+        """`credentials_last` is how long NATS users live that nodes are given with their registration."""
+        self._nodes = nodes
+        self._secrets = secrets
+        self._feed = feed
+        self._clock = clock
+        self._fleet = fleet
+        self._health = health
+        self._policy = policy
+        self._credentials_last = credentials_last
+
+    async def register(self, registration: Registration, *, secret: str | None, trusted_by: str | None) -> Registered:
+        """Admit a worker, or take it back. Idempotent: the same request again gives the same node."""
+        approval = self._approval(trusted_by)
+        for _ in range(_TRIES):
+            try:
+                registered = await self._try_register(registration, secret=secret, approval=approval)
+            except TooManyPending:
+                if await self.expire_pending():
+                    continue
+                raise
+            if registered is not None:
+                await self._told()
+                return registered
+        raise Conflict(f"node {registration.name} is being changed by others; try again")
+
+    def _approval(self, trusted_by: str | None) -> Approval | None:
+        if trusted_by is not None:
+            return Approval(by=trusted_by, is_proof=True)
+        return Approval(by=AUTO_APPROVE, is_proof=False) if self._policy.auto_approve else None
+
+    async def _try_register(
+        self, registration: Registration, *, secret: str | None, approval: Approval | None
+    ) -> Registered | None:
+        if registration.secret_hash is not None:
+            known, namesakes = await self._nodes.find_by_secret(registration.secret_hash), []
+        else:
+            same_name = await self._nodes.find_by_name(registration.name)
+            known = next((node for node in same_name if node.secret_hash is None), None)
+            namesakes = [node for node in same_name if node.secret_hash is not None]
+        if known is not None:
+            return await self._again(known, registration, secret=secret, approval=approval)
+        if namesakes:
+            return await self._stranger(registration, namesakes[0])
+        return await self._new(registration, secret=secret, approval=approval)
+
+    async def _new(
+        self, registration: Registration, *, secret: str | None, approval: Approval | None
+    ) -> Registered | None:
+        registration = self._with_life(registration, None)
+        node = register_new(registration, id=new_node_id(), at=self._clock.now(), approval=approval)
+        approved_by = None if approval is None else approval.by
+        event = self._event(EventKind.NODE_REGISTERED, node, BY_WORKER, address=node.address, approved_by=approved_by)
+        sealed = self._sealed(node, secret)
+        if not await self._nodes.admit(node, secret=sealed, events=[event], policy=self._policy):
+            return None
+        return Registered(node=node, is_new=True)
+
+    async def _stranger(self, registration: Registration, namesake: Node) -> Registered | None:
+        """Somebody without the secret uses the name of a node that has one: never approved by itself."""
+        registration = self._with_life(registration, None)
+        node = register_stranger(registration, id=new_node_id(), at=self._clock.now())
+        alarm = self._event(
+            EventKind.NODE_IMPERSONATION,
+            node,
+            BY_WORKER,
+            address=node.address,
+            namesake=namesake.id,
+            why="registered without the secret of the node that has this name",
+        )
+        if not await self._nodes.admit(node, events=[alarm], policy=self._policy):
+            return None
+        return Registered(node=node, is_new=True)
+
+    async def _again(
+        self, known: Node, registration: Registration, *, secret: str | None, approval: Approval | None
+    ) -> Registered | None:
+        registration = self._with_life(registration, known)
+        now = self._clock.now()
+        node = register_again(known, registration, at=now, approval=approval, policy=self._policy)
+        if known.facts.approved_at is not None and node.facts.approved_at is None:
+            return await self._suspected(known, node)
+        events = []
+        if is_new_life(known, registration):
+            events.append(self._event(EventKind.NODE_REREGISTERED, node, BY_WORKER, address=node.address))
+        if not await self._nodes.register(node, secret=self._sealed(node, secret), events=events):
+            return None
+        return Registered(node=node, is_new=False)
+
+    async def _suspected(self, before: Node, node: Node) -> Registered | None:
+        """It may be somebody else: it is pending again, and has neither keys nor replicas any more."""
+        alarm = self._event(
+            EventKind.NODE_SUSPECTED,
+            node,
+            BY_WORKER,
+            before={"type": before.type.value, "address": before.address, "http_address": before.http_address},
+            after={"type": node.type.value, "address": node.address, "http_address": node.http_address},
+            registered_from=node.registered_from,
+            why=node.facts.suspicion,
+        )
+        if not await self._nodes.suspect(node, events=[alarm]):
+            return None
+        shown = {"event": "node.suspected", "node": node.id, "node_name": node.name, "why": node.facts.suspicion}
+        log.warning("a node came back changed and waits for approval again", extra=shown)
+        return Registered(node=node, is_new=False)
+
+    async def expire_pending(self) -> int:
+        """Forget pending nodes of which nothing was heard since they registered; returns how many."""
+        now, count = self._clock.now(), 0
+        retention = self._policy.pending_retention
+        for node in await self._nodes.never_heard(since=now - retention, limit=_EXPIRED_AT_ONCE):
+            if self._fleet.see(node, now).silent_seconds < retention.total_seconds():
+                continue  # it could not be heard
+            event = self._event(EventKind.NODE_EXPIRED, node, "control", address=node.address)
+            count += await self._nodes.expire(node, events=[event])
+        if count:
+            log.info("pending nodes expired", extra={"event": "nodes.expired", "count": count})
+            await self._feed.announce()
+        return count
+
+    def _with_life(self, registration: Registration, known: Node | None) -> Registration:
+        """LocalAI's workers tell none: each registration of theirs begins one, unless it only renews credentials."""
+        if registration.incarnation:
+            return registration
+        if known is not None and is_renewal(known, registration, self._clock.now(), self._credentials_last):
+            return replace(registration, incarnation=known.facts.incarnation)
+        return replace(registration, incarnation=new_incarnation())
+
+    def _sealed(self, node: Node, secret: str | None) -> SealedSecret | None:
+        return None if secret is None else self._secrets.seal(node_secret_name(node.id), secret, at=node.updated_at)
+
+    async def knows_secret(self, secret_hash: str) -> bool:
+        """Does a node of this fleet have this secret?"""
+        return await self._nodes.find_by_secret(secret_hash) is not None
+
+    async def approve(self, node_id: NodeId, *, by: str) -> Node:
+        """Only a pending node can be approved."""
+
+        def decide(node: Node) -> Node:
+            if node.facts.approved_at is not None:
+                raise Conflict(f"node {node.name} is not pending: {node.facts.approved_by} approved it")
+            return domain.approve(node, by=by, at=self._clock.now())
+
+        return await self._change(node_id, decide, lambda _, after: self._event(EventKind.NODE_APPROVED, after, by))
+
+    async def drain(self, node_id: NodeId, *, by: str) -> Node:
+        return await self._change(
+            node_id,
+            lambda node: domain.drain(node, by=by, at=self._clock.now()),
+            lambda _, after: self._event(EventKind.NODE_DRAINING, after, by),
+        )
+
+    async def resume(self, node_id: NodeId, *, by: str) -> Node:
+        """End a drain. It approves nothing and revives nothing."""
+        return await self._change(
+            node_id,
+            lambda node: domain.resume(node, by=by, at=self._clock.now()),
+            lambda _, after: self._event(EventKind.NODE_RESUMED, after, by),
+        )
+
+    async def deregister(self, node_id: NodeId) -> Node:
+        """The worker says good-bye; it is offline until it registers again."""
+        return await self._change(
+            node_id,
+            lambda node: domain.deregister(node, at=self._clock.now()),
+            lambda _, after: self._event(EventKind.NODE_DEREGISTERED, after, BY_WORKER),
+        )
+
+    async def remove(self, node_id: NodeId, *, by: str) -> None:
+        """Forget the node, its secret and the keys issued to it. If its worker still runs, it joins as a new one."""
+        node = await self._nodes.get(node_id)
+        if node is None:
+            raise _unknown(node_id)
+        event = self._event(EventKind.NODE_REMOVED, node, by)
+        if not await self._nodes.remove(node_id, events=[event]):
+            raise _unknown(node_id)
+        await self._feed.announce()
+
+    async def replace_labels(self, node_id: NodeId, wanted: Mapping[str, str], *, by: str) -> Node:
+        return await self._relabel(node_id, lambda labels: node_labels.replace_all(labels, wanted), by=by)
+
+    async def merge_labels(self, node_id: NodeId, wanted: Mapping[str, str], *, by: str) -> Node:
+        return await self._relabel(node_id, lambda labels: node_labels.merge(labels, wanted), by=by)
+
+    async def remove_label(self, node_id: NodeId, key: str, *, by: str) -> Node:
+        return await self._relabel(node_id, lambda labels: node_labels.remove(labels, key), by=by)
+
+    async def _relabel(
+        self, node_id: NodeId, decide: Callable[[node_labels.NodeLabels], node_labels.NodeLabels], *, by: str
+    ) -> Node:
+        def event(before: Node, after: Node) -> Event:
+            return self._event(
+                EventKind.NODE_LABELS, after, by, before=before.labels.effective, after=after.labels.effective
+            )
+
+        def change(node: Node) -> Node:
+            labels = decide(node.labels)
+            if problem := node_labels.growth_problem(node.labels, labels):
+                raise InvalidInput("labels", problem)
+            return domain.relabel(node, labels, at=self._clock.now())
+
+        return await self._change(node_id, change, event)
+
+    async def set_max_replicas(self, node_id: NodeId, value: int | None, *, by: str) -> Node:
+        """A person's value wins over the worker's and survives its registrations; None takes it back."""
+        return await self._change(
+            node_id,
+            lambda node: domain.set_max_replicas(node, value, at=self._clock.now()),
+            lambda before, after: self._event(
+                EventKind.NODE_MAX_REPLICAS,
+                after,
+                by,
+                before=before.max_replicas_per_model,
+                after=after.max_replicas_per_model,
+            ),
+        )
+
+    async def set_vram_budget(self, node_id: NodeId, value: str | None, *, by: str) -> Node:
+        """As with replicas. The text must already have been read by `VramBudget`."""
+        return await self._change(
+            node_id,
+            lambda node: domain.set_vram_budget(node, value, at=self._clock.now()),
+            lambda before, after: self._event(
+                EventKind.NODE_VRAM_BUDGET, after, by, before=before.vram_budget, after=after.vram_budget
+            ),
+        )
+
+    async def _change(
+        self, node_id: NodeId, decide: Callable[[Node], Node], event: Callable[[Node, Node], Event]
+    ) -> Node:
+        """Apply a decision to a node. Nothing to change: nothing is written, nothing is announced."""
+        for _ in range(_TRIES):
+            before = await self._nodes.get(node_id)
+            if before is None:
+                raise _unknown(node_id)
+            after = decide(before)
+            if after is before:
+                return before
+            if await self._nodes.replace(after, events=[event(before, after)]):
+                await self._told()
+                return after
+        raise Conflict(f"node {node_id} is being changed by others; try again")
+
+    async def _told(self) -> None:
+        self._health.ring()
+        await self._feed.announce()
+
+    def _event(self, kind: EventKind, node: Node, actor: str, **data: object) -> Event:
+        return Event(kind=kind, at=self._clock.now(), actor=actor, node_id=node.id, data={"name": node.name, **data})
+
+
+def _unknown(node_id: NodeId) -> NotFound:
+    return NotFound(f"no node has the id {node_id}")

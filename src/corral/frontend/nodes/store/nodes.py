@@ -1,0 +1,405 @@
+"""Nodes: every column of theirs is read and written here. Only `domain.node.Node` comes out, or its outline.
+
+Four kinds of writers share a row and never undo each other: people and registration (guarded by the revision),
+heartbeats (guarded by the last heartbeat that they were decided on), control's no-responders mark, and health's
+announcements (guarded by all that a status follows from).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import Column, Select, Update, and_, case, delete, func, or_, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from corral.base.ids import NodeId
+from corral.frontend.access.store import revoke_keys_of
+from corral.frontend.nodes.decide.address import NodeContact
+from corral.frontend.nodes.decide.brake import Pulse
+from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, Suspicion
+from corral.frontend.nodes.decide.registration import AdmissionPolicy, TooManyPending, crowd_problem
+from corral.frontend.nodes.store.looks import NodeLook
+from corral.frontend.nodes.store.rows import (
+    NODE,
+    OUTLINE,
+    Outline,
+    heartbeat_values,
+    node_from,
+    outline_from,
+    registered_values,
+)
+from corral.frontend.record.decide import Event
+from corral.frontend.record.store import append
+from corral.frontend.store import node_looks
+from corral.frontend.store.db import Database, ForgetStep
+from corral.frontend.store.dialect import among, insert_into
+from corral.frontend.store.row_sets import RowSet, same
+from corral.frontend.store.schema import nodes
+from corral.frontend.store.secrets import SealedSecret, discard, node_secret_name, store_sealed
+
+_NODE: Final = select(*NODE)
+_OUTLINE: Final = select(*OUTLINE)
+_CONTACT: Final = select(nodes.c.id, nodes.c.name, nodes.c.approved_at, nodes.c.address, nodes.c.http_address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedHeartbeat:
+    """A heartbeat that was taken in: the node as it was read, what it became, and when to look at it next."""
+
+    before: Node
+    node: Node
+    next_look: datetime | None
+
+
+class Nodes:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        on_removal: Sequence[ForgetStep[NodeId]] = (),
+        on_suspicion: Sequence[ForgetStep[NodeId]] = (),
+    ) -> None:
+        """`on_removal` and `on_suspicion` are what other rooms do when a node is removed, or loses its approval."""
+        self._db = database
+        self._on_removal = on_removal
+        self._on_suspicion = on_suspicion
+        self.writes = 0
+        """How often this process changed what registration and people own: what was read before may be outdated."""
+
+    # Reading.
+
+    async def get(self, id: NodeId) -> Node | None:
+        return _first(await self._fetch(_NODE.where(nodes.c.id == id)))
+
+    async def find_by_secret(self, secret_hash: str) -> Node | None:
+        return _first(await self._fetch(_NODE.where(nodes.c.secret_hash == secret_hash)))
+
+    async def find_by_name(self, name: str) -> list[Node]:
+        """All nodes of this name, oldest first: names are not unique."""
+        same = _NODE.where(nodes.c.name == name)
+        return await self._fetch(same.order_by(nodes.c.created_at, nodes.c.id))
+
+    async def page(self, *, after: tuple[str, str] | None, limit: int) -> list[Node]:
+        """By name, then id; `after` is the name and id of the last node already seen."""
+        return await self._fetch(_page(_NODE, after, limit))
+
+    async def outlines(self, *, after: tuple[str, str] | None, limit: int) -> list[Outline]:
+        """As `page`, with less of each node."""
+        async with self._db.look() as connection:
+            return [outline_from(row) for row in await connection.execute(_page(_OUTLINE, after, limit))]
+
+    async def all(self) -> list[Node]:
+        """By name, then id."""
+        return await self._fetch(_NODE.order_by(nodes.c.name, nodes.c.id))
+
+    async def count(self) -> int:
+        async with self._db.look() as connection:
+            return (await connection.execute(select(func.count()).select_from(nodes))).scalar_one()
+
+    async def pulse(self, *, silent_since: datetime) -> Pulse:
+        """How many are heard, and how many went silent since then, as everyone was told."""
+        counted = and_(
+            nodes.c.type == NodeType.BACKEND.value, nodes.c.approved_at.is_not(None), nodes.c.deregistered_at.is_(None)
+        )
+        is_silent = nodes.c.announced.in_([NodeStatus.UNHEALTHY.value, NodeStatus.OFFLINE.value])
+        is_heard = nodes.c.announced.in_([NodeStatus.HEALTHY.value, NodeStatus.DRAINING.value])
+        lately = nodes.c.announced_at >= silent_since
+        statement = select(
+            func.count().filter(is_heard).label("heard"), func.count().filter(and_(is_silent, lately)).label("silent")
+        ).where(counted)
+        async with self._db.look() as connection:
+            row = (await connection.execute(statement)).one()
+        return Pulse(heard=row.heard, silent=row.silent)
+
+    async def load_many(self, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
+        """Those that exist, in one statement."""
+        wanted = sorted(set(ids))
+        async with self._db.look() as connection:
+            rows = await connection.execute(_NODE.where(among(connection, nodes.c.id, wanted)))
+            return {node.id: node for node in map(node_from, rows.mappings())}
+
+    async def contacts(self, ids: Iterable[NodeId]) -> dict[NodeId, NodeContact]:
+        """How to reach those that exist, in one statement of few columns: it is asked before every call to a node."""
+        wanted = sorted(set(ids))
+        async with self._db.read() as connection:
+            rows = await connection.execute(_CONTACT.where(among(connection, nodes.c.id, wanted)))
+            return {
+                NodeId(row.id): NodeContact(
+                    name=row.name,
+                    is_approved=row.approved_at is not None,
+                    address=row.address,
+                    http_address=row.http_address,
+                )
+                for row in rows
+            }
+
+    async def due(self, now: datetime, limit: int) -> list[Node]:
+        """Nodes that health should look at now, the longest waiting first."""
+        due = _NODE.where(nodes.c.next_look <= now)
+        return await self._fetch(due.order_by(nodes.c.next_look, nodes.c.id).limit(limit))
+
+    async def next_look(self) -> datetime | None:
+        """When health should look at the first of them; None when it need not look at any."""
+        async with self._db.look() as connection:
+            first: datetime | None = (await connection.execute(select(func.min(nodes.c.next_look)))).scalar_one()
+        return first
+
+    # People and registration.
+
+    async def admit(
+        self, node: Node, *, events: Sequence[Event], policy: AdmissionPolicy, secret: SealedSecret | None = None
+    ) -> bool:
+        """Store a node that registers for the first time, as `insert` does.
+
+        TooManyPending: it would wait for approval, and the policy does not let more wait.
+        """
+        async with self._db.begin() as connection:
+            if node.facts.approved_at is None:
+                await _refuse_crowd(connection, node.registered_from, policy)
+            inserted = await _insert(connection, node, secret, events)
+        self.writes += inserted
+        return inserted
+
+    async def insert(self, node: Node, *, events: Sequence[Event], secret: SealedSecret | None = None) -> bool:
+        """Store a new node and its secret; health looks at it at once.
+
+        False: a node with this id or this secret is there, or one of this name when neither has a secret.
+        """
+        async with self._db.begin() as connection:
+            inserted = await _insert(connection, node, secret, events)
+        self.writes += inserted
+        return inserted
+
+    async def replace(self, node: Node, *, events: Sequence[Event]) -> bool:
+        """Write what people and registration own. False: somebody else changed the node since it was read."""
+        return await self._change(node, registered_values(node), secret=None, events=events)
+
+    async def register(self, node: Node, *, events: Sequence[Event], secret: SealedSecret | None = None) -> bool:
+        """Write a registration, which counts as a heartbeat. False: somebody else was first."""
+        values = {**registered_values(node), **heartbeat_values(node)}
+        return await self._change(node, values, secret=secret, events=events)
+
+    async def suspect(self, node: Node, *, events: Sequence[Event]) -> bool:
+        """Write a registration that takes the approval away; its keys are revoked, and the other rooms end what it has,
+        as of the time of the (required) event. False: somebody else was first."""
+        at = max(event.at for event in events)
+        values = {**registered_values(node), **heartbeat_values(node)}
+        async with self._db.begin() as connection:
+            if not await _changed(connection, node, values):
+                return False
+            await revoke_keys_of(connection, node.id, at)
+            for forget in self._on_suspicion:
+                await forget(connection, node.id, reason="the node is pending again", at=at)
+            await append(connection, events)
+        self.writes += 1
+        return True
+
+    async def never_heard(self, *, since: datetime, limit: int) -> list[Node]:
+        """Pending nodes that registered before then and sent no heartbeat, the oldest first."""
+        silent = and_(
+            nodes.c.approved_at.is_(None),
+            nodes.c.last_heartbeat < since,
+            nodes.c.last_heartbeat <= nodes.c.registered_at,
+            or_(nodes.c.suspicion.is_(None), nodes.c.suspicion == Suspicion.NAMESAKE.value),
+        )
+        return await self._fetch(_NODE.where(silent).order_by(nodes.c.last_heartbeat, nodes.c.id).limit(limit))
+
+    async def expire(self, node: Node, *, events: Sequence[Event]) -> bool:
+        """Delete a node that was never approved, with its secret. False: it was heard or changed since it was read."""
+        same = and_(
+            nodes.c.id == node.id,
+            nodes.c.revision == node.revision,
+            nodes.c.last_heartbeat == node.facts.last_heartbeat,
+        )
+        async with self._db.begin() as connection:
+            if (await connection.execute(delete(nodes).where(same))).rowcount != 1:
+                return False
+            await discard(connection, node_secret_name(node.id))
+            await append(connection, events)
+        self.writes += 1
+        return True
+
+    async def remove(self, id: NodeId, *, events: Sequence[Event]) -> bool:
+        """Delete the node with its secret; its keys are revoked, and the other rooms forget it, as of the time of the
+        (required) event. False: it was gone."""
+        at = max(event.at for event in events)
+        async with self._db.begin() as connection:
+            if (await connection.execute(delete(nodes).where(nodes.c.id == id))).rowcount != 1:
+                return False
+            await discard(connection, node_secret_name(id))
+            await revoke_keys_of(connection, id, at)
+            for forget in self._on_removal:
+                await forget(connection, id, reason="the node was removed", at=at)
+            await append(connection, events)
+        self.writes += 1
+        return True
+
+    # Heartbeats.
+
+    async def beat(self, beats: Sequence[AcceptedHeartbeat]) -> set[NodeId]:
+        """Write a batch of heartbeats in one transaction; returns which nodes exist.
+
+        A heartbeat that was decided on an older state than the stored one is dropped: a newer one was there first.
+        """
+        if not beats:
+            return set()
+        rows = _beat_rows(beats)
+        if len(rows) == 1:
+            return await self._beat_alone(rows[0])
+        ids = sorted({beat.before.id for beat in beats})
+        async with self._db.begin() as connection:
+            # In the order of ids: two frontends with overlapping batches wait for each other, never in a circle.
+            there = select(nodes.c.id).where(among(connection, nodes.c.id, ids))
+            found = set((await connection.execute(there.order_by(nodes.c.id).with_for_update())).scalars())
+            await connection.execute(_write_beats(connection.dialect.name), _BEATS.parameters(connection, rows))
+            return found
+
+    async def _beat_alone(self, row: Mapping[str, object]) -> set[NodeId]:
+        """One heartbeat of a small fleet: one statement."""
+        async with self._db.write() as connection:
+            statement = _write_beats(connection.dialect.name).returning(nodes.c.id)
+            written = set((await connection.execute(statement, _BEATS.parameters(connection, [row]))).scalars())
+        return written or set(await self.load_many([NodeId(str(row["id"]))]))
+
+    async def mark_no_responders(self, ids: Sequence[NodeId], *, at: datetime) -> set[NodeId]:
+        """Nobody answered for these nodes. Not marked: those that were heard since, are marked already, or are gone."""
+        async with self._db.begin() as connection:
+            return await node_looks.mark_no_responders(connection, ids, at)
+
+    # Health.
+
+    async def judge(self, verdicts: Sequence[NodeLook], *, at: datetime) -> set[NodeId]:
+        """Write what looks at nodes led to, and the events of what is announced; returns which nodes were as they were
+        read. The others stay as they are: another frontend was first, or what the status follows from has changed."""
+        async with self._db.begin() as connection:
+            written = await node_looks.judge(connection, verdicts, at)
+            await append(connection, [one.event for one in verdicts if one.event and one.node.id in written])
+        return written
+
+    # How.
+
+    async def _fetch(self, statement: Select[Any]) -> list[Node]:
+        async with self._db.look() as connection:
+            return [node_from(row) for row in (await connection.execute(statement)).mappings()]
+
+    async def _change(
+        self, node: Node, values: Mapping[str, object], *, secret: SealedSecret | None, events: Sequence[Event]
+    ) -> bool:
+        async with self._db.begin() as connection:
+            if not await _changed(connection, node, values):
+                return False
+            await _finish(connection, secret, events)
+        self.writes += 1
+        return True
+
+
+async def _insert(
+    connection: AsyncConnection, node: Node, secret: SealedSecret | None, events: Sequence[Event]
+) -> bool:
+    row = {
+        **registered_values(node),
+        **heartbeat_values(node),
+        "id": node.id,
+        "created_at": node.created_at,
+        "revision": node.revision,
+        "announced": node.announced,
+        "next_look": node.updated_at,
+    }
+    statement = insert_into(connection, nodes).values(row).on_conflict_do_nothing()
+    if (await connection.execute(statement)).rowcount != 1:
+        return False
+    await _finish(connection, secret, events)
+    return True
+
+
+async def _changed(connection: AsyncConnection, node: Node, values: Mapping[str, object]) -> bool:
+    """Write columns of a node. False: its revision is not the one that was read."""
+    same = and_(nodes.c.id == node.id, nodes.c.revision == node.revision)
+    changed = {**values, "revision": node.revision + 1, "next_look": node.updated_at}
+    return (await connection.execute(update(nodes).where(same).values(changed))).rowcount == 1
+
+
+async def _refuse_crowd(connection: AsyncConnection, source: str, policy: AdmissionPolicy) -> None:
+    """On SQLite, where one transaction writes at a time, exact; on PostgreSQL a few that come together may slip in."""
+    counted = select(func.count(), func.count().filter(nodes.c.registered_from == source))
+    pending, from_source = (await connection.execute(counted.where(nodes.c.approved_at.is_(None)))).one()
+    if problem := crowd_problem(policy, pending=pending, from_source=from_source, source=source):
+        raise TooManyPending(problem)
+
+
+async def _finish(connection: AsyncConnection, secret: SealedSecret | None, events: Sequence[Event]) -> None:
+    if secret is not None:
+        await store_sealed(connection, secret)
+    await append(connection, events)
+
+
+def _page(statement: Select[Any], after: tuple[str, str] | None, limit: int) -> Select[Any]:
+    page = statement.order_by(nodes.c.name, nodes.c.id).limit(limit)
+    return page if after is None else page.where(tuple_(nodes.c.name, nodes.c.id) > after)
+
+
+def _first(found: list[Node]) -> Node | None:
+    return found[0] if found else None
+
+
+_PLAIN_BEAT_COLUMNS: Final = (
+    "last_heartbeat",
+    "recent_gaps",
+    "incarnation",
+    "total_vram",
+    "available_vram",
+    "total_ram",
+    "available_ram",
+    "total_disk",
+    "available_disk",
+    "gpu_vendor",
+    "problems",
+)
+
+_BEATS: Final = RowSet(
+    *(nodes.c[name] for name in ("id", "revision", "no_responders_at", "next_look", *_PLAIN_BEAT_COLUMNS)),
+    Column("decided_on", nodes.c.last_heartbeat.type),
+)
+
+
+@cache
+def _write_beats(dialect: str) -> Update:
+    given = _BEATS.table(dialect)
+    return (
+        update(nodes)
+        .where(same(nodes, given, "id"), nodes.c.last_heartbeat == given.c.decided_on)
+        .values(
+            **{name: _BEATS.value(given, name, dialect) for name in _PLAIN_BEAT_COLUMNS},
+            # A mark that was made after this heartbeat stays.
+            no_responders_at=case(
+                (nodes.c.no_responders_at > given.c.last_heartbeat, nodes.c.no_responders_at),
+                else_=given.c.no_responders_at,
+            ),
+            # A change that people made since the node was read wants to be looked at as soon as it said.
+            next_look=case((nodes.c.revision == given.c.revision, given.c.next_look), else_=nodes.c.next_look),
+        )
+    )
+
+
+def _beat_rows(beats: Sequence[AcceptedHeartbeat]) -> list[dict[str, object]]:
+    """One row for each node: of several heartbeats that follow each other, the last one counts."""
+    rows: dict[NodeId, dict[str, object]] = {}
+    for beat in beats:
+        row, earlier = _beat_row(beat), rows.get(beat.before.id)
+        if earlier is None:
+            rows[beat.before.id] = row
+        elif earlier["last_heartbeat"] == row["decided_on"]:
+            rows[beat.before.id] = {**row, "decided_on": earlier["decided_on"]}
+    return list(rows.values())
+
+
+def _beat_row(beat: AcceptedHeartbeat) -> dict[str, object]:
+    return {
+        **heartbeat_values(beat.node),
+        "id": beat.before.id,
+        "next_look": beat.next_look,
+        "revision": beat.before.revision,
+        "decided_on": beat.before.facts.last_heartbeat,
+    }

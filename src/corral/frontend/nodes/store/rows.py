@@ -1,0 +1,219 @@
+"""A node as the columns of its row, and back. Only `frontend/nodes/store/nodes.py` calls this; outlines are known outside, too."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import JSON, ColumnElement, RowMapping, Text, cast
+
+from corral.base.ids import NodeId
+from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, NodeStatus, NodeType, Peer, Suspicion
+from corral.frontend.store.columns import from_microseconds, microseconds
+from corral.frontend.store.schema import nodes
+from corral.wire.labels import NodeLabels
+
+_documents: Final = msgspec.json.Decoder()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """What it takes to find a node among thousands, and to count it: a quarter of the work that a whole node is."""
+
+    id: NodeId
+    name: str
+    type: NodeType
+    facts: NodeFacts
+    """Only those that status follows from."""
+
+
+def registered_values(node: Node) -> dict[str, object]:
+    """The columns of people and of registration."""
+    facts, labels = node.facts, node.labels
+    return {
+        "name": node.name,
+        "type": node.type.value,
+        "address": node.address,
+        "http_address": node.http_address,
+        "stated_interval": facts.stated_interval,
+        "gpu_compute_capability": node.gpu.compute_capability,
+        "capability": node.capability,
+        "reported_labels": dict(labels.reported),
+        "reported_max_replicas": node.reported_max_replicas,
+        "reported_vram_budget": node.reported_vram_budget,
+        "peer": _peer_document(node.peer),
+        "secret_hash": node.secret_hash,
+        "registered_at": node.registered_at,
+        "registered_from": node.registered_from,
+        "suspicion": facts.suspicion,
+        "approved_at": facts.approved_at,
+        "approved_by": facts.approved_by,
+        "draining_since": facts.draining_since,
+        "draining_by": facts.draining_by,
+        "deregistered_at": facts.deregistered_at,
+        "admin_labels": dict(labels.admin),
+        "removed_labels": sorted(labels.removed),
+        "admin_max_replicas": node.admin_max_replicas,
+        "admin_vram_budget": node.admin_vram_budget,
+        "updated_at": node.updated_at,
+    }
+
+
+def heartbeat_values(node: Node) -> dict[str, object]:
+    """The columns of heartbeats."""
+    capacity = node.capacity
+    return {
+        "last_heartbeat": node.facts.last_heartbeat,
+        "recent_gaps": [microseconds(gap) for gap in node.facts.recent_gaps],
+        "no_responders_at": node.facts.no_responders_at,
+        "incarnation": node.facts.incarnation,
+        "total_vram": capacity.total_vram,
+        "available_vram": capacity.available_vram,
+        "total_ram": capacity.total_ram,
+        "available_ram": capacity.available_ram,
+        "total_disk": capacity.total_disk,
+        "available_disk": capacity.available_disk,
+        "gpu_vendor": node.gpu.vendor,
+        "problems": list(node.problems),
+    }
+
+
+def _selected(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Documents come as text: reading them here takes half the time that it takes the driver."""
+    return cast(column, Text).label(column.name) if isinstance(column.type, JSON) else column
+
+
+NODE: Final = tuple(_selected(column) for column in nodes.c)
+"""What to select for `node_from`."""
+
+OUTLINE: Final = tuple(
+    _selected(nodes.c[name])
+    for name in (
+        "id",
+        "name",
+        "type",
+        "approved_at",
+        "draining_since",
+        "deregistered_at",
+        "last_heartbeat",
+        "stated_interval",
+        "recent_gaps",
+        "no_responders_at",
+    )
+)
+"""What to select for `outline_from`, in its order."""
+
+
+def node_from(row: RowMapping) -> Node:
+    return Node(
+        id=row["id"],
+        name=row["name"],
+        type=NodeType(row["type"]),
+        address=row["address"],
+        http_address=row["http_address"],
+        registered_from=row["registered_from"] or "",
+        facts=_facts_from(row),
+        capacity=_capacity_from(row),
+        gpu=Gpu(vendor=row["gpu_vendor"], compute_capability=row["gpu_compute_capability"]),
+        capability=row["capability"],
+        labels=NodeLabels(
+            reported=_read(row["reported_labels"]),
+            admin=_read(row["admin_labels"]),
+            removed=frozenset(_read(row["removed_labels"])),
+        ),
+        reported_max_replicas=row["reported_max_replicas"],
+        admin_max_replicas=row["admin_max_replicas"],
+        reported_vram_budget=row["reported_vram_budget"],
+        admin_vram_budget=row["admin_vram_budget"],
+        peer=_peer_from(row["peer"]),
+        secret_hash=row["secret_hash"],
+        problems=tuple(_read(row["problems"])),
+        announced=None if row["announced"] is None else NodeStatus(row["announced"]),
+        created_at=row["created_at"],
+        registered_at=row["registered_at"] or row["updated_at"],
+        updated_at=row["updated_at"],
+        revision=row["revision"],
+    )
+
+
+def outline_from(row: Sequence[Any]) -> Outline:
+    id, name, type, approved, draining, deregistered, last_heartbeat, interval, gaps, no_responders = row
+    return Outline(
+        id=id,
+        name=name,
+        type=NodeType(type),
+        facts=NodeFacts(
+            approved_at=approved,
+            draining_since=draining,
+            deregistered_at=deregistered,
+            last_heartbeat=last_heartbeat,
+            stated_interval=interval,
+            recent_gaps=_gaps_from(gaps),
+            no_responders_at=no_responders,
+        ),
+    )
+
+
+def _facts_from(row: RowMapping) -> NodeFacts:
+    return NodeFacts(
+        approved_at=row["approved_at"],
+        approved_by=row["approved_by"],
+        suspicion=None if row["suspicion"] is None else Suspicion(row["suspicion"]),
+        draining_since=row["draining_since"],
+        draining_by=row["draining_by"],
+        deregistered_at=row["deregistered_at"],
+        last_heartbeat=row["last_heartbeat"],
+        stated_interval=row["stated_interval"],
+        recent_gaps=_gaps_from(row["recent_gaps"]),
+        no_responders_at=row["no_responders_at"],
+        incarnation=row["incarnation"],
+    )
+
+
+def _capacity_from(row: RowMapping) -> Capacity:
+    return Capacity(
+        total_vram=row["total_vram"],
+        available_vram=row["available_vram"],
+        total_ram=row["total_ram"],
+        available_ram=row["available_ram"],
+        total_disk=row["total_disk"],
+        available_disk=row["available_disk"],
+    )
+
+
+def _gaps_from(document: str) -> tuple[timedelta, ...]:
+    return tuple(from_microseconds(gap) for gap in _read(document))
+
+
+def _peer_document(peer: Peer | None) -> dict[str, object] | None:
+    if peer is None:
+        return None
+    return {
+        "version": peer.version,
+        "features": sorted(peer.features),
+        "platform": peer.platform,
+        "has_one_disk": peer.has_one_disk,
+    }
+
+
+def _peer_from(text: str | None) -> Peer | None:
+    if text is None:
+        return None
+    document = _read(text)
+    return Peer(
+        version=document["version"],
+        features=frozenset(document["features"]),
+        platform=document.get("platform", ""),
+        has_one_disk=document.get("has_one_disk", False),
+    )
+
+
+def _read(document: str) -> Any:
+    """A stored document. The fast reader refuses half a surrogate pair, which a worker may well have sent."""
+    try:
+        return _documents.decode(document)
+    except UNREADABLE_JSON:
+        return json.loads(document)

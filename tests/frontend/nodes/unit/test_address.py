@@ -1,0 +1,74 @@
+"""Which addresses and URLs a node may name: those on its registered host, however that is spelled."""
+
+import pytest
+
+from corral.frontend.nodes.decide.address import NodeContact
+
+
+def contact(address: str) -> NodeContact:
+    return NodeContact(name="w", is_approved=True, address=address, http_address="")
+
+
+@pytest.mark.parametrize(
+    ("registered", "told", "expected"),
+    [
+        ("10.0.0.5:50051", "10.0.0.5:50052", True),
+        ("gpu-1:50051", "GPU-1.:7000", True),
+        ("127.0.0.1:50051", "localhost:7000", True),
+        ("localhost:50051", "127.0.0.1:7000", True),
+        (":50051", "127.0.0.1:7000", True),
+        (":50051", ":7000", True),
+        ("127.0.0.3:50051", "127.0.0.3:7000", True),
+        ("[fd00::5]:50051", "[fd00:0:0::5]:7000", True),
+        ("[::ffff:10.0.0.5]:50051", "10.0.0.5:7000", True),
+        ("0.0.0.0:50051", "0.0.0.0:7000", True),
+        ("10.0.0.5:50051", "10.0.0.6:50051", False),
+        ("10.0.0.5:50051", "127.0.0.1:50051", False),
+        ("127.0.0.3:50051", "127.0.0.1:7000", False),
+        ("gpu-1:50051", "gpu-1.evil.example:7000", False),
+        ("gpu-1:50051", "10.0.0.5:7000", False),
+        ("10.0.0.5:50051", "10.0.0.5", False),
+        ("10.0.0.5:50051", "10.0.0.5:0", False),
+        ("10.0.0.5:50051", "10.0.0.5:65536", False),
+        ("10.0.0.5:50051", "x@10.0.0.5:80", False),
+        ("10.0.0.5:50051", "10.0.0.5:80 ", False),
+        ("10.0.0.5:50051", "unix:///run/x.sock", False),
+        ("10.0.0.5:50051", "", False),
+        ("nonsense", "nonsense:80", False),
+    ],
+)
+def test_an_address_is_accepted_on_the_registered_host_only(registered: str, told: str, expected: bool) -> None:
+    assert contact(registered).has_address(told) is expected
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://10.0.0.5:7001", True),
+        ("https://10.0.0.5:7001/", True),
+        ("http://10.0.0.5:7001/v1/chat", True),
+        ("http://10.0.0.6:7001", False),
+        ("http://10.0.0.5", False),
+        ("http://10.0.0.5:7001@evil.example:80", False),
+        ("http://evil.example:80/10.0.0.5:7001", False),
+        ("http://evil.example:80\\@10.0.0.5:7001", False),
+        ("http://10.0.0.5:7001?to=http://evil.example", False),
+        ("http://10.0.0.5:7001#@evil.example", False),
+        ("http://10.0.0.5:7001\r\nHost: evil.example", False),
+        ("ftp://10.0.0.5:21", False),
+        ("file:///etc/passwd", False),
+        ("", False),
+    ],
+)
+def test_a_url_is_accepted_on_the_registered_host_only(url: str, expected: bool) -> None:
+    assert contact("10.0.0.5:50051").has_url(url) is expected
+
+
+def test_workers_list_their_processes_by_loopback_addresses() -> None:
+    node = contact("10.0.0.5:50051")
+
+    assert node.has_own_address("127.0.0.1:7000")
+    assert node.has_own_address("127.0.0.3:7000")
+    assert node.has_own_address("[::1]:7000")
+    assert node.has_own_address("10.0.0.5:7000")
+    assert not node.has_own_address("10.0.0.6:7000")

@@ -1,0 +1,130 @@
+"""Nodes for which nobody answers are marked as of when that was noticed, however long it takes to be written."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import cast
+
+import pytest
+
+from corral.base.errors import NoResponders
+from corral.base.ids import NodeId
+from corral.base.tasks import Poke, end_tasks, start_task
+from corral.bus.port import Bus
+from corral.frontend.nodes.client import NodeClient, NodeContacts, NodePending, NodeUnreachable
+from corral.frontend.nodes.decide.address import NodeContact
+from corral.frontend.nodes.store.nodes import Nodes
+from tests.kit.clock import START, ManualClock
+from tests.kit.gates import Gates, gated
+from tests.kit.loop_time import let_loop_time_pass
+
+
+class Silence:
+    """A bus on which nobody listens."""
+
+    async def request(self, subject: str, data: bytes, *, timeout: timedelta) -> bytes:
+        raise NoResponders(subject=subject)
+
+
+class Marks:
+    """A store of nodes that keeps only this of them."""
+
+    writes = 0
+    is_approved = True
+
+    def __init__(self) -> None:
+        self.written: list[tuple[list[NodeId], datetime]] = []
+        self.read: list[NodeId] = []
+
+    async def mark_no_responders(self, ids: Sequence[NodeId], *, at: datetime) -> set[NodeId]:
+        self.written.append((list(ids), at))
+        return set(ids)
+
+    async def contacts(self, ids: Iterable[NodeId]) -> dict[NodeId, NodeContact]:
+        self.read += ids
+        return {
+            id: NodeContact(name=id, is_approved=self.is_approved, address="127.0.0.1:50051", http_address="")
+            for id in ids
+        }
+
+
+def silent_client(marks: Marks, gates: Gates, clock: ManualClock) -> NodeClient:
+    nodes = cast(Nodes, gated(marks, gates, "mark_no_responders"))
+    contacts = NodeContacts(cast(Nodes, marks))
+    return NodeClient(cast(Bus, Silence()), nodes, clock, contacts=contacts, health=Poke())
+
+
+async def asked(client: NodeClient, node: str) -> "asyncio.Task[None]":
+    """Nobody answered, and that is being written or about to be."""
+
+    async def ask() -> None:
+        with suppress(NodeUnreachable):
+            await client.running(NodeId(node))
+
+    task = start_task(ask(), name=node)
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_whoever_is_heard_before_the_mark_is_written_was_heard_since() -> None:
+    clock, gates, marks = ManualClock(), Gates(), Marks()
+    client = silent_client(marks, gates, clock)
+    async with gates.held_inside("mark_no_responders") as held:
+        tasks = [await asked(client, "first")]
+        await held.until_inside()
+        tasks += [await asked(client, "second"), await asked(client, "second")]
+        await clock.advance(timedelta(seconds=5))
+    for task in tasks:
+        await task
+    assert marks.written == [([NodeId("first")], START), ([NodeId("second")], START)]
+
+
+async def test_who_is_not_waited_for_any_more_is_not_marked_later() -> None:
+    """Its worker was started anew meanwhile, which is why: see `open_requests.py`."""
+    clock, gates, marks = ManualClock(), Gates(), Marks()
+    client = silent_client(marks, gates, clock)
+    async with gates.held_inside("mark_no_responders") as held:
+        first = await asked(client, "first")
+        await held.until_inside()
+        await end_tasks(await asked(client, "restarted"))
+    await first
+    await (await asked(client, "third"))
+    assert [ids for ids, _ in marks.written] == [[NodeId("first")], [NodeId("third")]]
+
+
+async def test_the_contact_of_a_node_is_read_once_a_second() -> None:
+    marks = Marks()
+    contacts, node = NodeContacts(cast(Nodes, marks)), NodeId("a")
+
+    await contacts.of(node)
+    await contacts.of(node)
+    assert marks.read == [node]
+
+    let_loop_time_pass(timedelta(seconds=1))
+    await contacts.of(node)
+    assert marks.read == [node, node]
+
+
+async def test_a_node_that_this_process_suspects_is_refused_at_once() -> None:
+    marks = Marks()
+    contacts, node = NodeContacts(cast(Nodes, marks)), NodeId("a")
+    await contacts.of(node)
+
+    marks.is_approved = False
+    marks.writes += 1
+
+    with pytest.raises(NodePending):
+        await contacts.of(node)
+
+
+async def test_a_refused_node_is_read_again_for_each_call() -> None:
+    marks = Marks()
+    contacts, node = NodeContacts(cast(Nodes, marks)), NodeId("a")
+    marks.is_approved = False
+    with pytest.raises(NodePending):
+        await contacts.of(node)
+
+    marks.is_approved = True
+
+    assert (await contacts.of(node)).is_approved
