@@ -16,7 +16,7 @@ from chaos.operation_fleet import Fleet, Plan, open_fleet, operation_at
 from chaos.people import Ledger, Person, Wish
 from chaos.round import Workshop
 from chaos.workers import Behave, Join, Leave, Look, Return
-from corral.domain.operation import OperationState, TargetStatus
+from corral.frontend.operations.decide.operation import OperationState, TargetStatus
 from corral.wire.operation_views import JobStatus, OperationAsk, OperationView
 from tests.kit.processes import HttpProcess
 from tests.kit.waiting import eventually

@@ -18,7 +18,7 @@ from chaos.people import Ledger, Person
 from chaos.round import Workshop
 from chaos.workers import Join, Look, Tame, Wild
 from corral.base.tasks import task_group
-from corral.domain.operation import OperationState
+from corral.frontend.operations.decide.operation import OperationState
 from corral.wire.operation_views import OperationView
 from tests.kit.postgres import PostgresServer
 from tests.kit.processes import HttpProcess

@@ -16,7 +16,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from corral.domain.intent import Verb
+from corral.frontend.operations.decide.intent import Verb
 from corral.wire.operation_views import Changed, OperationAsk, OperationView
 from tests.kit.admin_api import AdminAnswer, AdminApi
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from chaos.people import Ledger, Place, Wish
 from chaos.workers import WorkerState
-from corral.domain.intent import Verb
+from corral.frontend.operations.decide.intent import Verb
 from corral.wire.operation_views import OperationView, TargetView
 from tests.kit.simulated_backends import DiskWrite
 

@@ -8,7 +8,7 @@ import pytest
 from chaos import verdict
 from chaos.people import Ledger, Wish
 from chaos.workers import WorkerState
-from corral.domain.intent import Verb
+from corral.frontend.operations.decide.intent import Verb
 from corral.wire.operation_views import OperationView, TargetView
 from corral.wire.times import format_time
 from tests.kit.simulated_backends import DiskWrite

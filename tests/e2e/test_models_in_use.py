@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.domain.operation import OperationState
+from corral.frontend.operations.decide.operation import OperationState
 from corral.wire.operation_views import OperationView
 from tests.kit.backend_scripts import write_backend
 from tests.kit.backends import BACKENDS

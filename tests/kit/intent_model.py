@@ -1,6 +1,6 @@
 """A fleet without I/O: frontends, a database, Corral's and LocalAI's workers, each as little as decides anything.
 
-Everything that can go wrong is a method; the deciding is the product's own (`domain/intent.py`). An oracle beside it
+Everything that can go wrong is a method; the deciding is the product's own (`frontend/operations/decide/intent.py`). An oracle beside it
 knows what is truly on every disk, and the last wish that was accepted for each node and backend.
 """
 
@@ -9,15 +9,23 @@ from datetime import timedelta
 from typing import Final
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain import intent as intents
-from corral.domain import intent_steps
 from corral.domain.backend import Artefact, Wish, artefact_of, evidence_of, payload_of, prove, wish_of, with_alias_kept
 from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
-from corral.domain.intent import Intent, IntentKind, IntentPolicy, IntentState, Proven, Sighting, Verb
-from corral.domain.intent_steps import Rest, Send
 from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.domain.model_removal import evidence_of_removal
-from corral.domain.operation import FINAL, Target, TargetStatus, status_of
+from corral.frontend.operations.decide import intent as intents
+from corral.frontend.operations.decide import intent_steps
+from corral.frontend.operations.decide.intent import (
+    Intent,
+    IntentKind,
+    IntentPolicy,
+    IntentState,
+    Proven,
+    Sighting,
+    Verb,
+)
+from corral.frontend.operations.decide.intent_steps import Rest, Send
+from corral.frontend.operations.decide.operation import FINAL, Target, TargetStatus, status_of
 from tests.kit.clock import START
 from tests.kit.intent_model_parts import (
     ClaimedIntent,

@@ -7,7 +7,7 @@ from enum import StrEnum
 from corral.base.ids import LeaseToken
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish
 from corral.domain.fleet_rule import FleetRule
-from corral.domain.intent import Intent, Verb
+from corral.frontend.operations.decide.intent import Intent, Verb
 
 IntentKey = tuple[str, str]
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from corral.base.ids import OperationId
 from corral.domain.backend import Artefact, Wish
-from corral.domain.intent import IntentState, Verb
 from corral.domain.load_job import LoadNeed, needed_by_load
+from corral.frontend.operations.decide.intent import IntentState, Verb
 from tests.kit.intent_model import FleetModel
 
 NAME: Final = "small"

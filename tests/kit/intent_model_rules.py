@@ -2,7 +2,7 @@
 
 from corral.domain.backend import Artefact, Wish, artefact_of
 from corral.domain.fleet_rule import FleetRule, is_missing
-from corral.domain.intent import IntentState, Verb
+from corral.frontend.operations.decide.intent import IntentState, Verb
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_parts import Decision, IntentKey
 

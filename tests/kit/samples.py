@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from corral.base.ids import KeyId, LoadJobId, NodeId, OperationId, ReplicaId
 from corral.domain.backend import Artefact, payload_of
-from corral.domain.intent import Intent, Verb
 from corral.domain.load_job import LoadJob, LoadState
-from corral.domain.operation import Operation, Target
 from corral.domain.replica import Replica, ReplicaState
 from corral.frontend.nodes.decide.node import Node, NodeFacts
+from corral.frontend.operations.decide.intent import Intent, Verb
+from corral.frontend.operations.decide.operation import Operation, Target
 from corral.frontend.record.decide import Event, EventKind
 from corral.wire.api_key import ApiKey, Scope
 from tests.kit.clock import START

@@ -21,7 +21,7 @@ from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import InvalidInput
 from corral.control.planning import Ask
 from corral.domain.gallery_page import meta_by_build
-from corral.domain.intent import Verb
+from corral.frontend.operations.decide.intent import Verb
 from corral.galleries.build_uris import BackendRef
 from corral.wire.operation_views import Applied, ApplyAsk, Deleted, JobStarted, NeedsTarget, NodeBackendAsk, NotDeleted
 

@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import dataclass
 
-from corral.admin.operation_watch import OperationWatch
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
@@ -17,11 +16,7 @@ from corral.control.load_jobs import Loads
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
 from corral.control.node_models import NodeModels
-from corral.control.operations import Operations
-from corral.control.peer_operations import PeerOperations
-from corral.control.peer_staging import PeerStaging
 from corral.control.planning import CatalogueSource
-from corral.control.progress import ProgressBoard
 from corral.control.readiness import ControlReadiness
 from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper
@@ -34,6 +29,11 @@ from corral.frontend.nodes.hearing import HearingKeeper
 from corral.frontend.nodes.heartbeats import Heartbeats
 from corral.frontend.nodes.logs import NodeLogs
 from corral.frontend.nodes.registry import NodeRegistry
+from corral.frontend.operations.peer_operations import PeerOperations
+from corral.frontend.operations.peer_staging import PeerStaging
+from corral.frontend.operations.progress import ProgressBoard
+from corral.frontend.operations.service import Operations
+from corral.frontend.operations.watch import OperationWatch
 from corral.frontend.record.feed import EventCounts, Feed
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database

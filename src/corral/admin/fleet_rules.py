@@ -8,15 +8,15 @@ from starlette.responses import Response
 
 from corral.admin.answers import answer, no_content
 from corral.admin.context import AdminContext, Caller
-from corral.admin.operation_shapes import operation_view
-from corral.admin.operations_native import planned_view
 from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.errors import InvalidInput
 from corral.control.fleet_rules import RuleStanding
 from corral.control.rule_places import RulePlace
 from corral.control.rule_pruning import Prune
 from corral.domain.fleet_rule import FleetRule, SetChange, demanded, revision_of
-from corral.domain.operation import TargetStatus
+from corral.frontend.operations.decide.operation import TargetStatus
+from corral.frontend.operations.routes.native import planned_view
+from corral.frontend.operations.shapes import operation_view
 from corral.wire.fleet_rule_views import (
     AppliedRules,
     PlannedActView,

@@ -6,10 +6,10 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from corral.admin.backend_shapes import InstalledOnNode, Reported, node_rows
-from corral.control.operation_status import cache_key
 from corral.domain.gallery_page import PageQuery, all_tags, meta_by_build, page_of
-from corral.domain.intent import Verb
-from corral.domain.operation import Operation, compat_status
+from corral.frontend.operations.decide.intent import Verb
+from corral.frontend.operations.decide.localai_status import cache_key
+from corral.frontend.operations.decide.operation import Operation, compat_status
 from corral.galleries.capability import DEFAULT
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.gallery import GalleryEntry, GallerySource

@@ -8,12 +8,12 @@ from starlette.responses import Response
 from corral.admin.answers import answer
 from corral.admin.backend_acts import whole_url
 from corral.admin.context import AdminContext, Caller
-from corral.admin.operation_shapes import operation_view
-from corral.admin.operations import job, status
-from corral.admin.operations_native import idempotency_key
 from corral.admin.route import Access, Dialect, RouteSpec
-from corral.control.operation_status import operation_status
-from corral.domain.operation import Operation
+from corral.frontend.operations.decide.localai_status import operation_status
+from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.operations.routes.localai import job, status
+from corral.frontend.operations.routes.native import idempotency_key
+from corral.frontend.operations.shapes import operation_view
 from corral.wire.broadcasts import OperationStatus
 from corral.wire.operation_views import JobStarted, JobStatus, ModelApplied, OperationView
 

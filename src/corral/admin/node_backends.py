@@ -15,9 +15,9 @@ from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError
 from corral.base.ids import NodeId
 from corral.control.planning import Ask
 from corral.control.rule_guard import RuleDemands
-from corral.domain.intent import Verb
-from corral.domain.operation import OperationState
 from corral.frontend.nodes.decide.node import NodeType
+from corral.frontend.operations.decide.intent import Verb
+from corral.frontend.operations.decide.operation import OperationState
 from corral.galleries.build_uris import BackendRef
 from corral.wire.inventory import InstalledBackend
 from corral.wire.operation_views import Deleted, JobStarted, NodeBackendAsk

@@ -12,9 +12,6 @@ from corral.admin import (
     models,
     node_backends,
     node_models,
-    operation_stream,
-    operations,
-    operations_native,
     pages,
     upgrades,
     vitals,
@@ -26,6 +23,9 @@ from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
 from corral.frontend.nodes.routes import logs as node_logs
 from corral.frontend.nodes.routes import native as nodes_native
+from corral.frontend.operations.routes import localai as operations
+from corral.frontend.operations.routes import native as operations_native
+from corral.frontend.operations.routes import stream as operation_stream
 from corral.frontend.record import routes as events
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (

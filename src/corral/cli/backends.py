@@ -16,7 +16,7 @@ from corral.cli.operation_watch import Watching, wait_options, watched, watched_
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import console, json_option, print_json, say, show
 from corral.domain.backend import BACKEND_VERBS
-from corral.domain.intent import Verb
+from corral.frontend.operations.decide.intent import Verb
 from corral.processes.exit_codes import ExitCode
 
 if TYPE_CHECKING:

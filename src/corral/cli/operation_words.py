@@ -7,9 +7,9 @@ from typing import Final
 from corral.base.sizes import format_size
 from corral.base.words import listed
 from corral.domain.backend import UNPROVABLE, Rung
-from corral.domain.intent import ALREADY, TOLD, Verb
-from corral.domain.intent_steps import CONTRADICTED
-from corral.domain.operation import FINAL, OperationState, TargetStatus
+from corral.frontend.operations.decide.intent import ALREADY, TOLD, Verb
+from corral.frontend.operations.decide.intent_steps import CONTRADICTED
+from corral.frontend.operations.decide.operation import FINAL, OperationState, TargetStatus
 from corral.processes.exit_codes import ExitCode
 from corral.wire.operation_views import OperationView, TargetView
 

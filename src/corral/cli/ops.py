@@ -12,7 +12,7 @@ from corral.cli.operation_names import complete_operation, find_operation, newes
 from corral.cli.operation_watch import Watching, wait_options, watched, within_option
 from corral.cli.options import CorralCommand
 from corral.cli.output import console, json_option, print_json, print_json_list, say, show
-from corral.domain.operation import OperationState
+from corral.frontend.operations.decide.operation import OperationState
 from corral.processes.exit_codes import ExitCode
 
 if TYPE_CHECKING:

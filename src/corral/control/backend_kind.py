@@ -12,9 +12,9 @@ import msgspec
 from corral.control.artefacts import ImageSource
 from corral.control.inventory import InventoryKeeper
 from corral.domain.backend import artefact_of, evidence_of, payload_of
-from corral.domain.intent import Intent, IntentPolicy, Payload, Sighting, Unproven, Verb
 from corral.frontend.nodes.client import NodeClient, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node
+from corral.frontend.operations.decide.intent import Intent, IntentPolicy, Payload, Sighting, Unproven, Verb
 from corral.galleries.gallery import GalleryEntry
 from corral.wire.backend_changes import DeleteRequest, UpgradeRequest
 from corral.wire.install import InstallRequest

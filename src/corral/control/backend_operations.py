@@ -9,13 +9,13 @@ from typing import Final, Protocol
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId, OperationId, new_operation_id
 from corral.control.inventory import InventoryKeeper
-from corral.control.operations import OperationRequest, Operations, PlannedTarget, Prepared
 from corral.control.planning import Ask, GivenNames, Planned, Planner
 from corral.domain.backend import Inventory, Wish, payload_of
-from corral.domain.intent import Verb
-from corral.domain.operation import Operation
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
+from corral.frontend.operations.decide.intent import Verb
+from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.operations.service import OperationRequest, Operations, PlannedTarget, Prepared
 from corral.galleries.build_uris import understood_by_all
 from corral.oci.errors import SourceInvalid
 from corral.oci.references import PullSource, default_name, names_an_entry, parse_source

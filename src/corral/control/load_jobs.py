@@ -17,15 +17,15 @@ from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_leas
 from corral.base.tasks import Poke, poke_or_period, running
 from corral.control.loading import ModelLoader, reason_of
 from corral.control.models import Models
-from corral.control.progress import ProgressBoard
 from corral.control.scheduler import Scheduler
 from corral.domain.load_job import LoadJob, LoadPolicy, LoadState, due_at, may_claim
 from corral.domain.model import ModelSpec
-from corral.domain.operation import NO_PROGRESS, seconds_left
 from corral.domain.placement import Placement, PlacementRefusal, PlacementRequest
 from corral.domain.replica import LIVE, Replica, ReplicaState, unserved_reason
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.operations.decide.operation import NO_PROGRESS, seconds_left
+from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.rpc.errors import BackendError, LoadFailed

@@ -7,12 +7,12 @@ from corral.base.errors import Conflict
 from corral.control.backend_operations import BackendOperations
 from corral.control.planning import Ask
 from corral.domain.backend import artefact_of, wish_of
-from corral.domain.intent import Intent, IntentKind, Verb
 from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.domain.model import ModelSpec
 from corral.frontend.nodes.decide.node import Node
+from corral.frontend.operations.decide.intent import Intent, IntentKind, Verb
+from corral.frontend.operations.store.intents import Intents
 from corral.galleries.build_uris import BackendRef
-from corral.state.intents import Intents
 
 _BY: Final = "control"
 _MEANWHILE: Final = timedelta(minutes=1)

@@ -15,22 +15,22 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict
 from corral.base.ids import new_operation_id
 from corral.base.tasks import Poke
-from corral.control.broadcasts import Broadcasts
 from corral.control.model_deletion import FilesLeft, delete_model
 from corral.control.models import Models
-from corral.control.operations import OperationRequest, PlannedTarget, Prepared, prepare, started_event
-from corral.domain import intent as intents
-from corral.domain.intent import Intent, IntentPolicy, Sighting, Verb
 from corral.domain.model import ModelSpec
 from corral.domain.model_removal import RemovedModel, endangered, evidence_of_removal, own_weights
-from corral.domain.operation import Operation
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
+from corral.frontend.operations.broadcasts import Broadcasts
+from corral.frontend.operations.decide import intent as intents
+from corral.frontend.operations.decide.intent import Intent, IntentPolicy, Sighting, Verb
+from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.operations.service import OperationRequest, PlannedTarget, Prepared, prepare, started_event
+from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.state.model_removals import ModelRemovals
-from corral.state.operations import OperationStore
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,9 @@ import msgspec
 from corral.base.ids import NodeId, OperationId
 from corral.control.artefacts import ImageSource, NoImages, facts_of
 from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish, prove, traits_of
-from corral.domain.intent import Proven, Verb
 from corral.frontend.nodes.decide.node import SeenNode
+from corral.frontend.operations.decide.intent import Proven, Verb
+from corral.frontend.operations.store.operations import Generations
 from corral.galleries.build_uris import BackendRef, is_pulled, is_same_source
 from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild, UnresolvedBuild
 from corral.galleries.fit import (
@@ -32,7 +33,6 @@ from corral.galleries.fit import (
 from corral.galleries.gallery import GalleryEntry
 from corral.galleries.places import is_for_everybody
 from corral.galleries.readings import Readings
-from corral.state.operations import Generations
 from corral.wire.install import Gallery
 
 _NO_GALLERIES: Final = "the galleries could not be read from here"

@@ -12,13 +12,13 @@ from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.control.load_jobs import Loads
 from corral.control.models import Models
-from corral.domain.intent import IntentKind
 from corral.domain.model import ModelSpec
 from corral.domain.rollout import Aftermath, Restoration, Restore, restore
 from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.store.nodes import Nodes
-from corral.state.intents import Intents
+from corral.frontend.operations.decide.intent import IntentKind
+from corral.frontend.operations.store.intents import Intents
 from corral.state.replicas import ReplicaStore
 from corral.state.restorations import Restorations
 

@@ -15,11 +15,11 @@ from corral.control.gateway_reports import GatewayReports
 from corral.control.planning import CatalogueSource
 from corral.control.replica_health import ReplicaHealth
 from corral.domain.backend import Wish, traits_of, wish_of
-from corral.domain.intent import Intent, Verb
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import Preparation, Restoration, Seen, before_removal, note, prepare
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.operations.decide.intent import Intent, Verb
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.state.replicas import ReplicaStore

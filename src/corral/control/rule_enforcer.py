@@ -15,16 +15,16 @@ from corral.base.errors import CorralError
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke, poke_or_period
 from corral.control.backend_operations import BackendOperations
-from corral.control.operations import Operations
 from corral.control.planning import Ask
 from corral.control.rule_places import RulePlace, RulePlaces
 from corral.domain.fleet_rule import FleetRule
-from corral.domain.intent import Intent, IntentState, Verb
+from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
+from corral.frontend.operations.service import Operations
+from corral.frontend.operations.store.operations import Overtaken
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import EventCursor
 from corral.frontend.record.store import Events
 from corral.frontend.store.leader_lease import Leader
-from corral.state.operations import Overtaken
 
 log = logging.getLogger(__name__)
 

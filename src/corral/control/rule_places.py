@@ -13,11 +13,11 @@ from corral.control.inventory import InventoryKeeper
 from corral.control.planning import CatalogueSource, NoCatalogue
 from corral.domain.backend import Inventory, traits_of
 from corral.domain.fleet_rule import FleetRule, NameResolver, is_met, is_missing, may_have, standing
-from corral.domain.intent import Intent, IntentKey, IntentKind
-from corral.domain.operation import TargetStatus
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet
-from corral.state.intents import Intents
+from corral.frontend.operations.decide.intent import Intent, IntentKey, IntentKind
+from corral.frontend.operations.decide.operation import TargetStatus
+from corral.frontend.operations.store.intents import Intents
 
 _BATCH: Final = 200
 """Nodes that are looked at without letting others take their turn."""

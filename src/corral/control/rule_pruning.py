@@ -8,7 +8,7 @@ from corral.control.planning import Ask
 from corral.control.rule_places import RulePlace, RulePlaces
 from corral.domain.backend import Artefact, traits_of
 from corral.domain.fleet_rule import FleetRule, bare
-from corral.domain.intent import Verb
+from corral.frontend.operations.decide.intent import Verb
 from corral.galleries.build_uris import BackendRef
 
 Spot = tuple[NodeId, str]

@@ -17,10 +17,10 @@ from corral.control.backend_operations import BackendOperations
 from corral.control.inventory import InventoryKeeper, is_listed
 from corral.control.planning import Ask, Lookups
 from corral.domain.backend import Inventory
-from corral.domain.intent import Verb
 from corral.domain.upgrades import Check, Comparison, Holding, Offer, UpgradePolicy, compare
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.store.leader_lease import Leader
 from corral.galleries.build_uris import BackendRef, is_pulled
 from corral.galleries.catalogue import BackendCatalogue

@@ -20,7 +20,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from corral.domain.intent import (
+from corral.frontend.nodes.decide.node import Node
+from corral.frontend.operations.decide.intent import (
     Before,
     Intent,
     IntentKind,
@@ -32,7 +33,6 @@ from corral.domain.intent import (
     Unproven,
     Verb,
 )
-from corral.frontend.nodes.decide.node import Node
 from corral.galleries.build_uris import BackendRef, is_same_source
 from corral.galleries.fit import NodeTraits, read_platform
 

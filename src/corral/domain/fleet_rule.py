@@ -28,8 +28,8 @@ from datetime import datetime
 from typing import Final
 
 from corral.domain.backend import Artefact, Inventory, Wish, artefact_of
-from corral.domain.intent import Intent, IntentState, Verb
-from corral.domain.operation import TargetStatus, status_of
+from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
+from corral.frontend.operations.decide.operation import TargetStatus, status_of
 from corral.galleries.build_uris import is_same_source
 from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild
 from corral.wire.labels import label_problem, matches

@@ -17,7 +17,7 @@ from corral.base.ids import LeaseToken, LoadJobId, NodeId, ReplicaId
 from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
-from corral.domain.intent import Intent, IntentState, Verb, together
+from corral.frontend.operations.decide.intent import Intent, IntentState, Verb, together
 from corral.wire.load_reason import LoadReason
 
 

@@ -8,8 +8,8 @@ from pathlib import PurePath
 from typing import Final
 
 from corral.base.ids import OperationId
-from corral.domain.intent import Before, Intent, Sighting, Unproven
 from corral.domain.model import ModelSpec, load_options
+from corral.frontend.operations.decide.intent import Before, Intent, Sighting, Unproven
 
 REASON: Final = "the model was removed"
 _WEIGHTS: Final = ("ModelFile", "MMProj", "DraftModel")

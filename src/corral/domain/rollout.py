@@ -17,9 +17,9 @@ from enum import StrEnum
 from typing import Final
 
 from corral.base.ids import NodeId, ReplicaId
-from corral.domain.intent import Intent, IntentState, Verb
 from corral.domain.load_job import LoadJob, LoadState
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
 
 ROLLING_PATIENCE: Final = timedelta(minutes=30)
 """How long one node waits for another to serve again: an upgrade and a load may take that long."""

@@ -9,7 +9,6 @@ from corral.admin.context import AdminContext
 from corral.admin.server import AdminServer
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.control import (
-    housekeeping,
     inventory,
     model_removal,
     models,
@@ -20,10 +19,6 @@ from corral.control import (
     upgrades,
     view,
 )
-from corral.control import progress as progress_board
-from corral.control.broadcasts import Broadcasts
-from corral.control.dispatcher import RETURNS_PERIOD, Dispatcher
-from corral.control.housekeeping import Housekeeping
 from corral.control.orphans import Orphans
 from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
@@ -34,6 +29,11 @@ from corral.frontend.access.credentials import Credentials
 from corral.frontend.nodes import brake as braking
 from corral.frontend.nodes import health, hearing
 from corral.frontend.nodes.health import Health
+from corral.frontend.operations import housekeeping
+from corral.frontend.operations import progress as progress_board
+from corral.frontend.operations.broadcasts import Broadcasts
+from corral.frontend.operations.dispatcher import RETURNS_PERIOD, Dispatcher
+from corral.frontend.operations.housekeeping import Housekeeping
 from corral.frontend.record import feed
 from corral.frontend.record.feed import Attention, LostRings
 from corral.wire.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED

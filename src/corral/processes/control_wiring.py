@@ -4,21 +4,16 @@ import asyncio
 from typing import Final, NamedTuple
 
 from corral.admin.context import AdminContext
-from corral.admin.operation_shapes import operation_view
-from corral.admin.operation_watch import OperationWatch
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId, new_frontend_id
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
 from corral.control.backend_kind import BackendKind
 from corral.control.backend_operations import BackendOperations
-from corral.control.broadcasts import Broadcasts
 from corral.control.config import ControlConfig
-from corral.control.dispatcher import Dispatcher, DispatchStores, DispatchTools
 from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
 from corral.control.gateway_shares import GatewayShares
-from corral.control.housekeeping import Housekeeping, Retention
 from corral.control.inventory import InventoryKeeper
 from corral.control.key_spread import KeySpread
 from corral.control.load_jobs import Loads, LoadStores
@@ -27,12 +22,8 @@ from corral.control.loading import BackendLoader, GrpcLoader, ModelLoader, Usual
 from corral.control.model_removal import ModelKind, ModelRemoval
 from corral.control.models import Models
 from corral.control.node_models import NodeModels
-from corral.control.operations import Operations
 from corral.control.orphans import Orphans
-from corral.control.peer_operations import Caches, PeerOperations
-from corral.control.peer_staging import PeerStaging
 from corral.control.planning import Lookups, Planner
-from corral.control.progress import ProgressBoard
 from corral.control.readiness import ControlReadiness
 from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
@@ -46,7 +37,6 @@ from corral.control.unloading import Unloading
 from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper, ViewSources
 from corral.domain.backend import with_alias_kept
-from corral.domain.intent import IntentKind
 from corral.frontend.access.credentials import FirstKeys
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator
@@ -62,6 +52,18 @@ from corral.frontend.nodes.logs import NodeLogs
 from corral.frontend.nodes.registry import NodeRegistry
 from corral.frontend.nodes.store.hearing import HearingPeriods
 from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.operations.broadcasts import Broadcasts
+from corral.frontend.operations.decide.intent import IntentKind
+from corral.frontend.operations.dispatcher import Dispatcher, DispatchStores, DispatchTools
+from corral.frontend.operations.housekeeping import Housekeeping, Retention
+from corral.frontend.operations.peer_operations import Caches, PeerOperations
+from corral.frontend.operations.peer_staging import PeerStaging
+from corral.frontend.operations.progress import ProgressBoard
+from corral.frontend.operations.service import Operations
+from corral.frontend.operations.shapes import operation_view
+from corral.frontend.operations.store.intents import Intents, cancel_intents_of
+from corral.frontend.operations.store.operations import OperationStore
+from corral.frontend.operations.watch import OperationWatch
 from corral.frontend.record.feed import EventCounts, Feed, LostRings
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
@@ -70,11 +72,9 @@ from corral.frontend.store.leases import Leases
 from corral.frontend.store.secrets import Secrets
 from corral.processes.control_loops import Control
 from corral.state.fleet_rules import FleetRuleStore
-from corral.state.intents import Intents, cancel_intents_of
 from corral.state.inventories import Inventories, write_reports
 from corral.state.load_jobs import LoadJobs, stop_serving
 from corral.state.model_removals import ModelRemovals
-from corral.state.operations import OperationStore
 from corral.state.replicas import ReplicaStore, lose_replicas_of
 from corral.state.restorations import Restorations
 from corral.state.upgrade_checks import UpgradeChecks

@@ -12,12 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
 from corral.domain.backend import BackendEntry, Inventory
-from corral.domain.intent import Report
+from corral.frontend.operations.decide.intent import Report
+from corral.frontend.operations.store.intent_rows import document
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import among
 from corral.frontend.store.row_sets import POSTGRES, RowSet
 from corral.frontend.store.schema import backend_inventory
-from corral.state.intent_rows import document
 
 _REPORTS: Final = RowSet(*backend_inventory.c)
 

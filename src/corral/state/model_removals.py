@@ -6,15 +6,15 @@ from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import OperationId
-from corral.domain.intent import Intent
 from corral.domain.model_removal import REASON, RemovedModel
-from corral.domain.operation import Operation
+from corral.frontend.operations.decide.intent import Intent
+from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.store.db import Database, ForgetStep
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import removed_models
-from corral.state.operations import OperationStore
 
 
 class ModelRemovals:

@@ -6,10 +6,10 @@ import msgspec
 from sqlalchemy import select
 
 from corral.domain.upgrades import Check
+from corral.frontend.operations.store.intent_rows import document
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
 from corral.frontend.store.schema import upgrade_check
-from corral.state.intent_rows import document
 
 _ROW: Final = 1
 

@@ -14,7 +14,7 @@ import pytest
 
 from corral.base.ids import NodeId, OperationId
 from corral.cli.main import run
-from corral.domain.operation import OperationState, Target, TargetStatus, state_of
+from corral.frontend.operations.decide.operation import OperationState, Target, TargetStatus, state_of
 from corral.processes.settings import gather
 from corral.wire.node_views import NodeDetail, NodePage, PeerView
 from corral.wire.operation_views import OperationUpdate, OperationView, TargetView

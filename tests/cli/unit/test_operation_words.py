@@ -22,7 +22,7 @@ from corral.cli.operation_words import (
     summary,
     what_next,
 )
-from corral.domain.operation import OperationState, TargetStatus
+from corral.frontend.operations.decide.operation import OperationState, TargetStatus
 from corral.processes.exit_codes import ExitCode
 
 NOW = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)

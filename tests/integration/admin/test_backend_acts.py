@@ -12,7 +12,7 @@ import pytest
 
 from corral.bus.port import Bus
 from corral.control.planning import Lookups
-from corral.domain.intent import IntentPolicy
+from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.record.decide import EventKind
 from corral.frontend.store.db import Database
 from corral.galleries.gallery import GalleryEntry, GallerySource

@@ -11,8 +11,8 @@ from corral.control.planning import Ask, Lookups
 from corral.control.rule_pruning import Prune
 from corral.domain.backend import Artefact
 from corral.domain.fleet_rule import FleetRule, revision_of
-from corral.domain.intent import Verb
-from corral.domain.operation import Operation, OperationState, TargetStatus
+from corral.frontend.operations.decide.intent import Verb
+from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.record.decide import EventKind
 from corral.galleries.build_uris import BackendRef
 from corral.galleries.catalogue import BackendCatalogue

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from corral.control.planning import Ask
-from corral.domain.intent import Verb
-from corral.domain.operation import OperationState
+from corral.frontend.operations.decide.intent import Verb
+from corral.frontend.operations.decide.operation import OperationState
 from corral.galleries.build_uris import BackendRef
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.world import World

@@ -9,9 +9,9 @@ import pytest
 from corral.bus.port import Bus
 from corral.control.planning import Ask
 from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER
-from corral.domain.intent import IntentPolicy, Verb
-from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.operations.decide.intent import IntentPolicy, Verb
+from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.store.db import Database
 from corral.galleries.build_uris import BackendRef
 from corral.processes.control_loops import Control

@@ -5,7 +5,7 @@ import pytest
 from corral.base.ids import NodeId, OperationId
 from corral.control.backend_kind import moved_tag
 from corral.domain.backend import Artefact, BackendEntry, Inventory, artefact_of, evidence_of, payload_of
-from corral.domain.intent import Before, Intent, Verb
+from corral.frontend.operations.decide.intent import Before, Intent, Verb
 from corral.galleries.fit import ImageFacts
 from corral.galleries.gallery import GalleryEntry
 from tests.kit.clock import START

@@ -21,8 +21,8 @@ from corral.domain.fleet_rule import (
     set_problem,
     standing,
 )
-from corral.domain.intent import Intent, IntentState, Proven, Verb
-from corral.domain.operation import TargetStatus
+from corral.frontend.operations.decide.intent import Intent, IntentState, Proven, Verb
+from corral.frontend.operations.decide.operation import TargetStatus
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from tests.kit.clock import START

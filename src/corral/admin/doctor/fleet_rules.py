@@ -3,7 +3,7 @@
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, WARNING
 from corral.base.words import listed
-from corral.domain.operation import TargetStatus
+from corral.frontend.operations.decide.operation import TargetStatus
 from corral.wire.node_views import Finding
 
 _BAD = (TargetStatus.ERROR, TargetStatus.BLOCKED)

@@ -8,8 +8,8 @@ from corral.control.backend_operations import BackendOperations
 from corral.control.catalogue import GalleryCatalogue
 from corral.control.planning import Ask, Lookups, Planner
 from corral.control.rule_guard import RuleGuard
-from corral.domain.intent import Verb
-from corral.domain.operation import Operation, TargetStatus
+from corral.frontend.operations.decide.intent import Verb
+from corral.frontend.operations.decide.operation import Operation, TargetStatus
 from corral.galleries.build_uris import BackendRef
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import NoRegistry

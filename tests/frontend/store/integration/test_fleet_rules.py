@@ -8,16 +8,16 @@ import pytest
 from corral.base.ids import LeaseToken, NodeId, OperationId
 from corral.domain.backend import Artefact, payload_of, with_alias_kept
 from corral.domain.fleet_rule import FleetRule, revision_of
-from corral.domain.intent import Intent, IntentKind, IntentState, Verb
-from corral.domain.operation import Operation, Target, TargetStatus
+from corral.frontend.operations.decide.intent import Intent, IntentKind, IntentState, Verb
+from corral.frontend.operations.decide.operation import Operation, Target, TargetStatus
+from corral.frontend.operations.store.intents import IntentChange, Intents
+from corral.frontend.operations.store.operations import OperationStore, Overtaken
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.failures import ConstraintViolated
 from corral.state.fleet_rules import FleetRuleStore
-from corral.state.intents import IntentChange, Intents
 from corral.state.inventories import write_reports
-from corral.state.operations import OperationStore, Overtaken
 from tests.kit.samples import after, an_event
 
 MINE = LeaseToken("mine")

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.domain import intent as intents_
-from corral.domain import intent_steps
 from corral.domain.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
-from corral.domain.intent import Before, Intent, IntentKind, IntentPolicy, IntentState, Verb
-from corral.domain.intent_steps import Send
-from corral.domain.operation import TargetStatus
+from corral.frontend.operations.decide import intent as intents_
+from corral.frontend.operations.decide import intent_steps
+from corral.frontend.operations.decide.intent import Before, Intent, IntentKind, IntentPolicy, IntentState, Verb
+from corral.frontend.operations.decide.intent_steps import Send
+from corral.frontend.operations.decide.operation import TargetStatus
+from corral.frontend.operations.store.intents import IntentChange, Intents, WaitingIntents
+from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.store.db import Database
-from corral.state.intents import IntentChange, Intents, WaitingIntents
 from corral.state.inventories import Inventories, write_reports
-from corral.state.operations import OperationStore
 from tests.kit.samples import after, an_operation
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")

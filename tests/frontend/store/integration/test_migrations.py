@@ -14,8 +14,10 @@ from sqlalchemy.engine.interfaces import ReflectedIndex
 from corral.base.errors import SchemaTooNew
 from corral.base.ids import NodeId, OperationId
 from corral.domain.backend import artefact_of, with_alias_kept
-from corral.domain.intent import Before
 from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.operations.decide.intent import Before
+from corral.frontend.operations.store.intents import Intents
+from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.store import Events
 from corral.frontend.store.columns import UtcTime
 from corral.frontend.store.db import Database
@@ -25,10 +27,8 @@ from corral.frontend.store.migrations.versions import r0003_operations
 from corral.frontend.store.schema import metadata
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.intents import Intents
 from corral.state.inventories import write_reports
 from corral.state.load_jobs import LoadJobs
-from corral.state.operations import OperationStore
 from corral.state.replicas import ReplicaStore, insert_replica
 from tests.kit.databases import DatabaseSource
 from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event

@@ -7,19 +7,27 @@ from datetime import timedelta
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.domain import intent as intents_
-from corral.domain import intent_steps
 from corral.domain.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
-from corral.domain.intent import Before, Intent, IntentKind, IntentPolicy, IntentState, Outstanding, Verb
-from corral.domain.operation import Operation, OperationState, TargetStatus
 from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.operations.decide import intent as intents_
+from corral.frontend.operations.decide import intent_steps
+from corral.frontend.operations.decide.intent import (
+    Before,
+    Intent,
+    IntentKind,
+    IntentPolicy,
+    IntentState,
+    Outstanding,
+    Verb,
+)
+from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
+from corral.frontend.operations.store.intents import IntentChange, Intents
+from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.failures import ConstraintViolated
-from corral.state.intents import IntentChange, Intents
 from corral.state.inventories import Inventories, write_reports
-from corral.state.operations import OperationStore
 from tests.kit.samples import a_node, after, an_event, an_operation
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")

@@ -1,0 +1,151 @@
+"""Tells other frontends about our operations, in LocalAI's words: so those of LocalAI on the same bus show them too,
+and those of Corral know how far nodes are before they listen themselves.
+
+Every frontend tells what it did or heard itself, at most twice a second. A lost broadcast costs a moment.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.ids import FrontendId, NodeId, OperationId
+from corral.base.tasks import Poke, poke_or_period
+from corral.bus.port import Bus
+from corral.frontend.operations.decide.intent import IntentKind, Verb
+from corral.frontend.operations.decide.localai_status import cache_key, operation_status
+from corral.frontend.operations.decide.operation import Operation, Progress
+from corral.frontend.operations.progress import ALL, ProgressBoard
+from corral.frontend.operations.store.operations import OperationStore
+from corral.wire import subjects
+from corral.wire.broadcasts import (
+    Invalidation,
+    OperationCancel,
+    OperationMark,
+    OperationNumbers,
+    OperationProgress,
+    OperationStatus,
+    Sender,
+)
+from corral.wire.progress import InstallBytes
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=10)
+"""Without a ring; then there is hardly anything to tell."""
+_SPACING: Final = 0.4
+"""Seconds between two rounds."""
+_SPACING_PER_TARGET: Final = 0.001
+"""The same for large operations, whose every word is long."""
+_MOST_KEPT: Final = 500
+
+
+class Broadcasts:
+    def __init__(
+        self, bus: Bus, operations: OperationStore, progress: ProgressBoard, clock: Clock, *, frontend: FrontendId
+    ) -> None:
+        self._bus = bus
+        self._operations = operations
+        self._progress = progress
+        self._clock = clock
+        self._sender = Sender(frontend=frontend)
+        self._told: OrderedDict[OperationId, OperationStatus] = OrderedDict()
+
+    async def accepted(self, operation: Operation) -> None:
+        """There is a new operation; nothing is known of it yet."""
+        await self._mark_start(operation)
+        queued = OperationStatus(
+            deletion=operation.verb.deletes,
+            message="queued",
+            phase="queued",
+            gallery_element_name=operation.subject,
+            cancellable=True,
+        )
+        await self._tell(operation, queued, {})
+
+    async def cancelled(self, id: OperationId) -> None:
+        """Also of an operation that we do not know: then it is another frontend's."""
+        cancel = OperationCancel(id=id, corral=self._sender)
+        await self._publish(subjects.operation_cancel(id), cancel)
+
+    async def dismissed(self, id: OperationId) -> None:
+        await self._publish(subjects.OPERATION_END, OperationMark(job_id=id, corral=self._sender))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        poke = Poke()
+        with self._progress.rings(poke, ALL):
+            await poke_or_period(self._round, poke=poke, clock=self._clock, period=PERIOD, name="broadcasts")
+
+    async def _round(self) -> None:
+        if targets := await self.tell():
+            await self._clock.sleep(max(_SPACING, targets * _SPACING_PER_TARGET))
+
+    async def tell(self) -> int:
+        """How everything is of which something changed here; returns how many targets that concerned."""
+        targets = 0
+        for id in sorted(self._progress.take_changed()):
+            operation = await self._operations.get(id)
+            if operation is not None:
+                targets += len(operation.targets)
+                await self._tell_of(operation)
+        return targets
+
+    async def _tell_of(self, operation: Operation) -> None:
+        before = self._told.get(operation.id)
+        known = self._progress.of(operation.id)
+        status = operation_status(operation, known)
+        if status == before:
+            return
+        if before is not None and before.processed and not status.processed:
+            await self._mark_start(operation)  # it goes on: a node is back, or somebody had it tried again
+        await self._tell(operation, status, known)
+        if status.processed and (before is None or not before.processed):
+            await self._invalidate(operation)
+        if status.processed and not status.error:
+            await self.dismissed(operation.id)
+
+    async def _mark_start(self, operation: Operation) -> None:
+        mark = OperationMark(
+            job_id=operation.id,
+            cache_key=cache_key(operation),
+            is_backend=operation.kind is IntentKind.BACKEND,
+            corral=self._sender,
+        )
+        await self._publish(subjects.OPERATION_START, mark)
+
+    async def _invalidate(self, operation: Operation) -> None:
+        verb = operation.verb
+        is_backend = operation.kind is IntentKind.BACKEND
+        about = subjects.INVALIDATE_BACKENDS if is_backend else subjects.INVALIDATE_MODELS
+        word = Verb.DELETE if verb.deletes else verb  # the only one that LocalAI has for it
+        await self._publish(about, Invalidation(element=operation.subject, op=word.value, corral=self._sender))
+
+    async def _tell(self, operation: Operation, status: OperationStatus, known: Mapping[NodeId, Progress]) -> None:
+        self._told[operation.id] = status
+        self._told.move_to_end(operation.id)
+        while len(self._told) > _MOST_KEPT:
+            self._told.popitem(last=False)
+        numbers = OperationNumbers(
+            frontend=self._sender.frontend,
+            nodes={node_id: _numbers(one) for node_id, one in known.items() if one.sequence},
+        )
+        told = OperationProgress(job_id=operation.id, status=status, corral=numbers)
+        await self._publish(subjects.operation_progress(operation.id), told)
+
+    async def _publish(self, subject: str, message: msgspec.Struct) -> None:
+        try:
+            await self._bus.publish(subject, msgspec.json.encode(message))
+        except CorralError as error:
+            log.debug("other frontends were not told", extra={"event": "broadcast.unheard", "reason": str(error)})
+
+
+def _numbers(known: Progress) -> InstallBytes:
+    return InstallBytes(
+        attempt=known.attempt, sequence=known.sequence, current=known.current_bytes, total=known.total_bytes
+    )

@@ -1,0 +1,238 @@
+"""What becomes of an intent while somebody works on it: after a look at the node, and after each end of a call."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from corral.frontend.operations.decide.intent import (
+    ALREADY,
+    CLOCK_SKEW,
+    TOLD,
+    Before,
+    Intent,
+    IntentPolicy,
+    IntentState,
+    Outstanding,
+    Proven,
+    Sighting,
+    Unproven,
+    together,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """Nothing to send: it is satisfied, blocked, or waits."""
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Store the intent, then send the request that brings it about."""
+
+    intent: Intent
+    replaces: bool = False
+    """Whether the request replaces what is there."""
+
+
+IntentStep = Rest | Send
+
+
+def look(
+    intent: Intent, evidence: Sighting, now: datetime, policy: IntentPolicy, *, is_corral: bool, life: str = ""
+) -> IntentStep:
+    """What follows from a fresh look at the node.
+
+    Corral's workers work on requests one after the other, and date each install anew.
+    """
+    intent = _without_settled_doubt(_by_this_clock(_without_what_died(intent, life), now), evidence.had, now)
+    doubt = intent.doubt
+    in_doubt = doubt is not None and doubt.generation < intent.generation
+    if in_doubt and doubt is not None and not is_corral:
+        return Rest(intent=_look_again(intent, now, min(doubt.until, now + policy.look_again), _IN_DOUBT))
+    proof = evidence.proof
+    if isinstance(proof, Proven) and not in_doubt:
+        return Rest(intent=satisfied(intent, proof, now))
+    if isinstance(proof, Unproven) and proof.is_hopeless and intent.may_block:
+        return Rest(intent=blocked(intent, proof.reason, now))
+    sent = intent.outstanding
+    if sent is not None and (until := _patient_until(evidence, sent, policy)) > now:
+        return Rest(intent=_look_again(intent, now, min(until, now + policy.look_again), intent.message))
+    if intent.before is None and evidence.renews and not is_corral and _is_recent(evidence.had, now):
+        noted = replace(intent, before=evidence.had, next_try=now + policy.distinct_dates)
+        return Rest(intent=replace(noted, changed_at=now))
+    return _send(intent, evidence, now, policy, life)
+
+
+_IN_DOUBT: Final = "an earlier request may still be running on the node"
+
+
+def _without_what_died(intent: Intent, life: str) -> Intent:
+    """Forget the requests that ended with an earlier process of the worker."""
+
+    def still_alive(sent: Outstanding | None) -> Outstanding | None:
+        return sent if sent is None or not sent.life or not life or sent.life == life else None
+
+    return replace(intent, outstanding=still_alive(intent.outstanding), doubt=still_alive(intent.doubt))
+
+
+def _by_this_clock(intent: Intent, now: datetime) -> Intent:
+    """Of requests that were sent before the clock was set back nobody knows how long ago that was: as if just now."""
+
+    def sent_by_now(sent: Outstanding | None) -> Outstanding | None:
+        if sent is None or sent.sent_at <= now + CLOCK_SKEW:
+            return sent
+        return replace(sent, sent_at=now, until=now + (sent.until - sent.sent_at))
+
+    return replace(intent, outstanding=sent_by_now(intent.outstanding), doubt=sent_by_now(intent.doubt))
+
+
+def _without_settled_doubt(intent: Intent, had: Before, now: datetime) -> Intent:
+    """Forget the requests that can have no more effect."""
+    doubt = intent.doubt
+    if doubt is None or (doubt.until > now and not doubt.shows(had)):
+        return intent
+    return replace(intent, doubt=None)
+
+
+def _patient_until(evidence: Sighting, sent: Outstanding, policy: IntentPolicy) -> datetime:
+    """Until when a request of ours that nobody answered is not repeated."""
+    if sent.is_late:
+        return sent.until
+    replaces = evidence.renews or (not sent.verb.deletes and sent.before.present)
+    return min(sent.until, sent.sent_at + policy.doubt) if replaces else sent.sent_at
+
+
+def _is_recent(had: Before, now: datetime) -> bool:
+    """Whether an install that begins now might be dated like the one that is there."""
+    try:
+        dated = datetime.fromisoformat(had.installed_at)
+    except ValueError:
+        return False
+    return dated.tzinfo is not None and abs(now - dated) < timedelta(minutes=1)
+
+
+def _send(intent: Intent, evidence: Sighting, now: datetime, policy: IntentPolicy, life: str) -> Send:
+    unanswered = None if intent.outstanding is None else replace(intent.outstanding, is_several=True)
+    outstanding = Outstanding(
+        generation=intent.generation,
+        verb=intent.verb,
+        sent_at=now,
+        until=now + 2 * policy.timeout(intent.verb),
+        before=evidence.had,
+        life=life,
+    )
+    sent = replace(
+        intent,
+        outstanding=outstanding,
+        doubt=together(unanswered, intent.doubt),
+        before=intent.before or evidence.had,
+        waits_for_node=False,
+        message="",
+        changed_at=now,
+        next_try=now,
+    )
+    return Send(intent=sent, replaces=not intent.verb.deletes and (evidence.renews or evidence.had.present))
+
+
+# What becomes of an intent.
+
+
+def satisfied(intent: Intent, proof: Proven, now: datetime) -> Intent:
+    message = str(proof.rung) if intent.before is not None else f"{ALREADY}{proof.rung}"
+    return _rested(intent, now, state=IntentState.SATISFIED, message=message, attempts=0)
+
+
+def blocked(intent: Intent, reason: str, now: datetime) -> Intent:
+    return _rested(intent, now, state=IntentState.BLOCKED, message=reason)
+
+
+def heard(intent: Intent, *, is_corral: bool) -> Intent:
+    """The node answered what is outstanding; a Corral worker has then finished whatever it was told before."""
+    return replace(intent, outstanding=None, doubt=None if is_corral else intent.doubt)
+
+
+def answered(intent: Intent, error: str | None, evidence: Sighting, now: datetime, policy: IntentPolicy) -> Intent:
+    """The node answered and was looked at again: what it has decides, whatever the answer was."""
+    proof = evidence.proof
+    if isinstance(proof, Proven):
+        return satisfied(intent, proof, now)
+    if error is None and proof.answer_proves:
+        return satisfied(intent, Proven(rung=TOLD), now)
+    if error is None and proof.is_hopeless:
+        return blocked(intent, proof.reason, now)
+    return failed(intent, contradicted(proof) if error is None else error, now, policy)
+
+
+CONTRADICTED: Final = "the node says that it is done, but"
+
+
+def contradicted(proof: Unproven) -> str:
+    return f"{CONTRADICTED} {proof.reason}"
+
+
+def answered_unseen(intent: Intent, error: str | None, now: datetime, policy: IntentPolicy) -> Intent:
+    """The node answered, and does not tell what it has. Its word alone is no proof: look again soon."""
+    if error is not None:
+        return failed(intent, error, now, policy)
+    message = "the node says that it is done, and does not tell what it has"
+    return _rested(intent, now, message=message, next_try=now + policy.look_again)
+
+
+def failed(intent: Intent, error: str, now: datetime, policy: IntentPolicy) -> Intent:
+    """One attempt more that came to nothing."""
+    attempts = intent.attempts + 1
+    if attempts >= policy.attempts:
+        return replace(blocked(intent, error, now), attempts=attempts)
+    next_try = now + policy.backoff.steady(attempts)
+    return _rested(intent, now, attempts=attempts, message=error, next_try=next_try)
+
+
+def timed_out(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
+    """No answer in time: the node may still be working, so this is no failure. It gets as long again."""
+    timeout = policy.timeout(intent.verb)
+    until = now + timeout
+    late = intent.outstanding and replace(intent.outstanding, is_late=True, until=max(until, intent.outstanding.until))
+    message = f"no answer within {timeout.total_seconds():.0f} s; the node may still be working"
+    return replace(_rested(intent, now, message=message, next_try=until), outstanding=late)
+
+
+def unheard(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Intent:
+    """The bus went away, or the node did not tell what it has: nothing is known, nobody is to blame."""
+    return _look_again(intent, now, now + policy.look_again, why)
+
+
+def held(intent: Intent, why: str, now: datetime, policy: IntentPolicy) -> Intent:
+    """Something must happen first."""
+    return replace(_look_again(intent, now, now + policy.hold, why), waits_for_node=False)
+
+
+def absent(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
+    """The node is away. It is waited for, however long that takes.
+
+    At first it is looked for again soon: it may have come back while this was decided, and then nobody tells.
+    """
+    pause = min(policy.absent, max(policy.hold, now - intent.accepted_at))
+    away = _look_again(intent, now, now + pause, intent.message)
+    return replace(away, waits_for_node=True)
+
+
+def unreachable(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
+    """Nobody listens for the node, although it is not known to be away."""
+    misses = intent.misses + 1
+    return replace(absent(intent, now, policy), next_try=now + policy.misses.steady(misses), misses=misses)
+
+
+def undelivered(intent: Intent, now: datetime, policy: IntentPolicy) -> Intent:
+    """The same, when something was sent: it did not arrive."""
+    return replace(unreachable(intent, now, policy), outstanding=None)
+
+
+def _look_again(intent: Intent, now: datetime, at: datetime, message: str) -> Intent:
+    return replace(intent, next_try=at, message=message, changed_at=now)
+
+
+def _rested(intent: Intent, now: datetime, **changes: object) -> Intent:
+    rested = replace(intent, outstanding=None, waits_for_node=False, misses=0, changed_at=now)
+    return replace(rested, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,282 @@
+"""An operation: one administrative act, with one target per node. Its state is computed from its targets.
+
+| target              | when                                                                              |
+|---------------------|-----------------------------------------------------------------------------------|
+| `queued`            | nothing was sent yet, or its node is away                                         |
+| `downloading`       | the node was asked                                                                |
+| `running_on_worker` | no answer in time; the node may still be working                                  |
+| `success`           | the node's own report proves it                                                   |
+| `error`             | the last attempt failed; another one follows                                      |
+| `blocked`           | cannot succeed, and says why; stays until somebody changes something              |
+| `superseded`        | a newer operation wants something else of that subject there                      |
+| `cancelled`         | a person took it back, or the node was removed                                    |
+
+| operation   | when (the first line that holds)                                                          |
+|-------------|-------------------------------------------------------------------------------------------|
+| `running`   | some target is under way, or about to be                                                  |
+| `failed`    | some target is `error` or `blocked`                                                       |
+| `waiting`   | all that is left waits for absent nodes: not a failure                                    |
+| `done`      | some target succeeded, or there was no node to do anything on                             |
+| `cancelled` | all were cancelled or superseded                                                          |
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from corral.base.ids import NodeId, OperationId
+from corral.frontend.operations.decide.intent import Intent, IntentKind, IntentState, Payload, Verb
+
+
+class TargetStatus(StrEnum):
+    QUEUED = "queued"
+    DOWNLOADING = "downloading"
+    RUNNING_ON_WORKER = "running_on_worker"
+    SUCCESS = "success"
+    ERROR = "error"
+    BLOCKED = "blocked"
+    SUPERSEDED = "superseded"
+    CANCELLED = "cancelled"
+
+
+FINAL: Final = frozenset({TargetStatus.SUCCESS, TargetStatus.SUPERSEDED, TargetStatus.CANCELLED})
+"""Nothing changes these any more. One that is blocked may be retried."""
+
+
+class OperationState(StrEnum):
+    RUNNING = "running"
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    operation_id: OperationId
+    node_id: NodeId
+    node_name: str
+    subject: str
+    """The canonical name on that node."""
+    status: TargetStatus = TargetStatus.QUEUED
+    waits_for_node: bool = False
+    message: str = ""
+    attempts: int = 0
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    id: OperationId
+    verb: Verb
+    subject: str
+    """What it is about, as it was asked for."""
+    payload: Payload = field(default_factory=dict, repr=False)
+    asked_by: str
+    accepted_at: datetime
+    node_id: NodeId | None = None
+    """Set when exactly one node was named."""
+    idempotency_key: str = ""
+    dismissed_at: datetime | None = None
+    """Since then it is history."""
+    targets: tuple[Target, ...] = field(default=(), repr=False)
+    """In the order of the names of their nodes."""
+
+    @property
+    def kind(self) -> IntentKind:
+        return self.verb.kind
+
+    @property
+    def state(self) -> OperationState:
+        return state_of(self.targets)
+
+    @property
+    def changed_at(self) -> datetime:
+        return max((target.changed_at for target in self.targets), default=self.accepted_at)
+
+
+def status_of(intent: Intent) -> TargetStatus:
+    """How the target of the intent's own operation stands."""
+    match intent.state:
+        case IntentState.SATISFIED:
+            return TargetStatus.SUCCESS
+        case IntentState.BLOCKED:
+            return TargetStatus.BLOCKED
+        case IntentState.CANCELLED:
+            return TargetStatus.CANCELLED
+        case IntentState.OPEN:
+            return _status_of_open(intent)
+
+
+def _status_of_open(intent: Intent) -> TargetStatus:
+    sent = intent.outstanding
+    if sent is None:
+        return TargetStatus.ERROR if intent.attempts else TargetStatus.QUEUED
+    return TargetStatus.RUNNING_ON_WORKER if sent.is_late else TargetStatus.DOWNLOADING
+
+
+UNDER_WAY: Final = frozenset({TargetStatus.QUEUED, TargetStatus.DOWNLOADING, TargetStatus.RUNNING_ON_WORKER})
+"""Something is still to come, be it only the node."""
+_BAD: Final = frozenset({TargetStatus.ERROR, TargetStatus.BLOCKED})
+
+
+def waits(target: Target) -> bool:
+    """Whether it waits for a node that is away."""
+    return target.waits_for_node and target.status not in FINAL
+
+
+def state_of(targets: Iterable[Target]) -> OperationState:
+    known = list(targets)
+    if any(one.status in UNDER_WAY and not waits(one) for one in known):
+        return OperationState.RUNNING
+    if any(one.status in _BAD and not waits(one) for one in known):
+        return OperationState.FAILED
+    if any(waits(one) for one in known):
+        return OperationState.WAITING
+    if not known or any(one.status is TargetStatus.SUCCESS for one in known):
+        return OperationState.DONE
+    return OperationState.CANCELLED
+
+
+def error_text(targets: Sequence[Target]) -> str:
+    """All errors in one line, as LocalAI words it. That something is queued is not an error."""
+    return "; ".join(f"{one.node_name}: {one.message}" for one in targets if one.status in _BAD)
+
+
+# Progress.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast bytes arrive, measured over the time between two events."""
+
+    at: float | None = None
+    """In seconds of a clock that nobody sets; None before the first."""
+    bytes: int = 0
+    per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far one node is, as far as it says. Kept in memory only: the status is what is true."""
+
+    attempt: int = 0
+    """Larger each time that the node begins; 0 when it does not say."""
+    sequence: int = 0
+    percentage: float = 0.0
+    phase: str = ""
+    file_name: str = ""
+    current: str = ""
+    total: str = ""
+    current_bytes: int = 0
+    total_bytes: int = 0
+    pace: Pace = Pace()
+
+
+NO_PROGRESS: Final = Progress()
+_MEASURED_OVER: Final = 0.2
+"""Seconds between two events that tell a speed; those that come together tell none."""
+_NEWER_COUNTS: Final = 0.5
+"""Of a speed that was just measured, against what was known before."""
+_STALLED_AFTER: Final = 5.0
+"""Seconds without a word after which no speed is told."""
+
+
+def merge(known: Progress, told: Progress, *, at: float = 0.0) -> Progress:
+    """What is known after one event more. Late ones change nothing, and nothing ever goes back within an attempt.
+
+    LocalAI's workers number nothing and begin anew with each layer and again when they extract: then the last word is
+    shown with the largest share so far.
+    """
+    if told.attempt > known.attempt:
+        known = NO_PROGRESS
+    elif told.sequence and (told.attempt, told.sequence) <= (known.attempt, known.sequence):
+        return known
+    share = told.percentage if told.percentage == told.percentage else 0.0
+    return replace(
+        told,
+        attempt=max(told.attempt, known.attempt),
+        sequence=told.sequence or known.sequence,
+        percentage=min(max(known.percentage, share), 100.0),
+        pace=_paced(known.pace, told.current_bytes, at),
+    )
+
+
+def _paced(known: Pace, current: int, at: float) -> Pace:
+    if known.at is None or current < known.bytes:
+        return Pace(at=at, bytes=current)  # begun, or begun anew
+    if at - known.at < _MEASURED_OVER:
+        return known
+    measured = (current - known.bytes) / (at - known.at)
+    before = known.per_second or measured
+    return Pace(at=at, bytes=current, per_second=before + (measured - before) * _NEWER_COUNTS)
+
+
+def speed_of(progress: Progress, now: float) -> float:
+    """Bytes per second; 0 where nothing moves, or nobody says so."""
+    pace = progress.pace
+    return pace.per_second if pace.at is not None and now - pace.at < _STALLED_AFTER else 0.0
+
+
+def seconds_left(progress: Progress, now: float) -> float | None:
+    """Until all bytes are there, if it goes on like this; None when that cannot be told."""
+    left, speed = progress.total_bytes - progress.current_bytes, speed_of(progress, now)
+    return left / speed if left > 0 and speed >= 1 else None
+
+
+_MOVING: Final = frozenset({TargetStatus.DOWNLOADING, TargetStatus.RUNNING_ON_WORKER})
+
+
+def shown_progress(target: Target, told: Progress) -> Progress:
+    """What a node said counts only while its target is under way: a late word changes nothing about an end."""
+    return told if target.status in _MOVING else NO_PROGRESS
+
+
+def share_of(target: Target, progress: Progress = NO_PROGRESS) -> float:
+    return 100.0 if target.status is TargetStatus.SUCCESS else shown_progress(target, progress).percentage
+
+
+def overall(shares: Sequence[tuple[Target, Progress]]) -> float:
+    """The mean over all targets that neither wait for a node nor were taken back."""
+    gone = (TargetStatus.SUPERSEDED, TargetStatus.CANCELLED)
+    counted = [share_of(target, one) for target, one in shares if not waits(target) and target.status not in gone]
+    return sum(counted) / len(counted) if counted else 0.0
+
+
+# LocalAI's view of an operation, which knows fewer words.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompatStatus:
+    processed: bool
+    message: str
+    is_queued: bool = False
+    """Accepted, and no node was asked yet."""
+    error: str = ""
+    cancelled: bool = False
+    completed: bool = False
+
+
+def compat_status(operation: Operation) -> CompatStatus:
+    """An operation is over for LocalAI's clients as soon as nothing is left to wait for but time. One that was taken
+    back on the way is `cancelled` for them, also when some nodes had done it by then."""
+    targets = operation.targets
+    busy = [one for one in targets if one.status is TargetStatus.RUNNING_ON_WORKER]
+    if any(one.status in (TargetStatus.QUEUED, TargetStatus.DOWNLOADING) and not waits(one) for one in targets):
+        is_queued = all(one.status is TargetStatus.QUEUED for one in targets)
+        message = "queued" if is_queued else f"processing {operation.kind}: {operation.subject}"
+        return CompatStatus(processed=False, message=message, is_queued=is_queued)
+    if error := error_text(targets):
+        return CompatStatus(processed=True, message=f"error: {error}", error=error)
+    if busy:
+        names = ", ".join(one.node_name for one in busy)
+        message = f"still installing in background on {names}; the nodes' own reports will confirm it"
+        return CompatStatus(processed=True, message=message)
+    if away := [one for one in targets if waits(one)]:
+        names = ", ".join(one.node_name for one in away)
+        return CompatStatus(processed=True, message=f"waiting for {names} to come back")
+    if operation.state is OperationState.CANCELLED or any(one.status is TargetStatus.CANCELLED for one in targets):
+        return CompatStatus(processed=True, message="cancelled", cancelled=True)
+    return CompatStatus(processed=True, message="completed", completed=True)

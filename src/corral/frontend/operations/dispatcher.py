@@ -1,0 +1,305 @@
+"""Brings nodes to what is wanted of them: claims due intents, looks at the node, sends, looks again, stores.
+
+Deciding is done in `frontend/operations/decide/intent_steps.py`. What a look and a request are depends on the kind of the intent, behind
+the port `KindActions`. Whatever happens to this process, the intents are in the database: whoever finds a lease that
+ended looks at the node before anything is sent again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final, Protocol
+
+from corral.base.batches import Batches
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.ids import NodeId, new_lease_token
+from corral.base.lanes import Lane
+from corral.base.logs import log_context
+from corral.base.tasks import Poke, poke_or_period
+from corral.frontend.nodes.client import NodeBusy, NodeRefused, NodeUnreachable
+from corral.frontend.nodes.decide.node import Node, NodeStatus
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.operations.decide import intent_steps
+from corral.frontend.operations.decide.intent import (
+    Intent,
+    IntentKey,
+    IntentKind,
+    IntentPolicy,
+    IntentState,
+    Report,
+    Sighting,
+    Verb,
+)
+from corral.frontend.operations.decide.intent_steps import Rest, Send
+from corral.frontend.operations.open_requests import OpenRequests
+from corral.frontend.operations.progress import ProgressBoard
+from corral.frontend.operations.store.intents import IntentChange, Intents
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.store import Events
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=5)
+"""Without a ring, and with nothing due before: how long what a dying frontend just stored waits for another one."""
+_BUSY_PERIOD: Final = timedelta(seconds=1)
+"""While requests are open: what became of them may be due soon."""
+_NOT_BEFORE: Final = timedelta(milliseconds=50)
+RETURNS_PERIOD: Final = timedelta(seconds=30)
+"""Without a ring of the feed, which also looks for events whose ring was lost."""
+REACHED: Final = frozenset({NodeStatus.HEALTHY, NodeStatus.DRAINING})
+"""Nodes that are sent something. A drained one too: maintenance is when backends are upgraded."""
+_BATCH: Final = 250
+_MOST_WORKED_ON: Final = 10_000
+_SLOTS: Final = 1024
+_LONG: Final = timedelta(seconds=2)
+_EVENTS: Final = 1000
+
+
+class KindActions(Protocol):
+    """What the dispatcher needs of the room that owns a kind. `look` and `send` fail as calls to nodes do."""
+
+    async def look(self, intent: Intent) -> Sighting:
+        """Find out what the node has of the subject, and what that says about the intent."""
+
+    async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> str:
+        """Why the request may not be sent yet; empty when it may."""
+
+    async def send(self, intent: Intent, *, replaces: bool) -> Sequence[str]:
+        """Send the request. Returns when the node has answered that it is done, with the processes that it ended for
+        it; NodeRefused has its error."""
+
+    async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
+        """The node has answered, and ended these processes. Must not fail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchStores:
+    intents: Intents
+    nodes: Nodes
+    events: Events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchTools:
+    kinds: Mapping[IntentKind, KindActions]
+    progress: ProgressBoard
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        stores: DispatchStores,
+        tools: DispatchTools,
+        fleet: Fleet,
+        clock: Clock,
+        policy: IntentPolicy,
+        *,
+        poke: Poke,
+    ) -> None:
+        """`poke` is rung by whoever makes an intent due before its time."""
+        self._stores = stores
+        self._tools = tools
+        self._fleet = fleet
+        self._clock = clock
+        self._policy = policy
+        self._token = new_lease_token()
+        self._looks = Lane(_SLOTS, patience=_LONG)
+        self._sends = {verb: Lane(_SLOTS, patience=_LONG) for verb in Verb}
+        self._working: set[IntentKey] = set()
+        self._changes = Batches(self._store, under_way=lambda: len(self._working))
+        self._requests = OpenRequests()
+        self._heard_of: int | None = None
+        self.poke = poke
+
+    @property
+    def slow(self) -> Mapping[Verb, int]:
+        """Requests that have been open for long."""
+        return {verb: lane.slow for verb, lane in self._sends.items()}
+
+    async def run(self) -> None:
+        """Until cancelled: then every request under way is left to whoever comes next. `renew` and `notice_returns`
+        run beside it."""
+        async with asyncio.TaskGroup() as group:
+
+            async def step() -> timedelta | None:
+                if not self._working:
+                    now = self._clock.now()
+                    waiting = await self._stores.intents.waiting(now=now, until=now + self._policy.lease)
+                    if not waiting.is_due:
+                        return None if waiting.next is None else max(waiting.next - now, _NOT_BEFORE)
+                while batch := await self.claim():
+                    for held, node in batch:
+                        group.create_task(self.work(held, node), name=f"{held.verb} {held.subject}")
+                return _BUSY_PERIOD
+
+            await poke_or_period(step, poke=self.poke, clock=self._clock, period=PERIOD, name="dispatcher")
+
+    async def tick(self) -> None:
+        """Work on all that is due, to its end."""
+        async with asyncio.TaskGroup() as group:
+            while batch := await self.claim():
+                for held, node in batch:
+                    group.create_task(self.work(held, node), name=f"{held.verb} {held.subject}")
+
+    async def claim(self) -> list[tuple[Intent, Node | None]]:
+        """Take what is due and nobody works on. None is a node that was removed a moment ago."""
+        room = min(_BATCH, _MOST_WORKED_ON - len(self._working))
+        if room <= 0:
+            return []
+        now = self._clock.now()
+        found = await self._stores.intents.claim(self._token, now=now, until=now + self._policy.lease, limit=room)
+        mine = [one for one in found if one.key not in self._working]
+        nodes = await self._stores.nodes.load_many({one.node_id for one in mine}) if mine else {}
+        self._working.update(one.key for one in mine)
+        return [(one, nodes.get(one.node_id)) for one in mine]
+
+    async def work(self, intent: Intent, node: Node | None) -> None:
+        """One intent from claim to rest. What could not be stored is found again when its lease has ended."""
+        ids = {"node": intent.node_id, intent.kind.value: intent.subject, "operation": intent.operation_id}
+        with log_context(**ids):
+            try:
+                await self._bring_about(intent, node)
+            except CorralError as error:
+                log.warning("what became of an intent was not stored: %s", error, extra={"event": "intent.unstored"})
+            except Exception:
+                log.exception("the work on an intent broke off", extra={"event": "intent.broke_off"})
+            finally:
+                self._working.discard(intent.key)
+
+    async def _bring_about(self, intent: Intent, node: Node | None) -> None:
+        if node is None or self._fleet.see(node).status not in REACHED:
+            await self._rest(intent_steps.absent(intent, self._clock.now(), self._policy), is_corral=False)
+            return
+        is_corral = node.peer is not None
+        evidence = await self._look(intent)
+        if isinstance(evidence, Intent):
+            await self._rest(evidence, is_corral=is_corral)
+            return
+        intent = replace(intent, payload=evidence.payload)
+        life = node.facts.incarnation
+        match intent_steps.look(intent, evidence, self._clock.now(), self._policy, is_corral=is_corral, life=life):
+            case Rest(intent=rested):
+                await self._rest(rested, is_corral=is_corral)
+            case Send(replaces=replaces) if why := await self._kind(intent).hold(intent, node, replaces=replaces):
+                await self._rest(intent_steps.held(intent, why, self._clock.now(), self._policy), is_corral=is_corral)
+            case Send(intent=sent, replaces=replaces):
+                if await self._changes.store(IntentChange(intent=sent, keeps_lease=True, is_corral=is_corral)):
+                    settled, report = await self._send(sent, replaces=replaces, is_corral=is_corral)
+                    await self._rest(settled, is_corral=is_corral, report=report)
+
+    def _kind(self, intent: Intent) -> KindActions:
+        return self._tools.kinds[intent.kind]
+
+    async def _look(self, intent: Intent) -> Sighting | Intent:
+        """What the node shows of the subject, or what becomes of the intent when it does not say."""
+        try:
+            async with self._looks.slot():
+                return await self._kind(intent).look(intent)
+        except NodeUnreachable:
+            return intent_steps.unreachable(intent, self._clock.now(), self._policy)
+        except CorralError as error:
+            return intent_steps.unheard(intent, error.message, self._clock.now(), self._policy)
+
+    async def _send(self, intent: Intent, *, replaces: bool, is_corral: bool) -> tuple[Intent, Report | None]:
+        """Ask the node, and see what came of it."""
+        error: str | None = None
+        self._tools.progress.begin_anew(intent.operation_id, intent.node_id)
+        try:
+            async with self._tools.progress.followed(intent.operation_id), self._sends[intent.verb].slot():
+                async with self._requests.waiting(intent):
+                    stopped = await self._kind(intent).send(intent, replaces=replaces)
+                await self._kind(intent).after(intent, stopped, is_corral=is_corral)
+        except NodeUnreachable:
+            return intent_steps.undelivered(intent, self._clock.now(), self._policy), None
+        except NodeBusy:
+            return intent_steps.timed_out(intent, self._clock.now(), self._policy), None
+        except NodeRefused as refusal:
+            error = refusal.message
+            await self._kind(intent).after(intent, refusal.stopped, is_corral=is_corral)
+        except CorralError as trouble:
+            return intent_steps.unheard(intent, trouble.message, self._clock.now(), self._policy), None
+        return await self._judge(intent_steps.heard(intent, is_corral=is_corral), error)
+
+    async def _judge(self, intent: Intent, error: str | None) -> tuple[Intent, Report | None]:
+        """The node answered; what it has decides."""
+        evidence = await self._look(intent)
+        now = self._clock.now()
+        if isinstance(evidence, Intent):
+            return intent_steps.answered_unseen(intent, error, now, self._policy), None
+        intent = replace(intent, payload=evidence.payload)
+        return intent_steps.answered(intent, error, evidence, now, self._policy), evidence.report
+
+    async def _rest(self, intent: Intent, *, is_corral: bool, report: Report | None = None) -> None:
+        if await self._changes.store(
+            IntentChange(intent=intent, keeps_lease=False, is_corral=is_corral, report=report)
+        ):
+            _tell(intent)
+            self._tools.progress.changed(intent.operation_id)
+        else:
+            self.poke.ring()  # something newer is wanted there
+
+    async def _store(self, changes: Sequence[IntentChange]) -> list[bool]:
+        """Whether each was still ours and wanted."""
+        return await self._stores.intents.store(self._token, changes)
+
+    # Beside the work.
+
+    @property
+    def renewed_every(self) -> timedelta:
+        return self._policy.lease / 3
+
+    async def renew(self) -> None:
+        """Hold the leases on all that this process works on, by one statement, and on nothing else: what could not be
+        stored is to be found again."""
+        if self._working:
+            until = self._clock.now() + self._policy.lease
+            await self._stores.intents.extend(self._token, list(self._working), until=until)
+
+    async def notice_returns(self) -> None:
+        """Nodes that were announced to be back get what waited for them at once, and nobody waits for answers from
+        before. What fails is done again with the next call."""
+        events = self._stores.events
+        if self._heard_of is None:
+            self._heard_of = await events.last_sequence()
+        while new := await events.after(self._heard_of, limit=_EVENTS):
+            await self._welcome([one.event for one in new])
+            self._heard_of = new[-1].sequence
+
+    async def _welcome(self, happened: Sequence[Event]) -> None:
+        back = {one.node_id for one in happened if one.node_id is not None and _is_return(one)}
+        heard = {one.node_id for one in happened if one.node_id is not None and _is_healed(one)} - back
+        await self._give_up_on_earlier_lives(back & self._requests.nodes)
+        at, woken = self._clock.now(), 0
+        if back:
+            woken += await self._stores.intents.wake(sorted(back), at=at)
+            woken += await self._stores.intents.look_at(sorted(back), at=at)
+        if heard:
+            woken += await self._stores.intents.wake_unmissed(sorted(heard), at=at)
+        if woken:
+            self.poke.ring()
+
+    async def _give_up_on_earlier_lives(self, ids: set[NodeId]) -> None:
+        for node in (await self._stores.nodes.load_many(ids)).values() if ids else ():
+            self._requests.give_up(node.id, life=node.facts.incarnation)
+
+
+def _is_return(event: Event) -> bool:
+    """Whether a node is there again that was away, or a new process of it."""
+    return event.kind is EventKind.NODE_REREGISTERED or (_is_healed(event) and event.data.get("before") == "offline")
+
+
+def _is_healed(event: Event) -> bool:
+    return event.kind is EventKind.NODE_STATUS and event.data.get("after") in REACHED
+
+
+def _tell(intent: Intent) -> None:
+    """One line for each change that matters to people."""
+    if intent.state is IntentState.SATISFIED:
+        done = {"event": "intent.satisfied", "proof": intent.message}
+        log.info("%s of %s is proven", intent.verb, intent.subject, extra=done)
+    elif intent.state is IntentState.BLOCKED:
+        log.warning("%s is blocked: %s", intent.subject, intent.message, extra={"event": "intent.blocked"})

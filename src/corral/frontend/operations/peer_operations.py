@@ -1,0 +1,149 @@
+"""What other frontends broadcast: operations of LocalAI's frontends are kept in memory and shown beside ours, as those
+do it with each other; of Corral's only the progress is news, since the rest is in the database.
+
+Nothing that is heard here is broadcast again.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from corral.base.clock import Clock
+from corral.base.errors import InvalidInput
+from corral.base.ids import FrontendId, OperationId
+from corral.bus.port import Handler, Message
+from corral.frontend.operations.decide.localai_status import PeerOperation
+from corral.frontend.operations.progress import ProgressBoard
+from corral.frontend.operations.service import Operations
+from corral.wire import go_json, subjects
+from corral.wire.broadcasts import Invalidation, OperationCancel, OperationMark, OperationProgress, OperationStatus
+
+log = logging.getLogger(__name__)
+
+_STALE: Final = timedelta(minutes=30)
+"""Without a word, after which LocalAI's frontends too take an operation for dead."""
+_MOST_KEPT: Final = 500
+_ANOTHER: Final = "another frontend"
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caches:
+    """What we keep of things that LocalAI's frontends change as well, each by how it is made anew."""
+
+    models: Callable[[], None]
+    """Files of a directory that we may share."""
+    inventory: Callable[[], None]
+    """Backends on nodes that we may share."""
+    upgrades: Callable[[], None]
+    """What galleries and registries offer for them."""
+
+
+class PeerOperations:
+    def __init__(
+        self,
+        operations: Operations,
+        progress: ProgressBoard,
+        clock: Clock,
+        *,
+        frontend: FrontendId,
+        caches: Caches,
+    ) -> None:
+        self._operations = operations
+        self._progress = progress
+        self._clock = clock
+        self._frontend = frontend
+        self._caches = caches
+        self._known: OrderedDict[str, PeerOperation] = OrderedDict()
+
+    def handlers(self) -> dict[str, Handler]:
+        """Which subject goes to which handler."""
+        return {
+            subjects.OPERATION_START: understood(OperationMark, self._on_start),
+            subjects.OPERATION_END: understood(OperationMark, self._on_end),
+            subjects.OPERATIONS_PROGRESS: understood(OperationProgress, self._on_progress),
+            subjects.OPERATIONS_CANCEL: understood(OperationCancel, self._on_cancel),
+            subjects.INVALIDATE_MODELS: understood(Invalidation, self._on_changed_models),
+            subjects.INVALIDATE_BACKENDS: understood(Invalidation, self._on_changed_backends),
+        }
+
+    def find(self, job_id: str) -> PeerOperation | None:
+        return self._known.get(job_id)
+
+    def listed(self) -> list[PeerOperation]:
+        """Those that are under way, and those that failed until somebody dismisses them."""
+        now = self._clock.monotonic()
+        for job_id, known in list(self._known.items()):
+            is_over = known.status is not None and known.status.processed
+            if not is_over and now - known.heard_at > _STALE.total_seconds():
+                del self._known[job_id]
+        return [one for one in self._known.values() if one.key and _is_shown(one.status)]
+
+    async def _on_start(self, mark: OperationMark) -> None:
+        if mark.corral is UNSET and mark.job_id:
+            self._keep(replace(self._of(mark.job_id), key=mark.cache_key, is_backend=mark.is_backend))
+
+    async def _on_end(self, mark: OperationMark) -> None:
+        """Somebody dismissed it, or saw that it is over."""
+        is_theirs = self._known.pop(mark.job_id, None) is not None
+        if mark.corral is UNSET and not is_theirs:
+            await self._operations.dismiss_quietly(OperationId(mark.job_id))
+
+    async def _on_progress(self, told: OperationProgress) -> None:
+        if told.status is None:
+            return
+        if told.corral is UNSET:
+            known = self._of(told.job_id)
+            nodes = told.status.nodes or ([] if known.status is None else known.status.nodes)
+            self._keep(replace(known, status=msgspec.structs.replace(told.status, nodes=nodes)))
+        elif told.corral.frontend != self._frontend:
+            self._progress.hear_of(OperationId(told.job_id), told.status.nodes, told.corral.nodes)
+
+    async def _on_cancel(self, cancel: OperationCancel) -> None:
+        """Ours, taken back at a frontend of LocalAI. Of several Corral frontends that hear it the first one does it."""
+        if cancel.corral is UNSET and cancel.id not in self._known:
+            await self._operations.take_back(OperationId(cancel.id), by=_ANOTHER)
+
+    async def _on_changed_models(self, told: Invalidation) -> None:
+        """Corral's frontends tell each other by their feed."""
+        if told.corral is UNSET:
+            self._caches.models()
+
+    async def _on_changed_backends(self, told: Invalidation) -> None:
+        if told.corral is UNSET:
+            self._caches.inventory()
+            self._caches.upgrades()
+
+    def _of(self, job_id: str) -> PeerOperation:
+        now = self._clock.monotonic()
+        known = self._known.get(job_id)
+        return PeerOperation(job_id=job_id, heard_at=now) if known is None else replace(known, heard_at=now)
+
+    def _keep(self, operation: PeerOperation) -> None:
+        self._known[operation.job_id] = operation
+        self._known.move_to_end(operation.job_id)
+        while len(self._known) > _MOST_KEPT:
+            self._known.popitem(last=False)
+
+
+def _is_shown(status: OperationStatus | None) -> bool:
+    return status is None or not status.processed or (bool(status.error) and not status.cancelled)
+
+
+def understood(kind: type[T], handle: Callable[[T], Awaitable[None]]) -> Handler:
+    async def on_message(message: Message) -> None:
+        try:
+            told = go_json.decode(message.data, kind)
+        except InvalidInput as error:
+            log.warning("a broadcast is ignored: %s", error, extra={"event": "broadcast.ignored"})
+            return
+        await handle(told)
+
+    return on_message

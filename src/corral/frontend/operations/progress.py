@@ -1,0 +1,202 @@
+"""How far nodes are with operations, as far as they say. Kept in memory: what is true is in the database.
+
+A frontend listens to the nodes of an operation while it has a request of it open, while somebody follows it, and for
+some seconds after somebody looked at it; at no other time.
+"""
+
+import logging
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError, InvalidInput
+from corral.base.ids import NodeId, OperationId
+from corral.base.tasks import Poke
+from corral.bus.port import Bus, Message, Subscription
+from corral.frontend.operations.decide.operation import NO_PROGRESS, Operation, OperationState, Progress, merge
+from corral.wire import go_json, subjects
+from corral.wire.broadcasts import NodeProgress, NodeProgressStatus
+from corral.wire.progress import InstallBytes, InstallProgress, size_of
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=1)
+_LOOK_LASTS: Final = 10.0
+"""Seconds in which somebody who looked is expected to look again."""
+_MOST_KEPT: Final = 200
+"""Operations whose last words are kept."""
+
+_MOVING: Final = (NodeProgressStatus.DOWNLOADING, NodeProgressStatus.RUNNING_ON_WORKER)
+ALL: Final = None
+"""A listener to every operation."""
+
+
+class ProgressBoard:
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._known: OrderedDict[OperationId, dict[NodeId, Progress]] = OrderedDict()
+        self._followers: Counter[OperationId] = Counter()
+        self._looked_until: dict[OperationId, float] = {}
+        self._heard: dict[OperationId, Subscription | None] = {}
+        """None while a subscription is being made."""
+        self._listeners: defaultdict[OperationId | None, set[Poke]] = defaultdict(set)
+        self._changed: set[OperationId] = set()
+        self.poke = Poke()
+
+    # For those who look.
+
+    def of(self, operation: OperationId) -> Mapping[NodeId, Progress]:
+        return self._known.get(operation, {})
+
+    def look(self, operation: Operation) -> Mapping[NodeId, Progress]:
+        """The same for somebody who will probably look again: while it runs, its nodes are listened to."""
+        if operation.state is OperationState.RUNNING:
+            self._looked_until[operation.id] = self._clock.monotonic() + _LOOK_LASTS
+            if operation.id not in self._heard:
+                self.poke.ring()
+        return self.of(operation.id)
+
+    @asynccontextmanager
+    async def followed(self, operation: OperationId) -> AsyncIterator[None]:
+        """While inside, what nodes say of the operation is heard. That it cannot be heard hinders nobody."""
+        self._followers[operation] += 1
+        try:
+            await self._listen(operation)
+            yield
+        finally:
+            self._followers[operation] -= 1
+            await self._stop_listening(operation)
+
+    @contextmanager
+    def rings(self, poke: Poke, operation: OperationId | None) -> Iterator[None]:
+        """Have the bell rung whenever something of the operation changed here, or of any."""
+        self._listeners[operation].add(poke)
+        try:
+            yield
+        finally:
+            self._listeners[operation].discard(poke)
+            if not self._listeners[operation]:
+                del self._listeners[operation]
+
+    def ring(self) -> None:
+        """Wake all who listen."""
+        for poke in [one for listeners in self._listeners.values() for one in listeners]:
+            poke.ring()
+
+    # For those who change something.
+
+    def begin_anew(self, operation: OperationId, node_id: NodeId) -> None:
+        """A new attempt counts from nothing."""
+        self._of(operation).pop(node_id, None)
+        self.changed(operation)
+
+    def changed(self, operation: OperationId) -> None:
+        """Something of the operation is stored that was not there before."""
+        self._changed.add(operation)
+        self._ring(operation)
+
+    def take_changed(self) -> set[OperationId]:
+        """All of which something was done or heard here since the last call: for the one who tells other frontends."""
+        taken, self._changed = self._changed, set()
+        return taken
+
+    def hear_of(
+        self, operation: OperationId, rows: Iterable[NodeProgress], numbers: Mapping[str, InstallBytes]
+    ) -> None:
+        """What another frontend knows. Whoever listens to the nodes itself knows better."""
+        if operation in self._heard:
+            return
+        for row in rows:
+            node_id = NodeId(row.node_id)
+            if row.status in _MOVING:
+                self._merge(operation, node_id, _progress(row, numbers.get(node_id)))
+            else:
+                self._of(operation).pop(node_id, None)  # the next attempt begins anew
+        self._ring(operation)
+
+    def _ring(self, operation: OperationId) -> None:
+        for poke in (*self._listeners.get(operation, ()), *self._listeners.get(ALL, ())):
+            poke.ring()
+
+    # Listening.
+
+    async def tend(self) -> None:
+        """Listen where somebody looks, and no longer where nobody has for a while."""
+        now = self._clock.monotonic()
+        for operation, until in list(self._looked_until.items()):
+            if until > now:
+                await self._listen(operation)
+            else:
+                del self._looked_until[operation]
+                await self._stop_listening(operation)
+
+    def _is_wanted(self, operation: OperationId) -> bool:
+        return self._followers[operation] > 0 or operation in self._looked_until
+
+    async def _listen(self, operation: OperationId) -> None:
+        if operation in self._heard:
+            return
+
+        async def on_message(message: Message) -> None:
+            self._take(operation, message)
+
+        self._heard[operation] = None
+        subscription: Subscription | None = None
+        try:
+            subscription = await self._bus.subscribe(subjects.install_progress_of_all(operation), on_message)
+        except CorralError as error:
+            log.info("progress is not heard: %s", error, extra={"event": "progress.unheard", "operation": operation})
+        finally:
+            del self._heard[operation]
+            if subscription is not None:
+                self._heard[operation] = subscription
+        await self._stop_listening(operation)
+
+    async def _stop_listening(self, operation: OperationId) -> None:
+        if self._is_wanted(operation):
+            return
+        self._followers.pop(operation, None)
+        if (subscription := self._heard.get(operation)) is not None:
+            del self._heard[operation]
+            await subscription.close()
+
+    def _take(self, operation: OperationId, message: Message) -> None:
+        try:
+            told = go_json.decode(message.data, InstallProgress)
+        except InvalidInput as error:
+            log.debug("progress ignored: %s", error, extra={"event": "progress.ignored"})
+            return
+        if self._merge(operation, subjects.node_of(message.subject), _progress(told, told.corral)):
+            self.changed(operation)
+
+    def _merge(self, operation: OperationId, node_id: NodeId, told: Progress) -> bool:
+        nodes = self._of(operation)
+        known = nodes.get(node_id, NO_PROGRESS)
+        nodes[node_id] = merge(known, told, at=self._clock.monotonic())
+        return nodes[node_id] is not known
+
+    def _of(self, operation: OperationId) -> dict[NodeId, Progress]:
+        nodes = self._known.setdefault(operation, {})
+        self._known.move_to_end(operation)
+        while len(self._known) > _MOST_KEPT:
+            self._known.popitem(last=False)
+        return nodes
+
+
+def _progress(told: InstallProgress | NodeProgress, numbers: InstallBytes | None) -> Progress:
+    """Of LocalAI's workers the words are read: they tell no numbers."""
+    return Progress(
+        attempt=0 if numbers is None else numbers.attempt,
+        sequence=0 if numbers is None else numbers.sequence,
+        percentage=told.percentage,
+        phase=told.phase,
+        file_name=told.file_name,
+        current=told.current,
+        total=told.total,
+        current_bytes=size_of(told.current) if numbers is None else numbers.current,
+        total_bytes=size_of(told.total) if numbers is None else numbers.total,
+    )

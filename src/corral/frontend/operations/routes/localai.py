@@ -1,0 +1,173 @@
+"""Operations in LocalAI's form: `/api/operations`, and the status of a job."""
+
+from dataclasses import replace
+
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.admin.answers import answer
+from corral.admin.context import AdminContext, Caller
+from corral.admin.route import Access, Dialect, RouteSpec
+from corral.base.errors import NotFound
+from corral.base.ids import OperationId
+from corral.frontend.operations.decide.localai_status import operation_status
+from corral.frontend.operations.routes.pages import cut, read_place
+from corral.frontend.operations.shapes import (
+    UNKNOWN_JOB,
+    history_item,
+    is_listed,
+    job_status,
+    operation_item,
+    peer_item,
+    peer_job_status,
+    staging_item,
+)
+from corral.wire.broadcasts import OperationStatus
+from corral.wire.operation_views import Acknowledgement, History, JobStatus, MoreHistory, OperationItems
+
+_HISTORY = 50
+"""As many as LocalAI shows."""
+
+
+async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
+    listed = [one for one in await context.operations.current() if is_listed(one)]
+    items = [operation_item(one, context.progress.look(one)) for one in listed]
+    items += [peer_item(one) for one in context.peers.listed()]
+    items += [staging_item(model, status) for model, status in context.staging.listed().items()]
+    return answer(OperationItems(operations=sorted(items, key=lambda one: (one.progress, one.id))))
+
+
+async def cancel(context: AdminContext, request: Request, caller: Caller) -> Response:
+    await context.operations.cancel(_id(request), by=caller.name)
+    return answer(Acknowledgement(message="Operation cancelled"))
+
+
+async def pause(context: AdminContext, request: Request, caller: Caller) -> Response:
+    await context.operations.cancel(_id(request), by=caller.name)
+    return answer(Acknowledgement(message="Operation paused"))
+
+
+async def dismiss(context: AdminContext, request: Request, caller: Caller) -> Response:
+    await context.operations.dismiss(_id(request))
+    return answer(Acknowledgement(message="Operation dismissed"))
+
+
+async def history(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """Pages go by when operations were accepted; on each, what ended last is first."""
+    limit, before = read_place(request.query_params, usual=_HISTORY, most=_HISTORY)
+    shown, more = cut(await context.operations.left(limit=limit + 1, before=before), limit)
+    items = [item for one in shown if (item := history_item(one)) is not None]
+    return answer(
+        History(
+            operations=sorted(items, key=lambda one: one.finished_at, reverse=True),
+            corral=UNSET if more is None else MoreHistory(next_cursor=more),
+        )
+    )
+
+
+async def clear_history(context: AdminContext, request: Request, caller: Caller) -> Response:
+    await context.operations.clear(by=caller.name)
+    return answer(Acknowledgement())
+
+
+async def job(context: AdminContext, request: Request, caller: Caller) -> Response:
+    try:
+        operation = await context.operations.get(_id(request))
+    except NotFound:
+        peer = context.peers.find(_id(request))
+        return answer(UNKNOWN_JOB if peer is None or peer.status is None else peer_job_status(peer.status))
+    return answer(job_status(operation, context.progress.look(operation)))
+
+
+async def status(context: AdminContext, request: Request, caller: Caller) -> Response:
+    try:
+        operation = await context.operations.get(_id(request))
+    except NotFound:
+        if (peer := context.peers.find(_id(request))) is not None and peer.status is not None:
+            return answer(peer.status)
+        return answer({"error": {"code": 500, "message": "could not find any status for ID", "type": ""}}, 500)
+    return answer(operation_status(operation, context.progress.look(operation)))
+
+
+def _id(request: Request) -> OperationId:
+    return OperationId(request.path_params["id"])
+
+
+_ADMIN = RouteSpec(
+    method="GET",
+    path="/api/operations",
+    handler=list_operations,
+    access=Access.ADMIN,
+    dialect=Dialect.LOCALAI_UI,
+    summary="What is under way or has failed, in LocalAI's form.",
+    gives=OperationItems,
+    codes={200: "a list, by progress"},
+)
+_ALWAYS = {200: "also for an id that nobody knows, as LocalAI has it"}
+
+ROUTES = [
+    _ADMIN,
+    replace(
+        _ADMIN,
+        path="/api/operations/history",
+        handler=history,
+        summary="The last operations that are over.",
+        gives=History,
+        query={"limit": f"how many, from 1 to {_HISTORY}", "cursor": "where an earlier page ended"},
+        codes={200: "a list, the latest first", 400: "a bad cursor or limit"},
+    ),
+    replace(
+        _ADMIN,
+        method="DELETE",
+        path="/api/operations/history",
+        handler=clear_history,
+        summary="Forget the operations that are over. What failed stays as long as it is tried again.",
+        gives=Acknowledgement,
+        codes={200: "forgotten, by all frontends"},
+    ),
+    replace(
+        _ADMIN,
+        method="POST",
+        path="/api/operations/{id}/cancel",
+        handler=cancel,
+        summary="Take back what was not sent yet.",
+        gives=Acknowledgement,
+        codes=_ALWAYS,
+    ),
+    replace(
+        _ADMIN,
+        method="POST",
+        path="/api/operations/{id}/pause",
+        handler=pause,
+        summary="The same as a cancel: nodes keep what they have downloaded in any case.",
+        gives=Acknowledgement,
+        codes=_ALWAYS,
+    ),
+    replace(
+        _ADMIN,
+        method="POST",
+        path="/api/operations/{id}/dismiss",
+        handler=dismiss,
+        summary="Show it in the history only.",
+        gives=Acknowledgement,
+        codes=_ALWAYS,
+    ),
+    replace(
+        _ADMIN,
+        path="/api/backends/job/{id}",
+        handler=job,
+        summary="How far an operation is. One that nobody knows reads as queued, as LocalAI has it.",
+        gives=JobStatus,
+        codes={200: "its status"},
+    ),
+    replace(
+        _ADMIN,
+        path="/backends/jobs/{id}",
+        handler=status,
+        dialect=Dialect.LOCALAI_CLI,
+        summary="The whole status of an operation.",
+        gives=OperationStatus,
+        codes={200: "its status", 500: "no operation has this id, as LocalAI words it"},
+    ),
+]

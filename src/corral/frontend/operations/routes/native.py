@@ -1,0 +1,198 @@
+"""Operations in Corral's own form: `/api/v1/operations`, with full states, per node."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from corral.admin.answers import answer
+from corral.admin.bodies import checked_galleries
+from corral.admin.context import AdminContext, Caller
+from corral.admin.route import Access, RouteSpec, read_body
+from corral.base.errors import InvalidInput
+from corral.base.ids import NodeId, OperationId
+from corral.control.planning import Ask, Planned
+from corral.domain.backend import BACKEND_VERBS
+from corral.frontend.nodes.routes.query import DEFAULT_LIMIT, MAX_LIMIT
+from corral.frontend.operations.decide.intent import Intent, Verb
+from corral.frontend.operations.decide.operation import Operation
+from corral.frontend.operations.routes.pages import cut, read_place
+from corral.frontend.operations.shapes import operation_view
+from corral.galleries.build_uris import BackendRef
+from corral.wire.go_json import decode
+from corral.wire.operation_views import Changed, NodesAsk, OperationAsk, OperationPage, OperationView, Plan, PlannedView
+
+_LONGEST_KEY = 200
+
+
+async def start(context: AdminContext, request: Request, caller: Caller) -> Response:
+    operation = await context.backend_operations.start(await _ask(context, request, caller))
+    return answer(_view(context, operation), 202, {"Location": f"/api/v1/operations/{operation.id}"})
+
+
+async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:
+    planned = await context.backend_operations.plan(await _ask(context, request, caller))
+    return answer(Plan(items=[planned_view(one) for one in planned]))
+
+
+async def list_operations(context: AdminContext, request: Request, caller: Caller) -> Response:
+    limit, before = read_place(request.query_params, usual=DEFAULT_LIMIT, most=MAX_LIMIT)
+    shown, more = cut(await context.operations.newest(limit=limit + 1, before=before), limit)
+    return answer(OperationPage(items=[_view(context, one) for one in shown], next_cursor=more))
+
+
+async def show(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return answer(_view(context, await context.operations.get(_id(request))))
+
+
+async def retry(context: AdminContext, request: Request, caller: Caller) -> Response:
+    await context.operations.get(_id(request))
+    changed = await context.operations.retry(_id(request), by=caller.name, nodes=await _nodes(context, request))
+    return await _changed(context, request, changed, [])
+
+
+async def cancel(context: AdminContext, request: Request, caller: Caller) -> Response:
+    await context.operations.get(_id(request))
+    changed = await context.operations.cancel(_id(request), by=caller.name, nodes=await _nodes(context, request))
+    return await _changed(context, request, changed, [one for one in changed if one.outstanding is not None])
+
+
+async def _changed(
+    context: AdminContext, request: Request, changed: Sequence[Intent], sent: Sequence[Intent]
+) -> Response:
+    operation = await context.operations.get(_id(request))
+    names = {target.node_id: target.node_name for target in operation.targets}
+    return answer(
+        Changed(
+            operation=_view(context, operation),
+            nodes=sorted(names[one.node_id] for one in changed),
+            already_sent=sorted(names[one.node_id] for one in sent),
+        )
+    )
+
+
+async def _ask(context: AdminContext, request: Request, caller: Caller) -> Ask:
+    wanted = decode(await read_body(request, context.max_body), OperationAsk)
+    if wanted.verb not in BACKEND_VERBS:
+        raise InvalidInput("verb", f"is {wanted.verb[:50]!r}; say one of {', '.join(BACKEND_VERBS)}")
+    return Ask(
+        verb=Verb(wanted.verb),
+        ref=BackendRef(
+            backend=wanted.backend,
+            uri=wanted.uri,
+            name=wanted.name,
+            alias=wanted.alias,
+            galleries=checked_galleries(wanted.galleries, "galleries"),
+        ),
+        force=wanted.force,
+        nodes=tuple(NodeId(one) for one in wanted.nodes),
+        labels=wanted.labels,
+        by=caller.name,
+        idempotency_key=idempotency_key(request),
+        refuses_unknown=True,
+    )
+
+
+def idempotency_key(request: Request) -> str:
+    key = request.headers.get("idempotency-key", "")
+    if len(key) > _LONGEST_KEY:
+        raise InvalidInput("Idempotency-Key", f"has more than {_LONGEST_KEY} characters")
+    return key
+
+
+async def _nodes(context: AdminContext, request: Request) -> list[NodeId] | None:
+    body = await read_body(request, context.max_body)
+    nodes = decode(body, NodesAsk).nodes if body else []
+    return [NodeId(one) for one in nodes] or None
+
+
+def _view(context: AdminContext, operation: Operation) -> OperationView:
+    return operation_view(operation, context.progress.look(operation), context.clock.monotonic())
+
+
+def planned_view(planned: Planned) -> PlannedView:
+    node = planned.node.node
+    return PlannedView(
+        node_id=node.id,
+        node_name=node.name,
+        node_status=planned.node.status.value,
+        backend=planned.wish.key,
+        blocked=planned.hindrance,
+        unknown=planned.unknown,
+        reached=planned.is_reached,
+        download_bytes=planned.download_bytes,
+        digests=sorted(planned.wish.artefact.digests),
+    )
+
+
+def _id(request: Request) -> OperationId:
+    return OperationId(request.path_params["id"])
+
+
+_ADMIN = RouteSpec(
+    method="POST",
+    path="/api/v1/operations",
+    handler=start,
+    access=Access.ADMIN,
+    summary="Install, upgrade or delete a backend on all nodes, on those with certain labels, or on some. A repeated "
+    "call with the same header `Idempotency-Key` starts nothing.",
+    takes=OperationAsk,
+    gives=OperationView,
+    codes={
+        202: "accepted; nodes that are away are waited for",
+        400: "something is missing or malformed, or no gallery knows the backend; `field` names it",
+        404: "no node has one of the ids",
+        409: "no node is meant, no node has what shall be upgraded, or a fleet rule demands otherwise",
+    },
+)
+_UNKNOWN = {404: "no operation has this id"}
+
+ROUTES = [
+    _ADMIN,
+    replace(
+        _ADMIN,
+        path="/api/v1/operations/plan",
+        handler=plan,
+        summary="What an operation would do, and where it would be blocked; nothing is stored or sent.",
+        gives=Plan,
+        codes={200: "a line for each node", **{code: why for code, why in _ADMIN.codes.items() if code != 202}},
+    ),
+    replace(
+        _ADMIN,
+        method="GET",
+        handler=list_operations,
+        summary="All operations, the newest first.",
+        takes=None,
+        gives=OperationPage,
+        query={"limit": f"how many, from 1 to {MAX_LIMIT}", "cursor": "where an earlier page ended"},
+        codes={200: "a page", 400: "a bad cursor or limit"},
+    ),
+    replace(
+        _ADMIN,
+        method="GET",
+        path="/api/v1/operations/{id}",
+        handler=show,
+        summary="One operation with its targets.",
+        takes=None,
+        codes={200: "the operation", **_UNKNOWN},
+    ),
+    replace(
+        _ADMIN,
+        path="/api/v1/operations/{id}/retry",
+        handler=retry,
+        summary="Try again at once what failed or is blocked, on some nodes or all.",
+        takes=NodesAsk,
+        gives=Changed,
+        codes={200: "what was changed", 400: "a bad body", **_UNKNOWN},
+    ),
+    replace(
+        _ADMIN,
+        path="/api/v1/operations/{id}/cancel",
+        handler=cancel,
+        summary="Take back what is not reached yet. What was sent already, nodes may still finish: they are named.",
+        takes=NodesAsk,
+        gives=Changed,
+        codes={200: "what was changed", 400: "a bad body", **_UNKNOWN},
+    ),
+]

@@ -1,0 +1,280 @@
+"""Operations of all kinds: accepted in one transaction, listed, cancelled and retried. The dispatcher does the rest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+from corral.base.clock import Clock
+from corral.base.errors import NotFound
+from corral.base.ids import NodeId, OperationId
+from corral.base.tasks import Poke
+from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.operations.broadcasts import Broadcasts
+from corral.frontend.operations.decide import intent as intents
+from corral.frontend.operations.decide.intent import Intent, IntentState, Payload, Verb
+from corral.frontend.operations.decide.operation import FINAL, Operation, OperationState, Target, status_of
+from corral.frontend.operations.progress import ProgressBoard
+from corral.frontend.operations.store.operations import Generations, OperationStore
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
+from corral.frontend.store.failures import ConstraintViolated
+
+_TRIES: Final = 5
+"""Attempts at a transaction that met another one about the same subjects."""
+_LOOK_SECONDS: Final = 0.1
+_AWAY: Final = (NodeStatus.OFFLINE, NodeStatus.UNHEALTHY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationRequest:
+    """What somebody asks for, as far as all kinds have it in common."""
+
+    id: OperationId
+    verb: Verb
+    subject: str
+    """As it was asked for."""
+    by: str
+    node_id: NodeId | None = None
+    """Set when exactly one node was named."""
+    idempotency_key: str = ""
+    delay: timedelta = timedelta(0)
+    """How long the dispatcher waits before it looks for the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTarget:
+    """What an operation wants of one node."""
+
+    node: SeenNode
+    subject: str
+    """The canonical name on that node."""
+    payload: Payload = field(default_factory=dict)
+    hindrance: str = ""
+    """Why nothing will be sent; empty when something may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """An operation that only has to be stored."""
+
+    operation: Operation
+    intents: list[Intent]
+
+
+class CancelGuard(Protocol):
+    """Protects what the fleet shall have for ever."""
+
+    async def refuse_cancel(self, operation: Operation, left: Sequence[tuple[SeenNode, Target]]) -> None:
+        """Conflict when these targets of an operation are demanded, so that it would only be started again."""
+
+
+class Operations:
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        store: OperationStore,
+        fleet: Fleet,
+        feed: Feed,
+        clock: Clock,
+        *,
+        guard: CancelGuard,
+        progress: ProgressBoard,
+        broadcasts: Broadcasts,
+        dispatcher: Poke,
+    ) -> None:
+        self._store = store
+        self._guard = guard
+        self._fleet = fleet
+        self._feed = feed
+        self._clock = clock
+        self._progress = progress
+        self._broadcasts = broadcasts
+        self._dispatcher = dispatcher
+
+    async def with_key(self, idempotency_key: str) -> Operation | None:
+        """The operation that was accepted under this idempotency key."""
+        return await self._store.with_key(idempotency_key)
+
+    def prepare(self, request: OperationRequest, planned: Sequence[PlannedTarget]) -> Prepared:
+        """The operation with its targets and intents, accepted now; nothing is stored."""
+        return prepare(request, planned, self._clock.now())
+
+    async def start(self, prepared: Prepared, *, seen: Generations | None = None) -> Operation:
+        """Accept it, whole or not at all; an operation with the same idempotency key is returned instead.
+
+        Overtaken when an intent is not of the generation that was `seen`.
+        """
+        stored = await self._stored(prepared, seen)
+        await self.tell([stored] if stored.id == prepared.operation.id else [])
+        return stored
+
+    async def tell(self, started: Sequence[Operation]) -> None:
+        """Tell everybody that these operations are stored."""
+        self._dispatcher.ring()
+        await self._feed.announce()
+        for operation in started:
+            await self._broadcasts.accepted(operation)
+
+    async def _stored(self, prepared: Prepared, seen: Generations | None) -> Operation:
+        events = [started_event(prepared.operation)]
+        for left in reversed(range(_TRIES)):
+            try:
+                return await self._store.start(prepared.operation, prepared.intents, events=events, seen=seen)
+            except ConstraintViolated:
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
+
+    # What is there.
+
+    async def get(self, id: OperationId) -> Operation:
+        found = await self._store.get(id)
+        if found is None:
+            raise NotFound(f"no operation has the id {id}")
+        return found
+
+    async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
+        return await self._store.newest(limit=limit, before=before)
+
+    async def left(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
+        """The newest of which nothing is under way, or that somebody has dismissed."""
+        return await self._store.left(limit=limit, before=before)
+
+    async def current(self) -> list[Operation]:
+        return await self._store.current()
+
+    async def settled(self, id: OperationId, *, within: timedelta) -> Operation:
+        """The operation once nothing of it is under way, or as it is when the time is over."""
+        deadline = self._clock.now() + within
+        while True:
+            operation = await self.get(id)
+            if operation.state is not OperationState.RUNNING or self._clock.now() >= deadline:
+                return operation
+            await self._clock.sleep(_LOOK_SECONDS)
+
+    # What people do to it.
+
+    async def cancel(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
+        """Take back what is not reached yet; returns those intents. What was sent, nodes may still finish.
+
+        Conflict when a fleet rule demands it: that would only ask for it again.
+        """
+        await self._refuse_to_cancel_what_is_demanded(id, nodes)
+        changed = await self.take_back(id, by=by, nodes=nodes)
+        if nodes is None:
+            await self._broadcasts.cancelled(id)
+        return changed
+
+    async def take_back(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
+        """The same for somebody who was told so by another frontend."""
+        now = self._clock.now()
+
+        def taken_back(known: Intent) -> Intent | None:
+            return intents.cancel(known, f"cancelled by {by}", now) if intents.may_cancel(known) else None
+
+        event = Event(kind=EventKind.OPERATION_CANCELLED, at=now, actor=by, data={"operation": id})
+        changed = await self._store.change(id, nodes, taken_back, events=[event])
+        if changed:
+            self._progress.changed(id)
+            await self._feed.announce()
+        return changed
+
+    async def _refuse_to_cancel_what_is_demanded(self, id: OperationId, nodes: Sequence[NodeId] | None) -> None:
+        operation = await self._store.get(id)
+        if operation is None:
+            return
+        left = [one for one in operation.targets if one.status not in FINAL and (nodes is None or one.node_id in nodes)]
+        known = await self._fleet.some([one.node_id for one in left])
+        there = [(known[one.node_id], one) for one in left if one.node_id in known]
+        await self._guard.refuse_cancel(operation, there)
+
+    async def retry(self, id: OperationId, *, by: str, nodes: Sequence[NodeId] | None = None) -> list[Intent]:
+        """Try again at once what failed or is blocked; returns those intents."""
+        now = self._clock.now()
+
+        def again(known: Intent) -> Intent | None:
+            return intents.retry(known, now) if intents.may_retry(known) else None
+
+        event = Event(kind=EventKind.OPERATION_RETRIED, at=now, actor=by, data={"operation": id})
+        changed = await self._store.change(id, nodes, again, events=[event])
+        self._dispatcher.ring()
+        self._progress.changed(id)
+        await self._feed.announce()
+        return changed
+
+    async def dismiss(self, id: OperationId) -> bool:
+        await self._broadcasts.dismissed(id)
+        return await self._store.dismiss(id, at=self._clock.now())
+
+    async def dismiss_quietly(self, id: OperationId) -> bool:
+        """The same for somebody who was told so by another frontend; only what failed can be meant."""
+        known = await self._store.get(id)
+        is_failed = known is not None and known.state is OperationState.FAILED
+        return is_failed and await self._store.dismiss(id, at=self._clock.now())
+
+    async def clear(self, *, by: str) -> int:
+        """Forget those that are over. What failed stays as long as its nodes are to be tried again."""
+        event = Event(kind=EventKind.OPERATIONS_CLEARED, at=self._clock.now(), actor=by)
+        return await self._store.clear(event=event)
+
+
+def prepare(request: OperationRequest, planned: Sequence[PlannedTarget], now: datetime) -> Prepared:
+    """The operation with its targets and intents, accepted now."""
+    wanted = [_intent(request, one, now) for one in planned]
+    operation = Operation(
+        id=request.id,
+        verb=request.verb,
+        subject=request.subject,
+        payload=planned[0].payload if planned else {},
+        asked_by=request.by,
+        accepted_at=now,
+        node_id=request.node_id,
+        idempotency_key=request.idempotency_key,
+        targets=tuple(_target(one, intent, now) for one, intent in zip(planned, wanted, strict=True)),
+    )
+    return Prepared(operation=operation, intents=wanted)
+
+
+def _intent(request: OperationRequest, planned: PlannedTarget, now: datetime) -> Intent:
+    return Intent(
+        node_id=planned.node.node.id,
+        verb=request.verb,
+        subject=planned.subject,
+        payload=planned.payload,
+        operation_id=request.id,
+        state=IntentState.BLOCKED if planned.hindrance else IntentState.OPEN,
+        message=planned.hindrance,
+        accepted_at=now,
+        changed_at=now,
+        next_try=now + request.delay,
+        waits_for_node=not planned.hindrance and planned.node.status in _AWAY,
+    )
+
+
+def _target(planned: PlannedTarget, intent: Intent, now: datetime) -> Target:
+    return Target(
+        operation_id=intent.operation_id,
+        node_id=intent.node_id,
+        node_name=planned.node.node.name,
+        subject=intent.subject,
+        status=status_of(intent),
+        waits_for_node=intent.waits_for_node,
+        message=intent.message,
+        changed_at=now,
+    )
+
+
+def started_event(operation: Operation) -> Event:
+    return Event(
+        kind=EventKind.OPERATION_STARTED,
+        at=operation.accepted_at,
+        actor=operation.asked_by,
+        node_id=operation.node_id,
+        data={
+            "operation": operation.id,
+            "verb": operation.verb.value,
+            "backend": operation.subject,
+            "targets": len(operation.targets),
+        },
+    )

@@ -1,0 +1,205 @@
+"""Intents and targets as sets: however many there are, each step is one statement.
+
+Whoever changes several intents locks them first, in the order of node, kind and subject; so two transactions that meet
+wait for each other, and never in a circle. Only whoever has locked an intent changes
+its target.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Insert,
+    Row,
+    Select,
+    Table,
+    Tuple,
+    Update,
+    bindparam,
+    delete,
+    insert,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from corral.base.ids import LeaseToken
+from corral.frontend.operations.decide.intent import Intent, IntentKey
+from corral.frontend.operations.decide.operation import FINAL, Target, TargetStatus
+from corral.frontend.operations.store.intent_rows import intent_row, target_row, target_values
+from corral.frontend.store.row_sets import RowSet, same
+from corral.frontend.store.schema import intents as intents_table
+from corral.frontend.store.schema import operation_targets
+
+_PLACE: Final = ("node_id", "kind", "subject")
+_HOLDING: Final = (*_PLACE, "generation", "state", "lease_token", "lease_until")
+_FIXED: Final = ("generation", "operation_id", "verb", "accepted_at")
+_TARGET: Final = ("operation_id", "node_id")
+_TARGET_STATE: Final = ("status", "waits_for_node", "message", "attempts", "changed_at")
+
+_PLACES: Final = RowSet(*(intents_table.c[name] for name in _PLACE))
+_INTENTS: Final = RowSet(*intents_table.c)
+_INTENT_STATES: Final = RowSet(*(column for column in intents_table.c if column.name not in _FIXED))
+_TARGET_KEYS: Final = RowSet(*(operation_targets.c[name] for name in _TARGET))
+_TARGETS: Final = RowSet(*operation_targets.c)
+_TARGET_STATES: Final = RowSet(*(operation_targets.c[name] for name in (*_TARGET, *_TARGET_STATE)))
+
+_AT: Final[Tuple] = tuple_(*(intents_table.c[name] for name in _PLACE))
+_TOKEN: Final = bindparam("token", type_=intents_table.c.lease_token.type)
+_UNTIL: Final = bindparam("until", type_=intents_table.c.lease_until.type)
+_LIVING: Final = operation_targets.c.status.not_in([status.value for status in FINAL])
+
+
+def in_order(statement: Select[Any]) -> Select[Any]:
+    """Lock the rows that are selected, in the order that everybody keeps."""
+    return statement.order_by(*_AT.clauses).with_for_update(of=intents_table)
+
+
+def locked_places(which: ColumnElement[bool]) -> ColumnElement[bool]:
+    """The same rows as the condition says, locked in order first: for an update of all that match."""
+    return _AT.in_(in_order(select(*_AT.clauses).where(which)))
+
+
+async def locked(connection: AsyncConnection, places: Sequence[IntentKey]) -> list[Row[Any]]:
+    """What is at these places, which stays so until the end of the transaction."""
+    if not places:
+        return []
+    return list(await connection.execute(_lock(connection.dialect.name), _places(connection, places)))
+
+
+async def held(connection: AsyncConnection, places: Sequence[IntentKey]) -> list[Row[Any]]:
+    """The same, with no more of each than says whose it is, and of which generation."""
+    return list(await connection.execute(_hold(connection.dialect.name), _places(connection, places)))
+
+
+async def lease(connection: AsyncConnection, places: Sequence[IntentKey], token: LeaseToken, until: datetime) -> None:
+    """Give all of these places the same lease; they are locked."""
+    parameters = {**_places(connection, places), "token": token, "until": until}
+    await connection.execute(_lease(connection.dialect.name), parameters)
+
+
+async def prolong(connection: AsyncConnection, places: Sequence[IntentKey], token: LeaseToken, until: datetime) -> int:
+    """Have those of these places that have this lease keep it longer; how many that are."""
+    parameters = {**_places(connection, places), "token": token, "until": until}
+    return (await connection.execute(_prolong(connection.dialect.name), parameters)).rowcount
+
+
+async def replace_intents(connection: AsyncConnection, known: Sequence[IntentKey], new: Sequence[Intent]) -> None:
+    """The new ones take the place of those that are known, which are locked."""
+    dialect = connection.dialect.name
+    if known:
+        await connection.execute(_delete_intents(dialect), _places(connection, known))
+    rows = [intent_row(one) for one in new]
+    await connection.execute(_insert_intents(dialect), _INTENTS.parameters(connection, rows))
+
+
+async def write_intents(connection: AsyncConnection, changed: Sequence[Intent]) -> None:
+    """All that changes in the life of one generation, and the lease; they are locked."""
+    if changed:
+        rows = [intent_row(one) for one in changed]
+        statement = _update_intents(connection.dialect.name)
+        await connection.execute(statement, _INTENT_STATES.parameters(connection, rows))
+
+
+async def insert_targets(connection: AsyncConnection, targets: Sequence[Target]) -> None:
+    rows = [target_row(one) for one in targets]
+    await connection.execute(_insert_targets(connection.dialect.name), _TARGETS.parameters(connection, rows))
+
+
+async def write_targets(connection: AsyncConnection, changed: Sequence[Intent]) -> None:
+    """The targets of the intents' own operations, apart from those that are over."""
+    if changed:
+        rows = [{"operation_id": one.operation_id, "node_id": one.node_id, **target_values(one)} for one in changed]
+        statement = _update_targets(connection.dialect.name)
+        await connection.execute(statement, _TARGET_STATES.parameters(connection, rows))
+
+
+async def supersede_targets(connection: AsyncConnection, replaced: Sequence[Intent], *, at: datetime) -> None:
+    """The targets of these intents' own operations are over, apart from those that were already."""
+    if replaced:
+        rows = [{"operation_id": one.operation_id, "node_id": one.node_id} for one in replaced]
+        parameters = {**_TARGET_KEYS.parameters(connection, rows), "at": at}
+        await connection.execute(_supersede_targets(connection.dialect.name), parameters)
+
+
+def _places(connection: AsyncConnection, places: Sequence[IntentKey]) -> dict[str, object]:
+    rows = [dict(zip(_PLACE, place, strict=True)) for place in places]
+    return _PLACES.parameters(connection, rows)
+
+
+# The statements, one of each for each dialect.
+
+
+@cache
+def _lock(dialect: str) -> Select[Any]:
+    given = _PLACES.table(dialect)
+    there = same(intents_table, given, *_PLACE)
+    return in_order(select(intents_table).join_from(intents_table, given, there))
+
+
+@cache
+def _hold(dialect: str) -> Select[Any]:
+    return _lock(dialect).with_only_columns(*(intents_table.c[name] for name in _HOLDING), maintain_column_froms=True)
+
+
+@cache
+def _lease(dialect: str) -> Update:
+    there = same(intents_table, _PLACES.table(dialect), *_PLACE)
+    return update(intents_table).where(there).values(lease_token=_TOKEN, lease_until=_UNTIL)
+
+
+@cache
+def _prolong(dialect: str) -> Update:
+    there = _lock(dialect).with_only_columns(*_AT.clauses, maintain_column_froms=True)
+    ours = there.where(intents_table.c.lease_token == _TOKEN)
+    return update(intents_table).where(_AT.in_(ours)).values(lease_until=_UNTIL)
+
+
+@cache
+def _delete_intents(dialect: str) -> Delete:
+    given = _PLACES.table(dialect)
+    return delete(intents_table).where(_AT.in_(select(*(given.c[name] for name in _PLACE))))
+
+
+@cache
+def _insert_intents(dialect: str) -> Insert:
+    return _insert(intents_table, _INTENTS, dialect)
+
+
+@cache
+def _insert_targets(dialect: str) -> Insert:
+    return _insert(operation_targets, _TARGETS, dialect)
+
+
+def _insert(table: Table, rows: RowSet, dialect: str) -> Insert:
+    given = rows.table(dialect)
+    names = [column.name for column in table.c]
+    return insert(table).from_select(names, select(*(rows.value(given, name, dialect) for name in names)))
+
+
+@cache
+def _update_intents(dialect: str) -> Update:
+    given = _INTENT_STATES.table(dialect)
+    names = [column.name for column in intents_table.c if column.name not in (*_FIXED, *_PLACE)]
+    values = {name: _INTENT_STATES.value(given, name, dialect) for name in names}
+    return update(intents_table).where(same(intents_table, given, *_PLACE)).values(values)
+
+
+@cache
+def _update_targets(dialect: str) -> Update:
+    given = _TARGET_STATES.table(dialect)
+    values = {name: given.c[name] for name in _TARGET_STATE}
+    return update(operation_targets).where(same(operation_targets, given, *_TARGET), _LIVING).values(values)
+
+
+@cache
+def _supersede_targets(dialect: str) -> Update:
+    there = same(operation_targets, _TARGET_KEYS.table(dialect), *_TARGET)
+    at = bindparam("at", type_=operation_targets.c.changed_at.type)
+    over = {"status": TargetStatus.SUPERSEDED.value, "waits_for_node": 0, "changed_at": at}
+    return update(operation_targets).where(there, _LIVING).values(over)

@@ -1,0 +1,257 @@
+"""Intents: claimed by whoever works on them, stored by whoever holds the lease, together with their targets.
+
+What was worked on and has been superseded or cancelled meanwhile is not stored; only what that says about requests
+that may still be under way at the node is.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from corral.base.ids import LeaseToken, NodeId
+from corral.frontend.operations.decide.intent import (
+    CLOCK_SKEW,
+    Intent,
+    IntentKey,
+    IntentKind,
+    IntentState,
+    Report,
+    Verb,
+    cancel,
+    may_cancel,
+    overtaken,
+)
+from corral.frontend.operations.store.intent_batches import (
+    held,
+    in_order,
+    lease,
+    locked,
+    locked_places,
+    prolong,
+    write_intents,
+    write_targets,
+)
+from corral.frontend.operations.store.intent_rows import intent_of
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import among
+from corral.frontend.store.schema import intents as intents_table
+
+_KEY: Final = (intents_table.c.node_id, intents_table.c.kind, intents_table.c.subject)
+_AT_ONCE: Final = 500
+"""Places in one statement: databases take only so many values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntentChange:
+    """What became of an intent that somebody worked on."""
+
+    intent: Intent
+    keeps_lease: bool
+    """A request is about to be sent for it."""
+    is_corral: bool
+    report: Report | None = None
+    """What the node said to have; stored in the same transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingIntents:
+    """Whether there is something to claim, and when there will be."""
+
+    is_due: bool
+    next: datetime | None
+    """Of those that are not due yet; None when there is none."""
+
+
+WriteReports = Callable[[AsyncConnection, Mapping[NodeId, Report]], Awaitable[None]]
+"""Stores what nodes said to have, in a transaction of ours. The kinds know how."""
+
+
+class Intents:
+    def __init__(self, database: Database, write_reports: WriteReports) -> None:
+        self._db = database
+        self._write_reports = write_reports
+
+    async def get(self, key: IntentKey) -> Intent | None:
+        intents = await self._fetch(select(intents_table).where(tuple_(*_KEY) == tuple_(*key)))
+        return intents[0] if intents else None
+
+    async def of_node(self, node_id: NodeId) -> list[Intent]:
+        return await self._fetch(select(intents_table).where(intents_table.c.node_id == node_id))
+
+    async def open(self) -> list[Intent]:
+        return await self._fetch(select(intents_table).where(intents_table.c.state == IntentState.OPEN.value))
+
+    async def of_subject(self, kind: IntentKind, subject: str) -> list[Intent]:
+        """The intents about a subject, on all nodes."""
+        same = and_(intents_table.c.kind == kind.value, intents_table.c.subject == subject)
+        return await self._fetch(select(intents_table).where(same))
+
+    async def with_text(self, kind: IntentKind, field: str, text: str) -> list[Intent]:
+        """The intents of a kind that have this text in this field of their payload."""
+        same = and_(intents_table.c.kind == kind.value, intents_table.c.payload[field].as_string() == text)
+        return await self._fetch(select(intents_table).where(same))
+
+    async def unsettled(
+        self, kind: IntentKind, nodes: Sequence[NodeId], subjects: Sequence[str], *, whole: Sequence[NodeId]
+    ) -> list[Intent]:
+        """The intents about these subjects on these nodes that delete, or are not satisfied; on `whole` nodes all."""
+        deleting = intents_table.c.verb.in_([verb.value for verb in Verb if verb.deletes])
+        not_there = or_(deleting, intents_table.c.state != IntentState.SATISFIED.value)
+        async with self._db.look() as connection:
+            meant = among(connection, intents_table.c.subject, subjects)
+            there = among(connection, intents_table.c.node_id, nodes)
+            which = or_(not_there, among(connection, intents_table.c.node_id, whole))
+            rows = await connection.execute(
+                select(intents_table).where(intents_table.c.kind == kind.value, meant, there, which)
+            )
+            return [intent_of(row) for row in rows]
+
+    async def waiting(self, *, now: datetime, until: datetime) -> WaitingIntents:
+        """What `claim` would find, in one statement that locks nothing."""
+        lease_until, next_try = intents_table.c.lease_until, intents_table.c.next_try
+        free_at = case((lease_until > next_try, lease_until), else_=next_try)
+        due = _due(now, until)
+        statement = select(
+            func.count().filter(due).label("due"), func.min(free_at).filter(free_at > now).label("next")
+        ).where(intents_table.c.state == IntentState.OPEN.value)
+        async with self._db.look() as connection:
+            row = (await connection.execute(statement)).one()
+        return WaitingIntents(is_due=row.due > 0, next=row.next)
+
+    async def claim(self, token: LeaseToken, *, now: datetime, until: datetime, limit: int) -> list[Intent]:
+        """Take what is due and nobody works on, the longest waiting first."""
+        due = select(intents_table).where(_due(now, until)).order_by(intents_table.c.next_try).limit(limit)
+        async with self._db.begin() as connection:
+            found = [intent_of(row) for row in await connection.execute(due.with_for_update(skip_locked=True))]
+            if not found:
+                return []
+            await lease(connection, [one.key for one in found], token, until)
+        return found
+
+    async def extend(self, token: LeaseToken, places: Sequence[IntentKey], *, until: datetime) -> int:
+        """Hold what this token holds of these longer; how many that are."""
+        async with self._db.begin() as connection:
+            return await prolong(connection, places, token, until)
+
+    async def store(self, token: LeaseToken, changes: Sequence[IntentChange]) -> list[bool]:
+        """Store each that is still ours and still wanted, all in one transaction; each place may come only once."""
+        work = {change.intent.key: change for change in changes}
+        if len(work) < len(changes):
+            raise ValueError("two changes of one intent cannot be stored together")
+        async with self._db.begin() as connection:
+            rows = await held(connection, list(work))
+            ours = {_key_of(row): row for row in rows if row.lease_token == token}
+            wanted = {place for place, change in work.items() if _is_wanted(change, ours.get(place))}
+            stored = [_with_lease(work[place], ours[place]) for place in sorted(wanted)]
+            late = {place: work[place] for place in sorted(ours.keys() - wanted)}
+            await write_intents(connection, [*stored, *await _learned(connection, late)])
+            await write_targets(connection, stored)
+            await self._write_reports(connection, _newest_reports(changes))
+        return [place in wanted for place in work]
+
+    async def wake(self, ids: Sequence[NodeId], *, at: datetime) -> int:
+        """These nodes are back: what waited for them is due."""
+        return await self._wake(ids, at, intents_table.c.waits_for_node == 1)
+
+    async def wake_unmissed(self, ids: Sequence[NodeId], *, at: datetime) -> int:
+        """The same for nodes that are heard again, apart from what found nobody listening: that keeps its pause."""
+        return await self._wake(ids, at, and_(intents_table.c.waits_for_node == 1, intents_table.c.misses == 0))
+
+    async def _wake(self, ids: Sequence[NodeId], at: datetime, which: ColumnElement[bool]) -> int:
+        is_open = intents_table.c.state == IntentState.OPEN.value
+        async with self._db.begin() as connection:
+            there = among(connection, intents_table.c.node_id, ids)
+            due = locked_places(and_(is_open, which, there))
+            woken = update(intents_table).where(due).values(next_try=at, misses=0)
+            return (await connection.execute(woken)).rowcount
+
+    async def look_at(self, ids: Sequence[NodeId], *, at: datetime) -> int:
+        """A new report of these nodes may prove what was left running there."""
+        busy = and_(intents_table.c.state == IntentState.OPEN.value, intents_table.c.outstanding.is_not(None))
+        free = intents_table.c.lease_token.is_(None)
+        async with self._db.begin() as connection:
+            there = among(connection, intents_table.c.node_id, ids)
+            due = locked_places(and_(busy, free, there))
+            result = await connection.execute(update(intents_table).where(due).values(next_try=at))
+        return result.rowcount
+
+    async def failed(self, verb: Verb, ids: Sequence[NodeId]) -> list[Intent]:
+        """The intents with this verb on these nodes that failed, and wait for another try."""
+        is_open = and_(intents_table.c.state == IntentState.OPEN.value, intents_table.c.attempts > 0)
+        failed = and_(is_open, intents_table.c.verb == verb.value, intents_table.c.outstanding.is_(None))
+        async with self._db.look() as connection:
+            there = among(connection, intents_table.c.node_id, ids)
+            return [intent_of(row) for row in await connection.execute(select(intents_table).where(failed, there))]
+
+    async def hurry(self, intents: Sequence[Intent], *, at: datetime) -> None:
+        """Do not wait any longer with these, unless they have changed."""
+        known = tuple_(*_KEY, intents_table.c.generation)
+        free = intents_table.c.lease_token.is_(None)
+        async with self._db.begin() as connection:
+            for start in range(0, len(intents), _AT_ONCE):
+                some = [(*one.key, one.generation) for one in intents[start : start + _AT_ONCE]]
+                same = locked_places(and_(known.in_(some), free))
+                await connection.execute(update(intents_table).where(same).values(next_try=at))
+
+    async def _fetch(self, statement: Select[Any]) -> list[Intent]:
+        ordered = statement.order_by(*_KEY)
+        async with self._db.look() as connection:
+            return [intent_of(row) for row in await connection.execute(ordered)]
+
+
+def _key_of(row: Row[Any]) -> IntentKey:
+    return NodeId(row.node_id), IntentKind(row.kind), str(row.subject)
+
+
+def _due(now: datetime, until: datetime) -> ColumnElement[bool]:
+    """As `domain.intent.is_due` says it; a lease that is taken now ends at `until`."""
+    lease_until = intents_table.c.lease_until
+    return and_(
+        intents_table.c.state == IntentState.OPEN.value,
+        or_(intents_table.c.next_try <= now, intents_table.c.changed_at > now + CLOCK_SKEW),
+        or_(lease_until.is_(None), lease_until <= now, lease_until > until + CLOCK_SKEW),
+    )
+
+
+def _is_wanted(change: IntentChange, ours: Row[Any] | None) -> bool:
+    """Whether what was worked on is still what is wanted there, and ours to change."""
+    return ours is not None and ours.generation == change.intent.generation and ours.state == IntentState.OPEN.value
+
+
+def _with_lease(change: IntentChange, ours: Row[Any]) -> Intent:
+    kept = (ours.lease_token, ours.lease_until) if change.keeps_lease else (None, None)
+    return replace(change.intent, lease_token=kept[0], lease_until=kept[1])
+
+
+async def _learned(connection: AsyncConnection, late: Mapping[IntentKey, IntentChange]) -> list[Intent]:
+    """The intents that were superseded or cancelled while we worked, free again, with what they learn from that."""
+    known = [intent_of(row) for row in await locked(connection, list(late))]
+    free = [replace(one, lease_token=None, lease_until=None) for one in known]
+    return [_overtaken(one, late[one.key]) for one in free]
+
+
+def _overtaken(known: Intent, change: IntentChange) -> Intent:
+    """A request that was not sent teaches nothing."""
+    return known if change.keeps_lease else overtaken(known, change.intent, is_corral=change.is_corral)
+
+
+def _newest_reports(changes: Sequence[IntentChange]) -> dict[NodeId, Report]:
+    reports: dict[NodeId, Report] = {}
+    for change in changes:
+        known = reports.get(change.intent.node_id)
+        if change.report is not None and (known is None or known.seen_at <= change.report.seen_at):
+            reports[change.intent.node_id] = change.report
+    return reports
+
+
+async def cancel_intents_of(connection: AsyncConnection, node_id: NodeId, *, reason: str, at: datetime) -> None:
+    """For a node that is removed."""
+    of_node = select(intents_table).where(intents_table.c.node_id == node_id)
+    known = [intent_of(row) for row in await connection.execute(in_order(of_node))]
+    gone = [cancel(one, reason, at) for one in known if may_cancel(one)]
+    await write_intents(connection, [replace(one, lease_token=None, lease_until=None) for one in gone])
+    await write_targets(connection, gone)

@@ -1,0 +1,244 @@
+"""Operations: one transaction writes the act, its targets and the intents; if it fails, nothing has happened."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, and_, delete, insert, or_, select, true, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from corral.base.errors import CorralError
+from corral.base.ids import NodeId, OperationId
+from corral.frontend.operations.decide.intent import Inherit, Intent, IntentKey, Verb, supersede
+from corral.frontend.operations.decide.operation import FINAL, UNDER_WAY, Operation, Target
+from corral.frontend.operations.store.intent_batches import (
+    in_order,
+    insert_targets,
+    locked,
+    replace_intents,
+    supersede_targets,
+    write_intents,
+    write_targets,
+)
+from corral.frontend.operations.store.intent_rows import intent_of, target_of
+from corral.frontend.record.decide import Event
+from corral.frontend.record.store import append
+from corral.frontend.store.db import Database
+from corral.frontend.store.dialect import among
+from corral.frontend.store.schema import intents as intents_table
+from corral.frontend.store.schema import operation_targets, operations
+
+_FINAL: Final = [status.value for status in FINAL]
+_AT_ONCE: Final = 1000
+"""Rows in one statement. To prepare them takes a while in which nobody else is served."""
+_UNDER_WAY: Final = [status.value for status in UNDER_WAY]
+
+DecideIntent = Callable[[Intent], Intent | None]
+Beside = Callable[[AsyncConnection], Awaitable[None]]
+Generations = Mapping[IntentKey, int]
+"""The generation of each intent that was seen; 0 where there was none."""
+
+
+async def _nothing(_: AsyncConnection) -> None:
+    """Beside most operations."""
+
+
+class Overtaken(CorralError):
+    """Something else is wanted there by now."""
+
+    code = "overtaken"
+
+
+class OperationStore:
+    def __init__(self, database: Database, inherit: Inherit) -> None:
+        """`inherit` says what an intent takes over from the one that it supersedes."""
+        self._db = database
+        self._inherit = inherit
+
+    async def start(
+        self,
+        operation: Operation,
+        intents: Sequence[Intent],
+        *,
+        events: Sequence[Event],
+        seen: Generations | None = None,
+        beside: Beside = _nothing,
+    ) -> Operation:
+        """Write it all, in place of what was wanted before, and what `beside` writes. With an idempotency key that is
+        known: that operation.
+
+        ConstraintViolated when somebody else did the same at the same moment: then try again. Overtaken when an intent
+        is not of the generation that was `seen`: then nothing is written.
+        """
+        async with self._db.begin() as connection:
+            if (known := await _by_key(connection, operation.idempotency_key)) is not None:
+                return known
+            await write_operations(connection, [operation], intents, self._inherit, seen=seen)
+            await beside(connection)
+            await append(connection, events)
+        return operation
+
+    async def get(self, id: OperationId) -> Operation | None:
+        async with self._db.read() as connection:
+            return await _load_one(connection, operations.c.id == id)
+
+    async def with_key(self, idempotency_key: str) -> Operation | None:
+        async with self._db.read() as connection:
+            return await _by_key(connection, idempotency_key)
+
+    async def newest(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
+        """Newest first; `before` is where an earlier call ended."""
+        return await self._page(true(), limit=limit, before=before)
+
+    async def left(self, *, limit: int, before: tuple[datetime, str] | None = None) -> list[Operation]:
+        """The same of those where nothing is under way, and of those that somebody has dismissed."""
+        moving = select(operation_targets.c.operation_id).where(operation_targets.c.status.in_(_UNDER_WAY))
+        over = or_(operations.c.id.not_in(moving), operations.c.dismissed_at.is_not(None))
+        return await self._page(over, limit=limit, before=before)
+
+    async def _page(
+        self, which: ColumnElement[bool], *, limit: int, before: tuple[datetime, str] | None
+    ) -> list[Operation]:
+        earlier = or_(operations.c.accepted_at < before[0], _same_time_before(before)) if before else true()
+        newest = select(operations).order_by(operations.c.accepted_at.desc(), operations.c.id.desc())
+        async with self._db.read() as connection:
+            rows = (await connection.execute(newest.where(which, earlier).limit(limit))).all()
+            return await _with_targets(connection, rows)
+
+    async def current(self) -> list[Operation]:
+        """All that nobody has dismissed and that are not over, the oldest first."""
+        living = select(operation_targets.c.operation_id).where(operation_targets.c.status.not_in(_FINAL))
+        shown = and_(operations.c.id.in_(living), operations.c.dismissed_at.is_(None))
+        async with self._db.read() as connection:
+            rows = (await connection.execute(select(operations).where(shown).order_by(operations.c.accepted_at))).all()
+            return await _with_targets(connection, rows)
+
+    async def change(
+        self, id: OperationId, nodes: Sequence[NodeId] | None, decide: DecideIntent, *, events: Sequence[Event]
+    ) -> list[Intent]:
+        """Let `decide` change the operation's intents, on these nodes or all; returns those that it changed."""
+        own = intents_table.c.operation_id == id
+        async with self._db.begin() as connection:
+            which = own if nodes is None else and_(own, among(connection, intents_table.c.node_id, nodes))
+            rows = (await connection.execute(in_order(select(intents_table).where(which)))).all()
+            decided = [decide(intent_of(row)) for row in rows]
+            changed = [one for one in decided if one is not None]
+            await write_intents(connection, changed)
+            await write_targets(connection, changed)
+            if changed:
+                await append(connection, events)
+        return changed
+
+    async def dismiss(self, id: OperationId, *, at: datetime) -> bool:
+        open_ = and_(operations.c.id == id, operations.c.dismissed_at.is_(None))
+        async with self._db.begin() as connection:
+            return (await connection.execute(update(operations).where(open_).values(dismissed_at=at))).rowcount == 1
+
+    async def trim(self, before: datetime) -> int:
+        """Remove operations that were accepted before, and that no intent follows from any more."""
+        async with self._db.begin() as connection:
+            return await _remove(connection, operations.c.accepted_at < before)
+
+    async def clear(self, *, event: Event) -> int:
+        """Remove all that no intent follows from any more, and keep in mind that somebody did."""
+        async with self._db.begin() as connection:
+            removed = await _remove(connection, true())
+            if removed:
+                await append(connection, [event])
+            return removed
+
+
+async def write_operations(
+    connection: AsyncConnection,
+    started: Sequence[Operation],
+    intents: Sequence[Intent],
+    inherit: Inherit,
+    *,
+    seen: Generations | None = None,
+) -> None:
+    """Operations of one moment, and the intents of all of them, of which each place has at most one."""
+    for operation in started:
+        await connection.execute(insert(operations).values(_row(operation)))
+    ordered = sorted(intents, key=lambda one: one.key)
+    for start in range(0, len(ordered), _AT_ONCE):
+        await _replace(connection, ordered[start : start + _AT_ONCE], inherit, seen)
+    targets = [target for operation in started for target in operation.targets]
+    for start in range(0, len(targets), _AT_ONCE):
+        await insert_targets(connection, targets[start : start + _AT_ONCE])
+
+
+async def _replace(
+    connection: AsyncConnection, fresh: Sequence[Intent], inherit: Inherit, seen: Generations | None
+) -> None:
+    """What was wanted at these places before is superseded; leases and requests under way are carried along."""
+    rows = await locked(connection, [one.key for one in fresh])
+    known = {one.key: one for one in map(intent_of, rows)}
+    new = [supersede(known.get(one.key), one, inherit) for one in fresh]
+    if seen is not None and any(one.generation != seen.get(one.key, -1) + 1 for one in new):
+        raise Overtaken
+    await supersede_targets(connection, list(known.values()), at=max(one.accepted_at for one in fresh))
+    await replace_intents(connection, list(known), new)
+
+
+async def _remove(connection: AsyncConnection, which: ColumnElement[bool]) -> int:
+    living = select(operation_targets.c.operation_id).where(operation_targets.c.status.not_in(_FINAL))
+    over = and_(which, operations.c.id.not_in(living))
+    of_these = operation_targets.c.operation_id.in_(select(operations.c.id).where(over))
+    await connection.execute(delete(operation_targets).where(of_these))
+    return (await connection.execute(delete(operations).where(over))).rowcount
+
+
+async def _by_key(connection: AsyncConnection, key: str) -> Operation | None:
+    return await _load_one(connection, operations.c.idempotency_key == key) if key else None
+
+
+async def _load_one(connection: AsyncConnection, which: ColumnElement[bool]) -> Operation | None:
+    rows = (await connection.execute(select(operations).where(which))).all()
+    found = await _with_targets(connection, rows)
+    return found[0] if found else None
+
+
+async def _with_targets(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[Operation]:
+    if not rows:
+        return []
+    of_these = among(connection, operation_targets.c.operation_id, [row.id for row in rows])
+    by_name = (
+        select(operation_targets).where(of_these).order_by(operation_targets.c.node_name, operation_targets.c.node_id)
+    )
+    targets: dict[str, list[Target]] = {row.id: [] for row in rows}
+    for row in await connection.execute(by_name):
+        targets[row.operation_id].append(target_of(row))
+    return [_operation(row, targets[row.id]) for row in rows]
+
+
+def _same_time_before(before: tuple[datetime, str]) -> ColumnElement[bool]:
+    return and_(operations.c.accepted_at == before[0], operations.c.id < before[1])
+
+
+def _row(operation: Operation) -> dict[str, object]:
+    return {
+        "id": operation.id,
+        "verb": operation.verb.value,
+        "subject": operation.subject,
+        "payload": dict(operation.payload),
+        "asked_by": operation.asked_by,
+        "accepted_at": operation.accepted_at,
+        "node_id": operation.node_id,
+        "idempotency_key": operation.idempotency_key or None,
+        "dismissed_at": operation.dismissed_at,
+    }
+
+
+def _operation(row: Row[Any], targets: Sequence[Target]) -> Operation:
+    return Operation(
+        id=OperationId(row.id),
+        verb=Verb(row.verb),
+        subject=row.subject,
+        payload=row.payload,
+        asked_by=row.asked_by,
+        accepted_at=row.accepted_at,
+        node_id=None if row.node_id is None else NodeId(row.node_id),
+        idempotency_key=row.idempotency_key or "",
+        dismissed_at=row.dismissed_at,
+        targets=tuple(targets),
+    )

@@ -1,0 +1,170 @@
+"""One look at operations for all who watch them, and a number for each change: what streams are made of.
+
+Nothing is kept for any reader. What it gets follows from the number that it had last and from how things are now.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from corral.base.clock import Clock
+from corral.base.errors import NotFound
+from corral.base.ids import FrontendId, OperationId
+from corral.frontend.operations.decide.localai_status import Told
+from corral.frontend.operations.decide.operation import Operation, OperationState
+from corral.frontend.operations.progress import ALL, ProgressBoard
+from corral.frontend.operations.service import Operations
+from corral.wire.operation_views import OperationUpdate, OperationView
+
+_GAP: Final = 0.2
+"""Seconds that one look serves everybody, however often the bell is rung."""
+_MOST_KEPT: Final = 1000
+_MISSED: Final = 100
+"""Of the newest operations: looked through for ends that a reader of another frontend did not see."""
+_SKEW: Final = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchCursor:
+    """How far a reader is."""
+
+    version: int = 0
+    """0: it has seen nothing, or only what another process told, which counts otherwise."""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    view: OperationView
+    version: int
+    targets: dict[str, int]
+    """Since which version each is as it is, by its node."""
+
+    def since(self, version: int) -> OperationUpdate:
+        changed = [one for one in self.view.targets if self.targets[one.node_id] > version]
+        is_whole = len(changed) == len(self.view.targets)
+        return OperationUpdate(is_whole=is_whole, operation=msgspec.structs.replace(self.view, targets=changed))
+
+
+class OperationWatch:
+    def __init__(
+        self,
+        operations: Operations,
+        progress: ProgressBoard,
+        clock: Clock,
+        *,
+        frontend: FrontendId,
+        view_of: Callable[[Operation, Told, float], OperationView],
+    ) -> None:
+        """`view_of` makes the form in which readers get an operation; its last argument is the monotonic time."""
+        self._operations = operations
+        self._progress = progress
+        self._clock = clock
+        self._frontend = frontend
+        self._view_of = view_of
+        self._seen: OrderedDict[OperationId, _Seen] = OrderedDict()
+        self._looked: dict[OperationId | None, float] = {}
+        self._current: list[OperationId] = []
+        self._looking = asyncio.Lock()
+        self._version = 1
+
+    # Places.
+
+    @property
+    def here(self) -> WatchCursor:
+        """Where somebody is who has seen everything until now."""
+        return WatchCursor(version=self._version, at=self._clock.now())
+
+    def name_of(self, place: WatchCursor) -> str:
+        milliseconds = int(place.at.timestamp() * 1000) if place.at is not None else 0
+        return f"{self._frontend}:{place.version}:{milliseconds}"
+
+    def place_of(self, name: str) -> WatchCursor:
+        """What a reader calls its place; one that makes no sense is the beginning."""
+        frontend, _, numbers = name.partition(":")
+        version, _, milliseconds = numbers.partition(":")
+        if not all(one.isascii() and one.isdigit() and len(one) < 15 for one in (version, milliseconds)):
+            return WatchCursor()
+        at = datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
+        return WatchCursor(version=min(int(version), self._version) if frontend == self._frontend else 0, at=at)
+
+    # Looks.
+
+    async def one(self, id: OperationId, place: WatchCursor) -> list[OperationUpdate]:
+        """What is new of an operation, all of it for somebody who is at the beginning. NotFound if there is none."""
+        async with self._looking:  # across the read on purpose: those who wait share it
+            if self._is_due(id) or id not in self._seen:
+                self._take(await self._operations.get(id))
+            return self._news([id], place.version)
+
+    async def all(self, place: WatchCursor) -> list[OperationUpdate]:
+        """The same of all that are not over, and the end of those that were not when the reader was at its place."""
+        async with self._looking:
+            if self._is_due(ALL):
+                await self._look_at_all()
+            if place.version:
+                return self._news(list(self._seen), place.version)
+            missed = await self._changed_since(place.at) if place.at is not None else []
+            return self._news([*self._current, *missed], 0)
+
+    def is_under_way(self, id: OperationId | None) -> bool:
+        """Whether the operation, or any, moves by itself, as far as was seen."""
+        ids = self._current if id is ALL else [id]
+        return any(seen.view.state == OperationState.RUNNING for one in ids if (seen := self._seen.get(one)))
+
+    async def _look_at_all(self) -> None:
+        current = await self._operations.current()
+        for operation in current:
+            self._take(operation)
+        before, self._current = self._current, [one.id for one in current]
+        for id in before:
+            if id not in self._current:
+                await self._take_end(id)
+
+    async def _take_end(self, id: OperationId) -> None:
+        try:
+            self._take(await self._operations.get(id))
+        except NotFound:
+            self._seen.pop(id, None)
+
+    async def _changed_since(self, at: datetime) -> list[OperationId]:
+        newest = await self._operations.newest(limit=_MISSED)
+        missed = [one for one in newest if one.changed_at > at - _SKEW and one.id not in self._current]
+        for operation in missed:
+            self._take(operation)
+        return [one.id for one in missed]
+
+    def _is_due(self, what: OperationId | None) -> bool:
+        now = self._clock.monotonic()
+        if now - self._looked.get(what, -_GAP) < _GAP:
+            return False
+        if len(self._looked) > _MOST_KEPT:
+            self._looked.clear()
+        self._looked[what] = now
+        return True
+
+    def _news(self, ids: list[OperationId], version: int) -> list[OperationUpdate]:
+        found = [self._seen[id] for id in ids if id in self._seen]
+        return [one.since(version) for one in found if one.version > version]
+
+    def _take(self, operation: Operation) -> None:
+        """Compare with the look before, and number what is new."""
+        view = self._view_of(operation, self._progress.look(operation), self._clock.monotonic())
+        known = self._seen.get(operation.id)
+        if known is not None and known.view == view:
+            return
+        self._version += 1
+        before = {} if known is None else {one.node_id: one for one in known.view.targets}
+        since = {} if known is None else known.targets
+        targets = {
+            one.node_id: since[one.node_id] if before.get(one.node_id) == one else self._version for one in view.targets
+        }
+        self._seen[operation.id] = _Seen(view=view, version=self._version, targets=targets)
+        self._seen.move_to_end(operation.id)
+        while len(self._seen) > _MOST_KEPT:
+            self._seen.popitem(last=False)
