@@ -9,10 +9,19 @@ from datetime import timedelta
 from typing import Final
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain.backend import Artefact, Wish, artefact_of, evidence_of, payload_of, prove, wish_of, with_alias_kept
 from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
 from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.domain.model_removal import evidence_of_removal
+from corral.frontend.backends.decide.backend import (
+    Artefact,
+    Wish,
+    artefact_of,
+    evidence_of,
+    payload_of,
+    prove,
+    wish_of,
+    with_alias_kept,
+)
 from corral.frontend.operations.decide import intent as intents
 from corral.frontend.operations.decide import intent_steps
 from corral.frontend.operations.decide.intent import (

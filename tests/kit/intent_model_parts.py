@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from corral.base.ids import LeaseToken
-from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish
 from corral.domain.fleet_rule import FleetRule
+from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, Wish
 from corral.frontend.operations.decide.intent import Intent, Verb
 
 IntentKey = tuple[str, str]

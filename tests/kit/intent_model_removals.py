@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.ids import OperationId
-from corral.domain.backend import Artefact, Wish
 from corral.domain.load_job import LoadNeed, needed_by_load
+from corral.frontend.backends.decide.backend import Artefact, Wish
 from corral.frontend.operations.decide.intent import IntentState, Verb
 from tests.kit.intent_model import FleetModel
 

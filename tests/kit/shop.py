@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from corral.control.artefacts import RegistryImages
-from corral.control.catalogue import GalleryCatalogue
-from corral.control.planning import Lookups
+from corral.frontend.backends.artefacts import RegistryImages
+from corral.frontend.backends.catalogue import GalleryCatalogue
+from corral.frontend.backends.planning import Lookups
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
-from corral.control.backend_operations import BackendOperations
 from corral.control.config import ControlConfig
 from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
 from corral.control.gateway_shares import GatewayShares
-from corral.control.inventory import InventoryKeeper
 from corral.control.load_jobs import Loads
 from corral.control.model_removal import ModelRemoval
 from corral.control.models import Models
 from corral.control.node_models import NodeModels
-from corral.control.planning import CatalogueSource
 from corral.control.readiness import ControlReadiness
-from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper
 from corral.frontend.access.http import NodeClaim
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator, Principal
+from corral.frontend.backends.inventory import InventoryKeeper
+from corral.frontend.backends.operations import BackendOperations
+from corral.frontend.backends.planning import CatalogueSource
+from corral.frontend.backends.upgrades import Upgrades
 from corral.frontend.nodes.brake import Brake
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.hearing import HearingKeeper

@@ -10,10 +10,10 @@ from starlette.responses import Response
 from corral.admin.answers import answer, node_error
 from corral.admin.bodies import read_compat
 from corral.admin.context import AdminContext, Caller
-from corral.admin.node_backends import is_bus_away
 from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
+from corral.frontend.backends.routes.localai_nodes import is_bus_away
 from corral.wire.refusals import Acknowledged
 
 

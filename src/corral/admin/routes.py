@@ -2,23 +2,14 @@
 
 from typing import Final
 
-from corral.admin import (
-    backend_lists,
-    backends,
-    fleet_rules,
-    gateway,
-    metrics,
-    model_removal,
-    models,
-    node_backends,
-    node_models,
-    pages,
-    upgrades,
-    vitals,
-)
+from corral.admin import fleet_rules, gateway, metrics, model_removal, models, node_models, pages, vitals
 from corral.admin.doctor import routes as doctor
 from corral.admin.route import RouteSpec
 from corral.frontend.access import routes as keys
+from corral.frontend.backends.routes import localai as backends
+from corral.frontend.backends.routes import localai_nodes as node_backends
+from corral.frontend.backends.routes import native as backend_lists
+from corral.frontend.backends.routes import upgrades
 from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
 from corral.frontend.nodes.routes import logs as node_logs

@@ -10,7 +10,7 @@ import msgspec
 from corral.base.words import listed
 from corral.cli.humane import age, size
 from corral.cli.output import Column, plain, table
-from corral.domain.upgrades import BuildIdentity, is_alike, usual_build
+from corral.frontend.backends.decide.upgrades import BuildIdentity, is_alike, usual_build
 from corral.wire.operation_views import FleetBackends, FleetBackendView, NodeBackendView, PlannedView
 
 if TYPE_CHECKING:

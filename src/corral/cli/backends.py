@@ -15,7 +15,7 @@ from corral.cli.node_names import all_nodes, complete_node, find_nodes
 from corral.cli.operation_watch import Watching, wait_options, watched, watched_all
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import console, json_option, print_json, say, show
-from corral.domain.backend import BACKEND_VERBS
+from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.operations.decide.intent import Verb
 from corral.processes.exit_codes import ExitCode
 

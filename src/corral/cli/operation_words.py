@@ -6,7 +6,7 @@ from typing import Final
 
 from corral.base.sizes import format_size
 from corral.base.words import listed
-from corral.domain.backend import UNPROVABLE, Rung
+from corral.frontend.backends.decide.backend import UNPROVABLE, Rung
 from corral.frontend.operations.decide.intent import ALREADY, TOLD, Verb
 from corral.frontend.operations.decide.intent_steps import CONTRADICTED
 from corral.frontend.operations.decide.operation import FINAL, OperationState, TargetStatus

@@ -10,13 +10,13 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
-from corral.control.backend_operations import BackendOperations, checked
-from corral.control.planning import Planned
 from corral.control.rule_enforcer import RuleEnforcer, ask_of, missing
 from corral.control.rule_guard import RuleGuard
 from corral.control.rule_places import RulePlace, RulePlaces
 from corral.control.rule_pruning import Prune, RulePruning
 from corral.domain.fleet_rule import FleetRule, SetChange, change, revision_of, rule_problem, set_problem
+from corral.frontend.backends.operations import BackendOperations, checked
+from corral.frontend.backends.planning import Planned
 from corral.frontend.operations.decide.intent import IntentState, Verb
 from corral.frontend.operations.decide.operation import Operation, TargetStatus
 from corral.frontend.operations.service import Operations, Prepared, started_event

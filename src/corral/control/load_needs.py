@@ -4,11 +4,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.errors import Conflict
-from corral.control.backend_operations import BackendOperations
-from corral.control.planning import Ask
-from corral.domain.backend import artefact_of, wish_of
 from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.domain.model import ModelSpec
+from corral.frontend.backends.decide.backend import artefact_of, wish_of
+from corral.frontend.backends.operations import BackendOperations
+from corral.frontend.backends.planning import Ask
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.operations.decide.intent import Intent, IntentKind, Verb
 from corral.frontend.operations.store.intents import Intents

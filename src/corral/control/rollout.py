@@ -12,11 +12,11 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, ReplicaId
 from corral.control.gateway_reports import GatewayReports
-from corral.control.planning import CatalogueSource
 from corral.control.replica_health import ReplicaHealth
-from corral.domain.backend import Wish, traits_of, wish_of
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import Preparation, Restoration, Seen, before_removal, note, prepare
+from corral.frontend.backends.decide.backend import Wish, traits_of, wish_of
+from corral.frontend.backends.planning import CatalogueSource
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.operations.decide.intent import Intent, Verb

@@ -14,10 +14,10 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke, poke_or_period
-from corral.control.backend_operations import BackendOperations
-from corral.control.planning import Ask
 from corral.control.rule_places import RulePlace, RulePlaces
 from corral.domain.fleet_rule import FleetRule
+from corral.frontend.backends.operations import BackendOperations
+from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
 from corral.frontend.operations.service import Operations
 from corral.frontend.operations.store.operations import Overtaken

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from corral.base.ids import NodeId
-from corral.control.inventory import InventoryKeeper
-from corral.control.planning import CatalogueSource, NoCatalogue
-from corral.domain.backend import Inventory, traits_of
 from corral.domain.fleet_rule import FleetRule, NameResolver, is_met, is_missing, may_have, standing
+from corral.frontend.backends.decide.backend import Inventory, traits_of
+from corral.frontend.backends.inventory import InventoryKeeper
+from corral.frontend.backends.planning import CatalogueSource, NoCatalogue
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.operations.decide.intent import Intent, IntentKey, IntentKind

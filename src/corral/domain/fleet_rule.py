@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from corral.domain.backend import Artefact, Inventory, Wish, artefact_of
+from corral.frontend.backends.decide.backend import Artefact, Inventory, Wish, artefact_of
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
 from corral.frontend.operations.decide.operation import TargetStatus, status_of
 from corral.galleries.build_uris import is_same_source

@@ -16,12 +16,12 @@ from corral.base.private_files import make_private_directory
 from corral.base.retry import Backoff
 from corral.bus.client import NatsBus
 from corral.bus.replies import FRONTEND_INBOX
-from corral.control.artefacts import RegistryImages
-from corral.control.catalogue import GalleryCatalogue
 from corral.control.config import ControlConfig
-from corral.control.planning import Lookups
 from corral.frontend.access.credentials import Credentials, FirstKeys
 from corral.frontend.access.store import Keys
+from corral.frontend.backends.artefacts import RegistryImages
+from corral.frontend.backends.catalogue import GalleryCatalogue
+from corral.frontend.backends.planning import Lookups
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import free_all
 from corral.frontend.store.migrations import upgrade

@@ -8,13 +8,10 @@ from corral.base.clock import Clock
 from corral.base.ids import FrontendId, new_frontend_id
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
-from corral.control.backend_kind import BackendKind
-from corral.control.backend_operations import BackendOperations
 from corral.control.config import ControlConfig
 from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
 from corral.control.gateway_shares import GatewayShares
-from corral.control.inventory import InventoryKeeper
 from corral.control.key_spread import KeySpread
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
@@ -23,7 +20,6 @@ from corral.control.model_removal import ModelKind, ModelRemoval
 from corral.control.models import Models
 from corral.control.node_models import NodeModels
 from corral.control.orphans import Orphans
-from corral.control.planning import Lookups, Planner
 from corral.control.readiness import ControlReadiness
 from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
@@ -34,13 +30,19 @@ from corral.control.rule_guard import RuleGuard
 from corral.control.rule_places import RulePlaces
 from corral.control.scheduler import Scheduler
 from corral.control.unloading import Unloading
-from corral.control.upgrades import Upgrades
 from corral.control.view import ViewKeeper, ViewSources
-from corral.domain.backend import with_alias_kept
 from corral.frontend.access.credentials import FirstKeys
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator
 from corral.frontend.access.store import Keys
+from corral.frontend.backends.decide.backend import with_alias_kept
+from corral.frontend.backends.inventory import InventoryKeeper
+from corral.frontend.backends.kind import BackendKind
+from corral.frontend.backends.operations import BackendOperations
+from corral.frontend.backends.planning import Lookups, Planner
+from corral.frontend.backends.store.inventories import Inventories, write_reports
+from corral.frontend.backends.store.upgrade_checks import UpgradeChecks
+from corral.frontend.backends.upgrades import Upgrades
 from corral.frontend.nodes.brake import Brake
 from corral.frontend.nodes.client import NodeClient, NodeContacts, NodeTokens
 from corral.frontend.nodes.decide.brake import BrakePolicy
@@ -72,12 +74,10 @@ from corral.frontend.store.leases import Leases
 from corral.frontend.store.secrets import Secrets
 from corral.processes.control_loops import Control
 from corral.state.fleet_rules import FleetRuleStore
-from corral.state.inventories import Inventories, write_reports
 from corral.state.load_jobs import LoadJobs, stop_serving
 from corral.state.model_removals import ModelRemovals
 from corral.state.replicas import ReplicaStore, lose_replicas_of
 from corral.state.restorations import Restorations
-from corral.state.upgrade_checks import UpgradeChecks
 
 _NOWHERE: Final = Lookups()
 

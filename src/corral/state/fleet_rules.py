@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.domain.backend import artefact_of, payload_of, with_alias_kept
 from corral.domain.fleet_rule import FleetRule, revision_of
+from corral.frontend.backends.decide.backend import artefact_of, payload_of, with_alias_kept
 from corral.frontend.operations.decide.intent import Intent
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.store.operations import write_operations

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.ids import NodeId
-from corral.domain.backend import traits_of
+from corral.frontend.backends.decide.backend import traits_of
 from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, Peer
 from corral.galleries.catalogue import BackendCatalogue, UnresolvedBuild
 from corral.galleries.fit import (

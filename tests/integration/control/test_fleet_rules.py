@@ -7,10 +7,10 @@ import pytest
 from corral.admin.doctor.fleet_rules import check_fleet_rules
 from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput
 from corral.control.fleet_rules import ANY_REVISION, RulesChanged, RuleSetResult
-from corral.control.planning import Ask, Lookups
 from corral.control.rule_pruning import Prune
-from corral.domain.backend import Artefact
 from corral.domain.fleet_rule import FleetRule, revision_of
+from corral.frontend.backends.decide.backend import Artefact
+from corral.frontend.backends.planning import Ask, Lookups
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.record.decide import EventKind

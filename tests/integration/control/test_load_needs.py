@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from corral.control.planning import Ask
+from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import OperationState
 from corral.galleries.build_uris import BackendRef

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from corral.bus.port import Bus
-from corral.control.planning import Ask
 from corral.control.unloading import DRAIN_WITHIN, HEARD_AFTER
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import IntentPolicy, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.store.db import Database

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from corral.domain.backend import BackendEntry
-from corral.domain.upgrades import Offer, assess
+from corral.frontend.backends.decide.backend import BackendEntry
+from corral.frontend.backends.decide.upgrades import Offer, assess
 from corral.processes.local_backends import compare_build
 from corral.worker.installing.backend_metadata import Metadata, Provenance
 

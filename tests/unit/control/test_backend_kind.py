@@ -3,8 +3,15 @@
 import pytest
 
 from corral.base.ids import NodeId, OperationId
-from corral.control.backend_kind import moved_tag
-from corral.domain.backend import Artefact, BackendEntry, Inventory, artefact_of, evidence_of, payload_of
+from corral.frontend.backends.decide.backend import (
+    Artefact,
+    BackendEntry,
+    Inventory,
+    artefact_of,
+    evidence_of,
+    payload_of,
+)
+from corral.frontend.backends.kind import moved_tag
 from corral.frontend.operations.decide.intent import Before, Intent, Verb
 from corral.galleries.fit import ImageFacts
 from corral.galleries.gallery import GalleryEntry

@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish, payload_of, prove
 from corral.domain.fleet_rule import (
     MOST_RULES,
     FleetRule,
@@ -21,6 +20,7 @@ from corral.domain.fleet_rule import (
     set_problem,
     standing,
 )
+from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, Wish, payload_of, prove
 from corral.frontend.operations.decide.intent import Intent, IntentState, Proven, Verb
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.galleries.catalogue import BackendCatalogue

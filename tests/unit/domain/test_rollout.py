@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.ids import NodeId, OperationId, ReplicaId
-from corral.domain.backend import Artefact, payload_of
 from corral.domain.load_job import LoadState
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import (
@@ -30,6 +29,7 @@ from corral.domain.rollout import (
     prepare,
     restore,
 )
+from corral.frontend.backends.decide.backend import Artefact, payload_of
 from corral.frontend.operations.decide.intent import Before, Intent, IntentState, Outstanding, Verb
 from tests.kit.clock import START
 from tests.kit.samples import a_load_job, a_replica, after

@@ -7,7 +7,7 @@ import pytest
 
 from corral.base.ids import NodeId
 from corral.bus.port import Message
-from corral.control.inventory import INVENTORY_LIMITS
+from corral.frontend.backends.inventory import INVENTORY_LIMITS
 from corral.frontend.nodes.client import MOST_BYTES, NodePending, NodeRefused
 from corral.wire import subjects
 from corral.wire.inventory import InstalledBackend, InventoryReport
@@ -119,7 +119,7 @@ async def test_a_large_inventory_is_dropped_before_it_is_parsed(
     world: World, data: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await world.backends("w")
-    monkeypatch.setattr("corral.control.inventory.go_json.decode", _not_to_be_called)
+    monkeypatch.setattr("corral.frontend.backends.inventory.go_json.decode", _not_to_be_called)
     for _ in range(5):
         await world.control.context.inventory.on_message(reported(node.node_id, data))
 

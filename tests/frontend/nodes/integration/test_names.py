@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.control.backend_operations import BackendOperations
-from corral.control.catalogue import GalleryCatalogue
-from corral.control.planning import Ask, Lookups, Planner
 from corral.control.rule_guard import RuleGuard
+from corral.frontend.backends.catalogue import GalleryCatalogue
+from corral.frontend.backends.operations import BackendOperations
+from corral.frontend.backends.planning import Ask, Lookups, Planner
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, TargetStatus
 from corral.galleries.build_uris import BackendRef

@@ -9,7 +9,7 @@ import pytest
 
 from corral.base.ids import OperationId
 from corral.bus.port import Message
-from corral.control.planning import Ask
+from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState
 from corral.frontend.record.decide import EventKind

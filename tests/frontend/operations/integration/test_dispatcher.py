@@ -13,8 +13,8 @@ from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput, NotF
 from corral.base.ids import LeaseToken, NodeId
 from corral.base.logs import record_fields
 from corral.bus.port import Bus
-from corral.control.backend_kind import BackendKind
-from corral.control.planning import Ask
+from corral.frontend.backends.kind import BackendKind
+from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import IntentPolicy, Verb
 from corral.frontend.operations.decide.operation import NO_PROGRESS, Operation, OperationState, Target, TargetStatus
 from corral.frontend.operations.progress import ProgressBoard

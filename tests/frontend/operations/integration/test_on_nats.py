@@ -16,7 +16,7 @@ from corral.base.tasks import running
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
-from corral.control.planning import Ask
+from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import IntentPolicy, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.store.db import Database

@@ -10,7 +10,7 @@ import pytest
 
 from corral.admin.app import build_app
 from corral.base.ids import OperationId
-from corral.control.planning import Ask
+from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.watch import OperationWatch, WatchCursor

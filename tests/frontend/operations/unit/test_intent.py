@@ -6,9 +6,18 @@ from datetime import datetime, timedelta
 import pytest
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain.backend import Artefact, BackendEntry, Inventory, Rung, Wish, evidence_of, payload_of, prove
 from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.domain.model_removal import evidence_of_removal
+from corral.frontend.backends.decide.backend import (
+    Artefact,
+    BackendEntry,
+    Inventory,
+    Rung,
+    Wish,
+    evidence_of,
+    payload_of,
+    prove,
+)
 from corral.frontend.operations.decide import intent as intents
 from corral.frontend.operations.decide import intent_steps
 from corral.frontend.operations.decide.intent import (

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from corral.domain.backend import BACKEND_VERBS
+from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.operations.decide.intent import Verb
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_checks import check_enforcement, check_operations, check_rest, settle

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.domain.backend import Artefact, payload_of, with_alias_kept
 from corral.domain.fleet_rule import FleetRule, revision_of
+from corral.frontend.backends.decide.backend import Artefact, payload_of, with_alias_kept
+from corral.frontend.backends.store.inventories import write_reports
 from corral.frontend.operations.decide.intent import Intent, IntentKind, IntentState, Verb
 from corral.frontend.operations.decide.operation import Operation, Target, TargetStatus
 from corral.frontend.operations.store.intents import IntentChange, Intents
@@ -17,7 +18,6 @@ from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.failures import ConstraintViolated
 from corral.state.fleet_rules import FleetRuleStore
-from corral.state.inventories import write_reports
 from tests.kit.samples import after, an_event
 
 MINE = LeaseToken("mine")

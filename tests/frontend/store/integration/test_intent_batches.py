@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.domain.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
+from corral.frontend.backends.decide.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
+from corral.frontend.backends.store.inventories import Inventories, write_reports
 from corral.frontend.operations.decide import intent as intents_
 from corral.frontend.operations.decide import intent_steps
 from corral.frontend.operations.decide.intent import Before, Intent, IntentKind, IntentPolicy, IntentState, Verb
@@ -17,7 +18,6 @@ from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.operations.store.intents import IntentChange, Intents, WaitingIntents
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.store.db import Database
-from corral.state.inventories import Inventories, write_reports
 from tests.kit.samples import after, an_operation
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")

@@ -13,7 +13,8 @@ from sqlalchemy.engine.interfaces import ReflectedIndex
 
 from corral.base.errors import SchemaTooNew
 from corral.base.ids import NodeId, OperationId
-from corral.domain.backend import artefact_of, with_alias_kept
+from corral.frontend.backends.decide.backend import artefact_of, with_alias_kept
+from corral.frontend.backends.store.inventories import write_reports
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.intent import Before
 from corral.frontend.operations.store.intents import Intents
@@ -27,7 +28,6 @@ from corral.frontend.store.migrations.versions import r0003_operations
 from corral.frontend.store.schema import metadata
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.inventories import write_reports
 from corral.state.load_jobs import LoadJobs
 from corral.state.replicas import ReplicaStore, insert_replica
 from tests.kit.databases import DatabaseSource

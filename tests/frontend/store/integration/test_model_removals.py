@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.domain.backend import with_alias_kept
 from corral.domain.model_removal import REASON, RemovedModel
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import note
+from corral.frontend.backends.decide.backend import with_alias_kept
+from corral.frontend.backends.store.inventories import write_reports
 from corral.frontend.operations.decide.intent import Intent, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, Target, TargetStatus
 from corral.frontend.operations.store.intents import Intents
@@ -18,7 +19,6 @@ from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.inventories import write_reports
 from corral.state.load_jobs import LoadJobs, stop_serving
 from corral.state.model_removals import ModelRemovals
 from corral.state.replicas import ReplicaStore

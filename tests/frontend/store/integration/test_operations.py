@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.domain.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
+from corral.frontend.backends.decide.backend import BackendEntry, Inventory, evidence_of, with_alias_kept
+from corral.frontend.backends.store.inventories import Inventories, write_reports
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide import intent as intents_
 from corral.frontend.operations.decide import intent_steps
@@ -27,7 +28,6 @@ from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.failures import ConstraintViolated
-from corral.state.inventories import Inventories, write_reports
 from tests.kit.samples import a_node, after, an_event, an_operation
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")

@@ -1,8 +1,8 @@
 """What was last found to be offered, on both databases."""
 
-from corral.domain.upgrades import Check, Offer
+from corral.frontend.backends.decide.upgrades import Check, Offer
+from corral.frontend.backends.store.upgrade_checks import UpgradeChecks
 from corral.frontend.store.db import Database
-from corral.state.upgrade_checks import UpgradeChecks
 from tests.kit.samples import after
 
 OFFER = Offer(backend="a", uri="r/a", version="1", digest="d", member_digests=frozenset({"m", "n"}), looked_at=after(1))

@@ -12,8 +12,8 @@ from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId, OperationId
-from corral.control.planning import Ask, Planned
-from corral.domain.backend import BACKEND_VERBS
+from corral.frontend.backends.decide.backend import BACKEND_VERBS
+from corral.frontend.backends.planning import Ask, Planned
 from corral.frontend.nodes.routes.query import DEFAULT_LIMIT, MAX_LIMIT
 from corral.frontend.operations.decide.intent import Intent, Verb
 from corral.frontend.operations.decide.operation import Operation

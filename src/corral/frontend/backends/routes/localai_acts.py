@@ -6,7 +6,7 @@ from typing import Final
 from starlette.requests import Request
 
 from corral.admin.context import AdminContext
-from corral.control.planning import Ask
+from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.localai_status import node_rows
 from corral.frontend.operations.decide.operation import Operation, OperationState, error_text, waits
 from corral.wire.operation_views import Applied, JobStarted, NodeResults

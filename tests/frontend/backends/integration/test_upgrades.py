@@ -10,11 +10,11 @@ import pytest
 
 from corral.base.ids import LeaseToken
 from corral.bus.port import Bus
-from corral.domain.upgrades import Check, UpgradePolicy
+from corral.frontend.backends.decide.upgrades import Check, UpgradePolicy
+from corral.frontend.backends.store.upgrade_checks import UpgradeChecks
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import Leases
 from corral.oci.manifests import Descriptor
-from corral.state.upgrade_checks import UpgradeChecks
 from tests.kit.asgi import AsgiAnswer
 from tests.kit.clock import ManualClock
 from tests.kit.registry import answering

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 from sqlalchemy import select
 
-from corral.domain.upgrades import Check
+from corral.frontend.backends.decide.upgrades import Check
 from corral.frontend.operations.store.intent_rows import document
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from corral.admin.backend_shapes import InstalledOnNode, Reported, node_rows
-from corral.domain.gallery_page import PageQuery, all_tags, meta_by_build, page_of
+from corral.frontend.backends.decide.gallery_page import PageQuery, all_tags, meta_by_build, page_of
+from corral.frontend.backends.shapes import InstalledOnNode, Reported, node_rows
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.localai_status import cache_key
 from corral.frontend.operations.decide.operation import Operation, compat_status

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId, OperationId, new_operation_id
-from corral.control.inventory import InventoryKeeper
-from corral.control.planning import Ask, GivenNames, Planned, Planner
-from corral.domain.backend import Inventory, Wish, payload_of
+from corral.frontend.backends.decide.backend import Inventory, Wish, payload_of
+from corral.frontend.backends.inventory import InventoryKeeper
+from corral.frontend.backends.planning import Ask, GivenNames, Planned, Planner
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
 from corral.frontend.operations.decide.intent import Verb

@@ -6,7 +6,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.admin.answers import answer
-from corral.admin.backend_acts import (
+from corral.admin.bodies import read_compat
+from corral.admin.context import AdminContext, Caller
+from corral.admin.route import Access, Dialect, RouteSpec
+from corral.base.errors import InvalidInput
+from corral.frontend.backends.decide.gallery_page import meta_by_build
+from corral.frontend.backends.planning import Ask
+from corral.frontend.backends.routes.localai_acts import (
     applied,
     deleted,
     deletion_message,
@@ -15,12 +21,6 @@ from corral.admin.backend_acts import (
     results,
     why_not_deleted,
 )
-from corral.admin.bodies import read_compat
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, Dialect, RouteSpec
-from corral.base.errors import InvalidInput
-from corral.control.planning import Ask
-from corral.domain.gallery_page import meta_by_build
 from corral.frontend.operations.decide.intent import Verb
 from corral.galleries.build_uris import BackendRef
 from corral.wire.operation_views import Applied, ApplyAsk, Deleted, JobStarted, NeedsTarget, NodeBackendAsk, NotDeleted

@@ -8,8 +8,8 @@ from starlette.responses import Response
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, Dialect, RouteSpec
-from corral.control.upgrades import Findings
-from corral.domain.upgrades import Comparison, Judged
+from corral.frontend.backends.decide.upgrades import Comparison, Judged
+from corral.frontend.backends.upgrades import Findings
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.wire.times import format_time
 from corral.wire.upgrade_views import BackendUpgradeView, NodeDrift, NodeUpgradeView, UpgradeInfo, UpgradesView

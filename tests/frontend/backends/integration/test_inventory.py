@@ -7,7 +7,7 @@ import pytest
 
 from corral.base.ids import NodeId
 from corral.bus.port import Message
-from corral.control import inventory
+from corral.frontend.backends import inventory
 from corral.wire import subjects
 from corral.wire.inventory import InstalledBackend, InventoryReport, fingerprint
 from tests.kit.loop_time import overdue

@@ -6,15 +6,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.admin.answers import answer, node_error
-from corral.admin.backend_acts import deleted, job_to_follow, results, why_not_deleted
-from corral.admin.backend_shapes import installed_backends
 from corral.admin.bodies import checked_galleries, read_compat
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError, NoResponders, NotFound
 from corral.base.ids import NodeId
-from corral.control.planning import Ask
 from corral.control.rule_guard import RuleDemands
+from corral.frontend.backends.planning import Ask
+from corral.frontend.backends.routes.localai_acts import deleted, job_to_follow, results, why_not_deleted
+from corral.frontend.backends.shapes import installed_backends
 from corral.frontend.nodes.decide.node import NodeType
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import OperationState

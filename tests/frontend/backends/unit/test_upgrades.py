@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from corral.base.ids import NodeId
-from corral.domain.backend import BackendEntry
-from corral.domain.upgrades import Check, Comparison, Holding, Offer, assess, compare, offer_for
+from corral.frontend.backends.decide.backend import BackendEntry
+from corral.frontend.backends.decide.upgrades import Check, Comparison, Holding, Offer, assess, compare, offer_for
 from corral.galleries.build_uris import Freshness
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

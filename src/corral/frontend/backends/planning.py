@@ -12,8 +12,8 @@ from typing import Final, Protocol
 import msgspec
 
 from corral.base.ids import NodeId, OperationId
-from corral.control.artefacts import ImageSource, NoImages, facts_of
-from corral.domain.backend import Artefact, BackendEntry, Inventory, Wish, prove, traits_of
+from corral.frontend.backends.artefacts import ImageSource, NoImages, facts_of
+from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, Wish, prove, traits_of
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import Proven, Verb
 from corral.frontend.operations.store.operations import Generations

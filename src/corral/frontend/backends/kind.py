@@ -9,9 +9,9 @@ from typing import Protocol
 
 import msgspec
 
-from corral.control.artefacts import ImageSource
-from corral.control.inventory import InventoryKeeper
-from corral.domain.backend import artefact_of, evidence_of, payload_of
+from corral.frontend.backends.artefacts import ImageSource
+from corral.frontend.backends.decide.backend import artefact_of, evidence_of, payload_of
+from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.nodes.client import NodeClient, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.operations.decide.intent import Intent, IntentPolicy, Payload, Sighting, Unproven, Verb

@@ -10,9 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral.admin.answers import answer
-from corral.admin.backend_shapes import Reported, backend_rows, fleet_backends
 from corral.admin.context import AdminContext, Caller
-from corral.admin.gallery_shapes import (
+from corral.admin.route import Access, Dialect, RouteSpec
+from corral.base.errors import CorralError, NotFound
+from corral.frontend.backends.decide.backend import traits_of
+from corral.frontend.backends.decide.gallery_page import PageQuery
+from corral.frontend.backends.inventory import is_listed
+from corral.frontend.backends.shapes import Reported, backend_rows, fleet_backends
+from corral.frontend.backends.shapes_gallery import (
     available_backends,
     fleet_listing,
     fleet_offer,
@@ -20,11 +25,6 @@ from corral.admin.gallery_shapes import (
     known_backends,
     repositories,
 )
-from corral.admin.route import Access, Dialect, RouteSpec
-from corral.base.errors import CorralError, NotFound
-from corral.control.inventory import is_listed
-from corral.domain.backend import traits_of
-from corral.domain.gallery_page import PageQuery
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.galleries.capability import DEFAULT
 from corral.galleries.catalogue import BackendCatalogue

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
-from corral.domain.backend import BackendEntry, Inventory
+from corral.frontend.backends.decide.backend import BackendEntry, Inventory
 from corral.frontend.operations.decide.intent import Report
 from corral.frontend.operations.store.intent_rows import document
 from corral.frontend.store.db import Database

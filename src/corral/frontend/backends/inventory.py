@@ -11,14 +11,14 @@ from corral.base.ids import NodeId
 from corral.base.lanes import Lane
 from corral.base.tasks import Poke, task_group
 from corral.bus.port import Message
-from corral.domain.backend import Artefact, BackendEntry, Inventory, artefact_of, evidence_of
+from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, artefact_of, evidence_of
+from corral.frontend.backends.store.inventories import Inventories
 from corral.frontend.nodes.client import LIST_WITHIN, NodeClient
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.report_intake import ReportIntake, ReportLimits
 from corral.frontend.operations.decide.intent import IntentKind, Proven, Verb
 from corral.frontend.operations.store.intents import Intents
-from corral.state.inventories import Inventories
 from corral.wire import go_json, subjects
 from corral.wire.inventory import InstalledBackend, InventoryReport, fingerprint
 

@@ -23,7 +23,7 @@ from typing import Final
 from corral.base.ids import NodeId
 from corral.base.setting_kinds import SWITCH, duration
 from corral.base.settings import setting
-from corral.domain.backend import BackendEntry
+from corral.frontend.backends.decide.backend import BackendEntry
 from corral.galleries.build_uris import BuildMarks, Evidence, Freshness, is_same_source, judge_freshness
 
 BuildIdentity = tuple[str, str]

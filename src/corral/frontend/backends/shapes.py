@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cached_property
 
 from corral.base.ids import NodeId
-from corral.domain.backend import BackendEntry, Inventory, traits_of
+from corral.frontend.backends.decide.backend import BackendEntry, Inventory, traits_of
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.galleries.fit import NodeTraits
 from corral.wire.inventory import InstalledBackend
