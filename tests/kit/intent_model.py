@@ -11,7 +11,6 @@ from typing import Final
 from corral.base.ids import NodeId, OperationId
 from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
 from corral.domain.load_job import LoadNeed, needed_by_load
-from corral.domain.model_removal import evidence_of_removal
 from corral.frontend.backends.decide.backend import (
     Artefact,
     Wish,
@@ -22,6 +21,7 @@ from corral.frontend.backends.decide.backend import (
     wish_of,
     with_alias_kept,
 )
+from corral.frontend.models.decide.removal import evidence_of_removal
 from corral.frontend.operations.decide import intent as intents
 from corral.frontend.operations.decide import intent_steps
 from corral.frontend.operations.decide.intent import (

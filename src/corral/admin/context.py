@@ -11,8 +11,6 @@ from corral.control.fleet_rules import FleetRules
 from corral.control.gateway_reports import GatewayReports
 from corral.control.gateway_shares import GatewayShares
 from corral.control.load_jobs import Loads
-from corral.control.model_removal import ModelRemoval
-from corral.control.models import Models
 from corral.control.node_models import NodeModels
 from corral.control.readiness import ControlReadiness
 from corral.control.view import ViewKeeper
@@ -23,6 +21,8 @@ from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import CatalogueSource
 from corral.frontend.backends.upgrades import Upgrades
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.removal import ModelRemoval
 from corral.frontend.nodes.brake import Brake
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.hearing import HearingKeeper

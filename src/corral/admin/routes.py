@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from corral.admin import fleet_rules, gateway, metrics, model_removal, models, node_models, pages, vitals
+from corral.admin import fleet_rules, gateway, metrics, node_models, pages, vitals
 from corral.admin.doctor import routes as doctor
 from corral.admin.route import RouteSpec
 from corral.frontend.access import routes as keys
@@ -10,6 +10,8 @@ from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import localai_nodes as node_backends
 from corral.frontend.backends.routes import native as backend_lists
 from corral.frontend.backends.routes import upgrades
+from corral.frontend.models.routes import native as models
+from corral.frontend.models.routes import removal as model_removal
 from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
 from corral.frontend.nodes.routes import logs as node_logs

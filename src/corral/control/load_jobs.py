@@ -16,12 +16,12 @@ from corral.base.errors import CorralError
 from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_lease_token, new_load_job_id, new_replica_id
 from corral.base.tasks import Poke, poke_or_period, running
 from corral.control.loading import ModelLoader, reason_of
-from corral.control.models import Models
 from corral.control.scheduler import Scheduler
 from corral.domain.load_job import LoadJob, LoadPolicy, LoadState, due_at, may_claim
-from corral.domain.model import ModelSpec
 from corral.domain.placement import Placement, PlacementRefusal, PlacementRequest
 from corral.domain.replica import LIVE, Replica, ReplicaState, unserved_reason
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.operation import NO_PROGRESS, seconds_left

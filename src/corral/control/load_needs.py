@@ -5,10 +5,10 @@ from typing import Final
 
 from corral.base.errors import Conflict
 from corral.domain.load_job import LoadNeed, needed_by_load
-from corral.domain.model import ModelSpec
 from corral.frontend.backends.decide.backend import artefact_of, wish_of
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import Ask
+from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.operations.decide.intent import Intent, IntentKind, Verb
 from corral.frontend.operations.store.intents import Intents

@@ -12,11 +12,11 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
 from corral.base.ids import LoadJobId
 from corral.control.load_needs import LoadNeeds
-from corral.control.models import Models
 from corral.domain.load_job import LoadPolicy
-from corral.domain.model import ModelSpec, load_options, threads_of, with_answer_limit
-from corral.domain.model_requests import request_rules
 from corral.domain.replica import Replica
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, with_answer_limit
+from corral.frontend.models.decide.requests import request_rules
 from corral.frontend.nodes.client import NodeBusy, NodeClient, NodeRefused, NodeTokens, NodeUnreachable, StartedBackend
 from corral.frontend.nodes.decide.node import Node
 from corral.rpc.backend import Backend

@@ -11,9 +11,9 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
 from corral.control.load_jobs import Loads
-from corral.control.models import Models
-from corral.domain.model import ModelSpec
 from corral.domain.rollout import Aftermath, Restoration, Restore, restore
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.store.nodes import Nodes

@@ -13,9 +13,9 @@ from corral.base.errors import CorralError, NotFound
 from corral.base.ids import ReplicaId
 from corral.control.gateway_reports import GatewayReports
 from corral.control.load_jobs import Loads
-from corral.control.models import Models
 from corral.domain.reconcile import Outgrown, outgrown
 from corral.domain.replica import Replica, ReplicaState
+from corral.frontend.models.catalogue import Models
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed

@@ -14,10 +14,10 @@ import msgspec
 from corral.base.clock import Clock
 from corral.base.errors import DatabaseUnavailable
 from corral.base.tasks import Listeners
-from corral.control.models import Models
-from corral.domain.model_uses import uses_of
 from corral.domain.replica import Replica, ReplicaState
 from corral.frontend.access.store import Keys
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.uses import uses_of
 from corral.frontend.nodes.brake import Brake
 from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from corral.base.ids import NodeId
 from corral.domain.load_job import LoadJob
-from corral.domain.model import Catalogue
 from corral.domain.replica import LIVE, Replica
+from corral.frontend.models.decide.model import Catalogue
 from corral.frontend.nodes.decide.process import ReportedProcess
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from corral.admin.context import AdminContext
 from corral.admin.server import AdminServer
 from corral.base.tasks import Poke, poke_or_period, run_services
-from corral.control import model_removal, models, orphans, replica_health, restoring, unloading, view
+from corral.control import orphans, replica_health, restoring, unloading, view
 from corral.control.orphans import Orphans
 from corral.control.replica_exits import ReplicaExits
 from corral.control.replica_health import ReplicaHealth
@@ -17,6 +17,8 @@ from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
 from corral.control.unloading import Unloading
 from corral.frontend.access.credentials import Credentials
 from corral.frontend.backends import inventory, upgrades
+from corral.frontend.models import catalogue as models
+from corral.frontend.models import removal as model_removal
 from corral.frontend.nodes import brake as braking
 from corral.frontend.nodes import health, hearing
 from corral.frontend.nodes.health import Health

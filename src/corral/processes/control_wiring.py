@@ -16,8 +16,6 @@ from corral.control.key_spread import KeySpread
 from corral.control.load_jobs import Loads, LoadStores
 from corral.control.load_needs import LoadNeeds
 from corral.control.loading import BackendLoader, GrpcLoader, ModelLoader, UsualLimits
-from corral.control.model_removal import ModelKind, ModelRemoval
-from corral.control.models import Models
 from corral.control.node_models import NodeModels
 from corral.control.orphans import Orphans
 from corral.control.readiness import ControlReadiness
@@ -43,6 +41,9 @@ from corral.frontend.backends.planning import Lookups, Planner
 from corral.frontend.backends.store.inventories import Inventories, write_reports
 from corral.frontend.backends.store.upgrade_checks import UpgradeChecks
 from corral.frontend.backends.upgrades import Upgrades
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.removal import ModelKind, ModelRemoval
+from corral.frontend.models.store import ModelRemovals
 from corral.frontend.nodes.brake import Brake
 from corral.frontend.nodes.client import NodeClient, NodeContacts, NodeTokens
 from corral.frontend.nodes.decide.brake import BrakePolicy
@@ -75,7 +76,6 @@ from corral.frontend.store.secrets import Secrets
 from corral.processes.control_loops import Control
 from corral.state.fleet_rules import FleetRuleStore
 from corral.state.load_jobs import LoadJobs, stop_serving
-from corral.state.model_removals import ModelRemovals
 from corral.state.replicas import ReplicaStore, lose_replicas_of
 from corral.state.restorations import Restorations
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from corral.domain.model import read_model
+from corral.frontend.models.decide.model import read_model
 from corral.processes.first_model import give_first_model
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from corral.base.ids import NodeId
-from corral.domain.model import Catalogue, ModelProblem, ModelSpec
 from corral.domain.reconcile import Explained, Outgrown, outgrown
 from corral.domain.replica import FINAL, LIVE, ReplicaState
+from corral.frontend.models.decide.model import Catalogue, ModelProblem, ModelSpec
 from corral.frontend.nodes.decide.process import ReportedProcess
 from tests.kit.samples import a_load_job, a_replica
 

@@ -7,7 +7,6 @@ import pytest
 
 from corral.base.ids import NodeId, OperationId
 from corral.domain.load_job import LoadNeed, needed_by_load
-from corral.domain.model_removal import evidence_of_removal
 from corral.frontend.backends.decide.backend import (
     Artefact,
     BackendEntry,
@@ -18,6 +17,7 @@ from corral.frontend.backends.decide.backend import (
     payload_of,
     prove,
 )
+from corral.frontend.models.decide.removal import evidence_of_removal
 from corral.frontend.operations.decide import intent as intents
 from corral.frontend.operations.decide import intent_steps
 from corral.frontend.operations.decide.intent import (

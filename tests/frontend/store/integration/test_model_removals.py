@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.domain.model_removal import REASON, RemovedModel
 from corral.domain.replica import Replica, ReplicaState
 from corral.domain.rollout import note
 from corral.frontend.backends.decide.backend import with_alias_kept
 from corral.frontend.backends.store.inventories import write_reports
+from corral.frontend.models.decide.removal import REASON, RemovedModel
+from corral.frontend.models.store import ModelRemovals
 from corral.frontend.operations.decide.intent import Intent, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, Target, TargetStatus
 from corral.frontend.operations.store.intents import Intents
@@ -20,7 +21,6 @@ from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
 from corral.state.load_jobs import LoadJobs, stop_serving
-from corral.state.model_removals import ModelRemovals
 from corral.state.replicas import ReplicaStore
 from corral.state.restorations import Restorations
 from tests.kit.samples import a_load_job, a_replica, after, an_event, an_operation

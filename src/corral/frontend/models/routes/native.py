@@ -14,8 +14,8 @@ from corral.admin.route import Access, RouteSpec
 from corral.base.ids import NodeId
 from corral.control.load_jobs import LoadProgress
 from corral.domain.load_job import LoadJob
-from corral.domain.model import ModelProblem, ModelSpec
 from corral.domain.replica import LIVE, UNSERVED, Replica, ReplicaState
+from corral.frontend.models.decide.model import ModelProblem, ModelSpec
 from corral.wire.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
 from corral.wire.times import format_time
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from corral.base.errors import NotFound
 from corral.base.tasks import Poke
-from corral.control.model_files import ModelFileMark, ReadFile, read_file
-from corral.domain.model import Catalogue, ModelProblem, ModelSpec, collect, with_last_good
+from corral.frontend.models.decide.model import Catalogue, ModelProblem, ModelSpec, collect, with_last_good
+from corral.frontend.models.files import ModelFileMark, ReadFile, read_file
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import OperationId
-from corral.domain.model_removal import REASON, RemovedModel
+from corral.frontend.models.decide.removal import REASON, RemovedModel
 from corral.frontend.operations.decide.intent import Intent
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.store.operations import OperationStore

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.control.model_deletion import FilesLeft, delete_model
-from corral.control.model_files import ModelFileMark
+from corral.frontend.models.deletion import FilesLeft, delete_model
+from corral.frontend.models.files import ModelFileMark
 
 
 @pytest.fixture

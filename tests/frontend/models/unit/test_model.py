@@ -5,8 +5,15 @@ from pathlib import PurePath
 import pytest
 
 from corral.base.errors import InvalidInput
-from corral.domain.model import ModelProblem, collect, load_options, read_model, revision_of, with_answer_limit
-from corral.domain.model_requests import request_rules
+from corral.frontend.models.decide.model import (
+    ModelProblem,
+    collect,
+    load_options,
+    read_model,
+    revision_of,
+    with_answer_limit,
+)
+from corral.frontend.models.decide.requests import request_rules
 from corral.rpc.messages import ModelOptions
 
 SMALL = {"name": "small", "backend": "llama-cpp", "parameters": {"model": "small.gguf"}}

@@ -15,10 +15,11 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict
 from corral.base.ids import new_operation_id
 from corral.base.tasks import Poke
-from corral.control.model_deletion import FilesLeft, delete_model
-from corral.control.models import Models
-from corral.domain.model import ModelSpec
-from corral.domain.model_removal import RemovedModel, endangered, evidence_of_removal, own_weights
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.model import ModelSpec
+from corral.frontend.models.decide.removal import RemovedModel, endangered, evidence_of_removal, own_weights
+from corral.frontend.models.deletion import FilesLeft, delete_model
+from corral.frontend.models.store import ModelRemovals
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
@@ -30,7 +31,6 @@ from corral.frontend.operations.service import OperationRequest, PlannedTarget, 
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
-from corral.state.model_removals import ModelRemovals
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from corral.base.errors import NotFound
-from corral.control import models as models_module
-from corral.control.model_files import DEEPEST, LARGEST_DOCUMENT, LARGEST_FILE
-from corral.control.models import Models
+from corral.frontend.models import catalogue as models_module
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.files import DEEPEST, LARGEST_DOCUMENT, LARGEST_FILE
 
 GOOD = "name: {name}\nbackend: echo\nparameters:\n  model: {name}.gguf\n"
 

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Final
 
 from corral.base.ids import OperationId
-from corral.domain.model import ModelSpec, load_options
+from corral.frontend.models.decide.model import ModelSpec, load_options
 from corral.frontend.operations.decide.intent import Before, Intent, Sighting, Unproven
 
 REASON: Final = "the model was removed"

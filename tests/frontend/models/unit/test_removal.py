@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from corral.domain.model import ModelSpec, read_model
-from corral.domain.model_removal import endangered, own_weights, weights_of
+from corral.frontend.models.decide.model import ModelSpec, read_model
+from corral.frontend.models.decide.removal import endangered, own_weights, weights_of
 
 
 def a_model(name: str = "small", model: str = "small.gguf", *, source: str = "", **config: Any) -> ModelSpec:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.domain.model_uses import uses_of
+from corral.frontend.models.decide.uses import uses_of
 
 
 @pytest.mark.parametrize(

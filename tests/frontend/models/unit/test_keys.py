@@ -3,8 +3,8 @@
 import pytest
 
 from corral.base.config_fields import Config
-from corral.domain.model_keys import KNOWN, unknown_keys
-from corral.domain.model_options import FIELDS
+from corral.frontend.models.decide.keys import KNOWN, unknown_keys
+from corral.frontend.models.decide.options import FIELDS
 
 SMALL: Config = {"name": "small", "backend": "echo", "parameters": {"model": "x"}}
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from corral.base.config_fields import Config
-from corral.domain.model_options import FIELDS, REQUEST_DEFAULTS
-from corral.domain.model_requests import REQUEST_KEYS
+from corral.frontend.models.decide.options import FIELDS, REQUEST_DEFAULTS
+from corral.frontend.models.decide.requests import REQUEST_KEYS
 
 _LOCALAI: Final = """
     name backend alias description usage license urls icon tags disabled pinned concurrency_groups

@@ -10,8 +10,8 @@ import yaml
 from corral.base.bounded_files import read_bounded
 from corral.base.careful_yaml import LOADER, UNREADABLE, DoubleKeys, KeyLines, KeyPath, YamlLimits, checked_events, why
 from corral.base.errors import InvalidInput
-from corral.domain.model import ModelProblem, ModelSpec, read_model
-from corral.domain.model_keys import unknown_keys
+from corral.frontend.models.decide.keys import unknown_keys
+from corral.frontend.models.decide.model import ModelProblem, ModelSpec, read_model
 
 LARGEST_FILE: Final = 256 * 1024
 DEEPEST: Final = 32

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corral.base.errors import CorralError
-from corral.control.model_files import ModelFileMark
+from corral.frontend.models.files import ModelFileMark
 
 
 class FilesLeft(CorralError):

@@ -16,9 +16,9 @@ from typing import Final
 from corral.base import config_fields as fields
 from corral.base.config_fields import Config
 from corral.base.errors import InvalidInput
-from corral.domain.backend_names import meant_by
-from corral.domain.model_options import DEFAULT_CONTEXT, FIELDS, REQUEST_DEFAULTS, check_below
-from corral.domain.model_requests import request_rules
+from corral.frontend.models.decide.backend_names import meant_by
+from corral.frontend.models.decide.options import DEFAULT_CONTEXT, FIELDS, REQUEST_DEFAULTS, check_below
+from corral.frontend.models.decide.requests import request_rules
 
 DEFAULT_BATCH: Final = 512
 _LONGEST_NAME: Final = 200

@@ -5,7 +5,7 @@ from typing import Final
 
 from corral.base import config_fields as fields
 from corral.base.config_fields import Config
-from corral.domain.backend_names import meant_by
+from corral.frontend.models.decide.backend_names import meant_by
 from corral.wire.inference import ModelUse
 
 _U = ModelUse
