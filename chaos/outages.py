@@ -20,8 +20,8 @@ import msgspec
 from chaos.databases import mortal_postgres
 from chaos.round import Workshop
 from corral.base.tasks import running
-from corral.control import replica_health
 from corral.frontend.record.decide import EventKind
+from corral.frontend.serving import replica_health
 from tests.kit.admin_api import AdminAnswer
 from tests.kit.asking import StreamQuestion, counted, under_load
 from tests.kit.postgres import PostgresServer

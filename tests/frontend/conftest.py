@@ -13,10 +13,10 @@ from corral.frontend.nodes.store.hearing import HearingPeriods
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.store.intents import cancel_intents_of
 from corral.frontend.record.store import Events
+from corral.frontend.serving.store.replicas import lose_replicas_of
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import Leases
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.replicas import lose_replicas_of
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import Frontend, frontend_config, open_frontend
 from tests.kit.shop import Shop, open_shop

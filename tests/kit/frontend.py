@@ -14,8 +14,8 @@ from corral.base.tasks import running
 from corral.bus.config import BusConfig
 from corral.bus.port import Bus
 from corral.control.config import ControlConfig
-from corral.control.loading import BackendLoader
 from corral.frontend.backends.planning import Lookups
+from corral.frontend.serving.loading import BackendLoader
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from corral.base.ids import OperationId
-from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.frontend.backends.decide.backend import Artefact, Wish
 from corral.frontend.operations.decide.intent import IntentState, Verb
+from corral.frontend.serving.decide.load_job import LoadNeed, needed_by_load
 from tests.kit.intent_model import FleetModel
 
 NAME: Final = "small"

@@ -12,8 +12,8 @@ import psutil
 
 from corral.base.ids import new_secret
 from corral.bus.server import NatsServer
-from corral.domain.replica import ReplicaState
 from corral.frontend.nodes.decide.node import NodeStatus
+from corral.frontend.serving.decide.replica import ReplicaState
 from corral.wire.model_views import ModelView
 from corral.wire.replica_views import ReplicaView
 from tests.kit.admin_api import open_session

@@ -11,10 +11,10 @@ import msgspec
 
 from corral.base.ids import NodeId
 from corral.bus.port import Bus, Message
-from corral.control.load_jobs import Loads
-from corral.domain.replica import Replica
 from corral.frontend.backends.planning import Lookups
 from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.serving.decide.replica import Replica
+from corral.frontend.serving.load_jobs import Loads
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey

@@ -8,12 +8,7 @@ from corral.base.ids import FrontendId
 from corral.bus.port import Bus
 from corral.control.config import ControlConfig
 from corral.control.fleet_rules import FleetRules
-from corral.control.gateway_reports import GatewayReports
-from corral.control.gateway_shares import GatewayShares
-from corral.control.load_jobs import Loads
-from corral.control.node_models import NodeModels
 from corral.control.readiness import ControlReadiness
-from corral.control.view import ViewKeeper
 from corral.frontend.access.http import NodeClaim
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator, Principal
@@ -36,8 +31,13 @@ from corral.frontend.operations.service import Operations
 from corral.frontend.operations.watch import OperationWatch
 from corral.frontend.record.feed import EventCounts, Feed
 from corral.frontend.record.store import Events
+from corral.frontend.serving.gateway_reports import GatewayReports
+from corral.frontend.serving.gateway_shares import GatewayShares
+from corral.frontend.serving.load_jobs import Loads
+from corral.frontend.serving.node_models import NodeModels
+from corral.frontend.serving.store.replicas import ReplicaStore
+from corral.frontend.serving.view import ViewKeeper
 from corral.frontend.store.db import Database
-from corral.state.replicas import ReplicaStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ from corral import __version__
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec
 from corral.base.errors import CorralError
-from corral.control.gateway_reports import SeenGateway
-from corral.domain.load_job import LoadState
-from corral.domain.replica import ReplicaState
+from corral.frontend.serving.decide.load_job import LoadState
+from corral.frontend.serving.decide.replica import ReplicaState
+from corral.frontend.serving.gateway_reports import SeenGateway
 from corral.wire.gateway_counters import REPORT_AGE, UP, families
 from corral.wire.metrics import MetricDescription, MetricFamily, MetricKind, Sample, render
 

@@ -22,11 +22,11 @@ from corral.base.setting_kinds import (
 )
 from corral.base.settings import DATA, Derived, PublicPort, in_data, other_aliases, setting
 from corral.bus.config import BusConfig
-from corral.domain.load_job import LoadPolicy
 from corral.frontend.backends.decide.upgrades import UpgradePolicy
 from corral.frontend.nodes.decide.node import LivenessPolicy
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.operations.decide.intent import IntentPolicy
+from corral.frontend.serving.decide.load_job import LoadPolicy
 from corral.galleries.config import GalleriesConfig
 from corral.oci.config import ImagesConfig
 

@@ -8,13 +8,7 @@ from datetime import timedelta
 from corral.admin.context import AdminContext
 from corral.admin.server import AdminServer
 from corral.base.tasks import Poke, poke_or_period, run_services
-from corral.control import orphans, replica_health, restoring, unloading, view
-from corral.control.orphans import Orphans
-from corral.control.replica_exits import ReplicaExits
-from corral.control.replica_health import ReplicaHealth
-from corral.control.restoring import Restoring
 from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
-from corral.control.unloading import Unloading
 from corral.frontend.access.credentials import Credentials
 from corral.frontend.backends import inventory, upgrades
 from corral.frontend.models import catalogue as models
@@ -29,6 +23,12 @@ from corral.frontend.operations.dispatcher import RETURNS_PERIOD, Dispatcher
 from corral.frontend.operations.housekeeping import Housekeeping
 from corral.frontend.record import feed
 from corral.frontend.record.feed import Attention, LostRings
+from corral.frontend.serving import orphans, replica_health, restoring, unloading, view
+from corral.frontend.serving.orphans import Orphans
+from corral.frontend.serving.replica_exits import ReplicaExits
+from corral.frontend.serving.replica_health import ReplicaHealth
+from corral.frontend.serving.restoring import Restoring
+from corral.frontend.serving.unloading import Unloading
 from corral.wire.subjects import GATEWAY_SHARES, INVENTORIES, POKE_EVENTS, REPLICAS_EXITED
 
 

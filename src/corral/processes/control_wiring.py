@@ -10,25 +10,10 @@ from corral.base.tasks import Poke
 from corral.bus.port import Bus
 from corral.control.config import ControlConfig
 from corral.control.fleet_rules import FleetRules
-from corral.control.gateway_reports import GatewayReports
-from corral.control.gateway_shares import GatewayShares
-from corral.control.key_spread import KeySpread
-from corral.control.load_jobs import Loads, LoadStores
-from corral.control.load_needs import LoadNeeds
-from corral.control.loading import BackendLoader, GrpcLoader, ModelLoader, UsualLimits
-from corral.control.node_models import NodeModels
-from corral.control.orphans import Orphans
 from corral.control.readiness import ControlReadiness
-from corral.control.replica_exits import ReplicaExits
-from corral.control.replica_health import ReplicaHealth
-from corral.control.restoring import Restoring
-from corral.control.rollout import Rollout
 from corral.control.rule_enforcer import RuleEnforcer
 from corral.control.rule_guard import RuleGuard
 from corral.control.rule_places import RulePlaces
-from corral.control.scheduler import Scheduler
-from corral.control.unloading import Unloading
-from corral.control.view import ViewKeeper, ViewSources
 from corral.frontend.access.credentials import FirstKeys
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator
@@ -69,15 +54,30 @@ from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.operations.watch import OperationWatch
 from corral.frontend.record.feed import EventCounts, Feed, LostRings
 from corral.frontend.record.store import Events
+from corral.frontend.serving.gateway_reports import GatewayReports
+from corral.frontend.serving.gateway_shares import GatewayShares
+from corral.frontend.serving.key_spread import KeySpread
+from corral.frontend.serving.load_jobs import Loads, LoadStores
+from corral.frontend.serving.load_needs import LoadNeeds
+from corral.frontend.serving.loading import BackendLoader, GrpcLoader, ModelLoader, UsualLimits
+from corral.frontend.serving.node_models import NodeModels
+from corral.frontend.serving.orphans import Orphans
+from corral.frontend.serving.replica_exits import ReplicaExits
+from corral.frontend.serving.replica_health import ReplicaHealth
+from corral.frontend.serving.restoring import Restoring
+from corral.frontend.serving.rollout import Rollout
+from corral.frontend.serving.scheduler import Scheduler
+from corral.frontend.serving.store.load_jobs import LoadJobs, stop_serving
+from corral.frontend.serving.store.replicas import ReplicaStore, lose_replicas_of
+from corral.frontend.serving.store.restorations import Restorations
+from corral.frontend.serving.unloading import Unloading
+from corral.frontend.serving.view import ViewKeeper, ViewSources
 from corral.frontend.store.db import Database
 from corral.frontend.store.leader_lease import Leader
 from corral.frontend.store.leases import Leases
 from corral.frontend.store.secrets import Secrets
 from corral.processes.control_loops import Control
 from corral.state.fleet_rules import FleetRuleStore
-from corral.state.load_jobs import LoadJobs, stop_serving
-from corral.state.replicas import ReplicaStore, lose_replicas_of
-from corral.state.restorations import Restorations
 
 _NOWHERE: Final = Lookups()
 

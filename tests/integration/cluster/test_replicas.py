@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from corral.base.ids import NodeId
-from corral.control import unloading
-from corral.domain.replica import Replica
 from corral.frontend.record.decide import EventKind
+from corral.frontend.serving import unloading
+from corral.frontend.serving.decide.replica import Replica
 from tests.kit.backends import BACKENDS
 from tests.kit.cluster import Cluster, RecordedEvent
 from tests.kit.databases import DatabaseSource

@@ -3,8 +3,8 @@
 from corral.admin.context import AdminContext
 from corral.admin.doctor.diagnostic import OK, PROBLEM, WARNING
 from corral.base.words import listed
-from corral.domain.load_job import LoadState
-from corral.domain.replica import ReplicaState
+from corral.frontend.serving.decide.load_job import LoadState
+from corral.frontend.serving.decide.replica import ReplicaState
 from corral.wire.node_views import Finding
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from corral.base.errors import Conflict, NotFound
 from corral.bus.port import Bus
-from corral.control.unloading import HEARD_AFTER
-from corral.domain.replica import ReplicaState
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.record.decide import EventKind
+from corral.frontend.serving.decide.replica import ReplicaState
+from corral.frontend.serving.unloading import HEARD_AFTER
 from corral.frontend.store.db import Database
 from corral.processes.control_loops import Control
 from tests.kit.clock import ManualClock

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from corral.bus.port import Bus
-from corral.domain.replica import ReplicaState
 from corral.frontend.record.decide import EventKind
+from corral.frontend.serving.decide.replica import ReplicaState
 from tests.kit.bus import MemoryBus
 from tests.kit.world import SECRET, FakeNode, World, view_of
 

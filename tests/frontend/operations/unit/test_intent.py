@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 import pytest
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain.load_job import LoadNeed, needed_by_load
 from corral.frontend.backends.decide.backend import (
     Artefact,
     BackendEntry,
@@ -32,6 +31,7 @@ from corral.frontend.operations.decide.intent import (
     Verb,
 )
 from corral.frontend.operations.decide.intent_steps import IntentStep, Rest, Send
+from corral.frontend.serving.decide.load_job import LoadNeed, needed_by_load
 from tests.kit.clock import START
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_checks import check_rest, settle

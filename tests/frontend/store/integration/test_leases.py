@@ -12,12 +12,12 @@ from corral.frontend.backends.store.inventories import write_reports
 from corral.frontend.operations.decide.intent import Before, Outstanding, Verb
 from corral.frontend.operations.store.intents import IntentChange, Intents
 from corral.frontend.operations.store.operations import OperationStore
+from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import Leases, free_all, guard
 from corral.frontend.store.schema import hearing
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.load_jobs import LoadJobs
 from tests.kit.samples import a_load_job, after, an_operation
 
 A, B = LeaseToken("a"), LeaseToken("b")

@@ -20,6 +20,8 @@ from corral.frontend.operations.decide.intent import Before
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.store import Events
+from corral.frontend.serving.store.load_jobs import LoadJobs
+from corral.frontend.serving.store.replicas import ReplicaStore, insert_replica
 from corral.frontend.store.columns import UtcTime
 from corral.frontend.store.db import Database
 from corral.frontend.store.engines import Timeouts
@@ -28,8 +30,6 @@ from corral.frontend.store.migrations.versions import r0003_operations
 from corral.frontend.store.schema import metadata
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.load_jobs import LoadJobs
-from corral.state.replicas import ReplicaStore, insert_replica
 from tests.kit.databases import DatabaseSource
 from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
 

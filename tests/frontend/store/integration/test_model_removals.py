@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.domain.replica import Replica, ReplicaState
-from corral.domain.rollout import note
 from corral.frontend.backends.decide.backend import with_alias_kept
 from corral.frontend.backends.store.inventories import write_reports
 from corral.frontend.models.decide.removal import REASON, RemovedModel
@@ -17,12 +15,14 @@ from corral.frontend.operations.store.intents import Intents
 from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
+from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.decide.rollout import note
+from corral.frontend.serving.store.load_jobs import LoadJobs, stop_serving
+from corral.frontend.serving.store.replicas import ReplicaStore
+from corral.frontend.serving.store.restorations import Restorations
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.load_jobs import LoadJobs, stop_serving
-from corral.state.replicas import ReplicaStore
-from corral.state.restorations import Restorations
 from tests.kit.samples import a_load_job, a_replica, after, an_event, an_operation
 
 MINE = LeaseToken("mine")

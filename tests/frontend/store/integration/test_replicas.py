@@ -6,18 +6,18 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId
-from corral.domain.load_job import LoadJob, LoadState
-from corral.domain.replica import Replica, ReplicaState
 from corral.frontend.nodes.decide.process import ReportedProcess
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
+from corral.frontend.serving.decide.load_job import LoadJob, LoadState
+from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.store.load_jobs import LoadJobs
+from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.frontend.store.db import Database
 from corral.frontend.store.schema import replicas as table
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.load_jobs import LoadJobs
-from corral.state.replicas import ReplicaStore
 from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId
-from corral.domain.replica import Replica, ReplicaState
-from corral.domain.rollout import Preparation, Restoration, Seen, note, prepare
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.store import Events
+from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.decide.rollout import Preparation, Restoration, Seen, note, prepare
+from corral.frontend.serving.store.load_jobs import LoadJobs
+from corral.frontend.serving.store.replicas import ReplicaStore
+from corral.frontend.serving.store.restorations import Restorations
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets
 from corral.frontend.store.secrets_key import SecretsKey
-from corral.state.load_jobs import LoadJobs
-from corral.state.replicas import ReplicaStore
-from corral.state.restorations import Restorations
 from tests.kit.samples import a_load_job, a_replica, after, an_event
 
 MINE = LeaseToken("mine")

@@ -9,13 +9,13 @@ from starlette.responses import Response
 
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
-from corral.admin.replica_shapes import replica_view
 from corral.admin.route import Access, RouteSpec
 from corral.base.ids import NodeId
-from corral.control.load_jobs import LoadProgress
-from corral.domain.load_job import LoadJob
-from corral.domain.replica import LIVE, UNSERVED, Replica, ReplicaState
 from corral.frontend.models.decide.model import ModelProblem, ModelSpec
+from corral.frontend.serving.decide.load_job import LoadJob
+from corral.frontend.serving.decide.replica import LIVE, UNSERVED, Replica, ReplicaState
+from corral.frontend.serving.load_jobs import LoadProgress
+from corral.frontend.serving.shapes import replica_view
 from corral.wire.model_views import LoadJobView, ModelList, ModelProblemView, ModelView
 from corral.wire.times import format_time
 

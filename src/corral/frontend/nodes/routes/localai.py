@@ -10,15 +10,15 @@ from starlette.responses import Response
 from corral.admin.answers import answer, no_content, node_error
 from corral.admin.bodies import read_compat
 from corral.admin.context import AdminContext, Caller
-from corral.admin.replica_shapes import replica_rows
 from corral.admin.route import Access, Dialect, RouteSpec, read_body
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId
-from corral.domain.replica import ReplicaState
 from corral.frontend.nodes.decide.node import Node, NodeLoad, NodeType
 from corral.frontend.nodes.routes.localai_self import minted_for
 from corral.frontend.nodes.routes.query import QUERY, read_filter, read_page
 from corral.frontend.nodes.shapes import node_view
+from corral.frontend.serving.decide.replica import ReplicaState
+from corral.frontend.serving.shapes import replica_rows
 from corral.wire.go_json import read_object
 from corral.wire.labels import label_problem
 from corral.wire.node_views import NodeView

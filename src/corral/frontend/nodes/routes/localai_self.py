@@ -11,19 +11,19 @@ from starlette.responses import Response
 from corral import __version__
 from corral.admin.answers import answer, node_error, worker_denied
 from corral.admin.context import AdminContext, Caller
-from corral.admin.replica_shapes import replica_rows
 from corral.admin.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
 from corral.base.errors import AccessDenied, InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.base.source_address import source_of
 from corral.bus.credentials import UserJwt
-from corral.domain.replica import SERVING
 from corral.frontend.access.http import NodeClaim
 from corral.frontend.access.principals import JoinToken
 from corral.frontend.nodes.decide.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.frontend.nodes.decide.registration import TooManyPending
 from corral.frontend.nodes.registry import Registered
 from corral.frontend.nodes.shapes_joining import read_heartbeat, read_registration, secret_of
+from corral.frontend.serving.decide.replica import SERVING
+from corral.frontend.serving.shapes import replica_rows
 from corral.wire.go_json import decode
 from corral.wire.keyless import HEARTBEAT, REGISTER
 from corral.wire.keys import hash_secret, same

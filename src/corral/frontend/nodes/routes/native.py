@@ -8,13 +8,13 @@ from starlette.responses import Response
 
 from corral.admin.answers import answer, no_content
 from corral.admin.context import AdminContext, Caller
-from corral.admin.replica_shapes import replica_view
 from corral.admin.route import Access, RouteSpec
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import Node, SeenNode
 from corral.frontend.nodes.routes.localai import node_loads, read_labels
 from corral.frontend.nodes.routes.query import QUERY, read_filter, read_limit
 from corral.frontend.nodes.shapes import node_detail
+from corral.frontend.serving.shapes import replica_view
 from corral.wire.node_views import NodeDetail, NodePage
 from corral.wire.replica_views import ReplicaView
 

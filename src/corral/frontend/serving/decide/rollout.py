@@ -1,0 +1,242 @@
+"""A backend is replaced under models in use: who is taken out of service before, and what is loaded again after.
+
+Replacing a backend ends its processes and starts none. What it will end is noted before anything is sent, as a
+*restoration*, and loaded again when the node is done with it.
+
+| replica on the node          | before the backend is replaced                                             |
+|------------------------------|----------------------------------------------------------------------------|
+| another one serves elsewhere | noted and taken out of service; its requests get their time                |
+| another one is on its way    | waited for: so nodes that hold the last ones go one after the other        |
+| neither                      | noted; it serves until the node ends it, with a moment for its requests    |
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from corral.base.ids import NodeId, ReplicaId
+from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
+from corral.frontend.serving.decide.load_job import LoadJob, LoadState
+from corral.frontend.serving.decide.replica import Replica, ReplicaState
+
+ROLLING_PATIENCE: Final = timedelta(minutes=30)
+"""How long one node waits for another to serve again: an upgrade and a load may take that long."""
+REQUESTS_WITHIN: Final = timedelta(seconds=30)
+"""For requests under way at the only replica, while it still gets new ones."""
+UNLOADED_WITHIN: Final = timedelta(seconds=60)
+"""Longer than unloading gives requests; a node that does not say that it is done is not waited for."""
+LOADED_WITHIN: Final = timedelta(minutes=2)
+"""For a load that is under way; a longer one begins anew."""
+SPARED_AFTER: Final = timedelta(minutes=5)
+"""A replica that still serves so long after its node was done was never ended."""
+ABOUT_TO_BE_TRIED: Final = timedelta(seconds=10)
+KEPT_FOR: Final = timedelta(days=1)
+"""For a node that is away; later, whoever wants the model asks for it."""
+MOST_FAILURES: Final = 5
+"""In a row, of loads; then the replica is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoration:
+    """A replica that goes with its backend, and is to be loaded again."""
+
+    replica_id: ReplicaId
+    node_id: NodeId
+    model: str
+    index: int
+    backend: str
+    """The canonical name, as in the intent that ends it."""
+    replicas: int
+    """How many there were of the model: no more are made of it."""
+    noted_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is known of the models in question at one moment."""
+
+    replicas: Sequence[Replica]
+    """All that live."""
+    restorations: Sequence[Restoration]
+    healthy: Collection[NodeId]
+    busy: Collection[ReplicaId]
+    """Those that have requests under way, as far as gateways tell."""
+
+    @property
+    def noted(self) -> frozenset[ReplicaId]:
+        return frozenset(one.replica_id for one in self.restorations)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """What is to be done before a backend is replaced. Nothing at all: it may be sent."""
+
+    hold: str = ""
+    """Why it may not be sent yet."""
+    notes: tuple[Restoration, ...] = ()
+    unload: frozenset[ReplicaId] = frozenset()
+
+
+def prepare(mine: Collection[ReplicaId], backend: str, seen: Seen, now: datetime) -> Preparation:
+    """What follows for the replicas that would end with the backend on their node."""
+    here = [one for one in seen.replicas if one.id in mine]
+    fresh = [one for one in here if one.state is ReplicaState.LOADED and one.id not in seen.noted]
+    alone = [one for one in fresh if not _serves_elsewhere(one, seen)]
+    for replica in alone:
+        if _comes_back_elsewhere(replica, seen, now):
+            return Preparation(hold=f"waits until {replica.model} is loaded again on another node")
+    notes = tuple(note(one, backend, seen.replicas, now, seen.restorations) for one in fresh)
+    unload = frozenset(one.id for one in fresh if one not in alone)
+    noted_at = {one.replica_id: one.noted_at for one in (*seen.restorations, *notes)}
+    if unload:
+        return Preparation(hold="replicas are taken out of service first", notes=notes, unload=unload)
+    hindrances = (_hindrance(one, noted_at.get(one.id, now), seen, now) for one in here)
+    return Preparation(hold=next(filter(None, hindrances), ""), notes=notes)
+
+
+def before_removal(replicas: Iterable[Replica], now: datetime) -> str:
+    """Why the files of a model that has these replicas on a node stay for a moment."""
+    ending = [one for one in replicas if now - one.changed_at < UNLOADED_WITHIN]
+    return f"the replica of {ending[0].model} there ends first" if ending else ""
+
+
+def _serves_elsewhere(replica: Replica, seen: Seen) -> bool:
+    """Whether another replica can take its requests, and will not be ended as well."""
+    return any(
+        one.model == replica.model
+        and one.revision == replica.revision
+        and one.node_id != replica.node_id
+        and one.state is ReplicaState.LOADED
+        and bool(one.url)
+        and one.node_id in seen.healthy
+        and one.id not in seen.noted
+        for one in seen.replicas
+    )
+
+
+def _comes_back_elsewhere(replica: Replica, seen: Seen, now: datetime) -> bool:
+    return any(
+        one.model == replica.model
+        and one.node_id != replica.node_id
+        and one.node_id in seen.healthy
+        and now - one.noted_at < ROLLING_PATIENCE
+        for one in seen.restorations
+    )
+
+
+def note(
+    replica: Replica,
+    backend: str,
+    living: Iterable[Replica],
+    now: datetime,
+    restorations: Iterable[Restoration] = (),
+) -> Restoration:
+    """What is to be loaded again: not more of the model than there are now, or soon will be."""
+    there = {one.id for one in living if one.model == replica.model}
+    gone = {one.replica_id for one in restorations if one.model == replica.model} - there
+    return Restoration(
+        replica_id=replica.id,
+        node_id=replica.node_id,
+        model=replica.model,
+        index=replica.index,
+        backend=backend,
+        replicas=len(there) + len(gone),
+        noted_at=now,
+    )
+
+
+def _hindrance(replica: Replica, noted_at: datetime, seen: Seen, now: datetime) -> str:
+    """Why one that is noted, or does not serve yet, is not ended at this moment."""
+    age = now - replica.changed_at
+    match replica.state:
+        case ReplicaState.UNLOADING:
+            return f"requests for {replica.model} end first" if age < UNLOADED_WITHIN else ""
+        case ReplicaState.LOADED:
+            is_busy = replica.id in seen.busy and now - noted_at < REQUESTS_WITHIN
+            return f"requests for {replica.model} end first" if is_busy else ""
+        case _:
+            return f"{replica.model} is being loaded" if age < LOADED_WITHIN else ""
+
+
+# Afterwards.
+
+
+class Restore(StrEnum):
+    WAIT = "wait"
+    LOAD = "load"
+    FORGET = "forget"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aftermath:
+    """What is known of one restoration when it is looked at."""
+
+    intent: Intent | None
+    """What is wanted of its backend on its node."""
+    replicas: Sequence[Replica]
+    """Of the model, all that live."""
+    noted: Collection[ReplicaId]
+    """Replicas that have a restoration, this one's among them."""
+    job: LoadJob | None
+    """Of the model."""
+    has_model: bool
+    node_is_there: bool
+    node_is_healthy: bool
+
+
+def restore(restoration: Restoration, seen: Aftermath, now: datetime) -> Restore:
+    """Whether it is time to load it again, or there is no need any more."""
+    if not seen.has_model or not seen.node_is_there or now - restoration.noted_at >= KEPT_FOR:
+        return Restore.FORGET
+    if seen.intent is not None and _deletes(seen.intent):
+        return Restore.FORGET
+    if seen.intent is not None and _is_under_way(seen.intent, now):
+        return Restore.WAIT
+    itself = next((one for one in seen.replicas if one.id == restoration.replica_id), None)
+    if itself is not None:
+        return Restore.FORGET if _was_spared(itself, restoration, seen.intent, now) else Restore.WAIT
+    if _is_restored(restoration, seen.replicas) or _are_enough(restoration, seen):
+        return Restore.FORGET
+    if not seen.node_is_healthy:
+        return Restore.WAIT
+    return _by_job(seen.job, now)
+
+
+def _deletes(intent: Intent) -> bool:
+    return intent.verb is Verb.DELETE and intent.state is not IntentState.CANCELLED
+
+
+def _is_under_way(intent: Intent, now: datetime) -> bool:
+    """Not after an attempt that failed: until the next one, the old backend may serve."""
+    if intent.state is not IntentState.OPEN:
+        return False
+    is_resting = intent.attempts > 0 and intent.outstanding is None
+    return not is_resting or intent.next_try - now < ABOUT_TO_BE_TRIED
+
+
+def _was_spared(replica: Replica, restoration: Restoration, intent: Intent | None, now: datetime) -> bool:
+    since = restoration.noted_at if intent is None else max(restoration.noted_at, intent.changed_at)
+    return replica.state is ReplicaState.LOADED and now - since >= SPARED_AFTER
+
+
+def _is_restored(restoration: Restoration, replicas: Iterable[Replica]) -> bool:
+    place = (restoration.node_id, restoration.index)
+    return any((one.node_id, one.index) == place and one.state is ReplicaState.LOADED for one in replicas)
+
+
+def _are_enough(restoration: Restoration, seen: Aftermath) -> bool:
+    """Whether somebody had it loaded elsewhere meanwhile."""
+    lasting = [one for one in seen.replicas if one.state is not ReplicaState.UNLOADING and one.id not in seen.noted]
+    return len(lasting) >= restoration.replicas
+
+
+def _by_job(job: LoadJob | None, now: datetime) -> Restore:
+    if job is None:
+        return Restore.LOAD
+    if job.state is not LoadState.FAILED:
+        return Restore.WAIT
+    if job.failures >= MOST_FAILURES:
+        return Restore.FORGET
+    return Restore.LOAD if job.retry_at <= now else Restore.WAIT

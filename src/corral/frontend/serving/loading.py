@@ -1,0 +1,149 @@
+"""One load on one node: have the process, tell it what to load, and know where requests for it go."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace as replace_struct
+
+from corral.base.clock import Clock
+from corral.base.errors import Conflict, CorralError
+from corral.base.ids import LoadJobId
+from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, with_answer_limit
+from corral.frontend.models.decide.requests import request_rules
+from corral.frontend.nodes.client import NodeBusy, NodeClient, NodeRefused, NodeTokens, NodeUnreachable, StartedBackend
+from corral.frontend.nodes.decide.node import Node
+from corral.frontend.serving.decide.load_job import LoadPolicy
+from corral.frontend.serving.decide.replica import Replica
+from corral.frontend.serving.load_needs import LoadNeeds
+from corral.rpc.backend import Backend
+from corral.rpc.errors import BackendBusy, BackendError, LoadFailed
+from corral.rpc.messages import ModelOptions
+from corral.wire.adapter import AdapterModel
+from corral.wire.install import CorralInstall, InstallRequest
+from corral.wire.load_reason import LoadReason
+from corral.wire.registration import Feature
+
+
+class BackendLoader(Protocol):
+    """How a backend is told what to load."""
+
+    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
+        """`rpc.errors.BackendError` when it does not."""
+
+
+class GrpcLoader:
+    """A channel for every call: loads are rare."""
+
+    async def load(self, address: str, *, token: str, options: ModelOptions, timeout: timedelta) -> None:
+        async with Backend(address, token=token) as backend:
+            await backend.load(options, timeout=timeout)
+
+
+def adapter_model(spec: ModelSpec, *, file: str, threads: int) -> AdapterModel:
+    """How an adapter translates requests for this model, whose weights are in this file on the node, if in any."""
+    rules = request_rules(spec.config)
+    told = msgspec.convert({"name": spec.name, "identity": spec.model, "file": file, **rules}, AdapterModel)
+    return replace_struct(told, defaults=replace_struct(told.defaults, threads=threads_of(spec.config, threads)))
+
+
+_REASONS: Final[Sequence[tuple[type[CorralError], LoadReason]]] = (
+    (Conflict, LoadReason.BEING_REMOVED),
+    (NodeRefused, LoadReason.ENGINE_NOT_STARTED),
+    (NodeUnreachable, LoadReason.MACHINE_AWAY),
+    (NodeBusy, LoadReason.TIMED_OUT),
+    (LoadFailed, LoadReason.REFUSED_BY_ENGINE),
+    (BackendBusy, LoadReason.TIMED_OUT),
+    (BackendError, LoadReason.ENGINE_ENDED),
+)
+
+
+def reason_of(error: CorralError) -> LoadReason:
+    """Why a load failed, in a word that every client may read."""
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), LoadReason.OTHER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualLimits:
+    """What models get that say nothing of it."""
+
+    threads: int
+    most_tokens: int
+    """Of an answer to a request that says nothing of it either; 0 is without limit."""
+
+
+class ModelLoader:
+    """Does, and stores nothing."""
+
+    def __init__(
+        self,
+        nodes: NodeClient,
+        models: Models,
+        tokens: NodeTokens,
+        backends: BackendLoader,
+        needs: LoadNeeds,
+        *,
+        usual: UsualLimits,
+    ) -> None:
+        self._nodes = nodes
+        self._models = models
+        self._tokens = tokens
+        self._backends = backends
+        self._needs = needs
+        self._usual = usual
+
+    async def install(
+        self, replica: Replica, node: Node, spec: ModelSpec, *, timeout: timedelta, job: LoadJobId, now: datetime
+    ) -> StartedBackend:
+        """Have a process of the model's backend on the node. Doing this again for the same place finds the same one.
+
+        The node reports how far it is under the id of the job.
+        """
+        await self._needs.admit(node, spec, since=self._models.time_of(spec), now=now)
+        request = InstallRequest(backend=spec.backend, model_id=spec.name, replica_index=replica.index, op_id=job)
+        if node.peer is not None and Feature.ADAPTER in node.peer.features:
+            file = self._models.file_of(spec)
+            limited = with_answer_limit(spec, self._usual.most_tokens)
+            request.corral = CorralInstall(model=adapter_model(limited, file=file, threads=self._usual.threads))
+        return await self._nodes.install(node.id, request, timeout=timeout)
+
+    async def load(
+        self,
+        replica: Replica,
+        node: Node,
+        spec: ModelSpec,
+        installed: StartedBackend,
+        *,
+        policy: LoadPolicy,
+        clock: Clock,
+    ) -> Replica:
+        """Tell the process to load the model; the replica as it is when it serves."""
+        address = installed.address or node.address
+        fields = load_options(
+            with_answer_limit(spec, self._usual.most_tokens),
+            models=self._models.directory.absolute(),
+            threads=self._usual.threads,
+            is_asked_directly=installed.is_asked_directly,
+        )
+        await self._backends.load(
+            address,
+            token=await self._tokens.of(node.id),
+            options=ModelOptions(**fields),  # type: ignore[arg-type]
+            timeout=policy.load_time(self._models.size_of(spec)),
+        )
+        return replace(
+            replica,
+            address=address,
+            url=installed.url,
+            key=installed.key,
+            routes=installed.routes,
+            front_port=installed.front_port,
+            changed_at=clock.now(),
+        )
+
+    async def stop(self, replica: Replica) -> None:
+        """End what may be left of a load that failed."""
+        await self._nodes.stop(replica.node_id, replica.process_key)

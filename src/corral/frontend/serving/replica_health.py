@@ -1,0 +1,196 @@
+"""Compares loaded replicas with what their nodes report, and loses those that are gone. Starts nothing.
+
+A node's own report is the authority. No answer proves nothing. A process that is not in one report may be in the next,
+so it takes two; another process in its place, or a refused connection after a gateway met the same, takes one. A
+process that told a gateway that it has no model serves nobody, though it runs.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.ids import NodeId, ReplicaId
+from corral.base.tasks import Poke
+from corral.frontend.nodes.brake import Brake
+from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.decide.node import Node, NodeStatus
+from corral.frontend.nodes.decide.process import ReportedProcess
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
+from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.store.replicas import ReplicaStore
+from corral.wire.view import MODEL_GONE
+
+log = logging.getLogger(__name__)
+
+PERIOD: Final = timedelta(seconds=5)
+REPORTS: Final = 2
+"""Reports in a row without a process before its replica is lost."""
+KEEP_ENDED: Final = timedelta(days=1)
+_TRIM_EVERY: Final = timedelta(minutes=10)
+_AT_ONCE: Final = 32
+_CHECK_WITHIN: Final = timedelta(seconds=2)
+
+
+class ReplicaHealth:
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        replicas: ReplicaStore,
+        nodes: Nodes,
+        fleet: Fleet,
+        client: NodeClient,
+        feed: Feed,
+        clock: Clock,
+        *,
+        brake: Brake,
+    ) -> None:
+        self._replicas = replicas
+        self._nodes = nodes
+        self._fleet = fleet
+        self._client = client
+        self._feed = feed
+        self._clock = clock
+        self._brake = brake
+        self._missing: dict[ReplicaId, int] = {}
+        self._suspects: set[ReplicaId] = set()
+        self._empty: set[ReplicaId] = set()
+        self._trimmed_at: datetime | None = None
+        self.poke = Poke()
+
+    def suspect(self, ids: Iterable[str]) -> None:
+        """A gateway could not reach these; look at them now."""
+        self._suspects.update(map(ReplicaId, ids))
+        if self._suspects:
+            self.poke.ring()
+
+    def empty(self, ids: Iterable[str]) -> None:
+        """These told a gateway that they have no model, or another one."""
+        self._empty.update(map(ReplicaId, ids))
+
+    async def sweep(self) -> None:
+        suspects, self._suspects = self._suspects, set()
+        by_node: dict[NodeId, list[Replica]] = defaultdict(list)
+        living = await self._without_empty(await self._replicas.living())
+        for replica in living:
+            by_node[replica.node_id].append(replica)
+        self._missing = {one.id: self._missing[one.id] for one in living if one.id in self._missing}
+        slots = asyncio.Semaphore(_AT_ONCE)
+        nodes = await self._nodes.load_many(by_node) if by_node else {}
+        async with asyncio.TaskGroup() as group:
+            for node_id, there in by_node.items():
+                look = self._look(nodes.get(node_id), there, suspects, slots)
+                group.create_task(look, name=f"look at {node_id}")
+        await self._trim()
+
+    async def _trim(self) -> None:
+        now = self._clock.now()
+        if self._trimmed_at is None or now - self._trimmed_at >= _TRIM_EVERY:
+            await self._replicas.trim(now - KEEP_ENDED)
+            self._trimmed_at = now
+
+    async def _without_empty(self, living: list[Replica]) -> list[Replica]:
+        """The next request for their model has it loaded again, into the same process if that still runs."""
+        empty, self._empty = self._empty, set()
+        if gone := [replica for replica in living if replica.id in empty]:
+            await self.lose(gone, MODEL_GONE)
+        return [replica for replica in living if replica.id not in empty]
+
+    async def _look(
+        self, node: Node | None, there: list[Replica], suspects: set[ReplicaId], slots: asyncio.Semaphore
+    ) -> None:
+        if node is None:
+            await self.lose(there, "its node is gone")
+            return
+        status = self._fleet.see(node).status
+        if status is NodeStatus.PENDING:
+            await self.lose(there, f"its node {node.name} waits for approval again")
+            return
+        if node.facts.deregistered_at is not None:
+            await self.lose(there, f"its node {node.name} has left", level=logging.INFO)
+            return
+        if status is NodeStatus.OFFLINE:
+            if not self._brake.holds:  # while it does, silence proves little
+                await self.lose(there, f"its node {node.name} is offline")
+            return
+        loaded = [replica for replica in there if replica.state is ReplicaState.LOADED]
+        if not loaded:
+            return
+        async with slots:
+            reported = await self._ask(node.id)
+        for replica in loaded:
+            if reported is not None:
+                await self._compare(replica, reported)
+            if replica.id in suspects and await self._refuses(replica):
+                await self.lose([replica], "nobody serves at its address any more")
+
+    async def _ask(self, node_id: NodeId) -> list[ReportedProcess] | None:
+        """None when the node did not say."""
+        try:
+            return await self._client.running(node_id)
+        except CorralError as error:
+            log.info("no report from a node: %s", error, extra={"event": "replica.no_report", "node": node_id})
+            return None
+
+    async def _compare(self, replica: Replica, reported: list[ReportedProcess]) -> None:
+        same = next((process for process in reported if replica.is_process(process)), None)
+        if same is not None:
+            self._missing.pop(replica.id, None)
+            if same.url and await self._replicas.learn(replica, same, at=self._clock.now()):
+                await self._feed.announce()  # no event tells it
+            return
+        if any((process.model, process.index) == (replica.model, replica.index) for process in reported):
+            await self.lose([replica], "another process runs in its place")
+            return
+        self._missing[replica.id] = self._missing.get(replica.id, 0) + 1
+        if self._missing[replica.id] >= REPORTS:
+            await self.lose([replica], "its node reports that it does not run")
+        else:
+            self.poke.ring()
+
+    async def _refuses(self, replica: Replica) -> bool:
+        """Whether nothing listens there. A busy process does."""
+        try:
+            _, writer = await asyncio.wait_for(_dial(replica.address), _CHECK_WITHIN.total_seconds())
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError, ValueError):
+            return False
+        writer.close()
+        return False
+
+    async def lose(self, gone: list[Replica], why: str, *, level: int = logging.WARNING, **details: object) -> None:
+        """They are out of the view from now on; the next request for their model loads it again."""
+        now = self._clock.now()
+        events = [
+            Event(
+                kind=EventKind.REPLICA_LOST,
+                at=now,
+                actor="control",
+                node_id=replica.node_id,
+                data={
+                    "replica": replica.id,
+                    "model": replica.model,
+                    "before": replica.state.value,
+                    "why": why,
+                    **details,
+                },
+            )
+            for replica in gone
+        ]
+        if await self._replicas.lose([one.id for one in gone], reason=why, at=now, events=events):
+            for replica in gone:
+                shown = {"event": "replica.lost", "model": replica.model, "node": replica.node_id, "why": why}
+                log.log(level, "replica lost", extra=shown)
+            await self._feed.announce()
+
+
+async def _dial(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host.strip("[]"), int(port))

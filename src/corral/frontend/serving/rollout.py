@@ -1,0 +1,139 @@
+"""Replaces backends without taking models away where that can be avoided: what happens around each request to a node.
+
+Deciding is done in `frontend/serving/decide/rollout.py`. What is noted here before a request is sent, `restoring.py` loads again.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+from corral.base.clock import Clock
+from corral.base.errors import CorralError
+from corral.base.ids import NodeId, ReplicaId
+from corral.frontend.backends.decide.backend import Wish, traits_of, wish_of
+from corral.frontend.backends.planning import CatalogueSource
+from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.fleet import Fleet
+from corral.frontend.operations.decide.intent import Intent, Verb
+from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.record.feed import Feed
+from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.decide.rollout import Preparation, Restoration, Seen, before_removal, note, prepare
+from corral.frontend.serving.gateway_reports import GatewayReports
+from corral.frontend.serving.replica_health import ReplicaHealth
+from corral.frontend.serving.store.replicas import ReplicaStore
+from corral.frontend.serving.store.restorations import Restorations
+
+log = logging.getLogger(__name__)
+
+REPLACED: Final = "its backend is replaced"
+DELETED: Final = "its backend is deleted"
+_HAD_SERVED: Final = frozenset({ReplicaState.LOADED, ReplicaState.UNLOADING})
+
+
+class Rollout:
+    def __init__(  # noqa: PLR0913 - each is a collaborator
+        self,
+        restorations: Restorations,
+        replicas: ReplicaStore,
+        fleet: Fleet,
+        galleries: CatalogueSource,
+        gateways: GatewayReports,
+        health: ReplicaHealth,
+        feed: Feed,
+        clock: Clock,
+    ) -> None:
+        self._restorations = restorations
+        self._replicas = replicas
+        self._fleet = fleet
+        self._galleries = galleries
+        self._gateways = gateways
+        self._health = health
+        self._feed = feed
+        self._clock = clock
+
+    async def before_removal(self, model: str, node: Node) -> str:
+        """Why the node may not delete a model's files yet; empty when it may."""
+        there = await self._replicas.on_node(node.id)
+        return before_removal([one for one in there if one.model == model], self._clock.now())
+
+    async def before(self, intent: Intent, node: Node) -> str:
+        """Why the backend of an intent may not be replaced on a node yet; empty when it may.
+
+        By then each replica that ends with it is noted, and those that others can serve for are out of service.
+        """
+        mine = await self._ended_with(wish_of(intent), node)
+        if not mine:
+            return ""
+        now = self._clock.now()
+        healthy = await self._healthy()
+
+        def decide(replicas: Sequence[Replica], restorations: Sequence[Restoration]) -> Preparation:
+            seen = Seen(replicas=replicas, restorations=restorations, healthy=healthy, busy=self._busy(replicas))
+            return prepare({one.id for one in mine}, intent.subject, seen, now)
+
+        models = sorted({one.model for one in mine})
+        prepared = await self._restorations.prepare(models, decide, reason=REPLACED, at=now, tell=_unloading)
+        if prepared.notes:
+            self._feed.ring()  # restoring looks at them from now on
+        if prepared.unload:
+            shown = {"event": "rollout.draining", "node": node.id, "replicas": len(prepared.unload)}
+            log.info("replicas make way for %s", intent.subject, extra=shown)
+            await self._feed.announce()
+        return prepared.hold
+
+    async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
+        """The node is done, or failed, and tells which processes ended for it; not all of them may have been foreseen,
+        and not every worker tells them all."""
+        if is_corral and not stopped:
+            return
+        try:
+            await self._take_out(intent, frozenset(stopped))
+        except CorralError as error:
+            shown = {"event": "rollout.unstored", "node": intent.node_id}
+            log.warning("processes that ended are looked at later: %s", error, extra=shown)
+        self._health.poke.ring()
+
+    async def _ended_with(self, wish: Wish, node: Node) -> list[Replica]:
+        """Those on the node that the backend runs, whatever name their model calls it by."""
+        there = await self._replicas.on_node(node.id)
+        if all(_bare(one.backend) in wish.names for one in there):
+            return there
+        catalogue = await self._galleries.catalogue()
+        capability = traits_of(node).effective_capability
+
+        def runs(replica: Replica) -> bool:
+            name = _bare(replica.backend)
+            return name in wish.names or (catalogue is not None and catalogue.key_of(name, capability) == wish.key)
+
+        return [one for one in there if runs(one)]
+
+    async def _healthy(self) -> set[NodeId]:
+        """Of the nodes that serve, or are about to serve again."""
+        serving = {one.node_id for one in await self._replicas.living()}
+        return await self._fleet.healthy(serving | {one.node_id for one in await self._restorations.all()})
+
+    async def _take_out(self, intent: Intent, stopped: Collection[str]) -> None:
+        there = await self._replicas.on_node(intent.node_id) if stopped else []
+        ended = [one for one in there if one.process_key in stopped and one.state in _HAD_SERVED]
+        if not ended:
+            return
+        if intent.verb is not Verb.DELETE:
+            living, now = await self._replicas.living(), self._clock.now()
+            await self._restorations.note([note(one, intent.subject, living, now) for one in ended])
+        await self._health.lose(ended, DELETED if intent.verb is Verb.DELETE else REPLACED)
+
+    def _busy(self, replicas: Iterable[Replica]) -> frozenset[ReplicaId]:
+        """What a silent gateway has under way is not known."""
+        under_way = self._gateways.in_flight()
+        return frozenset(one.id for one in replicas if under_way[one.id] or self._gateways.silent())
+
+
+def _bare(backend: str) -> str:
+    return backend.rpartition("@")[2]
+
+
+def _unloading(replica: Replica, at: datetime) -> Event:
+    data = {"replica": replica.id, "model": replica.model, "why": REPLACED}
+    return Event(kind=EventKind.REPLICA_UNLOADING, at=at, actor="control", node_id=replica.node_id, data=data)
