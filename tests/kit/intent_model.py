@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Final
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
 from corral.frontend.backends.decide.backend import (
     Artefact,
     Wish,
@@ -34,6 +33,7 @@ from corral.frontend.operations.decide.intent import (
 )
 from corral.frontend.operations.decide.intent_steps import Rest, Send
 from corral.frontend.operations.decide.operation import FINAL, Target, TargetStatus, status_of
+from corral.frontend.rules.decide import FleetRule, NameResolver, contradicting
 from corral.frontend.serving.decide.load_job import LoadNeed, needed_by_load
 from tests.kit.clock import START
 from tests.kit.intent_model_parts import (

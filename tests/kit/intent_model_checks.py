@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from corral.domain.fleet_rule import is_met
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
 from corral.frontend.operations.decide.operation import OperationState, TargetStatus, state_of
+from corral.frontend.rules.decide import is_met
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_parts import WorkerConduct
 from tests.kit.intent_model_rules import enforce

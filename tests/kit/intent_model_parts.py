@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from corral.base.ids import LeaseToken
-from corral.domain.fleet_rule import FleetRule
 from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, Wish
 from corral.frontend.operations.decide.intent import Intent, Verb
+from corral.frontend.rules.decide import FleetRule
 
 IntentKey = tuple[str, str]
 

@@ -1,8 +1,8 @@
 """Rules in the model of a fleet: what they demand, and frontends that decide what is missing and start it later."""
 
-from corral.domain.fleet_rule import FleetRule, is_missing
 from corral.frontend.backends.decide.backend import Artefact, Wish, artefact_of
 from corral.frontend.operations.decide.intent import IntentState, Verb
+from corral.frontend.rules.decide import FleetRule, is_missing
 from tests.kit.intent_model import FleetModel
 from tests.kit.intent_model_parts import Decision, IntentKey
 

@@ -7,7 +7,6 @@ from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
 from corral.control.config import ControlConfig
-from corral.control.fleet_rules import FleetRules
 from corral.control.readiness import ControlReadiness
 from corral.frontend.access.http import NodeClaim
 from corral.frontend.access.key_ring import KeyRing
@@ -31,6 +30,7 @@ from corral.frontend.operations.service import Operations
 from corral.frontend.operations.watch import OperationWatch
 from corral.frontend.record.feed import EventCounts, Feed
 from corral.frontend.record.store import Events
+from corral.frontend.rules.service import FleetRules
 from corral.frontend.serving.gateway_reports import GatewayReports
 from corral.frontend.serving.gateway_shares import GatewayShares
 from corral.frontend.serving.load_jobs import Loads

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from corral.admin import fleet_rules, metrics, pages, vitals
+from corral.admin import metrics, pages, vitals
 from corral.admin.doctor import routes as doctor
 from corral.admin.route import RouteSpec
 from corral.frontend.access import routes as keys
@@ -20,6 +20,7 @@ from corral.frontend.operations.routes import localai as operations
 from corral.frontend.operations.routes import native as operations_native
 from corral.frontend.operations.routes import stream as operation_stream
 from corral.frontend.record import routes as events
+from corral.frontend.rules import routes as fleet_rules
 from corral.frontend.serving.routes import gateway
 from corral.frontend.serving.routes import localai as node_models
 

@@ -8,7 +8,6 @@ from datetime import timedelta
 from corral.admin.context import AdminContext
 from corral.admin.server import AdminServer
 from corral.base.tasks import Poke, poke_or_period, run_services
-from corral.control.rule_enforcer import NOTICE_PERIOD, RuleEnforcer
 from corral.frontend.access.credentials import Credentials
 from corral.frontend.backends import inventory, upgrades
 from corral.frontend.models import catalogue as models
@@ -23,6 +22,7 @@ from corral.frontend.operations.dispatcher import RETURNS_PERIOD, Dispatcher
 from corral.frontend.operations.housekeeping import Housekeeping
 from corral.frontend.record import feed
 from corral.frontend.record.feed import Attention, LostRings
+from corral.frontend.rules.enforcer import NOTICE_PERIOD, RuleEnforcer
 from corral.frontend.serving import orphans, replica_health, restoring, unloading, view
 from corral.frontend.serving.orphans import Orphans
 from corral.frontend.serving.replica_exits import ReplicaExits

@@ -9,11 +9,7 @@ from corral.base.ids import FrontendId, new_frontend_id
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
 from corral.control.config import ControlConfig
-from corral.control.fleet_rules import FleetRules
 from corral.control.readiness import ControlReadiness
-from corral.control.rule_enforcer import RuleEnforcer
-from corral.control.rule_guard import RuleGuard
-from corral.control.rule_places import RulePlaces
 from corral.frontend.access.credentials import FirstKeys
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator
@@ -54,6 +50,11 @@ from corral.frontend.operations.store.operations import OperationStore
 from corral.frontend.operations.watch import OperationWatch
 from corral.frontend.record.feed import EventCounts, Feed, LostRings
 from corral.frontend.record.store import Events
+from corral.frontend.rules.enforcer import RuleEnforcer
+from corral.frontend.rules.guard import RuleGuard
+from corral.frontend.rules.places import RulePlaces
+from corral.frontend.rules.service import FleetRules
+from corral.frontend.rules.store import FleetRuleStore
 from corral.frontend.serving.gateway_reports import GatewayReports
 from corral.frontend.serving.gateway_shares import GatewayShares
 from corral.frontend.serving.key_spread import KeySpread
@@ -77,7 +78,6 @@ from corral.frontend.store.leader_lease import Leader
 from corral.frontend.store.leases import Leases
 from corral.frontend.store.secrets import Secrets
 from corral.processes.control_loops import Control
-from corral.state.fleet_rules import FleetRuleStore
 
 _NOWHERE: Final = Lookups()
 

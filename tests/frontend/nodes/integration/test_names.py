@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from corral.control.rule_guard import RuleGuard
 from corral.frontend.backends.catalogue import GalleryCatalogue
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import Ask, Lookups, Planner
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, TargetStatus
+from corral.frontend.rules.guard import RuleGuard
+from corral.frontend.rules.store import FleetRuleStore
 from corral.galleries.build_uris import BackendRef
 from corral.galleries.config import GalleriesConfig
 from corral.galleries.fetching import NoRegistry
 from corral.galleries.galleries import open_galleries
 from corral.galleries.gallery import GallerySource
-from corral.state.fleet_rules import FleetRuleStore
 from tests.kit.world import World
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)

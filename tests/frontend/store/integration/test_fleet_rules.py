@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from corral.base.ids import LeaseToken, NodeId, OperationId
-from corral.domain.fleet_rule import FleetRule, revision_of
 from corral.frontend.backends.decide.backend import Artefact, payload_of, with_alias_kept
 from corral.frontend.backends.store.inventories import write_reports
 from corral.frontend.operations.decide.intent import Intent, IntentKind, IntentState, Verb
@@ -15,9 +14,10 @@ from corral.frontend.operations.store.intents import IntentChange, Intents
 from corral.frontend.operations.store.operations import OperationStore, Overtaken
 from corral.frontend.record.decide import EventKind
 from corral.frontend.record.store import Events
+from corral.frontend.rules.decide import FleetRule, revision_of
+from corral.frontend.rules.store import FleetRuleStore
 from corral.frontend.store.db import Database
 from corral.frontend.store.failures import ConstraintViolated
-from corral.state.fleet_rules import FleetRuleStore
 from tests.kit.samples import after, an_event
 
 MINE = LeaseToken("mine")

@@ -11,13 +11,13 @@ from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError, NoResponders, NotFound
 from corral.base.ids import NodeId
-from corral.control.rule_guard import RuleDemands
 from corral.frontend.backends.planning import Ask
 from corral.frontend.backends.routes.localai_acts import deleted, job_to_follow, results, why_not_deleted
 from corral.frontend.backends.shapes import installed_backends
 from corral.frontend.nodes.decide.node import NodeType
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import OperationState
+from corral.frontend.rules.guard import RuleDemands
 from corral.galleries.build_uris import BackendRef
 from corral.wire.inventory import InstalledBackend
 from corral.wire.operation_views import Deleted, JobStarted, NodeBackendAsk

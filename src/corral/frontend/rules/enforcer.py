@@ -14,8 +14,6 @@ from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke, poke_or_period
-from corral.control.rule_places import RulePlace, RulePlaces
-from corral.domain.fleet_rule import FleetRule
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
@@ -24,6 +22,8 @@ from corral.frontend.operations.store.operations import Overtaken
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import EventCursor
 from corral.frontend.record.store import Events
+from corral.frontend.rules.decide import FleetRule
+from corral.frontend.rules.places import RulePlace, RulePlaces
 from corral.frontend.store.leader_lease import Leader
 
 log = logging.getLogger(__name__)

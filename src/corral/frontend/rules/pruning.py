@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 
 from corral.base.ids import NodeId
-from corral.control.rule_places import RulePlace, RulePlaces
-from corral.domain.fleet_rule import FleetRule, bare
 from corral.frontend.backends.decide.backend import Artefact, traits_of
 from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import Verb
+from corral.frontend.rules.decide import FleetRule, bare
+from corral.frontend.rules.places import RulePlace, RulePlaces
 from corral.galleries.build_uris import BackendRef
 
 Spot = tuple[NodeId, str]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from corral.base.ids import NodeId
-from corral.domain.fleet_rule import FleetRule, NameResolver, is_met, is_missing, may_have, standing
 from corral.frontend.backends.decide.backend import Inventory, traits_of
 from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.planning import CatalogueSource, NoCatalogue
@@ -18,6 +17,7 @@ from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.operations.decide.intent import Intent, IntentKey, IntentKind
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.operations.store.intents import Intents
+from corral.frontend.rules.decide import FleetRule, NameResolver, is_met, is_missing, may_have, standing
 
 _BATCH: Final = 200
 """Nodes that are looked at without letting others take their turn."""

@@ -6,13 +6,13 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.domain.fleet_rule import FleetRule, revision_of
 from corral.frontend.backends.decide.backend import artefact_of, payload_of, with_alias_kept
 from corral.frontend.operations.decide.intent import Intent
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.store.operations import write_operations
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
+from corral.frontend.rules.decide import FleetRule, revision_of
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import wait_for_fleet_rules_lock
 from corral.frontend.store.schema import fleet_rules

@@ -6,7 +6,10 @@ from datetime import timedelta
 import pytest
 
 from corral.base.ids import NodeId, OperationId
-from corral.domain.fleet_rule import (
+from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, Wish, payload_of, prove
+from corral.frontend.operations.decide.intent import Intent, IntentState, Proven, Verb
+from corral.frontend.operations.decide.operation import TargetStatus
+from corral.frontend.rules.decide import (
     MOST_RULES,
     FleetRule,
     NameResolver,
@@ -20,9 +23,6 @@ from corral.domain.fleet_rule import (
     set_problem,
     standing,
 )
-from corral.frontend.backends.decide.backend import Artefact, BackendEntry, Inventory, Wish, payload_of, prove
-from corral.frontend.operations.decide.intent import Intent, IntentState, Proven, Verb
-from corral.frontend.operations.decide.operation import TargetStatus
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from tests.kit.clock import START

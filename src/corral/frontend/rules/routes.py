@@ -10,13 +10,13 @@ from corral.admin.answers import answer, no_content
 from corral.admin.context import AdminContext, Caller
 from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.errors import InvalidInput
-from corral.control.fleet_rules import RuleStanding
-from corral.control.rule_places import RulePlace
-from corral.control.rule_pruning import Prune
-from corral.domain.fleet_rule import FleetRule, SetChange, demanded, revision_of
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.operations.routes.native import planned_view
 from corral.frontend.operations.shapes import operation_view
+from corral.frontend.rules.decide import FleetRule, SetChange, demanded, revision_of
+from corral.frontend.rules.places import RulePlace
+from corral.frontend.rules.pruning import Prune
+from corral.frontend.rules.service import RuleStanding
 from corral.wire.fleet_rule_views import (
     AppliedRules,
     PlannedActView,

@@ -10,19 +10,19 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, InvalidInput, NotFound
-from corral.control.rule_enforcer import RuleEnforcer, ask_of, missing
-from corral.control.rule_guard import RuleGuard
-from corral.control.rule_places import RulePlace, RulePlaces
-from corral.control.rule_pruning import Prune, RulePruning
-from corral.domain.fleet_rule import FleetRule, SetChange, change, revision_of, rule_problem, set_problem
 from corral.frontend.backends.operations import BackendOperations, checked
 from corral.frontend.backends.planning import Planned
 from corral.frontend.operations.decide.intent import IntentState, Verb
 from corral.frontend.operations.decide.operation import Operation, TargetStatus
 from corral.frontend.operations.service import Operations, Prepared, started_event
 from corral.frontend.record.decide import Event, EventKind
+from corral.frontend.rules.decide import FleetRule, SetChange, change, revision_of, rule_problem, set_problem
+from corral.frontend.rules.enforcer import RuleEnforcer, ask_of, missing
+from corral.frontend.rules.guard import RuleGuard
+from corral.frontend.rules.places import RulePlace, RulePlaces
+from corral.frontend.rules.pruning import Prune, RulePruning
+from corral.frontend.rules.store import FleetRuleStore as RuleStore
 from corral.frontend.store.failures import ConstraintViolated
-from corral.state.fleet_rules import FleetRuleStore as RuleStore
 
 ANY_REVISION: Final = "*"
 _TRIES: Final = 5

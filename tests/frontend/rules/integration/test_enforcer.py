@@ -6,21 +6,21 @@ import pytest
 
 from corral.admin.doctor.fleet_rules import check_fleet_rules
 from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput
-from corral.control.fleet_rules import ANY_REVISION, RulesChanged, RuleSetResult
-from corral.control.rule_pruning import Prune
-from corral.domain.fleet_rule import FleetRule, revision_of
 from corral.frontend.backends.decide.backend import Artefact
 from corral.frontend.backends.planning import Ask, Lookups
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.record.decide import EventKind
+from corral.frontend.rules.decide import FleetRule, revision_of
+from corral.frontend.rules.pruning import Prune
+from corral.frontend.rules.service import ANY_REVISION, RulesChanged, RuleSetResult
+from corral.frontend.rules.store import FleetRuleStore as RuleStore
 from corral.galleries.build_uris import BackendRef
 from corral.galleries.catalogue import BackendCatalogue
 from corral.galleries.gallery import GalleryContent, GalleryEntry, GallerySource
 from corral.galleries.readings import Readings
 from corral.processes.control_loops import Control
 from corral.processes.control_wiring import wire
-from corral.state.fleet_rules import FleetRuleStore as RuleStore
 from corral.wire.install import InstallRequest
 from corral.wire.inventory import InstalledBackend
 from tests.kit.clock import START

@@ -6,11 +6,11 @@ from typing import Protocol
 
 from corral.base.errors import Conflict
 from corral.base.words import listed
-from corral.domain.fleet_rule import FleetRule, NameResolver, contradicting
 from corral.frontend.backends.decide.backend import Wish, artefact_of, traits_of
 from corral.frontend.nodes.decide.node import SeenNode
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, Target
+from corral.frontend.rules.decide import FleetRule, NameResolver, contradicting
 from corral.galleries.catalogue import BackendCatalogue
 
 
