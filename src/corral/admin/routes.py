@@ -2,14 +2,15 @@
 
 from typing import Final
 
-from corral.admin import metrics, pages, vitals
-from corral.admin.doctor import routes as doctor
+from corral.admin import pages
 from corral.admin.route import RouteSpec
 from corral.frontend.access import routes as keys
 from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import localai_nodes as node_backends
 from corral.frontend.backends.routes import native as backend_lists
 from corral.frontend.backends.routes import upgrades
+from corral.frontend.diagnosis.doctor import routes as doctor
+from corral.frontend.diagnosis.routes import metrics, vitals
 from corral.frontend.models.routes import native as models
 from corral.frontend.models.routes import removal as model_removal
 from corral.frontend.nodes.routes import localai as nodes

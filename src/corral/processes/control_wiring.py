@@ -9,7 +9,6 @@ from corral.base.ids import FrontendId, new_frontend_id
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
 from corral.control.config import ControlConfig
-from corral.control.readiness import ControlReadiness
 from corral.frontend.access.credentials import FirstKeys
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator
@@ -22,6 +21,7 @@ from corral.frontend.backends.planning import Lookups, Planner
 from corral.frontend.backends.store.inventories import Inventories, write_reports
 from corral.frontend.backends.store.upgrade_checks import UpgradeChecks
 from corral.frontend.backends.upgrades import Upgrades
+from corral.frontend.diagnosis.readiness import ControlReadiness
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.removal import ModelKind, ModelRemoval
 from corral.frontend.models.store import ModelRemovals

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from corral.admin.doctor.fleet_rules import check_fleet_rules
 from corral.base.errors import Conflict, DatabaseUnavailable, InvalidInput
 from corral.frontend.backends.decide.backend import Artefact
 from corral.frontend.backends.planning import Ask, Lookups
+from corral.frontend.diagnosis.doctor.fleet_rules import check_fleet_rules
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation, OperationState, TargetStatus
 from corral.frontend.record.decide import EventKind

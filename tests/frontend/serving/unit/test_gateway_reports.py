@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from corral.admin.metrics import gateway_metrics
+from corral.frontend.diagnosis.routes.metrics import gateway_metrics
 from corral.frontend.serving.gateway_reports import FORGOTTEN_AFTER, GONE_AFTER, SILENT_AFTER, GatewayReports
 from corral.frontend.serving.replica_health import ReplicaHealth
 from corral.wire.gateway_counters import GatewayCounts, ModelCounts, RequestCount

@@ -1,7 +1,7 @@
 """Is NATS connected?"""
 
 from corral.admin.context import AdminContext
-from corral.admin.doctor.diagnostic import OK, PROBLEM
+from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM
 from corral.wire.node_views import Finding
 
 

@@ -1,8 +1,8 @@
 """Was something asked of nodes that they cannot do?"""
 
 from corral.admin.context import AdminContext
-from corral.admin.doctor.diagnostic import OK, WARNING
 from corral.base.words import listed
+from corral.frontend.diagnosis.doctor.diagnostic import OK, WARNING
 from corral.frontend.operations.decide.operation import Operation, OperationState
 from corral.wire.node_views import Finding
 

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from corral.admin.context import Caller
-from corral.admin.metrics import OF_CONTROL, metrics
 from corral.base.errors import DatabaseUnavailable
 from corral.bus.port import Bus
+from corral.frontend.diagnosis.routes.metrics import OF_CONTROL, metrics
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets_key import SecretsKey

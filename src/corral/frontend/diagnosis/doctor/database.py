@@ -1,8 +1,8 @@
 """Does the database answer, and how fast?"""
 
 from corral.admin.context import AdminContext
-from corral.admin.doctor.diagnostic import OK, PROBLEM, WARNING
 from corral.base.errors import DatabaseUnavailable
+from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM, WARNING
 from corral.wire.node_views import Finding
 
 _SLOW_SECONDS = 0.5

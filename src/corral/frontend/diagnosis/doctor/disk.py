@@ -4,7 +4,7 @@ import asyncio
 import shutil
 
 from corral.admin.context import AdminContext
-from corral.admin.doctor.diagnostic import OK, PROBLEM, WARNING
+from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM, WARNING
 from corral.wire.node_views import Finding
 
 _GIB = 1024**3

@@ -8,19 +8,19 @@ from starlette.responses import Response
 
 from corral.admin.answers import answer
 from corral.admin.context import AdminContext, Caller
-from corral.admin.doctor.bus import check_bus
-from corral.admin.doctor.clock import check_clock
-from corral.admin.doctor.database import check_database
-from corral.admin.doctor.diagnostic import PROBLEM, Diagnostic
-from corral.admin.doctor.disk import check_disk
-from corral.admin.doctor.fleet_rules import check_fleet_rules
-from corral.admin.doctor.keys import check_keys
-from corral.admin.doctor.models import check_models
-from corral.admin.doctor.nodes import check_nodes
-from corral.admin.doctor.operations import check_operations
-from corral.admin.doctor.strangers import check_strangers
 from corral.admin.route import Access, RouteSpec
 from corral.base.errors import CorralError
+from corral.frontend.diagnosis.doctor.bus import check_bus
+from corral.frontend.diagnosis.doctor.clock import check_clock
+from corral.frontend.diagnosis.doctor.database import check_database
+from corral.frontend.diagnosis.doctor.diagnostic import PROBLEM, Diagnostic
+from corral.frontend.diagnosis.doctor.disk import check_disk
+from corral.frontend.diagnosis.doctor.fleet_rules import check_fleet_rules
+from corral.frontend.diagnosis.doctor.keys import check_keys
+from corral.frontend.diagnosis.doctor.models import check_models
+from corral.frontend.diagnosis.doctor.nodes import check_nodes
+from corral.frontend.diagnosis.doctor.operations import check_operations
+from corral.frontend.diagnosis.doctor.strangers import check_strangers
 from corral.wire.node_views import DoctorReport, Finding
 
 DIAGNOSTICS: Final[tuple[tuple[str, Diagnostic], ...]] = (

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from corral.admin.context import AdminContext
-from corral.admin.doctor.diagnostic import OK, WARNING
 from corral.base.durations import format_duration
+from corral.frontend.diagnosis.doctor.diagnostic import OK, WARNING
 from corral.wire.node_views import Finding
 
 _SUSPICIOUS = timedelta(seconds=5)

@@ -1,8 +1,8 @@
 """Can the fleet rules be satisfied?"""
 
 from corral.admin.context import AdminContext
-from corral.admin.doctor.diagnostic import OK, WARNING
 from corral.base.words import listed
+from corral.frontend.diagnosis.doctor.diagnostic import OK, WARNING
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.wire.node_views import Finding
 
