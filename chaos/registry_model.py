@@ -16,9 +16,9 @@ from typing import ClassVar, Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from corral.admin.context import AdminContext
 from corral.base.errors import Conflict, NotFound
 from corral.base.ids import Incarnation, NodeId, new_incarnation
+from corral.frontend.api.context import AdminContext
 from corral.frontend.nodes.decide.node import BY_WORKER, Heartbeat, LivenessPolicy, Node, NodeStatus, Peer
 from corral.frontend.nodes.decide.registration import Registration
 from corral.frontend.nodes.store.nodes import Nodes

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from corral.admin import pages
-from corral.admin.route import RouteSpec
 from corral.frontend.access import routes as keys
+from corral.frontend.api import pages
+from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import localai_nodes as node_backends
 from corral.frontend.backends.routes import native as backend_lists

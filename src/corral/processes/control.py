@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Final
 
 from corral.admin.app import build_app
-from corral.admin.server import AdminServer, bind, bind_socket
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import DatabaseUnavailable, SecretsKeyMismatch
 from corral.base.private_files import make_private_directory
@@ -19,6 +18,7 @@ from corral.bus.replies import FRONTEND_INBOX
 from corral.control.config import ControlConfig
 from corral.frontend.access.credentials import Credentials, FirstKeys
 from corral.frontend.access.store import Keys
+from corral.frontend.api.server import AdminServer, bind, bind_socket
 from corral.frontend.backends.artefacts import RegistryImages
 from corral.frontend.backends.catalogue import GalleryCatalogue
 from corral.frontend.backends.planning import Lookups

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from corral.admin.context import AdminContext
-from corral.admin.server import AdminServer
 from corral.base.tasks import Poke, poke_or_period, run_services
 from corral.frontend.access.credentials import Credentials
+from corral.frontend.api.context import AdminContext
+from corral.frontend.api.server import AdminServer
 from corral.frontend.backends import inventory, upgrades
 from corral.frontend.models import catalogue as models
 from corral.frontend.models import removal as model_removal

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Final, NamedTuple
 
-from corral.admin.context import AdminContext
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId, new_frontend_id
 from corral.base.tasks import Poke
@@ -13,6 +12,7 @@ from corral.frontend.access.credentials import FirstKeys
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator
 from corral.frontend.access.store import Keys
+from corral.frontend.api.context import AdminContext
 from corral.frontend.backends.decide.backend import with_alias_kept
 from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.kind import BackendKind

@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer, no_content
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.durations import parse_duration
 from corral.base.errors import InvalidInput
 from corral.base.ids import KeyId
+from corral.frontend.api.answers import answer, no_content
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, RouteSpec, read_body
 from corral.wire.api_key import ApiKey, Scope
 from corral.wire.go_json import decode
 from corral.wire.node_views import CreatedKey, CreateKey, KeyView, RevokedKey

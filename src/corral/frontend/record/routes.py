@@ -8,11 +8,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from corral.admin.answers import answer
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, RouteSpec
 from corral.base.errors import CorralError, InvalidInput
 from corral.frontend.access.http import principal_of
+from corral.frontend.api.answers import answer
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, RouteSpec
 from corral.frontend.nodes.routes.query import read_limit
 from corral.frontend.record.decide import StoredEvent
 from corral.wire.api_key import Scope

@@ -6,10 +6,10 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer, no_content
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.errors import InvalidInput
+from corral.frontend.api.answers import answer, no_content
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, RouteSpec, read_body
 from corral.frontend.operations.decide.operation import TargetStatus
 from corral.frontend.operations.routes.native import planned_view
 from corral.frontend.operations.shapes import operation_view

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from corral.admin.route import Access
 from corral.admin.routes import ROUTES
 from corral.base.errors import AccessDenied
 from corral.base.ids import NodeId
 from corral.base.logs import record_fields
 from corral.bus.port import Bus
+from corral.frontend.api.route import Access
 from corral.frontend.nodes.decide.node import Heartbeat, Node
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets_key import SecretsKey

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
-from corral.admin.context import Caller
 from corral.base.errors import DatabaseUnavailable
 from corral.bus.port import Bus
+from corral.frontend.api.context import Caller
 from corral.frontend.diagnosis.routes.metrics import OF_CONTROL, metrics
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.store.db import Database

@@ -5,11 +5,11 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer
-from corral.admin.bodies import read_compat
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import InvalidInput
+from corral.frontend.api.answers import answer
+from corral.frontend.api.bodies import read_compat
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.decide.gallery_page import meta_by_build
 from corral.frontend.backends.planning import Ask
 from corral.frontend.backends.routes.localai_acts import (

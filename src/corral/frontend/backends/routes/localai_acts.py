@@ -5,7 +5,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from corral.admin.context import AdminContext
+from corral.frontend.api.context import AdminContext
 from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.localai_status import node_rows
 from corral.frontend.operations.decide.operation import Operation, OperationState, error_text, waits

@@ -5,12 +5,12 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer, node_error
-from corral.admin.bodies import checked_galleries, read_compat
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import BusTimeout, BusUnavailable, Conflict, CorralError, NoResponders, NotFound
 from corral.base.ids import NodeId
+from corral.frontend.api.answers import answer, node_error
+from corral.frontend.api.bodies import checked_galleries, read_compat
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.planning import Ask
 from corral.frontend.backends.routes.localai_acts import deleted, job_to_follow, results, why_not_deleted
 from corral.frontend.backends.shapes import installed_backends

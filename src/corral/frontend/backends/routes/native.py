@@ -9,10 +9,10 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import CorralError, NotFound
+from corral.frontend.api.answers import answer
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.decide.backend import traits_of
 from corral.frontend.backends.decide.gallery_page import PageQuery
 from corral.frontend.backends.inventory import is_listed

@@ -1,6 +1,6 @@
 """Is NATS connected?"""
 
-from corral.admin.context import AdminContext
+from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM
 from corral.wire.node_views import Finding
 

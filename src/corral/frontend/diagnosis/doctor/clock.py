@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from corral.admin.context import AdminContext
 from corral.base.durations import format_duration
+from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, WARNING
 from corral.wire.node_views import Finding
 

@@ -1,7 +1,7 @@
 """Does the database answer, and how fast?"""
 
-from corral.admin.context import AdminContext
 from corral.base.errors import DatabaseUnavailable
+from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM, WARNING
 from corral.wire.node_views import Finding
 

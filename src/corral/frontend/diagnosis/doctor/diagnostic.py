@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from corral.admin.context import AdminContext
+from corral.frontend.api.context import AdminContext
 from corral.wire.node_views import Finding
 
 Diagnostic = Callable[[AdminContext], Awaitable[Finding]]

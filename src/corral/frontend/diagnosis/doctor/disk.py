@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 
-from corral.admin.context import AdminContext
+from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM, WARNING
 from corral.wire.node_views import Finding
 

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from corral.admin.context import AdminContext
+from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, PROBLEM, WARNING
 from corral.wire.api_key import Scope
 from corral.wire.node_views import Finding

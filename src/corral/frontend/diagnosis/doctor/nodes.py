@@ -1,6 +1,6 @@
 """Does any node need a person?"""
 
-from corral.admin.context import AdminContext
+from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, WARNING
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.wire.node_views import Finding

@@ -1,7 +1,7 @@
 """Was something asked of nodes that they cannot do?"""
 
-from corral.admin.context import AdminContext
 from corral.base.words import listed
+from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, WARNING
 from corral.frontend.operations.decide.operation import Operation, OperationState
 from corral.wire.node_views import Finding

@@ -6,10 +6,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, RouteSpec
 from corral.base.errors import CorralError
+from corral.frontend.api.answers import answer
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, RouteSpec
 from corral.frontend.diagnosis.doctor.bus import check_bus
 from corral.frontend.diagnosis.doctor.clock import check_clock
 from corral.frontend.diagnosis.doctor.database import check_database

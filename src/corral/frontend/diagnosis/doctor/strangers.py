@@ -1,6 +1,6 @@
 """Does a node wait for approval that may be somebody else, and can further nodes wait at all?"""
 
-from corral.admin.context import AdminContext
+from corral.frontend.api.context import AdminContext
 from corral.frontend.diagnosis.doctor.diagnostic import OK, WARNING
 from corral.frontend.nodes.decide.node import SUSPICIONS, NodeStatus
 from corral.frontend.nodes.fleet import NodeFilter

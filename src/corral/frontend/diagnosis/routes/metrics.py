@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral import __version__
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, RouteSpec
 from corral.base.errors import CorralError
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, RouteSpec
 from corral.frontend.serving.decide.load_job import LoadState
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.gateway_reports import SeenGateway

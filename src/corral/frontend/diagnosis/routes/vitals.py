@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from corral import __version__
-from corral.admin.answers import answer
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, RouteSpec
+from corral.frontend.api.answers import answer
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, RouteSpec
 from corral.wire.node_views import LocalAIFeatures, VersionView
 from corral.wire.registration import FEATURES
 

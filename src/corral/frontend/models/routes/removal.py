@@ -5,9 +5,9 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, Dialect, RouteSpec
+from corral.frontend.api.answers import answer
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.routes.localai_acts import whole_url
 from corral.frontend.operations.decide.localai_status import operation_status
 from corral.frontend.operations.decide.operation import Operation

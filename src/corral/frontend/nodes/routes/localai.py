@@ -7,12 +7,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer, no_content, node_error
-from corral.admin.bodies import read_compat
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, Dialect, RouteSpec, read_body
 from corral.base.errors import Conflict, InvalidInput, NotFound
 from corral.base.ids import NodeId
+from corral.frontend.api.answers import answer, no_content, node_error
+from corral.frontend.api.bodies import read_compat
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, Dialect, RouteSpec, read_body
 from corral.frontend.nodes.decide.node import Node, NodeLoad, NodeType
 from corral.frontend.nodes.routes.localai_self import minted_for
 from corral.frontend.nodes.routes.query import QUERY, read_filter, read_page

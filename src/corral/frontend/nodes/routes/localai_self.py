@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from corral import __version__
-from corral.admin.answers import answer, node_error, worker_denied
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
 from corral.base.errors import AccessDenied, InvalidInput, NotFound
 from corral.base.ids import NodeId
 from corral.base.source_address import source_of
 from corral.bus.credentials import UserJwt
 from corral.frontend.access.http import NodeClaim
 from corral.frontend.access.principals import JoinToken
+from corral.frontend.api.answers import answer, node_error, worker_denied
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, BodyTooLarge, Dialect, RouteSpec, read_body
 from corral.frontend.nodes.decide.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.frontend.nodes.decide.registration import TooManyPending
 from corral.frontend.nodes.registry import Registered

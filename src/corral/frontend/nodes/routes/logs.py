@@ -6,10 +6,10 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import node_error
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.ids import NodeId
+from corral.frontend.api.answers import node_error
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.nodes.client import NodeGone, NodePending
 from corral.frontend.nodes.logs import WorkerAnswer, WorkerUnreachable
 from corral.wire.log_lines import LogLine

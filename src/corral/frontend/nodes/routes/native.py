@@ -6,10 +6,10 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer, no_content
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, RouteSpec
 from corral.base.ids import NodeId
+from corral.frontend.api.answers import answer, no_content
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, RouteSpec
 from corral.frontend.nodes.decide.node import Node, SeenNode
 from corral.frontend.nodes.routes.localai import node_loads, read_labels
 from corral.frontend.nodes.routes.query import QUERY, read_filter, read_limit

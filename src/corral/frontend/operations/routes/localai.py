@@ -6,11 +6,11 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import NotFound
 from corral.base.ids import OperationId
+from corral.frontend.api.answers import answer
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.operations.decide.localai_status import operation_status
 from corral.frontend.operations.routes.pages import cut, read_place
 from corral.frontend.operations.shapes import (

@@ -6,12 +6,12 @@ from dataclasses import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer
-from corral.admin.bodies import checked_galleries
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, RouteSpec, read_body
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId, OperationId
+from corral.frontend.api.answers import answer
+from corral.frontend.api.bodies import checked_galleries
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, RouteSpec, read_body
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.backends.planning import Ask, Planned
 from corral.frontend.nodes.routes.query import DEFAULT_LIMIT, MAX_LIMIT

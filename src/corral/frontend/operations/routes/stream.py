@@ -15,11 +15,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, RouteSpec
 from corral.base.errors import CorralError
 from corral.base.ids import OperationId
 from corral.frontend.access.http import principal_of
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, RouteSpec
 from corral.frontend.operations.progress import ALL
 from corral.wire.api_key import Scope
 from corral.wire.operation_views import OperationUpdate

@@ -7,12 +7,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.admin.answers import answer, node_error
-from corral.admin.bodies import read_compat
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, Dialect, RouteSpec
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId
+from corral.frontend.api.answers import answer, node_error
+from corral.frontend.api.bodies import read_compat
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, Dialect, RouteSpec
 from corral.frontend.backends.routes.localai_nodes import is_bus_away
 from corral.wire.refusals import Acknowledged
 

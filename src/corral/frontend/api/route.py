@@ -10,7 +10,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from corral.admin.answers import (
+from corral.base.errors import CorralError, InvalidInput
+from corral.frontend.access.http import NodeClaim, principal_of
+from corral.frontend.api.answers import (
     bearer_required,
     compat_error,
     key_lacks_scope,
@@ -18,9 +20,7 @@ from corral.admin.answers import (
     native_error,
     page_error,
 )
-from corral.admin.context import AdminContext, Caller
-from corral.base.errors import CorralError, InvalidInput
-from corral.frontend.access.http import NodeClaim, principal_of
+from corral.frontend.api.context import AdminContext, Caller
 from corral.wire.api_key import Scope
 from corral.wire.keys import bearer
 

@@ -6,9 +6,9 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from corral.admin.answers import answer
-from corral.admin.context import AdminContext, Caller
-from corral.admin.route import Access, RouteSpec
+from corral.frontend.api.answers import answer
+from corral.frontend.api.context import AdminContext, Caller
+from corral.frontend.api.route import Access, RouteSpec
 from corral.wire.browser_safety import NO_FRAMES
 
 
@@ -31,7 +31,7 @@ def _page(name: str) -> Response:
 
 @cache
 def _text(name: str) -> str:
-    return (files("corral.admin") / "static" / name).read_text(encoding="utf-8")
+    return (files("corral.frontend.api") / "static" / name).read_text(encoding="utf-8")
 
 
 ROUTES = [

@@ -5,9 +5,9 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import Request
 
-from corral.admin.context import AdminContext
-from corral.admin.route import BodyTooLarge, read_body
 from corral.base.errors import InvalidInput
+from corral.frontend.api.context import AdminContext
+from corral.frontend.api.route import BodyTooLarge, read_body
 from corral.wire.go_json import decode
 from corral.wire.install import read_galleries
 

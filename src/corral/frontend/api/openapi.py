@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from corral import __version__
-from corral.admin.route import Access, RouteSpec
+from corral.frontend.api.route import Access, RouteSpec
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _SECURITY: dict[Access, list[dict[str, list[str]]]] = {
