@@ -20,12 +20,12 @@ from typing import Final
 
 import click
 
-from corral.admin.routes import ROUTES
 from corral.base.settings import Setting, settings_of
 from corral.cli.main import cli
 from corral.cli.options import SettingOption
 from corral.frontend.diagnosis.routes.metrics import OF_CONTROL
 from corral.frontend.record.decide import EventKind
+from corral.frontend.routes import ROUTES
 from corral.gateway.inference import ROUTES as MODEL_ROUTES
 from corral.processes.exit_codes import MEANINGS, NOT_WORTH_A_RESTART
 from corral.processes.settings import ACCEPTED_WITHOUT_EFFECT, all_sections

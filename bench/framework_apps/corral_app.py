@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bench.framework_apps.node import one_node
-from corral.admin.routes import ROUTES
 from corral.frontend.api.answers import answer
 from corral.frontend.api.context import AdminContext, Caller
 from corral.frontend.api.route import Access, RouteSpec, starlette_route
+from corral.frontend.routes import ROUTES
 from corral.wire.node_views import NodeView
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from corral.admin.routes import ROUTES
 from corral.bus.port import Bus
 from corral.frontend.api.openapi import describe
+from corral.frontend.routes import ROUTES
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets_key import SecretsKey
 from tests.kit.clock import ManualClock

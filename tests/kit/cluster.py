@@ -27,7 +27,7 @@ from corral.base.ids import NodeId
 from corral.base.retry import Backoff
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
-from corral.control.config import ControlConfig
+from corral.frontend.config import ControlConfig
 from corral.frontend.nodes.decide.node import LivenessPolicy, NodeStatus
 from corral.frontend.record.decide import Event, EventKind, StoredEvent
 from corral.frontend.store.secrets_key import SecretsKey

@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 from starlette.applications import Starlette
 
-from corral.admin.app import build_app
 from corral.base.clock import Clock
 from corral.base.tasks import running
 from corral.bus.config import BusConfig
 from corral.bus.port import Bus
-from corral.control.config import ControlConfig
+from corral.frontend.app import build_app
 from corral.frontend.backends.planning import Lookups
+from corral.frontend.config import ControlConfig
 from corral.frontend.serving.loading import BackendLoader
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets

@@ -10,7 +10,7 @@ import aiohttp
 
 from corral.base.ids import NodeId
 from corral.base.tasks import running
-from corral.control.config import ControlConfig
+from corral.frontend.config import ControlConfig
 from corral.frontend.record.decide import Event, EventKind, StoredEvent
 from corral.processes.control import open_control
 from corral.processes.control_loops import Control

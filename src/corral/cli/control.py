@@ -8,8 +8,8 @@ import click
 from corral.cli.options import CorralCommand, settings_options, sources
 
 if TYPE_CHECKING:
-    from corral.control.config import ControlConfig
     from corral.frontend.access.credentials import Credentials
+    from corral.frontend.config import ControlConfig
 
 
 @click.command(cls=CorralCommand, hidden=True)
@@ -26,7 +26,7 @@ def control(gateway_key_descriptor: int | None) -> None:
     from corral.base.logs import LogOutput, set_up_logs
     from corral.base.processes import secret_from
     from corral.base.tasks import stop_on_signals
-    from corral.control.config import ControlConfig
+    from corral.frontend.config import ControlConfig
     from corral.galleries.config import GalleriesConfig
     from corral.oci.config import ImagesConfig
     from corral.processes.configs import control_config, images_config
@@ -68,7 +68,7 @@ def store_new_keys(credentials: "Credentials", config: "ControlConfig") -> None:
 
     For an output that is no terminal: it usually ends in a journal, which more people may read than may have the keys.
     """
-    from corral.control.config import CREDENTIALS_FILE
+    from corral.frontend.config import CREDENTIALS_FILE
 
     file = config.data / CREDENTIALS_FILE
     if config.credentials_file is None and credentials.write_new(file):

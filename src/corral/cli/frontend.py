@@ -15,7 +15,7 @@ def frontend(report_descriptor: int | None) -> int:
     is started again when it dies.
     """
     from corral.base.logs import LogOutput
-    from corral.control.config import ControlConfig
+    from corral.frontend.config import ControlConfig
     from corral.processes.configs import control_config
     from corral.processes.launcher import report_nothing, report_to, run_frontend
     from corral.processes.settings_sources import resolve

@@ -19,7 +19,7 @@ from corral.wire.api_key import Scope
 
 if TYPE_CHECKING:
     from corral.cli.client import ApiClient
-    from corral.control.config import ControlConfig
+    from corral.frontend.config import ControlConfig
     from corral.processes.settings_sources import SettingSources
     from corral.wire.node_views import KeyView
 
@@ -164,7 +164,7 @@ def _reset_config(sources: "SettingSources") -> "ControlConfig":
     """The database's settings. A credentials file of `corral up` is kept right, too."""
     from dataclasses import replace
 
-    from corral.control.config import CREDENTIALS_FILE, ControlConfig
+    from corral.frontend.config import CREDENTIALS_FILE, ControlConfig
     from corral.processes.configs import control_config
     from corral.processes.settings_sources import resolve
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from corral.base.errors import InvalidInput, SettingInvalid
 from corral.bus.config import BusConfig
-from corral.control.config import ControlConfig
 from corral.files.storage import StorageConfig
+from corral.frontend.config import ControlConfig
 from corral.galleries.config import GalleriesConfig
 from corral.oci.config import ImagesConfig
 from corral.oci.network import proxies_of

@@ -8,20 +8,20 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
-from corral.admin.app import build_app
 from corral.base.clock import Clock, SystemClock
 from corral.base.errors import DatabaseUnavailable, SecretsKeyMismatch
 from corral.base.private_files import make_private_directory
 from corral.base.retry import Backoff
 from corral.bus.client import NatsBus
 from corral.bus.replies import FRONTEND_INBOX
-from corral.control.config import ControlConfig
 from corral.frontend.access.credentials import Credentials, FirstKeys
 from corral.frontend.access.store import Keys
 from corral.frontend.api.server import AdminServer, bind, bind_socket
+from corral.frontend.app import build_app
 from corral.frontend.backends.artefacts import RegistryImages
 from corral.frontend.backends.catalogue import GalleryCatalogue
 from corral.frontend.backends.planning import Lookups
+from corral.frontend.config import ControlConfig
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import free_all
 from corral.frontend.store.migrations import upgrade

@@ -7,7 +7,6 @@ from corral.base.clock import Clock
 from corral.base.ids import FrontendId, new_frontend_id
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
-from corral.control.config import ControlConfig
 from corral.frontend.access.credentials import FirstKeys
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator
@@ -21,6 +20,7 @@ from corral.frontend.backends.planning import Lookups, Planner
 from corral.frontend.backends.store.inventories import Inventories, write_reports
 from corral.frontend.backends.store.upgrade_checks import UpgradeChecks
 from corral.frontend.backends.upgrades import Upgrades
+from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.removal import ModelKind, ModelRemoval

@@ -26,7 +26,7 @@ from corral.base.logs import LogOutput, set_up_logs
 from corral.base.private_files import make_private_directory
 from corral.base.processes import ChildCommand, secret_descriptor
 from corral.base.tasks import run_services, stop_on_signals
-from corral.control.config import ControlConfig
+from corral.frontend.config import ControlConfig
 from corral.processes.children import Child, Children, own_command, start_patiently
 from corral.processes.exit_codes import NOT_WORTH_A_RESTART, ExitCode, exit_code_of, sole_cause
 from corral.processes.probe import dialled, http_url, take_port, until_ok, until_ok_behind_tls, until_socket_ok

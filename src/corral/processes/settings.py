@@ -149,7 +149,7 @@ class SigningSettings:
 
 
 _SECTIONS: Final[Mapping[str, str]] = {
-    "frontend": "corral.control.config:ControlConfig",
+    "frontend": "corral.frontend.config:ControlConfig",
     "gateway": "corral.gateway.config:GatewayConfig",
     "worker": "corral.worker.config:WorkerConfig",
     "up": "corral.processes.settings:UpSettings",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from corral.base.errors import SettingInvalid
-from corral.control.config import ControlConfig
+from corral.frontend.config import ControlConfig
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.processes.configs import control_config
 from corral.processes.settings import backend_environment, gather

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from corral.base.errors import SettingInvalid
-from corral.control.config import ControlConfig
+from corral.frontend.config import ControlConfig
 from corral.gateway.config import GatewayConfig, Limits, TimeOuts
 from corral.processes.configs import control_config
 from corral.processes.gateway import gateway_config

@@ -7,7 +7,7 @@ import pytest
 
 from corral.base.errors import SettingInvalid
 from corral.base.logs import LogOutput
-from corral.control.config import ControlConfig
+from corral.frontend.config import ControlConfig
 from corral.processes.settings import gather
 from corral.processes.settings_sources import resolve
 from corral.worker.config import WorkerConfig

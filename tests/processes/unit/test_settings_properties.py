@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from corral.base.errors import SettingInvalid
 from corral.base.settings import Group, Setting, settings_of
-from corral.control.config import ControlConfig
+from corral.frontend.config import ControlConfig
 from corral.processes.settings import all_sections, gather
 from corral.processes.settings_sources import SettingSources, resolve
 from corral.worker.config import WorkerConfig

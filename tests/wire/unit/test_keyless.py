@@ -2,8 +2,8 @@
 
 import pytest
 
-from corral.admin.routes import ROUTES
 from corral.frontend.api.route import Access
+from corral.frontend.routes import ROUTES
 from corral.wire.keyless import KEYLESS, REGISTER, RequiredProof, find_keyless
 
 ACCESS = {

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from corral.base.clock import Clock
 from corral.base.ids import FrontendId
 from corral.bus.port import Bus
-from corral.control.config import ControlConfig
 from corral.frontend.access.http import NodeClaim
 from corral.frontend.access.key_ring import KeyRing
 from corral.frontend.access.principals import Authenticator, Principal
@@ -14,6 +13,7 @@ from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.operations import BackendOperations
 from corral.frontend.backends.planning import CatalogueSource
 from corral.frontend.backends.upgrades import Upgrades
+from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.removal import ModelRemoval

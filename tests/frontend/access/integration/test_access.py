@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from corral.admin.routes import ROUTES
 from corral.base.errors import AccessDenied
 from corral.base.ids import NodeId
 from corral.base.logs import record_fields
 from corral.bus.port import Bus
 from corral.frontend.api.route import Access
 from corral.frontend.nodes.decide.node import Heartbeat, Node
+from corral.frontend.routes import ROUTES
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets_key import SecretsKey
 from corral.wire.keys import hash_secret
@@ -78,7 +78,7 @@ async def test_lines_of_the_log_name_the_request(frontend: Frontend, monkeypatch
 
     handler = logging.Handler()
     monkeypatch.setattr(handler, "handle", noted)
-    logger = logging.getLogger("corral.admin.app")
+    logger = logging.getLogger("corral.frontend.app")
     logger.addHandler(handler)
     monkeypatch.setattr(type(frontend.control.context.key_ring), "list", failing)
     try:

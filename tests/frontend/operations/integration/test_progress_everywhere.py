@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
-from corral.admin.app import build_app
 from corral.base.clock import SystemClock
 from corral.base.ids import NodeId
 from corral.base.tasks import running
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.server import NatsServer
+from corral.frontend.app import build_app
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets

@@ -8,8 +8,8 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from corral.admin.app import build_app
 from corral.base.ids import OperationId
+from corral.frontend.app import build_app
 from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import Verb
 from corral.frontend.operations.decide.operation import Operation

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
-from corral.admin.app import build_app
 from corral.bus.port import Bus
+from corral.frontend.app import build_app
 from corral.frontend.operations.decide.intent import IntentPolicy
 from corral.frontend.store.db import Database
 from corral.processes.control_loops import Control

@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from corral.admin.routes import ROUTES
 from corral.base.ids import REQUEST_ID_HEADER, RequestIds, is_request_id
 from corral.base.logs import log_context
 from corral.frontend.api.answers import answer
 from corral.frontend.api.context import AdminContext
 from corral.frontend.api.openapi import describe
 from corral.frontend.api.route import starlette_route
+from corral.frontend.routes import ROUTES
 from corral.wire.browser_safety import SAFETY_HEADERS
 
 log = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ from types import ModuleType
 import click
 import pytest
 
-from corral.admin.routes import ROUTES
 from corral.base.settings import settings_of
 from corral.cli.main import cli
 from corral.frontend.record.decide import EventKind
+from corral.frontend.routes import ROUTES
 from corral.processes.exit_codes import MEANINGS, ExitCode
 from corral.processes.settings import all_sections
 
