@@ -1,8 +1,7 @@
 """A fleet without I/O: frontends, a database, Corral's and LocalAI's workers, each as little as decides anything.
 
-Everything that can go wrong is a method; the deciding is the product's own (`frontend/operations/decide/intent.py`). An oracle beside it
-knows what is truly on every disk, and the last wish that was accepted for each node and backend.
-"""
+Everything that can go wrong is a method; the deciding is the product's own (`frontend/operations/decide/intent.py`). An
+oracle beside it knows what is truly on every disk, and the last wish that was accepted for each node and backend."""
 
 from dataclasses import replace
 from datetime import timedelta

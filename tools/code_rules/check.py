@@ -6,14 +6,18 @@ from pathlib import Path
 from .cycles import import_cycles
 from .excepts import broad_excepts_speak
 from .migrations import migrations_are_one_chain
-from .purity import domain_is_pure, environment_is_read_in_settings, tests_do_not_sleep
+from .purity import decisions_are_pure, environment_is_read_in_settings, tests_do_not_sleep
 from .sources import PRODUCT, Finding, Source, read_sources
 from .tasks import tasks_have_owners
 
-PURE = "src/corral/domain/"
 KIT = "tests/kit/"
 MAY_READ_ENVIRONMENT = ("src/corral/processes/settings.py", KIT)
 Rule = Callable[[Source], Iterator[Finding]]
+
+
+def is_decision(file: str) -> bool:
+    """`decide.py` of a room, or a file of its `decide/`."""
+    return file.startswith(PRODUCT) and "decide" in Path(file).with_suffix("").parts
 
 
 def rules_for(file: str) -> Iterator[Rule]:
@@ -22,8 +26,8 @@ def rules_for(file: str) -> Iterator[Rule]:
         return
     yield tasks_have_owners
     yield broad_excepts_speak
-    if file.startswith(PURE):
-        yield domain_is_pure
+    if is_decision(file):
+        yield decisions_are_pure
     if not file.startswith(MAY_READ_ENVIRONMENT):
         yield environment_is_read_in_settings
 

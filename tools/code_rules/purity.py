@@ -1,4 +1,4 @@
-"""What may not be done everywhere: to wait in the domain, to read the environment, to sleep in tests."""
+"""What may not be done everywhere: to wait in a decision, to read the environment, to sleep in tests."""
 
 import ast
 from collections.abc import Iterator
@@ -9,20 +9,35 @@ IMPURE_MODULES = frozenset({"asyncio", "logging", "os", "random", "secrets", "so
 CLOCK_READS = frozenset(
     {"datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today"}
 )
+PURE = ("base", "wire", *(f"galleries.{noun}" for noun in ("build_uris", "capability", "catalogue", "fit", "gallery")))
 ENVIRONMENT = frozenset({"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"})
 
 
-def domain_is_pure(source: Source) -> Iterator[Finding]:
-    """Find code in the domain that waits, reads a clock or logs."""
+def decisions_are_pure(source: Source) -> Iterator[Finding]:
+    """Find decisions that wait, read a clock, log, or import what may do so."""
     names = Names(source.tree)
     for node in ast.walk(source.tree):
         if isinstance(node, ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Await):
-            yield source.finding(node, "async in the domain: it must be pure")
+            yield source.finding(node, "async in a decision: it must be pure")
         elif isinstance(node, ast.Import | ast.ImportFrom):
             for module in sorted(imported_tops(node) & IMPURE_MODULES):
-                yield source.finding(node, f"import of {module} in the domain: it must be pure")
+                yield source.finding(node, f"import of {module} in a decision: it must be pure")
+            for module in sorted(ours(node)):
+                if not may_be_decided_with(module):
+                    yield source.finding(node, f"import of {module} in a decision: it may import only what is pure")
         elif isinstance(node, ast.Attribute) and names.full(node) in CLOCK_READS:
-            yield source.finding(node, f"{names.full(node)} in the domain: pass `now` in")
+            yield source.finding(node, f"{names.full(node)} in a decision: pass `now` in")
+
+
+def ours(node: ast.Import | ast.ImportFrom) -> set[str]:
+    """The modules of the product that an import names."""
+    modules = {node.module or ""} if isinstance(node, ast.ImportFrom) else {alias.name for alias in node.names}
+    return {module for module in modules if module.partition(".")[0] == "corral"}
+
+
+def may_be_decided_with(module: str) -> bool:
+    name = module.partition(".")[2]
+    return "decide" in name.split(".") or any(f"{name}.".startswith(f"{pure}.") for pure in PURE)
 
 
 def imported_tops(node: ast.Import | ast.ImportFrom) -> set[str]:

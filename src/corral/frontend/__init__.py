@@ -1,1 +1,6 @@
-"""The frontend's services: load, decide, apply. They carry no tokens and know no HTTP."""
+"""The control process: one room for each noun of the product.
+
+A room may import those before it: store, record, access, nodes, operations, backends, models, serving, rules,
+diagnosis. Inside a room `decide` is pure, `store` is all of its SQL, `shapes` makes answers of values, and `routes` are
+thin, a layer above the services of all rooms. The rest are services: load, decide, apply.
+"""

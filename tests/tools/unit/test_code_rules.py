@@ -192,7 +192,7 @@ def test_something_else_in_an_async_with_is_no_task_group(check: Check) -> None:
     assert len(check(service("async with session() as group:\n    group.create_task(f())"))) == 1
 
 
-# The domain.
+# Decisions.
 
 
 @pytest.mark.parametrize(
@@ -207,14 +207,25 @@ def test_something_else_in_an_async_with_is_no_task_group(check: Check) -> None:
         "from datetime import datetime, UTC\nnow = datetime.now(UTC)",
         "from datetime import datetime\nmake = datetime.utcnow",
         "from datetime import date\ntoday = date.today()",
+        "from corral.frontend.nodes.store.nodes import Nodes",
+        "from corral.galleries.cache import GalleryCache",
     ],
 )
-def test_the_domain_must_be_pure(check: Check, text: str) -> None:
+def test_decisions_must_be_pure(check: Check, text: str) -> None:
     assert len(check({"src/corral/frontend/nodes/decide/node.py": text})) == 1
-    assert check({"src/corral/frontend/nodes.py": text}) == []
+    assert check({"src/corral/frontend/nodes/health.py": text}) == []
 
 
-def test_the_domain_may_handle_times_that_are_passed_in(check: Check) -> None:
+@pytest.mark.parametrize(
+    "module", ["base.ids", "wire.labels", "galleries.fit", "frontend.record.decide", "frontend.nodes.decide.node"]
+)
+def test_decisions_may_use_what_is_pure(check: Check, module: str) -> None:
+    text = f"from corral.{module} import something"
+
+    assert check({"src/corral/frontend/rules/decide.py": text}) == []
+
+
+def test_decisions_may_handle_times_that_are_passed_in(check: Check) -> None:
     text = "from datetime import datetime, timedelta\ndef f(clock, now: datetime): return now + timedelta(1)"
 
     assert check({"src/corral/frontend/nodes/decide/node.py": text}) == []
@@ -311,14 +322,14 @@ def test_suppressing_everything_is_a_broad_except(check: Check) -> None:
 def test_findings_are_printed_and_fail_the_run(
     code_rules: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    domain = tmp_path / "src/corral/domain"
-    domain.mkdir(parents=True)
-    (domain / "node.py").write_text("import time\n")
+    room = tmp_path / "src/corral/frontend/nodes/decide"
+    room.mkdir(parents=True)
+    (room / "node.py").write_text("import time\n")
 
     assert code_rules.check.main([str(tmp_path)]) == 1
     assert (
         capsys.readouterr().out
-        == "src/corral/frontend/nodes/decide/node.py:1: import of time in the domain: it must be pure\n"
+        == "src/corral/frontend/nodes/decide/node.py:1: import of time in a decision: it must be pure\n"
     )
 
 

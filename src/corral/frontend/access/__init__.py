@@ -1,1 +1,1 @@
-"""Who is calling, and what they may do. Knows no database: what it needs is passed in."""
+"""Who is calling, and what they may do: keys, credentials, principals."""

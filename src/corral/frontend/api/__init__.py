@@ -1,1 +1,1 @@
-"""The admin API: LocalAI's routes in LocalAI's form, and Corral's own under `/api/v1`. Thin over `control/`."""
+"""What all routes share: the table of routes, bodies, answers, OpenAPI, pages, the server."""

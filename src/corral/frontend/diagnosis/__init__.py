@@ -1,0 +1,1 @@
+"""What is wrong, and how things are: the doctor, metrics, readiness."""

@@ -1,0 +1,1 @@
+"""Who is in the fleet, who let them in, and whether they are alive."""

@@ -1,4 +1,5 @@
-"""Looks every second whether the mass-failure brake must hold, and says so. Deciding is done in `frontend/nodes/decide/brake.py`.
+"""Looks every second whether the mass-failure brake must hold, and says so. Deciding is done in
+`frontend/nodes/decide/brake.py`.
 
 Every frontend looks for itself; the one that holds the lease writes it into the record of events.
 """

@@ -1,9 +1,8 @@
 """Brings nodes to what is wanted of them: claims due intents, looks at the node, sends, looks again, stores.
 
-Deciding is done in `frontend/operations/decide/intent_steps.py`. What a look and a request are depends on the kind of the intent, behind
-the port `KindActions`. Whatever happens to this process, the intents are in the database: whoever finds a lease that
-ended looks at the node before anything is sent again.
-"""
+Deciding is done in `frontend/operations/decide/intent_steps.py`. What a look and a request are depends on the kind of
+the intent, behind the port `KindActions`. Whatever happens to this process, the intents are in the database: whoever
+finds a lease that ended looks at the node before anything is sent again."""
 
 import asyncio
 import logging

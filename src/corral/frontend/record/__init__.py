@@ -1,0 +1,1 @@
+"""What happened: events, and the feed that others follow."""

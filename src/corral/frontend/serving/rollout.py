@@ -1,7 +1,7 @@
 """Replaces backends without taking models away where that can be avoided: what happens around each request to a node.
 
-Deciding is done in `frontend/serving/decide/rollout.py`. What is noted here before a request is sent, `restoring.py` loads again.
-"""
+Deciding is done in `frontend/serving/decide/rollout.py`. What is noted here before a request is sent, `restoring.py`
+loads again."""
 
 import logging
 from collections.abc import Collection, Iterable, Sequence

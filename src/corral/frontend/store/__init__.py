@@ -1,5 +1,4 @@
-"""Storing: one file per noun on SQLAlchemy Core, SQLite and PostgreSQL alike. Rows never leave this package.
+"""What all stores share: engines, transactions, leases, the schema, migrations, sealed secrets.
 
-Transactions are short and none is open during other I/O. Every change is a guarded write that says whether it won.
-Ids and times are passed in.
+Rows never leave a store; values do. No wall clock and no random id: both are passed in.
 """

@@ -1,0 +1,1 @@
+"""Decisions about backends: pure functions of values and a time."""

@@ -1,0 +1,1 @@
+"""The routes about diagnosis: thin, as data."""

@@ -1,0 +1,1 @@
+"""Decisions about models: pure functions of values and a time."""

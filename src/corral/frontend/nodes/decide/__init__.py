@@ -1,0 +1,1 @@
+"""Decisions about nodes: pure functions of values and a time."""

@@ -1,0 +1,1 @@
+"""The routes about nodes: thin, as data."""

@@ -1,0 +1,1 @@
+"""Guarded writes and reads of nodes. Rows stay here."""

@@ -20,6 +20,7 @@ from corral.frontend.nodes.decide.address import NodeContact
 from corral.frontend.nodes.decide.brake import Pulse
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, Suspicion
 from corral.frontend.nodes.decide.registration import AdmissionPolicy, TooManyPending, crowd_problem
+from corral.frontend.nodes.store import looks
 from corral.frontend.nodes.store.looks import NodeLook
 from corral.frontend.nodes.store.rows import (
     NODE,
@@ -32,7 +33,6 @@ from corral.frontend.nodes.store.rows import (
 )
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
-from corral.frontend.store import node_looks
 from corral.frontend.store.db import Database, ForgetStep
 from corral.frontend.store.dialect import among, insert_into
 from corral.frontend.store.row_sets import RowSet, same
@@ -266,7 +266,7 @@ class Nodes:
     async def mark_no_responders(self, ids: Sequence[NodeId], *, at: datetime) -> set[NodeId]:
         """Nobody answered for these nodes. Not marked: those that were heard since, are marked already, or are gone."""
         async with self._db.begin() as connection:
-            return await node_looks.mark_no_responders(connection, ids, at)
+            return await looks.mark_no_responders(connection, ids, at)
 
     # Health.
 
@@ -274,7 +274,7 @@ class Nodes:
         """Write what looks at nodes led to, and the events of what is announced; returns which nodes were as they were
         read. The others stay as they are: another frontend was first, or what the status follows from has changed."""
         async with self._db.begin() as connection:
-            written = await node_looks.judge(connection, verdicts, at)
+            written = await looks.judge(connection, verdicts, at)
             await append(connection, [one.event for one in verdicts if one.event and one.node.id in written])
         return written
 

@@ -1,4 +1,5 @@
-"""A node as the columns of its row, and back. Only `frontend/nodes/store/nodes.py` calls this; outlines are known outside, too."""
+"""A node as the columns of its row, and back. Only `frontend/nodes/store/nodes.py` calls this; outlines are known
+outside, too."""
 
 import json
 from collections.abc import Sequence

@@ -1,0 +1,1 @@
+"""Decisions about operations: pure functions of values and a time."""

@@ -1,0 +1,1 @@
+"""The routes about operations: thin, as data."""

@@ -1,0 +1,1 @@
+"""Decisions about serving: pure functions of values and a time."""

@@ -1,0 +1,1 @@
+"""The routes about serving: thin, as data."""
