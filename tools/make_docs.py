@@ -244,7 +244,7 @@ class LogEvent:
 
 
 def events_page() -> str:
-    meanings = member_docstrings(SOURCES / "domain" / "event.py", "EventKind")
+    meanings = member_docstrings(SOURCES / "frontend/record/decide.py", "EventKind")
     kinds = [[code(kind.value), meanings.get(kind.name, "")] for kind in EventKind]
     logged = sorted({(event.name, event.level, event.message, event.module) for event in log_events()})
     return page(
